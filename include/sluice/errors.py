@@ -1,0 +1,162 @@
+"""Typed failures of a run. Each has an exit code, a retry policy, and says three things."""
+
+from __future__ import annotations
+
+from enum import IntEnum
+from typing import ClassVar
+
+__all__ = [
+    "AuthorizationError",
+    "CheckpointError",
+    "ConfigError",
+    "ExitCode",
+    "LeaseHeldError",
+    "OffsetsGoneError",
+    "QualityError",
+    "Retry",
+    "SinkError",
+    "SluiceError",
+    "SourceUnreachableError",
+    "TopicRecreatedError",
+    "error_for_exit_code",
+]
+
+
+class ExitCode(IntEnum):
+    """What a Spark main and ``sluice run`` tell their caller; a promise to users."""
+
+    DONE = 0
+    OTHER = 1
+    CONFIG = 10
+    SOURCE_UNREACHABLE = 20
+    OFFSETS_GONE = 21
+    TOPIC_RECREATED = 22
+    NOT_AUTHORIZED = 23
+    SINK_FAILED = 30
+    LEASE_HELD = 40
+    CHECKPOINT_MISFIT = 41
+    QUALITY_FAILED = 50
+
+
+class Retry(IntEnum):
+    """Whether trying again can help."""
+
+    NEVER = 0
+    AS_THE_TASK_SAYS = 1
+    BACKING_OFF = 2
+    LATER = 3
+
+
+class SluiceError(Exception):
+    """A failure that a user can act on.
+
+    Parameters
+    ----------
+    what
+        What happened.
+    state
+        What state the data is in now: clean, planned, or partly written and why that is safe.
+    next_step
+        The next command or edit.
+    """
+
+    exit_code: ClassVar[ExitCode] = ExitCode.OTHER
+    retry: ClassVar[Retry] = Retry.AS_THE_TASK_SAYS
+
+    def __init__(self, what: str, *, state: str = "", next_step: str = "") -> None:
+        super().__init__(what)
+        self.what = what
+        self.state = state
+        self.next_step = next_step
+
+    def __str__(self) -> str:
+        lines = [self.what]
+        if self.state:
+            lines.append(f"  data: {self.state}")
+        if self.next_step:
+            lines.append(f"  next: {self.next_step}")
+        return "\n".join(lines)
+
+
+class ConfigError(SluiceError):
+    """The configuration or the pipeline file is wrong."""
+
+    exit_code = ExitCode.CONFIG
+    retry = Retry.NEVER
+
+
+class SourceUnreachableError(SluiceError):
+    """No broker answered in time, or a partition has no leader."""
+
+    exit_code = ExitCode.SOURCE_UNREACHABLE
+    retry = Retry.BACKING_OFF
+
+
+class OffsetsGoneError(SluiceError):
+    """Planned offsets were removed by retention or truncation before they were read."""
+
+    exit_code = ExitCode.OFFSETS_GONE
+    retry = Retry.NEVER
+
+
+class TopicRecreatedError(SluiceError):
+    """The topic is not the one that the position belongs to, or the position is beyond its end."""
+
+    exit_code = ExitCode.TOPIC_RECREATED
+    retry = Retry.NEVER
+
+
+class AuthorizationError(SluiceError):
+    """The broker refused the credentials or a right is missing."""
+
+    exit_code = ExitCode.NOT_AUTHORIZED
+    retry = Retry.NEVER
+
+
+class SinkError(SluiceError):
+    """The sink could not be written."""
+
+    exit_code = ExitCode.SINK_FAILED
+    retry = Retry.AS_THE_TASK_SAYS
+
+
+class LeaseHeldError(SluiceError):
+    """Another driver may write this pipeline now."""
+
+    exit_code = ExitCode.LEASE_HELD
+    retry = Retry.LATER
+
+
+class CheckpointError(SluiceError):
+    """The checkpoint does not fit the query, the ledger or the sink."""
+
+    exit_code = ExitCode.CHECKPOINT_MISFIT
+    retry = Retry.NEVER
+
+
+class QualityError(SluiceError):
+    """The verdict is ``failed``."""
+
+    exit_code = ExitCode.QUALITY_FAILED
+    retry = Retry.NEVER
+
+
+_BY_CODE: dict[int, type[SluiceError]] = {
+    int(cls.exit_code): cls
+    for cls in (
+        ConfigError,
+        SourceUnreachableError,
+        OffsetsGoneError,
+        TopicRecreatedError,
+        AuthorizationError,
+        SinkError,
+        LeaseHeldError,
+        CheckpointError,
+        QualityError,
+    )
+}
+
+
+def error_for_exit_code(code: int) -> type[SluiceError]:
+    """Return the typed error for a main's exit code; :class:`SluiceError` when the code is not one of ours."""
+    return _BY_CODE.get(code, SluiceError)

@@ -1,0 +1,60 @@
+"""Where a run keeps its state: one folder, ``SLUICE_HOME``, laid out in one place."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+__all__ = ["PROJECT", "Home"]
+
+PROJECT = Path(__file__).resolve().parents[2]
+"""The checkout that this package was installed from (editable): holds ``include/``, ``spark_jobs/``, ``dags/``."""
+
+
+def _is_url(path: str) -> bool:
+    return "://" in path
+
+
+@dataclass(frozen=True)
+class Home:
+    """The layout below ``SLUICE_HOME`` (default ``var/`` of the project).
+
+    ``SLUICE_HOME`` may be a URL that fsspec and Spark both understand, as long as ``SLUICE_LEDGER_URL`` then names
+    a database: a SQLite file needs a local disk.
+    """
+
+    root: str
+
+    @classmethod
+    def from_env(cls) -> Home:
+        """Read ``SLUICE_HOME``; a relative path is taken from the project, not from the working directory."""
+        raw = os.environ.get("SLUICE_HOME") or "var"
+        return cls(raw.rstrip("/") if _is_url(raw) else str((PROJECT / raw).resolve()))
+
+    def join(self, *parts: str) -> str:
+        """Return a path below the home."""
+        return "/".join((self.root, *parts))
+
+    def resolve(self, path: str) -> str:
+        """Return ``path`` itself when absolute or a URL, otherwise below the home (a sink's relative path)."""
+        return path if _is_url(path) or path.startswith("/") else self.join(path)
+
+    def checkpoint(self, pipeline: str, epoch: int) -> str:
+        """Return the live checkpoint of one epoch. Its identity is pipeline and epoch, never a run or a try."""
+        return self.join("checkpoints", pipeline, f"epoch-{epoch}")
+
+    @property
+    def ledger_url(self) -> str:
+        """``SLUICE_LEDGER_URL``, or a SQLite file in the home."""
+        return os.environ.get("SLUICE_LEDGER_URL") or f"sqlite:///{self.root}/ledger.db"
+
+    @property
+    def data_docs(self) -> str:
+        """The folder of Great Expectations' file context; its Data Docs lie below it."""
+        return self.join("quality")
+
+    @property
+    def jars(self) -> Path:
+        """Where fetched jars are kept, one folder a set."""
+        return Path(self.root) / "jars"
