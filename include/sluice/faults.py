@@ -1,0 +1,38 @@
+"""Named points at which the crash tests kill the driver. Free when ``SLUICE_KILL_AT`` is not set."""
+
+from __future__ import annotations
+
+import os
+import signal
+
+__all__ = ["POINTS", "point"]
+
+POINTS = (
+    "run-planned",
+    "session-started",
+    "batch-started",
+    "rows-staged",
+    "quarantine-staged",
+    "quarantine-committed",
+    "before-sink-commit",
+    "sink-committed",
+    "batch-recorded",
+    "query-ended",
+    "judged",
+)
+"""Every point, in the order in which a run passes them."""
+
+_seen: dict[str, int] = {}
+
+
+def point(name: str) -> None:
+    """Kill the whole driver (JVM and Python: its process group) when ``SLUICE_KILL_AT`` is ``name`` or ``name:nth``."""
+    target = os.environ.get("SLUICE_KILL_AT")
+    if not target:
+        return
+    assert name in POINTS, name
+    wanted, _, nth = target.partition(":")
+    if name == wanted:
+        _seen[name] = _seen.get(name, 0) + 1
+        if _seen[name] == int(nth or 1):
+            os.killpg(os.getpgid(0), signal.SIGKILL)

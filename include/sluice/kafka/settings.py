@@ -1,0 +1,92 @@
+"""One ``kafka`` connection, said in the words of each client: kafka-python's and the Java client's (Spark)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from sluice.connections import Connection
+from sluice.errors import ConfigError
+
+__all__ = ["KafkaSettings"]
+
+# librdkafka's word (what Airflow's Kafka provider reads) → kafka-python's argument
+_PYTHON = {
+    "bootstrap.servers": "bootstrap_servers",
+    "client.id": "client_id",
+    "security.protocol": "security_protocol",
+    "sasl.mechanism": "sasl_mechanism",
+    "sasl.mechanisms": "sasl_mechanism",
+    "sasl.username": "sasl_plain_username",
+    "sasl.password": "sasl_plain_password",
+    "ssl.ca.location": "ssl_cafile",
+    "ssl.certificate.location": "ssl_certfile",
+    "ssl.key.location": "ssl_keyfile",
+    "ssl.key.password": "ssl_password",
+    "request.timeout.ms": "request_timeout_ms",
+}
+# words that Java's client shares with librdkafka
+_JAVA = ("security.protocol", "client.id", "request.timeout.ms", "ssl.key.password")
+_LOGIN_MODULE = {
+    "PLAIN": "org.apache.kafka.common.security.plain.PlainLoginModule",
+    "SCRAM-SHA-256": "org.apache.kafka.common.security.scram.ScramLoginModule",
+    "SCRAM-SHA-512": "org.apache.kafka.common.security.scram.ScramLoginModule",
+}
+
+
+@dataclass(frozen=True)
+class KafkaSettings:
+    """A cluster's address and credentials; ``repr`` shows the address only."""
+
+    bootstrap: str
+    properties: dict[str, str] = field(repr=False)
+
+    @classmethod
+    def from_connection(cls, connection: Connection) -> KafkaSettings:
+        """Read the dotted keys of the connection's extra.
+
+        Raises
+        ------
+        ConfigError
+            When it is no ``kafka`` connection or names no servers.
+        """
+        properties = {str(k): str(v) for k, v in connection.extra.items() if v is not None}
+        bootstrap = properties.get("bootstrap.servers") or (
+            f"{connection.host}:{connection.port or 9092}" if connection.host else ""
+        )
+        if connection.conn_type not in ("kafka", "") or not bootstrap:
+            raise ConfigError(
+                f"connection {connection.conn_id!r} is not a Kafka connection with bootstrap.servers in its extra",
+                state="nothing was read or written",
+                next_step='give it the type kafka and the extra {"bootstrap.servers": "host:9092"}',
+            )
+        properties["bootstrap.servers"] = bootstrap
+        return cls(bootstrap, properties)
+
+    def for_python(self) -> dict[str, Any]:
+        """Return the arguments of a kafka-python client."""
+        arguments: dict[str, Any] = {_PYTHON[k]: v for k, v in self.properties.items() if k in _PYTHON}
+        if "request_timeout_ms" in arguments:
+            arguments["request_timeout_ms"] = int(arguments["request_timeout_ms"])
+        arguments["bootstrap_servers"] = self.bootstrap.split(",")
+        return arguments
+
+    def for_spark(self) -> dict[str, str]:
+        """Return the options of Spark's Kafka source. They hold secrets: never log them, never put them in argv."""
+        options = {f"kafka.{k}": v for k, v in self.properties.items() if k in _JAVA}
+        options["kafka.bootstrap.servers"] = self.bootstrap
+        mechanism = self.properties.get("sasl.mechanism") or self.properties.get("sasl.mechanisms")
+        if mechanism:
+            options["kafka.sasl.mechanism"] = mechanism
+        module = _LOGIN_MODULE.get(mechanism or "")
+        if module and "sasl.username" in self.properties:
+            user, password = (self._quoted(self.properties.get(k, "")) for k in ("sasl.username", "sasl.password"))
+            options["kafka.sasl.jaas.config"] = f'{module} required username="{user}" password="{password}";'
+        if "ssl.ca.location" in self.properties:
+            options["kafka.ssl.truststore.type"] = "PEM"
+            options["kafka.ssl.truststore.location"] = self.properties["ssl.ca.location"]
+        return options
+
+    @staticmethod
+    def _quoted(text: str) -> str:
+        return text.replace("\\", "\\\\").replace('"', '\\"')

@@ -1,0 +1,179 @@
+"""Who may write a pipeline now: one row, a fencing token, a clock."""
+
+from __future__ import annotations
+
+import os
+import socket
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import sqlalchemy as sa
+
+from sluice.errors import LeaseHeldError
+from sluice.ledger import schema
+
+__all__ = ["Holder", "Lease"]
+
+TTL = 60.0
+"""Seconds that a lease lasts without renewal."""
+
+
+def _started(pid: int) -> str | None:
+    """Return when a process of this machine started (ticks since boot), None when there is no such process."""
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return None
+    return None if stat[0] == "Z" else stat[19]
+
+
+def _boot() -> str:
+    try:
+        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    except OSError:
+        return ""
+
+
+@dataclass(frozen=True)
+class Holder:
+    """A driver, named so that another one on the same machine can see whether it still lives."""
+
+    run: str
+    host: str
+    boot: str
+    pid: int
+    started: str
+
+    @classmethod
+    def me(cls, run: str) -> Holder:
+        """Name this process."""
+        pid = os.getpid()
+        return cls(run, socket.gethostname(), _boot(), pid, _started(pid) or "")
+
+    def is_dead(self) -> bool:
+        """Tell whether it has surely ended. A driver on another machine is never known to be dead."""
+        same_machine = self.host == socket.gethostname() and self.boot == _boot() != ""
+        return same_machine and _started(self.pid) != self.started
+
+
+class Lease:
+    """The right to write one pipeline.
+
+    A killed driver's lease is taken over at once when it ran on this machine, otherwise when it expires
+    (:data:`TTL` seconds after its last renewal). Taking over raises the token; whoever holds a lower token is fenced:
+    the ledger refuses its events, and it stops before the next commit. The sink's own transaction number closes the
+    gap between that check and the commit.
+    """
+
+    def __init__(self, engine: sa.Engine, pipeline: str, holder: Holder, token: int) -> None:
+        self._engine = engine
+        self.pipeline = pipeline
+        self.holder = holder
+        self.token = token
+        self._stop = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    @classmethod
+    def acquire(cls, engine: sa.Engine, pipeline: str, run: str, *, now: Callable[[], float] = time.time) -> Lease:
+        """Take the lease.
+
+        Raises
+        ------
+        LeaseHeldError
+            When a driver that may be alive holds it; it names the driver and when the lease ends.
+        """
+        holder = Holder.me(run)
+        table = schema.lease
+        with engine.begin() as connection:
+            row = connection.execute(
+                sa.select(table).where(table.c.pipeline == pipeline).with_for_update()
+            ).mappings().first()  # fmt: skip
+            if row is None:
+                token = 1
+                # two first drivers at once: the primary key lets one in, the other sees it as a database error
+                connection.execute(
+                    table.insert().values(pipeline=pipeline, token=1, holder=asdict(holder), expires=now() + TTL)
+                )
+            else:
+                other = Holder(**row["holder"]) if row["holder"] else None
+                if other is not None and row["expires"] > now() and not other.is_dead():
+                    raise _held(pipeline, other, row["expires"] - now())
+                token = int(row["token"]) + 1
+                connection.execute(
+                    table.update()
+                    .where(table.c.pipeline == pipeline)
+                    .values(token=token, holder=asdict(holder), expires=now() + TTL)
+                )
+        return cls(engine, pipeline, holder, token)
+
+    def verify(self, connection: sa.Connection | None = None) -> None:
+        """Check, and lock within ``connection``'s transaction, that the lease is still ours.
+
+        Raises
+        ------
+        LeaseHeldError
+            When another driver took over.
+        """
+        if connection is None:
+            with self._engine.begin() as own:
+                return self.verify(own)
+        table = schema.lease
+        row = connection.execute(
+            sa.select(table).where(table.c.pipeline == self.pipeline).with_for_update()
+        ).mappings().first()  # fmt: skip
+        if row is None or int(row["token"]) != self.token:
+            other = Holder(**row["holder"]) if row and row["holder"] else None
+            raise _held(self.pipeline, other, TTL, fenced=True)
+
+    def keep(self) -> None:
+        """Renew in the background until :meth:`release`."""
+        self._thread = threading.Thread(target=self._renew, name="sluice-lease", daemon=True)
+        self._thread.start()
+
+    def _renew(self) -> None:
+        table = schema.lease
+        while not self._stop.wait(TTL / 4):
+            try:
+                with self._engine.begin() as connection:
+                    connection.execute(
+                        table.update()
+                        .where(table.c.pipeline == self.pipeline, table.c.token == self.token)
+                        .values(expires=time.time() + TTL)
+                    )
+            except sa.exc.SQLAlchemyError:
+                continue  # the next write verifies the token; a lapsed lease is noticed there
+
+    def release(self) -> None:
+        """Give the lease back; safe to call twice, and after another driver took over."""
+        self._stop.set()
+        if self._thread is not None:
+            self._thread.join(timeout=5)
+            self._thread = None
+        table = schema.lease
+        with self._engine.begin() as connection:
+            connection.execute(
+                table.update()
+                .where(table.c.pipeline == self.pipeline, table.c.token == self.token)
+                .values(holder=sa.null(), expires=0.0)
+            )
+
+    def __enter__(self) -> Lease:
+        self.keep()
+        return self
+
+    def __exit__(self, *_: Any) -> None:
+        self.release()
+
+
+def _held(pipeline: str, other: Holder | None, remaining: float, *, fenced: bool = False) -> LeaseHeldError:
+    who = f"run {other.run!r}, process {other.pid} on {other.host}" if other else "another driver"
+    what = "this driver was fenced: the lease was taken over by" if fenced else "the lease is held by"
+    return LeaseHeldError(
+        f"pipeline {pipeline!r}: {what} {who}",
+        state="this driver wrote nothing after that; what it committed before is in the ledger",
+        next_step=f"try again when that run has ended; a dead driver's lease ends within {max(1, round(remaining))} s",
+    )

@@ -1,0 +1,94 @@
+"""The ledger's tables. ``event`` is the truth; all others but ``lease`` can be rebuilt from it."""
+
+from __future__ import annotations
+
+import sqlalchemy as sa
+
+__all__ = ["DERIVED", "HEAD", "VERSION_TABLE", "account", "batch", "event", "lease", "metadata", "run"]
+
+HEAD = "0001"
+"""The schema version that this code reads and writes; migrations lead to it."""
+
+VERSION_TABLE = "sluice_version"
+"""Not Alembic's default: the ledger may share a database with Airflow."""
+
+metadata = sa.MetaData()
+
+_id = sa.BigInteger().with_variant(sa.Integer(), "sqlite")
+_json = sa.JSON()
+_time = sa.String(32)  # ISO 8601, UTC: reads the same in every database
+
+event = sa.Table(
+    "sluice_event",
+    metadata,
+    sa.Column("id", _id, primary_key=True, autoincrement=True),
+    sa.Column("at", _time, nullable=False),
+    sa.Column("type", sa.String(32), nullable=False),
+    sa.Column("pipeline", sa.String(64), nullable=False),
+    sa.Column("run", sa.String(250), nullable=False),
+    sa.Column("payload", _json, nullable=False),
+    sa.Index("sluice_event_run", "pipeline", "run"),
+)
+
+run = sa.Table(
+    "sluice_run",
+    metadata,
+    sa.Column("pipeline", sa.String(64), primary_key=True),
+    sa.Column("run", sa.String(250), primary_key=True),
+    sa.Column("kind", sa.String(16), nullable=False),
+    sa.Column("recovery", sa.String(16), nullable=False),
+    sa.Column("epoch", sa.Integer, nullable=False),
+    sa.Column("state", sa.String(16), nullable=False),  # open, done, failed, abandoned
+    sa.Column("attempts", sa.Integer, nullable=False),
+    sa.Column("opened_at", _time, nullable=False),
+    sa.Column("closed_at", _time),
+    sa.Column("seconds", sa.Float),
+    sa.Column("verdict", sa.String(16)),
+    sa.Column("judgement", _json),
+    sa.Column("error", _json),
+    sa.Column("topic_ids", _json, nullable=False),
+    sa.Column("sequence", _id, nullable=False),  # id of its first event: the order of runs
+    sa.Index("sluice_run_order", "pipeline", "sequence"),
+)
+
+batch = sa.Table(
+    "sluice_batch",
+    metadata,
+    sa.Column("pipeline", sa.String(64), primary_key=True),
+    sa.Column("epoch", sa.Integer, primary_key=True),
+    sa.Column("batch", sa.Integer, primary_key=True),
+    sa.Column("run", sa.String(250), nullable=False),
+    sa.Column("state", sa.String(16), nullable=False),  # started, committed
+    sa.Column("at", _time, nullable=False),
+    sa.Index("sluice_batch_run", "pipeline", "run"),
+)
+
+account = sa.Table(
+    "sluice_account",
+    metadata,
+    sa.Column("pipeline", sa.String(64), primary_key=True),
+    sa.Column("epoch", sa.Integer, primary_key=True),
+    sa.Column("batch", sa.Integer, primary_key=True),
+    sa.Column("topic", sa.String(249), primary_key=True),
+    sa.Column("partition", sa.Integer, primary_key=True),
+    sa.Column("run", sa.String(250), nullable=False),
+    sa.Column("start", sa.BigInteger, nullable=False),
+    sa.Column("end", sa.BigInteger, nullable=False),
+    sa.Column("written", sa.BigInteger, nullable=False),
+    sa.Column("filtered", sa.BigInteger, nullable=False),
+    sa.Column("quarantined", sa.BigInteger, nullable=False),
+    sa.Column("absent", sa.BigInteger, nullable=False),
+    sa.Column("lost", sa.BigInteger, nullable=False),
+    sa.Index("sluice_account_run", "pipeline", "run"),
+)
+
+lease = sa.Table(
+    "sluice_lease",
+    metadata,
+    sa.Column("pipeline", sa.String(64), primary_key=True),
+    sa.Column("token", sa.BigInteger, nullable=False),
+    sa.Column("holder", _json),
+    sa.Column("expires", sa.Float, nullable=False),  # seconds since the epoch
+)
+
+DERIVED = (run, batch, account)

@@ -1,0 +1,99 @@
+"""Opens the ledger's database, at the schema version that this code knows."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy.exc import OperationalError, ProgrammingError, SQLAlchemyError
+
+from sluice.errors import ConfigError, SluiceError
+from sluice.ledger.schema import HEAD, VERSION_TABLE
+
+__all__ = ["LedgerError", "open_engine"]
+
+
+class LedgerError(SluiceError):
+    """The ledger cannot be reached: nothing is written that it could not account for."""
+
+
+def open_engine(url: str) -> sa.Engine:
+    """Return an engine on a migrated ledger; the file or schema is made when it is not there.
+
+    Raises
+    ------
+    LedgerError
+        When the database does not answer.
+    ConfigError
+        When the URL is no database URL, or the schema is newer than this code.
+    """
+    try:
+        parsed = sa.engine.make_url(url)
+    except sa.exc.ArgumentError:
+        raise ConfigError(
+            "SLUICE_LEDGER_URL is not a database URL",
+            state="nothing was read or written",
+            next_step="write it as postgresql+psycopg2://user:password@host/database, or leave it unset for SQLite",
+        ) from None
+    sqlite = parsed.get_backend_name() == "sqlite"
+    if sqlite and parsed.database:
+        Path(parsed.database).parent.mkdir(parents=True, exist_ok=True)
+    engine = sa.create_engine(parsed, connect_args={"timeout": 30} if sqlite else {}, pool_pre_ping=not sqlite)
+    if sqlite:
+        _one_writer_at_a_time(engine)
+    try:
+        if _version(engine) != HEAD:
+            _migrate(engine)
+    except SQLAlchemyError as error:
+        raise LedgerError(
+            f"the ledger at {parsed.render_as_string(hide_password=True)} cannot be opened: "
+            f"{getattr(error, 'orig', None) or error}",
+            state="nothing was read or written: a run does not write what it cannot account for",
+            next_step="start the database or mend SLUICE_LEDGER_URL, then run again",
+        ) from error
+    return engine
+
+
+def _one_writer_at_a_time(engine: sa.Engine) -> None:
+    # pysqlite begins late and as a reader; a ledger write must hold the write lock from its first statement.
+    @sa.event.listens_for(engine, "connect")
+    def _connect(connection: Any, _record: Any) -> None:
+        connection.isolation_level = None
+        connection.execute("PRAGMA journal_mode=WAL")
+        connection.execute("PRAGMA synchronous=FULL")
+
+    @sa.event.listens_for(engine, "begin")
+    def _begin(connection: sa.Connection) -> None:
+        connection.exec_driver_sql("BEGIN IMMEDIATE")
+
+
+def _version(engine: sa.Engine) -> str | None:
+    try:
+        with engine.connect() as connection:
+            return connection.execute(sa.text(f"SELECT version_num FROM {VERSION_TABLE}")).scalar()
+    except (OperationalError, ProgrammingError) as error:
+        if "no such table" in str(error) or "does not exist" in str(error):
+            return None
+        raise
+
+
+def _migrate(engine: sa.Engine) -> None:
+    from alembic import command
+    from alembic.config import Config
+    from alembic.util import CommandError
+
+    config = Config()
+    config.set_main_option("script_location", str(Path(__file__).parent / "migrations"))
+    with engine.begin() as connection:
+        if engine.dialect.name == "postgresql":
+            connection.execute(sa.text("SELECT pg_advisory_xact_lock(7164815)"))
+        config.attributes["connection"] = connection
+        try:
+            command.upgrade(config, HEAD)
+        except CommandError as error:
+            raise ConfigError(
+                f"the ledger's schema is not one that this version knows: {error}",
+                state="nothing was read or written",
+                next_step="use the version of sluice that wrote it last, or a newer one",
+            ) from error

@@ -1,0 +1,50 @@
+"""Checks a Spark DDL schema without a JVM, so that a DAG file can be parsed on any machine."""
+
+from __future__ import annotations
+
+__all__ = ["check_ddl"]
+
+_NAMES = {
+    "BOOLEAN": "BOOLEAN", "TINYINT": "BYTE", "SMALLINT": "SHORT", "INT": "INT", "BIGINT": "LONG", "FLOAT": "FLOAT",
+    "DOUBLE": "DOUBLE", "DECIMAL": "DECIMAL", "TEXT": "STRING", "VARCHAR": "STRING", "CHAR": "STRING",
+    "BINARY": "BINARY", "VARBINARY": "BINARY", "DATE": "DATE", "TIMESTAMP": "TIMESTAMP", "TIMESTAMPTZ": "TIMESTAMP",
+    "TIMESTAMPLTZ": "TIMESTAMP", "TIMESTAMPNTZ": "TIMESTAMP_NTZ", "STRUCT": "STRUCT", "ARRAY": "ARRAY", "MAP": "MAP",
+    "VARIANT": "VARIANT",
+}  # fmt: skip
+
+
+def check_ddl(ddl: str) -> list[str]:
+    """Return the column names of a DDL schema such as ``"carrier STRING, flight INT"``.
+
+    Raises
+    ------
+    ValueError
+        Naming the column whose type Spark would not know, or the place that does not parse.
+    """
+    from sqlglot import exp, parse_one
+    from sqlglot.errors import SqlglotError
+
+    try:
+        tree = parse_one(f"CREATE TABLE t ({ddl})", dialect="spark")
+    except SqlglotError as error:
+        detail = error.errors[0] if getattr(error, "errors", None) else {}
+        place = detail.get("highlight") or ""
+        raise ValueError(f"not a Spark DDL schema{f', near {place!r}' if place else ''}") from None
+    columns = list(tree.find_all(exp.ColumnDef)) if isinstance(tree, exp.Create) else []
+    if not columns or not isinstance(tree.this, exp.Schema):
+        raise ValueError("not a Spark DDL schema: expected `name TYPE, name TYPE`")
+    top = [c for c in tree.this.expressions if isinstance(c, exp.ColumnDef)]
+    if len(top) != len(tree.this.expressions):
+        raise ValueError("not a Spark DDL schema: every column needs a type")
+    for column in columns:
+        kind = column.args.get("kind")
+        if kind is None:
+            raise ValueError(f"column {column.name!r} has no type")
+        for part in kind.find_all(exp.DataType):
+            if part.this.name not in _NAMES:
+                raise ValueError(f"column {column.name!r} has the type {part.sql('spark')!r}, which Spark does not know")
+    names = [c.name for c in top]
+    doubled = sorted({n for n in names if [m.lower() for m in names].count(n.lower()) > 1})
+    if doubled:
+        raise ValueError(f"column {doubled[0]!r} is declared twice (Spark ignores case)")
+    return names

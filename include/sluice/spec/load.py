@@ -1,0 +1,157 @@
+"""Reads pipeline files. Every error names the file, the line, the key and the fix."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import yaml
+from pydantic import BaseModel, ValidationError
+from pydantic_core import ErrorDetails
+
+from sluice.errors import ConfigError
+from sluice.home import PROJECT
+from sluice.spec.model import Pipeline
+
+__all__ = ["PIPELINES", "find", "load", "load_all"]
+
+PIPELINES = PROJECT / "include" / "pipelines"
+
+_UNTOUCHED = "nothing was read or written"
+
+
+def find(name_or_path: str) -> Path:
+    """Return the file of a pipeline, named or given as a path.
+
+    Raises
+    ------
+    ConfigError
+        When there is none; it lists the names that exist.
+    """
+    path = Path(name_or_path)
+    if path.suffix in (".yaml", ".yml"):
+        if path.is_file():
+            return path.resolve()
+    elif (PIPELINES / f"{name_or_path}.yaml").is_file():
+        return PIPELINES / f"{name_or_path}.yaml"
+    known = sorted(p.stem for p in PIPELINES.glob("*.yaml"))
+    near = difflib.get_close_matches(name_or_path, known, n=1)
+    hint = f"did you mean {near[0]!r}? " if near else ""
+    raise ConfigError(
+        f"there is no pipeline {name_or_path!r}",
+        state=_UNTOUCHED,
+        next_step=f"{hint}known pipelines: {', '.join(known) or 'none'}; or give the path of a .yaml file",
+    )
+
+
+def load(name_or_path: str | Path) -> Pipeline:
+    """Read one pipeline.
+
+    Raises
+    ------
+    ConfigError
+        With every mistake of the file in one message.
+    """
+    path = find(str(name_or_path))
+    text = path.read_text()
+    try:
+        data = yaml.safe_load(text)
+        tree = yaml.compose(text, Loader=yaml.SafeLoader)
+    except yaml.YAMLError as error:
+        raise _refuse(path, [f"not YAML: {error}"]) from None
+    if not isinstance(data, dict):
+        raise _refuse(path, ["expected a mapping with the keys pipeline, source, decode, sink"])
+    try:
+        pipeline = Pipeline.model_validate(data)
+    except ValidationError as error:
+        raise _refuse(path, list(_explain(error, tree))) from None
+    pipeline._file = path
+    suite = pipeline.suite_file
+    if suite is not None and not suite.is_file():
+        raise _refuse(
+            path, [f"{_place(tree, ('quality', 'suite'))}quality.suite: there is no file {_relative(suite)}; make it, or mend the path"]
+        )
+    return pipeline
+
+
+def load_all(folder: Path = PIPELINES) -> Iterator[tuple[Path, Pipeline | ConfigError]]:
+    """Read each file of a folder; a bad one yields its error and takes no other down."""
+    for path in sorted(folder.glob("*.yaml")):
+        try:
+            yield path, load(path)
+        except ConfigError as error:
+            yield path, error
+
+
+def _relative(path: Path) -> str:
+    return str(path.relative_to(PROJECT)) if path.is_relative_to(PROJECT) else str(path)
+
+
+def _refuse(path: Path, problems: list[str]) -> ConfigError:
+    name = _relative(path)
+    lines = "\n".join(f"  {problem}" for problem in problems)
+    return ConfigError(f"{name} is not a valid pipeline:\n{lines}", state=_UNTOUCHED, next_step=f"mend it, then: sluice validate-spec {name}")
+
+
+def _place(tree: Any, loc: Sequence[str | int]) -> str:
+    """Return ``line N: `` for a location in the YAML, as near as it gets."""
+    node, line = tree, None
+    for part in loc:
+        child = None
+        if isinstance(node, yaml.MappingNode):
+            for key, value in node.value:
+                if key.value == str(part):
+                    child, line = value, key.start_mark.line + 1
+        elif isinstance(node, yaml.SequenceNode) and isinstance(part, int) and part < len(node.value):
+            child = node.value[part]
+            line = child.start_mark.line + 1
+        if child is None:
+            break
+        node = child
+    return f"line {line}: " if line else ""
+
+
+def _fields_at(loc: Sequence[str | int]) -> list[str]:
+    """Return the keys that the model takes where ``loc`` points into."""
+    model: type[BaseModel] | None = Pipeline
+    for part in loc:
+        if model is None:
+            return []
+        fields = {f.alias or n: f for n, f in model.model_fields.items()}
+        field = fields.get(str(part))
+        if field is None:
+            continue  # a union's tag, not a key
+        kinds = getattr(field.annotation, "__args__", None) or (field.annotation,)
+        models = [k for k in kinds if isinstance(k, type) and issubclass(k, BaseModel)]
+        model = models[0] if models else None
+    return [f.alias or n for n, f in model.model_fields.items()] if model else []
+
+
+def _explain(error: ValidationError, tree: Any) -> Iterator[str]:
+    seen: set[str] = set()
+    for detail in error.errors():
+        if detail["type"] == "literal_error" and isinstance(detail.get("input"), dict):
+            continue  # the other arm of a union whose mapping arm says more
+        line = _line(detail, tree)
+        if line not in seen:
+            seen.add(line)
+            yield line
+
+
+def _line(detail: ErrorDetails, tree: Any) -> str:
+    loc = [p for p in detail["loc"] if p not in ("Schedule",) and not str(p).startswith("literal[")]
+    key = ".".join(str(p) for p in loc)
+    where = _place(tree, loc)
+    if detail["type"] == "extra_forbidden":
+        allowed = _fields_at(loc[:-1])
+        near = difflib.get_close_matches(str(loc[-1]), allowed, n=1, cutoff=0.5)
+        fix = f"did you mean {near[0]!r}?" if near else f"the keys here are: {', '.join(allowed)}"
+        return f"{where}{key}: unknown key; {fix}"
+    if detail["type"] == "missing":
+        return f"{where}{key}: this key is required"
+    message = detail["msg"].removeprefix("Value error, ")
+    given = detail.get("input")
+    shown = f" (given: {given!r})" if isinstance(given, str | int | float | bool) and repr(given) not in message else ""
+    return f"{where}{key}: {message}{shown}"

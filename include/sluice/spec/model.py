@@ -1,0 +1,273 @@
+"""The pipeline file as a pydantic model. Unknown keys are refused; everything optional has a default that works."""
+
+from __future__ import annotations
+
+import re
+from datetime import timedelta
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated, Any, Literal
+from zoneinfo import ZoneInfo, available_timezones
+
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    PrivateAttr,
+    field_validator,
+    model_validator,
+)
+
+from sluice.recovery import Recovery
+from sluice.spec.ddl import check_ddl
+
+__all__ = ["METADATA_COLUMNS", "Decode", "KafkaSource", "Lag", "Pipeline", "Quality", "Rows", "Schedule", "Transform"]
+
+METADATA_COLUMNS = ("_topic", "_partition", "_offset", "_timestamp", "_run")
+"""Columns that ingestion adds to every sink row."""
+
+_NAME = re.compile(r"^[a-z][a-z0-9_-]{0,62}$")
+_TOPIC = re.compile(r"^[A-Za-z0-9._-]{1,249}$")
+_DURATION = re.compile(r"^(\d+)\s*(s|m|h|d)$")
+_UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
+
+
+class _Strict(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True)
+
+
+def _duration(value: Any) -> Any:
+    match = _DURATION.match(value) if isinstance(value, str) else None
+    return timedelta(**{_UNITS[match[2]]: int(match[1])}) if match else value
+
+
+Duration = Annotated[timedelta, BeforeValidator(_duration)]
+"""A length of time such as ``15m``, ``2h``, ``7d``."""
+
+
+def _ddl(value: str) -> str:
+    names = check_ddl(value)
+    taken = sorted(name for name in names if name.lower() in METADATA_COLUMNS or name.lower().startswith("__sluice"))
+    if taken:
+        raise ValueError(f"column {taken[0]!r} is a name that ingestion adds itself: rename it in the schema")
+    return value
+
+
+Ddl = Annotated[str, AfterValidator(_ddl)]
+
+
+def _exactly_one(model: BaseModel, what: str) -> None:
+    fields = type(model).model_fields
+    given = [name for name in fields if getattr(model, name) is not None]
+    if len(given) != 1:
+        raise ValueError(f"{what} needs exactly one of: {', '.join(fields)}")
+
+
+class Rows(StrEnum):
+    """What the transform promises about rows; checked before each commit."""
+
+    ONE = "one"
+    """One sink row per record."""
+    FILTER = "filter"
+    """At most one sink row per record."""
+    MANY = "many"
+    """Any number of sink rows per record."""
+    AGGREGATE = "aggregate"
+    """Sink rows are no longer of single records; metadata columns but ``_run`` need not survive."""
+
+
+class KafkaSource(_Strict):
+    """Which topics of which cluster."""
+
+    connection: str = "kafka_default"
+    topics: Annotated[list[str], Field(min_length=1)]
+    starting_offsets: Literal["earliest", "latest"] = "earliest"
+    max_records_per_batch: Annotated[int, Field(gt=0)] = 500_000
+    isolation_level: Literal["read_uncommitted", "read_committed"] = "read_uncommitted"
+
+    @field_validator("topics")
+    @classmethod
+    def _topics(cls, topics: list[str]) -> list[str]:
+        for topic in topics:
+            if not _TOPIC.match(topic):
+                raise ValueError(f"{topic!r} is not a Kafka topic name")
+        if len(set(topics)) < len(topics):
+            raise ValueError("a topic is named twice")
+        return topics
+
+
+class Source(_Strict):
+    """Where records come from."""
+
+    kafka: KafkaSource
+
+
+class JsonDecode(_Strict):
+    """One JSON object per record, typed by DDL; the contract is in ``sluice_spark/decode.py``."""
+
+    ddl: Annotated[Ddl, Field(alias="schema")]
+
+
+class CsvDecode(_Strict):
+    """One CSV line per record, typed by DDL."""
+
+    ddl: Annotated[Ddl, Field(alias="schema")]
+    separator: Annotated[str, Field(min_length=1, max_length=1)] = ","
+
+
+class TextDecode(_Strict):
+    """The value as UTF-8 text in a column ``value``."""
+
+
+class BytesDecode(_Strict):
+    """The key and value as they are in columns ``key`` and ``value``."""
+
+
+class Decode(_Strict):
+    """How a record's value becomes columns."""
+
+    json_: Annotated[JsonDecode | None, Field(alias="json")] = None
+    csv: CsvDecode | None = None
+    text: TextDecode | None = None
+    bytes: BytesDecode | None = None
+
+    @model_validator(mode="after")
+    def _one(self) -> Decode:
+        _exactly_one(self, "decode")
+        return self
+
+
+class Transform(_Strict):
+    """A pure function of the decoded batch, as SQL over ``source`` or as ``package.module:function``."""
+
+    sql: str | None = None
+    python: str | None = None
+
+    @model_validator(mode="after")
+    def _one(self) -> Transform:
+        _exactly_one(self, "transform")
+        return self
+
+    @field_validator("python")
+    @classmethod
+    def _python(cls, target: str | None) -> str | None:
+        if target is not None:
+            from sluice.spec.targets import check_function
+
+            check_function(target)
+        return target
+
+
+class DeltaSink(_Strict):
+    """A Delta table; a relative path is relative to ``SLUICE_HOME``."""
+
+    path: Annotated[str, Field(min_length=1)]
+    partition_by: list[str] = []
+
+
+class Sink(_Strict):
+    """Where rows go."""
+
+    delta: DeltaSink
+
+
+class Quality(_Strict):
+    """The Great Expectations suite that judges each run."""
+
+    suite: str | None = None
+    on_failed: Literal["fail", "warn"] = "fail"
+
+
+class Schedule(_Strict):
+    """When the DAG runs by itself."""
+
+    cron: str
+    timezone: str = "UTC"
+
+    @field_validator("cron")
+    @classmethod
+    def _cron(cls, cron: str) -> str:
+        if not cron.startswith("@") and len(cron.split()) != 5:
+            raise ValueError(f"{cron!r} is not a cron expression of five fields")
+        return cron
+
+    @field_validator("timezone")
+    @classmethod
+    def _zone(cls, zone: str) -> str:
+        if zone not in available_timezones():
+            raise ValueError(f"{zone!r} is not a time zone of the tz database, such as Europe/Berlin")
+        ZoneInfo(zone)
+        return zone
+
+
+class Lag(_Strict):
+    """From which backlog on a run is worth starting. Any one of the limits is enough."""
+
+    max_records: Annotated[int, Field(ge=0)] = 0
+    max_age: Duration | None = None
+    max_retention_share: Annotated[float, Field(gt=0, le=1)] | None = None
+
+
+class Pipeline(_Strict):
+    """One pipeline: everything that a run needs to know, without secrets."""
+
+    name: Annotated[str, Field(alias="pipeline")]
+    source: Source
+    decode: Decode
+    transform: Transform = Transform(sql="SELECT * FROM source")
+    rows: Rows = Rows.ONE
+    sink: Sink
+    quality: Quality = Quality()
+    recovery: Recovery = Recovery.REPLAY
+    schedule: Schedule | Literal["on_lag", "none"] = "none"
+    lag: Lag = Lag()
+
+    _file: Path | None = PrivateAttr(default=None)
+
+    @field_validator("name")
+    @classmethod
+    def _name(cls, name: str) -> str:
+        if not _NAME.match(name):
+            raise ValueError(f"{name!r}: use a-z, 0-9, _ and -, beginning with a letter, at most 63 characters")
+        return name
+
+    @field_validator("recovery")
+    @classmethod
+    def _recovery(cls, recovery: Recovery) -> Recovery:
+        if recovery not in Recovery.available():
+            raise ValueError(f"this version runs {', '.join(Recovery.available())}; {recovery.value!r} is to come")
+        return recovery
+
+    @field_validator("schedule", mode="before")
+    @classmethod
+    def _schedule(cls, value: Any) -> Any:
+        return "none" if value is None else value
+
+    @property
+    def file(self) -> Path:
+        """The file that this pipeline was read from.
+
+        Raises
+        ------
+        ValueError
+            When the model was not made by :func:`sluice.spec.load`.
+        """
+        if self._file is None:
+            raise ValueError("this pipeline was not read from a file")
+        return self._file
+
+    @property
+    def kafka(self) -> KafkaSource:
+        """The source."""
+        return self.source.kafka
+
+    @property
+    def suite_file(self) -> Path | None:
+        """The suite, looked up beside the pipeline's folder (``include/``), then beside the file."""
+        if self.quality.suite is None:
+            return None
+        folders = (self.file.parent.parent, self.file.parent)
+        found = [folder / self.quality.suite for folder in folders if (folder / self.quality.suite).is_file()]
+        return found[0] if found else folders[0] / self.quality.suite
