@@ -119,7 +119,10 @@ class Cluster:
             try:
                 retriable = retry_if_exception(lambda e: isinstance(e, errors.KafkaError) and bool(e.retriable))
                 for attempt in Retrying(
-                    retry=retriable, wait=wait_exponential(0.1, max=1), stop=stop_after_delay(self.timeout / 2), reraise=True
+                    retry=retriable,
+                    wait=wait_exponential(0.1, max=1),
+                    stop=stop_after_delay(self.timeout / 2),
+                    reraise=True,
                 ):
                     with attempt:
                         return question(admin)

@@ -94,7 +94,7 @@ class Lease:
             ).mappings().first()  # fmt: skip
             if row is None:
                 token = 1
-                # two first drivers at once: the primary key lets one in, the other sees it as a database error
+                # of two first drivers the primary key lets one in; the other gets an IntegrityError
                 connection.execute(
                     table.insert().values(pipeline=pipeline, token=1, holder=asdict(holder), expires=now() + TTL)
                 )

@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 import sqlalchemy as sa
-from sqlalchemy.exc import SQLAlchemyError
+from sqlalchemy.exc import IntegrityError, SQLAlchemyError
 
 from sluice.home import Home
 from sluice.ledger import schema
@@ -79,7 +79,10 @@ class Ledger:
     def acquire(self, pipeline: str, run: str) -> Lease:
         """Take the lease of a pipeline; see :meth:`Lease.acquire`."""
         with _spoken():
-            return Lease.acquire(self._engine, pipeline, run)
+            try:
+                return Lease.acquire(self._engine, pipeline, run)
+            except IntegrityError:  # two first drivers at once: the other one's row is there now
+                return Lease.acquire(self._engine, pipeline, run)
 
     # --- events ------------------------------------------------------------------------------------------------
 
@@ -115,7 +118,9 @@ class Ledger:
             payload["reconciled_by"] = lease.holder.run
         self._record(lease, "BatchCommitted", run or lease.holder.run, payload)
 
-    def judged(self, lease: Lease | None, pipeline: str, run: str, *, verdict: str, judgement: Mapping[str, Any]) -> None:
+    def judged(
+        self, lease: Lease | None, pipeline: str, run: str, *, verdict: str, judgement: Mapping[str, Any]
+    ) -> None:
         """Record a verdict. Judging again needs no lease: it changes no data."""
         self._record(lease, "Judged", run, {"verdict": verdict, "judgement": dict(judgement)}, pipeline)
 
@@ -188,7 +193,9 @@ class Ledger:
 
     def epoch(self, pipeline: str) -> int:
         """Return the newest epoch; 1 for a pipeline that never ran."""
-        rows = self._rows(sa.select(sa.func.max(schema.run.c.epoch).label("epoch")).where(schema.run.c.pipeline == pipeline))
+        rows = self._rows(
+            sa.select(sa.func.max(schema.run.c.epoch).label("epoch")).where(schema.run.c.pipeline == pipeline)
+        )
         return int(rows[0]["epoch"] or 1)
 
     def batches(self, pipeline: str, epoch: int, state: str) -> list[BatchRow]:

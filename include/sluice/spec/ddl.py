@@ -42,7 +42,9 @@ def check_ddl(ddl: str) -> list[str]:
             raise ValueError(f"column {column.name!r} has no type")
         for part in kind.find_all(exp.DataType):
             if part.this.name not in _NAMES:
-                raise ValueError(f"column {column.name!r} has the type {part.sql('spark')!r}, which Spark does not know")
+                raise ValueError(
+                    f"column {column.name!r} has the type {part.sql('spark')!r}, which Spark does not know"
+                )
     names = [c.name for c in top]
     doubled = sorted({n for n in names if [m.lower() for m in names].count(n.lower()) > 1})
     if doubled:

@@ -71,7 +71,10 @@ def load(name_or_path: str | Path) -> Pipeline:
     suite = pipeline.suite_file
     if suite is not None and not suite.is_file():
         raise _refuse(
-            path, [f"{_place(tree, ('quality', 'suite'))}quality.suite: there is no file {_relative(suite)}; make it, or mend the path"]
+            path,
+            [
+                f"{_place(tree, ('quality', 'suite'))}quality.suite: there is no file {_relative(suite)}; make it, or mend the path"
+            ],
         )
     return pipeline
 
@@ -92,7 +95,11 @@ def _relative(path: Path) -> str:
 def _refuse(path: Path, problems: list[str]) -> ConfigError:
     name = _relative(path)
     lines = "\n".join(f"  {problem}" for problem in problems)
-    return ConfigError(f"{name} is not a valid pipeline:\n{lines}", state=_UNTOUCHED, next_step=f"mend it, then: sluice validate-spec {name}")
+    return ConfigError(
+        f"{name} is not a valid pipeline:\n{lines}",
+        state=_UNTOUCHED,
+        next_step=f"mend it, then: sluice validate-spec {name}",
+    )
 
 
 def _place(tree: Any, loc: Sequence[str | int]) -> str:

@@ -1,0 +1,24 @@
+"""The lag of a pipeline now: the checkpoint's positions against the broker's answer."""
+
+from __future__ import annotations
+
+from sluice.checkpoint import Checkpoint
+from sluice.home import Home
+from sluice.kafka.cluster import Cluster
+from sluice.lag import Backlog, measure
+from sluice.spec import Pipeline
+
+__all__ = ["backlog"]
+
+
+def backlog(pipeline: Pipeline, cluster: Cluster, *, home: Home, epoch: int) -> Backlog:
+    """Ask the checkpoint first and the broker second, so that a run in between shows as less lag, never as negative.
+
+    Raises
+    ------
+    SluiceError
+        As :meth:`Cluster.snapshot` does; unknown is never zero.
+    """
+    positions = Checkpoint(home.checkpoint(pipeline.name, epoch)).positions()
+    states = cluster.snapshot(pipeline.kafka.topics, isolation_level=pipeline.kafka.isolation_level)
+    return measure(pipeline.name, positions, states, pipeline.kafka.starting_offsets)

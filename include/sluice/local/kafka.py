@@ -1,0 +1,403 @@
+"""A one-node Kafka broker from the locked jars: the demo's, and the test suite's."""
+
+from __future__ import annotations
+
+import argparse
+import atexit
+import base64
+import contextlib
+import fcntl
+import json
+import os
+import random
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+import uuid
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import psutil  # type: ignore[import-untyped]
+
+from sluice.errors import ConfigError, SluiceError
+from sluice.home import Home
+from sluice.local import jars
+from sluice.local.topics import Record, Topics
+
+__all__ = ["DEFAULT_PORT", "Broker", "Record", "Topics", "main"]
+
+DEFAULT_PORT = 9092
+
+# Below the range from which the kernel takes the ports of outgoing connections: a client that keeps knocking at a
+# killed broker's port would otherwise be given that very port one day, and then the broker cannot come back to it.
+_FREE_PORTS = range(20_000, 32_000)
+
+_JVM_FLAGS = (
+    "-XX:+UseSerialGC",
+    "-XX:TieredStopAtLevel=1",
+    "-Xshare:auto",
+    "-XX:-UsePerfData",
+    "-Djava.awt.headless=true",
+    "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn",
+    "-Dorg.slf4j.simpleLogger.showDateTime=true",
+    "-Dorg.slf4j.simpleLogger.dateTimeFormat=yyyy-MM-dd HH:mm:ss.SSS",
+)
+
+_16_MIB = 16 * 1024 * 1024
+
+_SETTINGS = {
+    "process.roles": "broker,controller",
+    "node.id": 1,
+    "controller.listener.names": "CONTROLLER",
+    "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT",
+    "auto.create.topics.enable": "false",
+    "message.max.bytes": _16_MIB,
+    "replica.fetch.max.bytes": _16_MIB,
+    "group.initial.rebalance.delay.ms": 0,
+    # After a crash the node may register again only when its former session is over: 9 s by default.
+    "broker.heartbeat.interval.ms": 500,
+    "broker.session.timeout.ms": 3000,
+    "offsets.topic.replication.factor": 1,
+    "offsets.topic.num.partitions": 4,
+    "transaction.state.log.replication.factor": 1,
+    "transaction.state.log.min.isr": 1,
+    "transaction.state.log.num.partitions": 4,
+    "share.coordinator.state.topic.replication.factor": 1,
+    "share.coordinator.state.topic.min.isr": 1,
+    "share.coordinator.state.topic.num.partitions": 4,
+    # Its default is a quarter of the heap given here.
+    "log.cleaner.dedupe.buffer.size": _16_MIB,
+    # A compacted topic is looked at each second instead of every 15.
+    "log.cleaner.backoff.ms": 1000,
+}
+
+
+class Broker:
+    """A broker whose data, settings, log and process id live in one folder.
+
+    Two objects on one folder, in one process or in two, mean the same broker. A process id is taken for the broker
+    only when that process was started with this folder's settings, so a recycled one never is.
+
+    Parameters
+    ----------
+    data_dir
+        The folder; made when absent, formatted by the first start.
+    port
+        Port to listen on; 0 takes a free one, and the same again after a stop or a crash while it is still free.
+    controller_port
+        Port of the node's own quorum; 0 takes a free one at each start.
+    host
+        Address to listen on and to advertise.
+    heap
+        The JVM's ``-Xmx``.
+    jar_files
+        The ``kafka`` set; default: where it was fetched to, looked up at the start.
+    """
+
+    def __init__(
+        self,
+        data_dir: Path,
+        *,
+        port: int = DEFAULT_PORT,
+        controller_port: int = 0,
+        host: str = "127.0.0.1",
+        heap: str = "512m",
+        jar_files: Sequence[Path] | None = None,
+    ) -> None:
+        self.data_dir = Path(data_dir).absolute()
+        self.host = host
+        self.heap = heap
+        self.log_file = self.data_dir / "broker.log"
+        self._port = port
+        self._controller_port = controller_port
+        self._jar_files = jar_files
+        self._properties = self.data_dir / "server.properties"
+        self._state_file = self.data_dir / "broker.json"
+        self._child: subprocess.Popen[bytes] | None = None
+
+    @property
+    def port(self) -> int:
+        """The port listened on; with ``port=0`` it is 0 until the first start."""
+        return self._port or int(self._state().get("port", 0))
+
+    @property
+    def bootstrap(self) -> str:
+        """``host:port`` for a client's ``bootstrap_servers``."""
+        return f"{self.host}:{self.port}"
+
+    @property
+    def pid(self) -> int | None:
+        """The broker's process id, None when it is not running. A paused broker is running."""
+        if self._child is not None:
+            self._child.poll()  # a child that ended stays a zombie until it is asked for
+        pid = self._state().get("pid")
+        if not isinstance(pid, int):
+            return None
+        try:
+            process = psutil.Process(pid)
+            ours = process.status() != psutil.STATUS_ZOMBIE and str(self._properties) in process.cmdline()
+        except psutil.Error:
+            return None
+        return pid if ours else None
+
+    @property
+    def running(self) -> bool:
+        """Whether the broker's process is alive."""
+        return self.pid is not None
+
+    def start(self, timeout: float = 60, *, detach: bool = False) -> Broker:
+        """Start the broker unless it runs, and return when it serves requests.
+
+        Parameters
+        ----------
+        timeout
+            Seconds to wait for it.
+        detach
+            Let it outlive this process; otherwise it is killed when this process exits.
+
+        Raises
+        ------
+        ConfigError
+            The port belongs to somebody else, the jars or Java are absent, or it runs on another port than asked.
+        SluiceError
+            It ended, or did not serve in time; holds the end of its log.
+        """
+        deadline = time.monotonic() + timeout
+        self.data_dir.mkdir(parents=True, exist_ok=True)
+        with self._exclusive():
+            if self.running:
+                self._refuse_other_port()
+            else:
+                self._launch()
+                if not detach:
+                    atexit.register(self.kill)
+            self._await_service(deadline)
+        return self
+
+    def stop(self, timeout: float = 30) -> None:
+        """End the broker with SIGTERM and wait; after ``timeout`` seconds with SIGKILL. Nothing when not running."""
+        pid = self.pid
+        self._signal(signal.SIGCONT)
+        self._signal(signal.SIGTERM)
+        if not self._ended(pid, timeout):
+            self.kill()
+        atexit.unregister(self.kill)
+
+    def kill(self) -> None:
+        """End the broker with SIGKILL, as a crash would, and wait for its end. Nothing when not running."""
+        pid = self.pid
+        self._signal(signal.SIGKILL)
+        if not self._ended(pid, 10):
+            raise SluiceError(f"the broker (process {pid}) is still there 10 s after SIGKILL")
+        atexit.unregister(self.kill)
+
+    def pause(self) -> None:
+        """Freeze the broker: connections stay open and nothing answers."""
+        self._signal(signal.SIGSTOP)
+
+    def resume(self) -> None:
+        """Let a paused broker go on."""
+        self._signal(signal.SIGCONT)
+
+    def _signal(self, number: signal.Signals) -> None:
+        pid = self.pid
+        if pid is not None:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, number)
+
+    def _ended(self, pid: int | None, timeout: float) -> bool:
+        """Wait for the process and its sockets: a dying process loses its command line before its port."""
+        deadline = time.monotonic() + timeout
+        while pid is not None and (_is_alive(pid, self._child) or not _is_free(self.host, self.port)):
+            if time.monotonic() > deadline:
+                return False
+            time.sleep(0.02)
+        return True
+
+    def _launch(self) -> None:
+        java = _java()
+        class_path = os.pathsep.join(map(str, self._jar_files or jars.paths("kafka")))
+        state = self._state()
+        port = self._port or _free_port(self.host, int(state.get("port", 0)))
+        if not _is_free(self.host, port):
+            raise ConfigError(
+                f"port {port} on {self.host} is in use by another program",
+                state="nothing was started",
+                next_step="end that program, or choose another port: SLUICE_KAFKA_PORT=PORT or --port PORT",
+            )
+        controller_port = self._controller_port or _free_port(self.host, avoid=port)
+        state |= {"port": port, "pid": None}
+        state.setdefault("cluster_id", base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("="))
+        self._write_state(state)
+        self._write_properties(port, controller_port)
+        command = [java, f"-Xmx{self.heap}", *_JVM_FLAGS, "-cp", class_path]
+        with self.log_file.open("ab") as log:
+            if not state.get("formatted"):
+                # Tolerates what a format that was killed in the middle left behind.
+                tool = ["kafka.tools.StorageTool", "format", "--ignore-formatted", "-t", state["cluster_id"]]
+                done = subprocess.run(
+                    [*command, *tool, "-c", str(self._properties)],
+                    stdin=subprocess.DEVNULL,
+                    stdout=log,
+                    stderr=log,
+                    check=False,
+                )
+                if done.returncode:
+                    raise self._failure(f"formatting {self.data_dir} failed with exit code {done.returncode}")
+                state["formatted"] = True
+            # Its own session: Ctrl-C in the starter's terminal is not for the broker.
+            self._child = subprocess.Popen(
+                [*command, "kafka.Kafka", str(self._properties)],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+            )
+        self._write_state(state | {"pid": self._child.pid})
+
+    def _await_service(self, deadline: float) -> None:
+        while True:
+            if not self.running:
+                code = self._child.returncode if self._child else "unknown"
+                raise self._failure(f"the broker ended while starting (exit code {code})")
+            if _is_listening(self.host, self.port) and self._serves():
+                return
+            if time.monotonic() > deadline:
+                raise self._failure("the broker runs but did not serve in time")
+            time.sleep(0.05)
+
+    def _serves(self) -> bool:
+        """Whether the node is registered as a broker: it accepts connections a little earlier than that."""
+        from kafka.errors import KafkaError
+
+        try:
+            return Topics(self.bootstrap, timeout=5).broker_count() > 0
+        except (KafkaError, SluiceError):
+            return False
+
+    def _refuse_other_port(self) -> None:
+        running_on = int(self._state()["port"])
+        if self._port not in (0, running_on):
+            raise ConfigError(
+                f"this broker already runs on port {running_on}, not on {self._port}",
+                state=f"left as it is; its data is in {self.data_dir}",
+                next_step=f"use port {running_on}, or stop it first: python -m sluice.local.kafka stop",
+            )
+
+    def _failure(self, what: str) -> SluiceError:
+        tail = self.log_file.read_text(encoding="utf-8", errors="replace").splitlines()[-15:]
+        return SluiceError(
+            "\n    ".join([f"{what}; the end of its log:", *tail]),
+            state=f"kept in {self.data_dir}",
+            next_step=f"read {self.log_file}",
+        )
+
+    def _write_properties(self, port: int, controller_port: int) -> None:
+        listen = f"PLAINTEXT://{self.host}:{port}"
+        settings = _SETTINGS | {
+            "listeners": f"{listen},CONTROLLER://{self.host}:{controller_port}",
+            "advertised.listeners": listen,
+            "controller.quorum.voters": f"1@{self.host}:{controller_port}",
+            "log.dirs": self.data_dir / "data",
+        }
+        self._properties.write_text("".join(f"{key}={value}\n" for key, value in settings.items()), encoding="utf-8")
+
+    def _state(self) -> dict[str, Any]:
+        try:
+            state: dict[str, Any] = json.loads(self._state_file.read_text(encoding="utf-8"))
+        except FileNotFoundError:
+            return {}
+        return state
+
+    def _write_state(self, state: dict[str, Any]) -> None:
+        temporary = self._state_file.with_suffix(".tmp")
+        temporary.write_text(json.dumps(state), encoding="utf-8")
+        temporary.replace(self._state_file)
+
+    @contextlib.contextmanager
+    def _exclusive(self) -> Iterator[None]:
+        with (self.data_dir / ".lock").open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            yield
+
+
+def _java() -> str:
+    home = os.environ.get("JAVA_HOME")
+    java = shutil.which(f"{home}/bin/java") if home else shutil.which("java")
+    if java is None:
+        raise ConfigError(
+            f"no java in JAVA_HOME={home}" if home else "no java on the PATH",
+            state="nothing was started",
+            next_step="install a Java 17 runtime (apt-get install openjdk-17-jre-headless) or set JAVA_HOME",
+        )
+    return java
+
+
+def _is_alive(pid: int, child: subprocess.Popen[bytes] | None) -> bool:
+    if child is not None and child.pid == pid:
+        return child.poll() is None
+    try:
+        return bool(psutil.Process(pid).status() != psutil.STATUS_ZOMBIE)
+    except psutil.Error:
+        return False
+
+
+def _is_free(host: str, port: int) -> bool:
+    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((host, port))
+        except OSError:
+            return False
+    return True
+
+
+def _free_port(host: str, preferred: int = 0, *, avoid: int = 0) -> int:
+    if preferred and _is_free(host, preferred):
+        return preferred
+    for port in random.sample(_FREE_PORTS, len(_FREE_PORTS)):
+        if port != avoid and _is_free(host, port):
+            return port
+    raise ConfigError(f"no free port on {host} between {_FREE_PORTS[0]} and {_FREE_PORTS[-1]}")
+
+
+def _is_listening(host: str, port: int) -> bool:
+    try:
+        socket.create_connection((host, port), timeout=1).close()
+    except OSError:
+        return False
+    return True
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Start, stop or look at the demo's broker in ``SLUICE_HOME/kafka``."""
+    parser = argparse.ArgumentParser(prog="python -m sluice.local.kafka", description=main.__doc__)
+    parser.add_argument("action", choices=["start", "stop", "status"])
+    default = os.environ.get("SLUICE_KAFKA_PORT") or str(DEFAULT_PORT)
+    parser.add_argument("--port", type=int, default=default, help="default: SLUICE_KAFKA_PORT or 9092")
+    options = parser.parse_args(argv)
+    broker = Broker(Path(Home.from_env().join("kafka")), port=0 if options.action != "start" else options.port)
+    try:
+        if options.action == "start":
+            jars.fetch("kafka", report=lambda line: _say(sys.stderr, f"kafka {line}"))
+            broker.start(detach=True)
+        elif options.action == "stop":
+            broker.stop()
+    except SluiceError as error:
+        _say(sys.stderr, str(error))
+        return int(error.exit_code)
+    pid = broker.pid
+    _say(sys.stdout, f"running {broker.bootstrap} (process {pid})" if pid else "not running")
+    return 0 if options.action == "stop" or pid else 1
+
+
+def _say(stream: Any, line: str) -> None:
+    stream.write(f"{line}\n")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

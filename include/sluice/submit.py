@@ -1,0 +1,177 @@
+"""The one spark-submit: ``sluice run`` starts it itself, the Airflow operator hands it to the Spark provider."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import sys
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from sluice.connections import Connection, variable_of
+from sluice.errors import ConfigError
+from sluice.home import PROJECT, Home
+from sluice.local import jars
+from sluice.recovery import Recovery
+from sluice.spec import Pipeline
+
+__all__ = ["SparkSubmit", "bounded_run", "spark_master", "validate_sink"]
+
+_MASTER = re.compile(r"^(local(\[[^\]]+\])?|spark://[^/]+:\d+|yarn|k8s://.+)$")
+
+_CONF = {
+    "spark.sql.session.timeZone": "UTC",
+    "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
+    "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
+    "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
+    "spark.hadoop.mapreduce.fileoutputcommitter.marksuccessfuljobs": "false",
+    "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
+}
+
+
+@dataclass(frozen=True)
+class SparkSubmit:
+    """A Spark application, ready to be started.
+
+    ``env`` holds the connections' secrets: it goes to the child's environment, never into argv or a log.
+    """
+
+    application: Path
+    arguments: list[str]
+    master: str
+    deploy_mode: str
+    conf: dict[str, str]
+    jars: list[Path]
+    java_options: str
+    name: str
+    env: dict[str, str] = field(repr=False)
+
+    def argv(self) -> list[str]:
+        """Return the command line that starts it here.
+
+        Raises
+        ------
+        ConfigError
+            When there is no ``spark-submit`` beside this Python or on the path.
+        """
+        beside = Path(sys.executable).with_name("spark-submit")
+        program = str(beside) if beside.exists() else shutil.which("spark-submit")
+        if not program:
+            raise ConfigError(
+                "spark-submit was not found",
+                state="nothing was read or written",
+                next_step="install pyspark into this environment: make setup",
+            )
+        argv = [program, "--master", self.master, "--deploy-mode", self.deploy_mode, "--name", self.name]
+        for key, value in self.conf.items():
+            argv += ["--conf", f"{key}={value}"]
+        if self.java_options:
+            argv += ["--driver-java-options", self.java_options]
+        return [*argv, "--jars", ",".join(map(str, self.jars)), str(self.application), *self.arguments]
+
+
+def spark_master(connection: Connection) -> tuple[str, str]:
+    """Return master and deploy mode of a Spark connection.
+
+    Raises
+    ------
+    ConfigError
+        When it is not the JSON form of a ``spark`` connection with a master as its host. Airflow's Spark hook would
+        submit to ``yarn`` in silence instead.
+    """
+    host = connection.host or ""
+    if host.startswith("spark://") and connection.port and not re.search(r":\d+$", host):
+        host = f"{host}:{connection.port}"
+    mode = str(connection.extra.get("deploy-mode") or "client")
+    if connection.conn_type not in ("spark", "") or not _MASTER.match(host) or mode not in ("client", "cluster"):
+        raise ConfigError(
+            f"connection {connection.conn_id!r} is not a Spark connection: type {connection.conn_type!r}, "
+            f"host {connection.host!r}, deploy-mode {mode!r}",
+            state="nothing was read or written",
+            next_step='write it in JSON form, for example {"conn_type":"spark","host":"local[2]"} or '
+            '{"conn_type":"spark","host":"spark://master:7077"}',
+        )
+    return host, mode
+
+
+def bounded_run(
+    pipeline: Pipeline,
+    run: str,
+    *,
+    spark: Connection,
+    kafka: Connection,
+    recovery: Recovery | None = None,
+    max_records_per_batch: int | None = None,
+    interval: tuple[str, str] | None = None,
+    validate: bool = True,
+) -> SparkSubmit:
+    """Return the application of one run.
+
+    Parameters
+    ----------
+    run
+        The run's id; another attempt of the same run uses the same id.
+    interval
+        ``(start, end)`` in ISO 8601; None means what is available now.
+    validate
+        Whether the run is judged after its last batch.
+    """
+    arguments = ["--pipeline", str(pipeline.file), "--run", run]
+    if recovery is not None:
+        arguments += ["--recovery", recovery.value]
+    if max_records_per_batch is not None:
+        arguments += ["--max-records-per-batch", str(max_records_per_batch)]
+    if interval is not None:
+        arguments += ["--start", interval[0], "--end", interval[1]]
+    if not validate:
+        arguments += ["--no-validate"]
+    return _submit("bounded_run.py", pipeline, arguments, spark, kafka)
+
+
+def validate_sink(pipeline: Pipeline, run: str, *, spark: Connection, kafka: Connection | None = None) -> SparkSubmit:
+    """Return the application that judges a run again."""
+    return _submit("validate_sink.py", pipeline, ["--pipeline", str(pipeline.file), "--run", run], spark, kafka)
+
+
+def _submit(
+    main: str, pipeline: Pipeline, arguments: list[str], spark: Connection, kafka: Connection | None
+) -> SparkSubmit:
+    home = Home.from_env()
+    master, mode = spark_master(spark)
+    env = {
+        "SLUICE_HOME": home.root,
+        "PYSPARK_PYTHON": sys.executable,
+        "PYSPARK_DRIVER_PYTHON": sys.executable,
+        "SPARK_LOCAL_IP": os.environ.get("SPARK_LOCAL_IP", "127.0.0.1") if master.startswith("local") else "",
+    }
+    for name in ("SLUICE_LEDGER_URL", "SLUICE_KILL_AT"):
+        if name in os.environ:
+            env[name] = os.environ[name]
+    if kafka is not None:
+        env[variable_of(kafka.conn_id)] = kafka.to_json()
+    return SparkSubmit(
+        application=PROJECT / "spark_jobs" / main,
+        arguments=arguments,
+        master=master,
+        deploy_mode=mode,
+        conf=dict(_CONF),
+        jars=jars.paths("spark"),
+        java_options=" ".join(_java_options(home, master)),
+        name=f"sluice-{pipeline.name}",
+        env={k: v for k, v in env.items() if v},
+    )
+
+
+def _java_options(home: Home, master: str) -> list[str]:
+    """Return JVM flags that make short applications short.
+
+    The class-data archive is made by ``make setup``; with ``-Xshare:auto`` (the default) the JVM ignores one that is
+    stale or absent, without a word.
+    """
+    options = ["-XX:+UseParallelGC", "-Xlog:disable", "-Xlog:all=error:stderr"]
+    archive = Path(home.root) / "jvm" / "spark.jsa"
+    if master.startswith("local") and archive.is_file():
+        options.append(f"-XX:SharedArchiveFile={archive}")
+    return options
