@@ -21,7 +21,7 @@ from sluice.home import PROJECT, Home
 if TYPE_CHECKING:
     import httpx
 
-__all__ = ["DEFAULT_REPOSITORY", "LOCK_FILE", "Jar", "fetch", "locked", "paths"]
+__all__ = ["DEFAULT_REPOSITORY", "LOCK_FILE", "Jar", "exclusive", "fetch", "locked", "paths"]
 
 LOCK_FILE = PROJECT / "include" / "jars.lock"
 DEFAULT_REPOSITORY = "https://repo1.maven.org/maven2"
@@ -118,7 +118,7 @@ def fetch(set_name: str, dest: Path | None = None, *, report: Report | None = No
     if all(_is_stamped(file, jar, stamps) for file, jar in zip(files, jars, strict=True)):
         return files
     folder.mkdir(parents=True, exist_ok=True)
-    with _exclusive(folder / ".lock"):
+    with exclusive(folder / ".lock"):
         stamps = _read_stamps(folder)
         missing = [jar for jar, file in zip(jars, files, strict=True) if not _is_good(file, jar, stamps)]
         try:
@@ -265,7 +265,8 @@ def _is_good(file: Path, jar: Jar, stamps: _Stamps) -> bool:
 
 
 @contextlib.contextmanager
-def _exclusive(lock: Path) -> Iterator[None]:
+def exclusive(lock: Path) -> Iterator[None]:
+    """Hold a lock file: among threads, among processes, and no longer than this process lives."""
     with lock.open("w") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         yield

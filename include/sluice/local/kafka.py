@@ -6,7 +6,6 @@ import argparse
 import atexit
 import base64
 import contextlib
-import fcntl
 import json
 import os
 import random
@@ -17,7 +16,7 @@ import subprocess
 import sys
 import time
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -168,7 +167,7 @@ class Broker:
         """
         deadline = time.monotonic() + timeout
         self.data_dir.mkdir(parents=True, exist_ok=True)
-        with self._exclusive():
+        with jars.exclusive(self.data_dir / ".lock"):
             if self.running:
                 self._refuse_other_port()
             else:
@@ -317,12 +316,6 @@ class Broker:
         temporary = self._state_file.with_suffix(".tmp")
         temporary.write_text(json.dumps(state), encoding="utf-8")
         temporary.replace(self._state_file)
-
-    @contextlib.contextmanager
-    def _exclusive(self) -> Iterator[None]:
-        with (self.data_dir / ".lock").open("w") as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX)
-            yield
 
 
 def _java() -> str:
