@@ -102,7 +102,7 @@ class Topics:
         self, topic: str, records: Sequence[Record | tuple[Any, ...]], **producer_config: object
     ) -> list[tuple[int, int]]:
         """Produce records in their order, wait for all acknowledgements, return each one's partition and offset."""
-        with self._producer(**producer_config) as producer:
+        with self.producer(**producer_config) as producer:
             return self._send(producer, topic, records)
 
     def produce_transaction(
@@ -112,7 +112,7 @@ class Topics:
 
         The end of the transaction takes one more offset in each partition that it wrote to: the marker's.
         """
-        with self._producer(transactional_id=f"sluice-{uuid.uuid4()}") as producer:
+        with self.producer(transactional_id=f"sluice-{uuid.uuid4()}") as producer:
             self._within(producer.init_transactions)
             producer.begin_transaction()
             placed = self._send(producer, topic, records)
@@ -220,7 +220,8 @@ class Topics:
             admin.close()
 
     @contextlib.contextmanager
-    def _producer(self, **config: object) -> Iterator[Any]:
+    def producer(self, **config: object) -> Iterator[Any]:
+        """Open a producer, idempotent and acknowledged by all, for as long as the block lasts."""
         from kafka import KafkaProducer
         from kafka.errors import KafkaTimeoutError
 

