@@ -12,13 +12,14 @@ of somebody else lie between, a transaction's markers, a batch that was given up
 
 from __future__ import annotations
 
+import contextlib
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from sluice.errors import ConfigError, SourceUnreachableError
 
-__all__ = ["HEADER", "Fed", "read_back"]
+__all__ = ["HEADER", "Fed", "accounts", "doubles", "read_back", "total"]
 
 HEADER = "sluice-fed"
 
@@ -85,8 +86,6 @@ def read_back(bootstrap: str, topic: str, starts: dict[int, int], ends: dict[int
     ConfigError
         All records of a partition are deleted, and with them the account of what was fed.
     """
-    from kafka import KafkaConsumer
-
     emptied = [partition for partition, end in ends.items() if end and starts[partition] == end]
     if emptied:
         raise ConfigError(
@@ -97,6 +96,27 @@ def read_back(bootstrap: str, topic: str, starts: dict[int, int], ends: dict[int
     written = {partition: end for partition, end in ends.items() if end}
     if not written:
         return {}
+    with _consumer(bootstrap) as consumer:
+        newest = {partition: max(starts[partition], end - 1) for partition, end in written.items()}
+        held = accounts(_headers(consumer, topic, newest, written), newest_only=True)
+        doubted = {p: starts[p] for p, end in written.items() if p not in held or held[p].count != end}
+        if doubted:
+            held |= accounts(_headers(consumer, topic, doubted, written), starts=starts)
+        return held
+
+
+def doubles(bootstrap: str, topic: str, begin: dict[int, int], end: dict[int, int]) -> int:
+    """Return how many ranks lie twice between two sets of offsets."""
+    grown = {partition: begin.get(partition, 0) for partition, last in end.items() if last > begin.get(partition, 0)}
+    with _consumer(bootstrap) as consumer:
+        seen = [(partition, _parse(header)[1][-1][1]) for partition, header in _headers(consumer, topic, grown, end)]
+    return len(seen) - len(set(seen))
+
+
+@contextlib.contextmanager
+def _consumer(bootstrap: str) -> Iterator[Any]:
+    from kafka import KafkaConsumer
+
     consumer = KafkaConsumer(
         bootstrap_servers=bootstrap,
         enable_auto_commit=False,
@@ -106,19 +126,25 @@ def read_back(bootstrap: str, topic: str, starts: dict[int, int], ends: dict[int
         max_poll_records=5000,
     )
     try:
-        newest = {partition: max(starts[partition], end - 1) for partition, end in written.items()}
-        held = _accounts(_headers(consumer, topic, newest, written), newest_only=True)
-        doubted = {p: starts[p] for p, end in written.items() if p not in held or held[p].count != end}
-        if doubted:
-            held |= _accounts(_headers(consumer, topic, doubted, written), starts=starts)
-        return held
+        yield consumer
     finally:
         consumer.close()
 
 
-def _accounts(
+def accounts(
     headers: Iterable[tuple[int, bytes]], *, newest_only: bool = False, starts: dict[int, int] | None = None
 ) -> dict[int, Fed]:
+    """Add up headers, each with its partition, in a partition's order.
+
+    Parameters
+    ----------
+    headers
+        Of the newest record of each partition, or of all that are left.
+    newest_only
+        Believe all that a header claims, not its own rank only.
+    starts
+        Log starts: above 0, the first header speaks for the deleted records below it.
+    """
     lanes: dict[int, int] = {}
     ranges: dict[int, list[Range]] = {}
     for partition, header in headers:

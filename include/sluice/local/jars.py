@@ -29,7 +29,6 @@ DEFAULT_REPOSITORY = "https://repo1.maven.org/maven2"
 _STAMPS = ".verified.json"
 _PARALLEL = 8
 _ATTEMPTS = 4
-_CHUNK = 1 << 18
 
 Report = Callable[[str], None]
 
@@ -192,7 +191,7 @@ def _transfer(client: httpx.Client, url: str, part: Path, sha256: str) -> None:
             part.unlink(missing_ok=True)
             raise _TryAgainError("the answer holds another range than the one asked for")
         with part.open("ab" if resumes else "wb") as file:
-            for chunk in response.iter_raw(_CHUNK):
+            for chunk in response.iter_raw():  # as it comes: a full chunk would be lost when it breaks
                 file.write(chunk)
     found = _sha256(part)
     if found != sha256:

@@ -1,0 +1,191 @@
+"""The feeder, on small windows: each flight once, whatever happens to the feeder."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+from zoneinfo import ZoneInfo
+
+import pytest
+from kafka import KafkaConsumer, TopicPartition
+
+from sluice.errors import ConfigError, SourceUnreachableError
+from sluice.local.fed import doubles
+from sluice.local.flights import FeedResult, feed, partition_of
+from sluice.local.kafka import Topics
+
+pytestmark = pytest.mark.kafka
+
+JAN_1, JAN_2, JAN_3, JAN_4 = (datetime(2013, 1, day, tzinfo=UTC) for day in (1, 2, 3, 4))
+
+
+@pytest.fixture
+def name(
+    topics: Topics, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> Iterator[str]:
+    monkeypatch.setenv("SLUICE_HOME", str(tmp_path))
+    name = f"flights-{request.node.name[:60]}"
+    yield name
+    if topics.exists(name):
+        topics.delete(name)
+
+
+def read(topics: Topics, name: str) -> list[Any]:
+    ends = {TopicPartition(name, partition): end for partition, end in topics.ends(name).items()}
+    consumer = KafkaConsumer(bootstrap_servers=topics.bootstrap, enable_auto_commit=False)
+    try:
+        consumer.assign(list(ends))
+        consumer.seek_to_beginning()
+        records = []
+        deadline = time.monotonic() + 60
+        while any(consumer.position(partition) < end for partition, end in ends.items()):
+            assert time.monotonic() < deadline
+            for found in consumer.poll(timeout_ms=200).values():
+                records.extend(found)
+        return records
+    finally:
+        consumer.close()
+
+
+def flights(topics: Topics, name: str) -> Counter[bytes]:
+    return Counter(record.value for record in read(topics, name))
+
+
+def test_a_record_is_a_flight(topics: Topics, name: str) -> None:
+    result = feed(topics.bootstrap, start=JAN_1, until=JAN_2, topic=name)
+    records = read(topics, name)
+    assert result == FeedResult(len(records), 0, topics.ends(name))
+    first = min(records, key=lambda record: record.timestamp)
+    assert json.loads(first.value) == {
+        "year": 2013, "month": 1, "day": 1, "dep_time": 517, "sched_dep_time": 515, "dep_delay": 2,
+        "arr_time": 830, "sched_arr_time": 819, "arr_delay": 11, "carrier": "UA", "flight": 1545,
+        "tailnum": "N14228", "origin": "EWR", "dest": "IAH", "air_time": 227, "distance": 1400,
+        "hour": 5, "minute": 15, "time_hour": "2013-01-01T10:00:00Z",
+    }  # fmt: skip
+    assert first.key == b"UA"
+    assert first.timestamp == datetime(2013, 1, 1, 10, 15, tzinfo=UTC).timestamp() * 1000
+    assert all(record.partition == partition_of(record.key, 4) for record in records)
+    assert any(json.loads(record.value)["dep_time"] is None for record in records)
+    for partition in range(4):
+        times = [record.timestamp for record in records if record.partition == partition]
+        assert times == sorted(times)
+
+
+def test_a_partition_is_the_java_clients_choice(topics: Topics, name: str) -> None:
+    topics.create(name, 4)
+    for key in (b"UA", b"B6", b"EV", b"DL", b"AA"):
+        [(chosen, _)] = topics.produce(name, [(None, key, b"")])
+        assert chosen == partition_of(key, 4)
+
+
+def test_record_times_are_right_across_the_change_to_summer_time(topics: Topics, name: str) -> None:
+    feed(topics.bootstrap, start=datetime(2013, 3, 10), until=datetime(2013, 3, 11), topic=name)
+    offsets = set()
+    for record in read(topics, name):
+        flight = json.loads(record.value)
+        local = datetime.fromtimestamp(record.timestamp / 1000, ZoneInfo("America/New_York"))
+        assert local.hour * 100 + local.minute == flight["sched_dep_time"]
+        assert (local.month, local.day) == (flight["month"], flight["day"])
+        offsets.add(local.utcoffset())
+    assert len(offsets) == 2
+
+
+def test_windows_in_any_order_and_overlapping_make_each_flight_once(topics: Topics, name: str) -> None:
+    middle = feed(topics.bootstrap, start=JAN_2, until=JAN_3, topic=name)
+    assert feed(topics.bootstrap, start=JAN_2, until=JAN_3, topic=name) == FeedResult(0, middle.produced, middle.ends)
+    early = feed(topics.bootstrap, until=datetime(2013, 1, 2, 14), topic=name)
+    assert early.already > 0
+    rest = feed(topics.bootstrap, start=JAN_1, until=JAN_4, topic=name)
+    assert rest.already == middle.produced + early.produced
+    assert feed(topics.bootstrap, until=JAN_4, topic=name).produced == 0
+    counts = flights(topics, name)
+    assert set(counts.values()) == {1}
+    assert len(counts) == rest.already + rest.produced == sum(rest.ends.values())
+
+
+def test_a_feeder_killed_in_the_middle_is_taken_up_where_it_was(topics: Topics, name: str) -> None:
+    command = [sys.executable, "-m", "sluice.local.flights", "--until", "2013-01-04", "--rate", "1000"]
+    feeder = subprocess.Popen([*command, "--bootstrap", topics.bootstrap, "--topic", name])
+    try:
+        deadline = time.monotonic() + 60
+        while not topics.exists(name) or sum(topics.ends(name).values()) < 300:
+            assert feeder.poll() is None
+            assert time.monotonic() < deadline
+    finally:
+        os.kill(feeder.pid, signal.SIGKILL)
+        feeder.wait()
+    result = feed(topics.bootstrap, until=JAN_4, topic=name)
+    assert result.already >= 300
+    assert result.produced > 0
+    counts = flights(topics, name)
+    assert set(counts.values()) == {1}
+    assert len(counts) == result.already + result.produced
+
+
+def test_records_of_somebody_else_do_not_hide_what_was_fed(topics: Topics, name: str) -> None:
+    before = feed(topics.bootstrap, until=JAN_2, topic=name)
+    topics.produce(name, [(partition, b"XX", b"not a flight") for partition in range(4)])
+    topics.produce_transaction(name, [(0, b"XX", b"not a flight either")], commit=False)
+    after = feed(topics.bootstrap, until=JAN_3, topic=name)
+    assert after.already == before.produced
+    assert feed(topics.bootstrap, until=JAN_3, topic=name).produced == 0
+
+
+def test_what_retention_removed_is_not_fed_again(topics: Topics, name: str) -> None:
+    before = feed(topics.bootstrap, until=JAN_2, topic=name)
+    topics.delete_records(name, {partition: end - 1 for partition, end in before.ends.items()})
+    assert feed(topics.bootstrap, until=JAN_2, topic=name) == FeedResult(0, before.produced, before.ends)
+    topics.produce(name, [(0, b"XX", b"not a flight")])
+    assert feed(topics.bootstrap, until=JAN_2, topic=name).produced == 0
+    topics.delete_records(name, topics.ends(name))
+    with pytest.raises(ConfigError, match="nothing tells what was fed"):
+        feed(topics.bootstrap, until=JAN_3, topic=name)
+
+
+def test_partitions_that_are_added_move_no_flight(topics: Topics, name: str) -> None:
+    before = feed(topics.bootstrap, until=JAN_2, topic=name)
+    topics.add_partitions(name, 6)
+    after = feed(topics.bootstrap, until=JAN_3, topic=name)
+    assert after.already == before.produced
+    assert (after.ends[4], after.ends[5]) == (0, 0)
+    assert set(flights(topics, name).values()) == {1}
+
+
+def test_two_feeders_at_once_take_turns(topics: Topics, name: str) -> None:
+    with ThreadPoolExecutor(2) as pool:
+        results = list(pool.map(lambda _: feed(topics.bootstrap, until=JAN_2, topic=name), range(2)))
+    assert sorted(result.produced for result in results)[0] == 0
+    assert set(flights(topics, name).values()) == {1}
+
+
+def test_flights_that_lie_twice_are_told(topics: Topics, name: str) -> None:
+    before = feed(topics.bootstrap, until=JAN_2, topic=name).ends
+    assert doubles(topics.bootstrap, name, dict.fromkeys(before, 0), before) == 0
+    again = next(record for record in read(topics, name) if record.partition == 1)
+    topics.produce(name, [(1, again.key, again.value, again.timestamp, again.headers)])
+    assert doubles(topics.bootstrap, name, dict.fromkeys(before, 0), topics.ends(name)) == 1
+
+
+def test_a_feed_without_a_broker_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SLUICE_HOME", str(tmp_path))
+    with pytest.raises(SourceUnreachableError):
+        feed("127.0.0.1:1", until=JAN_2)
+
+
+def test_the_rate_is_kept(topics: Topics, name: str) -> None:
+    began = time.monotonic()
+    until = datetime(2013, 1, 1, 12)
+    result = feed(topics.bootstrap, until=until, topic=name, rate=100)
+    assert time.monotonic() - began >= (result.produced - 1) / 100 - 0.1
+    with pytest.raises(ConfigError):
+        feed(topics.bootstrap, until=until, topic=name, rate=0)
