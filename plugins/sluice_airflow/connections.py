@@ -1,0 +1,89 @@
+"""Airflow's connections in the core's words; the only place where one becomes the other."""
+
+from __future__ import annotations
+
+import json
+import os
+from typing import Any
+
+from airflow.sdk import BaseHook
+from airflow.sdk.exceptions import AirflowNotFoundException
+
+from sluice.connections import Connection, variable_of
+from sluice.errors import ConfigError
+
+__all__ = ["aget", "convert", "get"]
+
+_UNTOUCHED = "nothing was read or written"
+
+
+def convert(connection: Any) -> Connection:
+    """Return an Airflow connection as the core's.
+
+    Raises
+    ------
+    ConfigError
+        When its extra is not a JSON object. (Airflow itself would log that and go on with an empty one.)
+    """
+    extra = connection.extra or "{}"
+    try:
+        data = json.loads(extra) if isinstance(extra, str) else extra
+        data = json.loads(data) if isinstance(data, str) else data
+    except ValueError:
+        data = None
+    if not isinstance(data, dict):
+        raise ConfigError(
+            f"the extra of connection {connection.conn_id!r} is not a JSON object",
+            state=_UNTOUCHED,
+            next_step="mend it in Airflow: Admin, Connections",
+        )
+    return Connection(
+        conn_id=connection.conn_id,
+        conn_type=connection.conn_type or "",
+        host=connection.host or None,
+        port=int(connection.port) if connection.port else None,
+        login=connection.login or None,
+        password=connection.password or None,
+        extra=data,
+    )
+
+
+def get(conn_id: str) -> Connection:
+    """Return a connection, from wherever Airflow keeps it.
+
+    Raises
+    ------
+    ConfigError
+        When Airflow has none with this id, or cannot read the one that it has.
+    """
+    try:
+        return convert(BaseHook.get_connection(conn_id))
+    except AirflowNotFoundException:
+        raise _missing(conn_id) from None
+
+
+async def aget(conn_id: str) -> Connection:
+    """Do what :func:`get` does from a trigger's event loop, without blocking it."""
+    try:
+        return convert(await BaseHook.aget_connection(conn_id))
+    except AirflowNotFoundException:
+        raise _missing(conn_id) from None
+
+
+def _missing(conn_id: str) -> ConfigError:
+    variable = variable_of(conn_id)
+    if os.environ.get(variable):  # Airflow skips what it cannot parse and then says that there is none
+        return ConfigError(
+            f"Airflow cannot read connection {conn_id!r} from {variable}",
+            state=_UNTOUCHED,
+            next_step="write the variable as a JSON object with conn_type, host, extra",
+        )
+    example = {"conn_type": "kafka", "extra": {"bootstrap.servers": "localhost:9092"}}
+    if "spark" in conn_id:
+        example = {"conn_type": "spark", "host": "local[2]"}
+    return ConfigError(
+        f"connection {conn_id!r} is not defined",
+        state=_UNTOUCHED,
+        next_step=f"airflow connections add {conn_id} --conn-json '{json.dumps(example)}', "
+        f"or set {variable} to that JSON",
+    )

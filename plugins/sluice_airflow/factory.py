@@ -1,0 +1,168 @@
+"""From a pipeline file to a DAG."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import timedelta
+from pathlib import Path
+
+from airflow.sdk import DAG, CronDataIntervalTimetable, get_parsing_context, timezone
+
+from sluice.errors import ConfigError, SluiceError
+from sluice.spec import Pipeline, load
+from sluice.spec.load import PIPELINES
+from sluice.spec.model import Schedule
+from sluice_airflow import docs, params
+from sluice_airflow.gate import OnIdle
+from sluice_airflow.operators.account import AccountOperator
+from sluice_airflow.operators.bounded_run import BoundedRunOperator
+from sluice_airflow.operators.validate import ValidateOperator
+from sluice_airflow.retry import TypedRetryPolicy
+from sluice_airflow.sensors.kafka_lag import KafkaLagSensor
+
+__all__ = ["build_all", "build_dag", "refuse_bad_files"]
+
+_START = timezone.datetime(2020, 1, 1)
+
+
+def build_dag(
+    pipeline: Pipeline | Path | str,
+    *,
+    on_idle: OnIdle = OnIdle.PROCEED,
+    spark_conn_id: str = "spark_default",
+) -> DAG:
+    """Return the DAG of a pipeline: ``wait_for_lag`` → ``ingest`` → ``validate`` → ``account``.
+
+    Its id is the pipeline's name. A run, scheduled or manual, with or without a logical date, means *available now*;
+    its identity is Airflow's ``run_id``. One run at a time, since a pipeline has one writer.
+
+    Parameters
+    ----------
+    pipeline
+        The pipeline, its name, or its file.
+    on_idle
+        What ``wait_for_lag`` does when too little waits. By default it proceeds: a run that finds nothing ends at once
+        with the verdict ``empty``, and the ledger shows that somebody looked.
+    spark_conn_id
+        The Spark connection.
+
+    Raises
+    ------
+    ConfigError
+        With every mistake of the file; also for a cron expression that Airflow refuses.
+    """
+    spec = pipeline if isinstance(pipeline, Pipeline) else load(pipeline)
+    reference = spec.file.stem if spec.file.parent == PIPELINES else str(spec.file)
+    dag = DAG(
+        dag_id=spec.name,
+        schedule=_timetable(spec),
+        start_date=_START,
+        catchup=False,
+        max_active_runs=1,
+        auto_register=False,  # a DAG belongs to the file that holds it in a global, not to the one that built it
+        params=params.of(spec),
+        doc_md=docs.page(spec),
+        tags={"sluice", f"recovery:{spec.recovery}", *(f"topic:{t}" for t in spec.kafka.topics)},
+        default_args={
+            "retries": 3,
+            "retry_delay": timedelta(minutes=1),
+            "retry_policy": TypedRetryPolicy(),
+        },
+    )
+    with dag:
+        wait = KafkaLagSensor(
+            task_id="wait_for_lag",
+            pipeline=reference,
+            on_idle=on_idle,
+            poke_interval=15,
+            timeout=timedelta(minutes=30),
+        )
+        ingest = BoundedRunOperator(task_id="ingest", pipeline=reference, conn_id=spark_conn_id)
+        validate = ValidateOperator(task_id="validate", pipeline=reference, conn_id=spark_conn_id)
+        account = AccountOperator(
+            task_id="account",
+            pipeline=reference,
+            name=spec.name,
+            trigger_rule="none_failed_min_one_success",  # validate may be skipped; a failed verdict emits no event
+        )
+        wait >> ingest >> validate >> account
+        ingest >> account
+    try:
+        dag.validate()
+    except Exception as error:
+        raise ConfigError(
+            f"{spec.file.name} does not make a DAG: {error}",
+            state="nothing was read or written",
+            next_step=f"mend it, then: sluice validate-spec {spec.file.name}",
+        ) from error
+    return dag
+
+
+def build_all(folder: Path = PIPELINES) -> dict[str, DAG]:
+    """Return the DAG of every good pipeline file of a folder, by id.
+
+    A bad file is left out here and refused by :func:`refuse_bad_files`, which therefore belongs into a DAG file of its
+    own: Airflow stops scheduling *every* DAG of a file that has an import error.
+
+    When Airflow runs a task it needs one DAG; then only that one is built.
+    """
+    wanted = get_parsing_context().dag_id
+    if wanted is not None:
+        path = folder / f"{wanted}.yaml"
+        if path.is_file() and (spec := load(path)).name == wanted:
+            return {wanted: build_dag(spec)}
+    return {found.dag_id: found for _, found in _read(folder) if isinstance(found, DAG)}
+
+
+def refuse_bad_files(folder: Path = PIPELINES) -> None:
+    """Do nothing when every pipeline file of a folder makes a DAG.
+
+    Raises
+    ------
+    ConfigError
+        Naming each bad file with its mistakes.
+    """
+    problems = [found for _, found in _read(folder) if isinstance(found, SluiceError)]
+    if len(problems) == 1:
+        raise problems[0]
+    if problems:
+        raise ConfigError(
+            "\n".join([f"{len(problems)} pipeline files are not valid:", *(p.what for p in problems)]),
+            state="the DAGs of the other files are not touched",
+            next_step="mend them, then: sluice validate-spec FILE",
+        )
+
+
+def _read(folder: Path) -> Iterator[tuple[Path, DAG | SluiceError]]:
+    owners: dict[str, Path] = {}
+    for path in sorted(folder.glob("*.yaml")):
+        try:
+            spec = load(path)
+            if spec.name in owners:
+                raise ConfigError(
+                    f"{path.name} is not a valid pipeline:\n"
+                    f"  pipeline: {spec.name!r} is the name of {owners[spec.name].name} already",
+                    state="nothing was read or written",
+                    next_step="give one of them another name",
+                )
+            owners[spec.name] = path
+            yield path, build_dag(spec)
+        except SluiceError as error:
+            yield path, error
+        except Exception as error:  # whatever it is, it must not take the other DAGs down
+            yield (
+                path,
+                ConfigError(
+                    f"{path.name} cannot be read: {type(error).__name__}: {error}",
+                    state="nothing was read or written",
+                    next_step=f"mend it, then: sluice validate-spec {path.name}",
+                ),
+            )
+
+
+def _timetable(spec: Pipeline) -> CronDataIntervalTimetable | None:
+    match spec.schedule:
+        case Schedule(cron=cron, timezone=zone):
+            return CronDataIntervalTimetable(cron, timezone=zone)
+        case _:
+            return None

@@ -1,0 +1,74 @@
+"""From a main's exit code and output to the typed failure that it meant."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Sequence
+
+from sluice.errors import ExitCode, SluiceError, error_for_exit_code
+
+__all__ = ["MARK", "from_exit"]
+
+MARK = "sluice: error: "
+"""How a main begins its last words: what happened, then ``  data:`` and ``  next:`` lines."""
+
+_MEND = "a batch that was open is finished by the next run, exactly once; what was committed before stays"
+_LONGEST = 60
+
+
+def from_exit(code: int | None, output: Sequence[str], *, command: str) -> SluiceError:
+    """Return the error that a main ended with.
+
+    Parameters
+    ----------
+    code
+        Its exit code; negative when a signal ended it, None when it is not known.
+    output
+        The last lines that it printed, stdout and stderr mixed.
+    command
+        The next command, for a failure that does not name one itself.
+    """
+    kind = error_for_exit_code(code if code is not None else int(ExitCode.OTHER))
+    what, state, next_step = _last_words(output)
+    if not what:
+        tail = "\n".join(f"  {line}" for line in list(output)[-20:] if line.strip())
+        what = f"{_how_it_ended(code)}\n{tail}".rstrip()
+    return kind(what, state=state or _MEND, next_step=next_step or command)
+
+
+def _how_it_ended(code: int | None) -> str:
+    if code is None:
+        return "the Spark application ended, and its exit code is not known"
+    number = -code if code < 0 else code - 128
+    if code < 0 or 128 < code < 160:
+        try:
+            return f"the Spark application was ended by {signal.Signals(number).name}"
+        except ValueError:
+            pass
+    if code in set(ExitCode):
+        return f"the Spark application ended with exit code {code} ({ExitCode(code).name.lower()})"
+    return f"the Spark application ended with exit code {code}"
+
+
+def _last_words(output: Sequence[str]) -> tuple[str, str, str]:
+    """Return what, data and next of the last marked message; empty strings for what is not there."""
+    lines = [line.strip() for line in output]
+    begin = max((i for i, line in enumerate(lines) if line.startswith(MARK.strip())), default=None)
+    if begin is None:
+        return "", "", ""
+    what = [lines[begin].removeprefix(MARK.strip()).strip()]
+    state = next_step = ""
+    for line in lines[begin + 1 : begin + _LONGEST]:
+        if line.startswith("next:"):
+            next_step = line.removeprefix("next:").strip()
+            break
+        if line.startswith("data:"):
+            state = line.removeprefix("data:").strip()
+        elif state or not line:
+            break  # somebody else's line: the message is over
+        else:
+            what.append(f"  {line}")
+    else:
+        if not state:  # no end was found: only the first line is surely ours
+            what = what[:1]
+    return "\n".join(what), state, next_step

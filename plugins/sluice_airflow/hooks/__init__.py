@@ -1,0 +1,1 @@
+"""Hooks of Sluice, laid out as in Airflow's providers."""

@@ -1,0 +1,1 @@
+"""Links of Sluice, laid out as in Airflow's providers."""

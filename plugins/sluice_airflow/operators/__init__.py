@@ -1,0 +1,1 @@
+"""Operators of Sluice, laid out as in Airflow's providers."""

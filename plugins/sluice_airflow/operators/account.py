@@ -1,0 +1,77 @@
+"""Closes a run: prints its account and tells Airflow that the sink has something new."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from airflow.sdk import Asset, AssetAlias, BaseOperator
+
+from sluice.errors import SluiceError
+from sluice.ledger import Ledger
+from sluice.spec import load
+from sluice_airflow.operators.bounded_run import joined
+from sluice_airflow.tables import account_table
+
+if TYPE_CHECKING:
+    from airflow.sdk import Context
+
+__all__ = ["AccountOperator", "alias_of", "asset_of"]
+
+
+def asset_of(pipeline: str) -> Asset:
+    """Return the asset that is a pipeline's sink; DAGs that read it schedule on this.
+
+    ``x-`` marks a scheme of one's own: Airflow leaves such a URI as it is.
+    """
+    return Asset(name=f"sluice/{pipeline}", uri=f"x-sluice://{pipeline}")
+
+
+def alias_of(pipeline: str) -> AssetAlias:
+    """Return the alias through which the account task emits: an outlet of its own would emit after every success."""
+    return AssetAlias(f"sluice/{pipeline}")
+
+
+class AccountOperator(BaseOperator):
+    """Emits one event of the sink's asset when the run wrote something, and none when it did not.
+
+    The event's ``extra`` holds the run's counts, its verdict and its ``ranges``, so that a consumer knows exactly which
+    offsets are new. Several events may make one consumer run: let it drain from its own watermark.
+
+    Parameters
+    ----------
+    pipeline, run
+        As of :class:`~sluice_airflow.operators.submit.SubmitOperator`.
+
+    Returns
+    -------
+    dict
+        The XCom ``return_value``: the run's account.
+    """
+
+    template_fields: ClassVar[tuple[str, ...]] = ("pipeline", "run")
+
+    def __init__(self, *, pipeline: str, name: str, run: str = "{{ run_id }}", **kwargs: Any) -> None:
+        super().__init__(outlets=[alias_of(name)], **kwargs)
+        self.pipeline = str(pipeline)
+        self.run = run
+
+    def execute(self, context: Context) -> dict[str, Any]:
+        """Print the account; emit."""
+        name = load(self.pipeline).name
+        ledger = Ledger.open()
+        try:
+            account = ledger.account(name, self.run)
+        except KeyError:
+            raise SluiceError(
+                f"the ledger has no run {self.run!r} of {name!r}",
+                state="there is nothing to account for",
+                next_step="clear the ingest task of this DAG run first",
+            ) from None
+        accounts = ledger.accounts(name, self.run)
+        self.log.info("Run %s, verdict %s\n%s", self.run, account["verdict"], account_table(accounts))
+        if account["written"]:
+            ranges = [[r.topic, r.partition, r.start, r.end] for r in joined(accounts)]
+            context["outlet_events"][alias_of(name)].add(asset_of(name), extra={**account, "ranges": ranges})
+        else:
+            self.log.info("Nothing was written: no event")
+        return account

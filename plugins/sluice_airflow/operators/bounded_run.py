@@ -1,0 +1,115 @@
+"""Opens the gate once: lets through what Kafka holds now, closes, and brings back the account."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from sluice.errors import SluiceError
+from sluice.ledger import Ledger
+from sluice.ranges import OffsetRange, RangeAccount
+from sluice.recovery import Recovery
+from sluice.spec import load
+from sluice.submit import bounded_run
+from sluice_airflow.operators.submit import SubmitOperator
+from sluice_airflow.tables import account_table
+
+if TYPE_CHECKING:
+    from airflow.sdk import Context
+
+__all__ = ["BoundedRunOperator", "joined"]
+
+
+class BoundedRunOperator(SubmitOperator):
+    """Runs ``spark_jobs/bounded_run.py`` for one pipeline.
+
+    Killed at any instruction, it leaves nothing that another attempt, or the next run, does not mend: the checkpoint
+    and the sink's own transaction say what was committed, the ledger is reconciled with them.
+
+    Parameters
+    ----------
+    recovery, max_records_per_batch, validate
+        What this task asks for (templated). None leaves it to the DAG's param of the same name, and without one to the
+        pipeline's file.
+    pipeline, run, conn_id, spark_binary
+        As of :class:`SubmitOperator`.
+
+    Returns
+    -------
+    dict
+        The XCom ``return_value``: the run's account (see :meth:`sluice.ledger.Ledger.account`) and its ``ranges``,
+        ``[topic, partition, start, end]`` each.
+
+    Raises
+    ------
+    SluiceError
+        One class for each exit code; :class:`~sluice_airflow.retry.TypedRetryPolicy` reads from it whether to retry.
+    """
+
+    template_fields: ClassVar[tuple[str, ...]] = (
+        *SubmitOperator.template_fields,
+        "recovery",
+        "max_records_per_batch",
+        "validate",
+    )
+
+    def __init__(
+        self,
+        *,
+        recovery: Recovery | str | None = None,
+        max_records_per_batch: int | str | None = None,
+        validate: bool | None = None,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(**kwargs)
+        self.recovery = None if recovery is None else str(recovery)
+        self.max_records_per_batch = max_records_per_batch
+        self.validate = validate
+
+    def execute(self, context: Context) -> dict[str, Any]:
+        """Run, and return the account."""
+        spark = self.spark_connection()
+        pipeline = load(self.pipeline)
+        recovery = self._asked("recovery", context)
+        limit = self._asked("max_records_per_batch", context)
+        validate = self._asked("validate", context)
+        submission = bounded_run(
+            pipeline,
+            self.run,
+            spark=spark,
+            kafka=self.kafka_connection(pipeline),
+            recovery=None if recovery is None else Recovery(recovery),
+            max_records_per_batch=None if limit is None else int(limit),
+            validate=validate is None or str(validate).lower() == "true",
+        )
+        self.run_spark(submission, context)
+        return self._account(pipeline.name)
+
+    def _asked(self, name: str, context: Context) -> Any:
+        own = getattr(self, name)
+        return own if own is not None else (context.get("params") or {}).get(name)
+
+    def _account(self, pipeline: str) -> dict[str, Any]:
+        ledger = Ledger.open()
+        try:
+            account = ledger.account(pipeline, self.run)
+        except KeyError:
+            raise SluiceError(
+                f"the application ended well, and the ledger has no run {self.run!r} of {pipeline!r}",
+                state="the sink holds what the run committed",
+                next_step="give the worker and Spark the same SLUICE_HOME and SLUICE_LEDGER_URL, then clear this task",
+            ) from None
+        accounts = ledger.accounts(pipeline, self.run)
+        self.log.info("Account of run %s\n%s", self.run, account_table(accounts))
+        return {**account, "ranges": [[r.topic, r.partition, r.start, r.end] for r in joined(accounts)]}
+
+
+def joined(accounts: list[RangeAccount]) -> list[OffsetRange]:
+    """Return the ranges, those of successive batches put together: small enough for an XCom."""
+    joined: list[OffsetRange] = []
+    for now in sorted(a.range for a in accounts):
+        last = joined[-1] if joined else None
+        if last and (last.topic, last.partition, last.end) == (now.topic, now.partition, now.start):
+            joined[-1] = OffsetRange(last.topic, last.partition, last.start, now.end)
+        else:
+            joined.append(now)
+    return joined

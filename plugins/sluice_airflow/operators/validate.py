@@ -1,0 +1,187 @@
+"""Shows the verdict of a run, and fails by it; judges again when asked."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from airflow.sdk.exceptions import AirflowSkipException
+
+from sluice.errors import QualityError, SluiceError
+from sluice.ledger import Ledger, RunRow
+from sluice.spec import Pipeline, load
+from sluice.submit import validate_sink
+from sluice_airflow.links.data_docs import DataDocsLink
+from sluice_airflow.operators.submit import SubmitOperator
+from sluice_airflow.tables import table
+
+if TYPE_CHECKING:
+    from airflow.sdk import Context
+
+__all__ = ["ValidateOperator"]
+
+_EXAMPLES = 5
+
+
+class ValidateOperator(SubmitOperator):
+    """Takes the verdict of its run from the ledger, where the run's own application wrote it: no Spark is started.
+
+    It does judge again, through ``spark_jobs/validate_sink.py``, when there is no verdict yet, when this task is
+    cleared or tried again, and when ``rejudge`` says so. Judging reads the sink and changes no data.
+
+    Parameters
+    ----------
+    rejudge
+        Judge again in any case.
+    pipeline, run, conn_id, spark_binary
+        As of :class:`SubmitOperator`.
+
+    Returns
+    -------
+    str
+        ``passed``, ``warned`` or ``empty``; also ``failed`` and ``error`` where the file says ``on_failed: warn``.
+        The XCom ``judgement`` holds the verdict with the failed expectations, whether the task succeeds or fails.
+
+    Raises
+    ------
+    QualityError
+        When the verdict is ``failed`` or ``error`` and the pipeline's file says ``on_failed: fail``.
+    AirflowSkipException
+        When the DAG's param ``validate`` is false.
+    """
+
+    operator_extra_links = (DataDocsLink(),)
+    template_fields: ClassVar[tuple[str, ...]] = (*SubmitOperator.template_fields, "rejudge")
+
+    def __init__(self, *, rejudge: bool = False, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.rejudge = rejudge
+
+    def execute(self, context: Context) -> str:
+        """Show the verdict."""
+        if (context.get("params") or {}).get("validate") is False:
+            self.log.info("This run was started with validate = false: its slice is not judged")
+            raise AirflowSkipException("validate is false")
+        pipeline = load(self.pipeline)
+        row = self._row(pipeline)
+        failed: QualityError | None = None
+        if self._must_judge(row, context):
+            failed = self._judge(pipeline, context)
+            row = self._row(pipeline)
+        verdict, judgement = row.verdict, row.judgement or {}
+        if verdict is None:
+            raise failed or SluiceError(
+                f"run {self.run!r} of {pipeline.name!r} was judged, and the ledger has no verdict",
+                state="the sink holds what the run committed; nobody judged it",
+                next_step="clear this task to judge again",
+            )
+        context["ti"].xcom_push(key="judgement", value=_summary(verdict, judgement))
+        self._show(verdict, judgement)
+        if verdict in ("failed", "error"):
+            error = _quality_error(pipeline, self.run, verdict, judgement)
+            if pipeline.quality.on_failed == "fail":
+                raise error
+            self.log.warning("%s\nquality.on_failed is warn: the task goes on", error)
+        return verdict
+
+    def _row(self, pipeline: Pipeline) -> RunRow:
+        row = Ledger.open().run(pipeline.name, self.run)
+        if row is None:
+            raise SluiceError(
+                f"the ledger has no run {self.run!r} of {pipeline.name!r}",
+                state="there is nothing to judge",
+                next_step="clear the ingest task of this DAG run first",
+            )
+        return row
+
+    def _must_judge(self, row: RunRow, context: Context) -> bool:
+        if row.verdict is None:
+            self.log.info("Run %s has no verdict yet: judging now", self.run)
+        elif str(self.rejudge).lower() == "true" or context["ti"].try_number > 1:
+            self.log.info("Run %s was judged %s: judging again", self.run, row.verdict)
+        else:
+            return False
+        return True
+
+    def _judge(self, pipeline: Pipeline, context: Context) -> QualityError | None:
+        """Run ``validate_sink.py``; a verdict ``failed`` is an answer, not a failure."""
+        spark = self.spark_connection()
+        submission = validate_sink(pipeline, self.run, spark=spark, kafka=self.kafka_connection(pipeline))
+        try:
+            self.run_spark(submission, context)
+        except QualityError as error:
+            return error
+        return None
+
+    def _show(self, verdict: str, judgement: Mapping[str, Any]) -> None:
+        results = judgement.get("results") or []
+        report = self.log.info if verdict in ("passed", "empty") else self.log.warning
+        lines = [f"Verdict of run {self.run}: {verdict}"]
+        if judgement.get("suite"):
+            lines[0] += f" (suite {judgement['suite']}, {judgement.get('rows') or 0:,} rows)"
+        if results:
+            head = ("expectation", "column", "severity", "scope", "result", "unexpected", "percent")
+            lines.append(table(head, (_line(r) for r in results)))
+        for result in _failed(judgement):
+            if result.get("exception"):
+                lines.append(f"{_name(result)}: {result['exception']}")
+            elif result.get("examples"):
+                shown = ", ".join(repr(e) for e in result["examples"][:_EXAMPLES])
+                lines.append(f"{_name(result)}: for example {shown}")
+        if judgement.get("error"):
+            lines.append(f"judging failed: {judgement['error']}")
+        if judgement.get("data_docs"):
+            lines.append(f"Data Docs: {judgement['data_docs']}")
+        report("%s", "\n".join(lines))
+
+
+def _failed(judgement: Mapping[str, Any]) -> list[dict[str, Any]]:
+    return [r for r in judgement.get("results") or [] if not r.get("success")]
+
+
+def _name(result: Mapping[str, Any]) -> str:
+    return f"{result['expectation']}({result['column']})" if result.get("column") else str(result["expectation"])
+
+
+def _line(result: Mapping[str, Any]) -> list[Any]:
+    outcome = "ok" if result.get("success") else "error" if result.get("exception") else "FAILED"
+    percent = result.get("unexpected_percent")
+    return [
+        result["expectation"],
+        result.get("column"),
+        result.get("severity"),
+        result.get("scope"),
+        outcome,
+        result.get("unexpected_count"),
+        "" if percent is None else f"{percent:.2f}",
+    ]
+
+
+def _summary(verdict: str, judgement: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what an XCom may hold: no examples, they are the data's."""
+    keys = ("expectation", "column", "severity", "unexpected_count", "unexpected_percent")
+    return {
+        "verdict": verdict,
+        "suite": judgement.get("suite"),
+        "rows": judgement.get("rows"),
+        "failed": [{k: r.get(k) for k in keys} for r in _failed(judgement)],
+        "data_docs": judgement.get("data_docs"),
+    }
+
+
+def _quality_error(pipeline: Pipeline, run: str, verdict: str, judgement: Mapping[str, Any]) -> QualityError:
+    failed = _failed(judgement)
+    if verdict == "error":
+        what = f"run {run!r} of {pipeline.name!r} could not be judged: {judgement.get('error') or 'see the log above'}"
+    else:
+        names = "; ".join(
+            _name(r) + (f": {r['unexpected_count']:,} unexpected" if r.get("unexpected_count") is not None else "")
+            for r in failed[:5]
+        )
+        more = f" and {len(failed) - 5} more" if len(failed) > 5 else ""
+        what = f"run {run!r} of {pipeline.name!r} is judged {verdict}: {names}{more}"
+    return QualityError(
+        what,
+        state="every row of the run is in the sink, accounted for; readers should wait for the next passed verdict",
+        next_step="mend the data or the suite, then clear this task to judge again",
+    )

@@ -1,0 +1,51 @@
+"""The fields of the trigger form."""
+
+from __future__ import annotations
+
+from airflow.sdk import Param
+
+from sluice.recovery import Recovery
+from sluice.spec import Pipeline
+
+__all__ = ["MEANING", "of"]
+
+MEANING = {
+    Recovery.REPLAY: "re-read exactly the logged ranges from Kafka; refuse when it no longer has them",
+    Recovery.WAL: "land the records in a write-ahead log first; survives Kafka being down, costs one more write",
+    Recovery.HOT: "keep each batch on two executors; an executor's loss costs no re-read, twice the memory",
+    Recovery.IGNORE_BATCH: "drop a batch that fails for good, record its ranges as lost, go on",
+    Recovery.IGNORE_RANGE: "leave out only the ranges that cannot be read, record them as lost, go on",
+}
+"""What each strategy promises, in one line."""
+
+
+def of(pipeline: Pipeline) -> dict[str, Param]:
+    """Return the typed params of a pipeline's DAG, with its file's values as defaults.
+
+    Airflow checks them against their JSON schema when a run is triggered, so that a task sees only values that fit.
+    """
+    offered = Recovery.available()
+    return {
+        "recovery": Param(
+            pipeline.recovery.value,
+            type="string",
+            enum=[r.value for r in offered],
+            values_display={r.value: f"{r.value}: {MEANING[r]}" for r in offered},
+            title="Recovery",
+            description_md="How this run recovers. The pipeline's file says "
+            f"`{pipeline.recovery.value}`; a run may choose otherwise.",
+        ),
+        "max_records_per_batch": Param(
+            pipeline.kafka.max_records_per_batch,
+            type="integer",
+            minimum=1,
+            title="Records in a batch, at most",
+            description_md="Smaller batches use less memory and lose less work to a crash; larger ones are faster.",
+        ),
+        "validate": Param(
+            True,
+            type="boolean",
+            title="Judge this run",
+            description_md="Off: the run is not judged, and the task *validate* is skipped.",
+        ),
+    }

@@ -1,0 +1,1 @@
+"""Sensors of Sluice, laid out as in Airflow's providers."""

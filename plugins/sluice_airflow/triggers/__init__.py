@@ -1,0 +1,1 @@
+"""Triggers of Sluice, laid out as in Airflow's providers."""
