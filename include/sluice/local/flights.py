@@ -70,7 +70,7 @@ def feed(
     """Produce the flights with ``start <= scheduled departure < until`` that the topic does not hold yet.
 
     The topic is created when absent. Never doubles a flight: what is there is read back from the topic, so a feed may
-    be killed at any moment, repeated, or given windows in any order; two feeds of this machine take turns.
+    be killed at any moment, repeated, or given windows in any order; two feeds of one ``SLUICE_HOME`` take turns.
 
     Parameters
     ----------
@@ -90,7 +90,7 @@ def feed(
     ConfigError
         A partition lost all its records and with them the account, or the flights are not installed.
     SluiceError
-        Flights lie twice after all: a feeder of another machine was at work, or the last records of one that was
+        Flights lie twice after all: a feeder of another home was at work, or the last records of one that was
         killed reached the broker only now.
     """
     if rate is not None and rate <= 0:

@@ -384,7 +384,7 @@ def main(argv: list[str] | None = None) -> int:
         _say(sys.stderr, str(error))
         return int(error.exit_code)
     pid = broker.pid
-    _say(sys.stdout, f"running {broker.bootstrap} (process {pid})" if pid else "not running")
+    _say(sys.stdout, f"running {broker.bootstrap} (process {pid}), log {broker.log_file}" if pid else "not running")
     return 0 if options.action == "stop" or pid else 1
 
 
