@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import re
 import shutil
@@ -142,6 +143,7 @@ def _submit(
     master, mode = spark_master(spark)
     env = {
         "SLUICE_HOME": home.root,
+        "SPARK_HOME": os.environ.get("SPARK_HOME") or _spark_home(),
         "PYSPARK_PYTHON": sys.executable,
         "PYSPARK_DRIVER_PYTHON": sys.executable,
         "SPARK_LOCAL_IP": os.environ.get("SPARK_LOCAL_IP", "127.0.0.1") if master.startswith("local") else "",
@@ -164,13 +166,25 @@ def _submit(
     )
 
 
+def _spark_home() -> str:
+    """Return the folder of the installed pyspark: its scripts look for it with whatever ``python`` is on the path."""
+    found = importlib.util.find_spec("pyspark")
+    return next(iter(found.submodule_search_locations or [""])) if found else ""
+
+
 def _java_options(home: Home, master: str) -> list[str]:
     """Return JVM flags that make short applications short.
 
     The class-data archive is made by ``make setup``; with ``-Xshare:auto`` (the default) the JVM ignores one that is
     stale or absent, without a word.
     """
-    options = ["-XX:+UseParallelGC", "-Xlog:disable", "-Xlog:all=error:stderr"]
+    log4j = PROJECT / "include" / "spark-log4j2.properties"
+    options = [
+        "-XX:+UseParallelGC",
+        "-Xlog:disable",
+        "-Xlog:all=error:stderr",
+        f"-Dlog4j2.configurationFile=file:{log4j}",
+    ]
     archive = Path(home.root) / "jvm" / "spark.jsa"
     if master.startswith("local") and archive.is_file():
         options.append(f"-XX:SharedArchiveFile={archive}")

@@ -157,7 +157,7 @@ class Ledger:
                 connection.execute(table.delete())
             events = connection.execute(sa.select(schema.event).order_by(schema.event.c.id)).mappings().all()
             for row in events:
-                _project(connection, row)
+                _project(connection, dict(row))
             return len(events)
 
     # --- questions ---------------------------------------------------------------------------------------------
@@ -198,18 +198,32 @@ class Ledger:
         )
         return int(rows[0]["epoch"] or 1)
 
-    def batches(self, pipeline: str, epoch: int, state: str) -> list[BatchRow]:
-        """Return the batches of an epoch in one state, in order."""
+    def last_batch(self, pipeline: str, epoch: int) -> BatchRow | None:
+        """Return the newest committed batch of an epoch."""
         table = schema.batch
-        query = sa.select(table).where(table.c.pipeline == pipeline, table.c.epoch == epoch, table.c.state == state)
-        return [BatchRow(**r) for r in self._rows(query.order_by(table.c.batch))]
+        query = sa.select(table).where(
+            table.c.pipeline == pipeline, table.c.epoch == epoch, table.c.state == "committed"
+        )
+        rows = self._rows(query.order_by(table.c.batch.desc()).limit(1))
+        return BatchRow(**rows[0]) if rows else None
 
-    def accounts(self, pipeline: str, run: str | None = None) -> list[RangeAccount]:
-        """Return the split ranges of one run, or of all runs, in the order of offsets."""
+    def unjudged(self, pipeline: str) -> list[str]:
+        """Return abandoned runs whose committed rows no verdict covers yet, oldest first."""
+        table, parts = schema.run, schema.account
+        has_rows = sa.exists().where(parts.c.pipeline == table.c.pipeline, parts.c.run == table.c.run)
+        query = sa.select(table.c.run).where(
+            table.c.pipeline == pipeline, table.c.state == "abandoned", table.c.verdict.is_(None), has_rows
+        )
+        return [r["run"] for r in self._rows(query.order_by(table.c.sequence))]
+
+    def accounts(self, pipeline: str, run: str | None = None, *, batch: BatchRow | None = None) -> list[RangeAccount]:
+        """Return the split ranges of one run, of one batch, or of all runs, in the order of offsets."""
         table = schema.account
         query = sa.select(table).where(table.c.pipeline == pipeline)
         if run is not None:
             query = query.where(table.c.run == run)
+        if batch is not None:
+            query = query.where(table.c.epoch == batch.epoch, table.c.batch == batch.batch)
         rows = self._rows(query.order_by(table.c.topic, table.c.partition, table.c.start))
         return [RangeAccount.from_dict(r) for r in rows]
 

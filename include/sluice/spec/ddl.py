@@ -27,7 +27,7 @@ def check_ddl(ddl: str) -> list[str]:
     try:
         tree = parse_one(f"CREATE TABLE t ({ddl})", dialect="spark")
     except SqlglotError as error:
-        detail = error.errors[0] if getattr(error, "errors", None) else {}
+        detail: dict[str, str] = next(iter(getattr(error, "errors", [])), {})
         place = detail.get("highlight") or ""
         raise ValueError(f"not a Spark DDL schema{f', near {place!r}' if place else ''}") from None
     columns = list(tree.find_all(exp.ColumnDef)) if isinstance(tree, exp.Create) else []

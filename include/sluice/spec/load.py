@@ -70,12 +70,8 @@ def load(name_or_path: str | Path) -> Pipeline:
     pipeline._file = path
     suite = pipeline.suite_file
     if suite is not None and not suite.is_file():
-        raise _refuse(
-            path,
-            [
-                f"{_place(tree, ('quality', 'suite'))}quality.suite: there is no file {_relative(suite)}; make it, or mend the path"
-            ],
-        )
+        where = _place(tree, ("quality", "suite"))
+        raise _refuse(path, [f"{where}quality.suite: there is no file {_relative(suite)}; make it, or mend the path"])
     return pipeline
 
 

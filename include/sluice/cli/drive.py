@@ -1,0 +1,77 @@
+"""``sluice run``: starts spark-submit, waits for it, prints the account."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from typing import Any
+
+from sluice.cli.output import COUNTS, print_json, print_table
+from sluice.connections import Connection, variable_of
+from sluice.errors import ExitCode
+from sluice.ledger import Ledger
+from sluice.recovery import Recovery
+from sluice.spec import load
+from sluice.submit import bounded_run
+
+__all__ = ["drive"]
+
+
+def drive(
+    pipeline: str,
+    run: str,
+    *,
+    recovery: Recovery | None,
+    max_records_per_batch: int | None,
+    interval: tuple[str, str] | None,
+    validate: bool,
+    as_json: bool,
+) -> int:
+    """Run a pipeline to its end; return the exit code.
+
+    The log of the application goes to stderr. With ``as_json`` stdout ends with the run's account on one line.
+    """
+    spec = load(pipeline)
+    kafka = Connection.from_env(spec.kafka.connection)
+    if os.environ.get(variable_of("spark_default")):
+        spark = Connection.from_env("spark_default")
+    else:
+        spark = Connection("spark_default", "spark", host="local[*]")
+    submit = bounded_run(
+        spec,
+        run,
+        spark=spark,
+        kafka=kafka,
+        recovery=recovery,
+        max_records_per_batch=max_records_per_batch,
+        interval=interval,
+        validate=validate,
+    )
+    code = _run(submit.argv(), submit.env)
+    ledger = Ledger.open()
+    if code == ExitCode.DONE:
+        account = ledger.account(spec.name, run)
+        if as_json:
+            print_json(account)
+        else:
+            print_table([account], ["run", "recovery", *COUNTS, "verdict", "seconds"])
+        if account["verdict"] in ("failed", "error") and spec.quality.on_failed == "fail":
+            return int(ExitCode.QUALITY_FAILED)
+    return code
+
+
+def _run(argv: list[str], env: dict[str, str]) -> int:
+    # a group of its own: Ctrl-C and SIGTERM end the driver whole, JVM and Python
+    with subprocess.Popen(
+        argv, env={**os.environ, **env}, stdout=sys.stderr, stderr=sys.stderr, start_new_session=True
+    ) as child:
+
+        def end(number: int, _frame: Any) -> None:
+            os.killpg(child.pid, signal.SIGTERM)
+            raise SystemExit(128 + number)
+
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, end)
+        return child.wait()

@@ -1,0 +1,192 @@
+"""``sluice``: the commands."""
+
+from __future__ import annotations
+
+import json
+import sys
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from sluice.cli.output import COUNTS, err, print_json, print_table
+from sluice.errors import ConfigError, ExitCode, SluiceError
+from sluice.home import PROJECT, Home
+from sluice.recovery import Recovery
+
+__all__ = ["main"]
+
+app = typer.Typer(
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    help="Bounded, accountable runs from Kafka into a table.",
+)
+
+Name = Annotated[str, typer.Argument(metavar="NAME_OR_FILE", help="A pipeline's name, or its YAML file.")]
+OptionalName = Annotated[str | None, typer.Argument(metavar="[PIPELINE]", help="All pipelines when left out.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON for programs.")]
+
+
+@app.command()
+def run(
+    pipeline: Name,
+    recovery: Annotated[Recovery | None, typer.Option(help="Instead of the pipeline file's strategy.")] = None,
+    max_records_per_batch: Annotated[int | None, typer.Option(min=1, help="Instead of the pipeline file's.")] = None,
+    start: Annotated[str | None, typer.Option(help="With --end: an interval of record time (to come).")] = None,
+    end: Annotated[str | None, typer.Option()] = None,
+    validate: Annotated[bool, typer.Option(help="Judge the run after its last batch.")] = True,
+    run_id: Annotated[str | None, typer.Option("--run", help="The run's id; give it again to try a run again.")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Drain what Kafka holds now into the sink, and judge it. Needs no Airflow running.
+
+    Starts the very spark-submit that the Airflow operator would start and waits. Connections are read from
+    AIRFLOW_CONN_<ID> in JSON form; without AIRFLOW_CONN_SPARK_DEFAULT it runs on local[*].
+    Exit codes: 0 done, 10 configuration, 20 source unreachable, 21 offsets gone, 22 topic recreated, 23 not authorized,
+    30 sink failed, 40 lease held, 41 checkpoint does not fit, 50 verdict failed, 1 anything else.
+    """
+    from sluice.cli.drive import drive
+
+    interval = (start, end) if start and end else None
+    if (start or end) and interval is None:
+        raise ConfigError(
+            "--start and --end belong together", state="nothing was read or written", next_step="give both"
+        )
+    name = run_id or f"cli__{datetime.now(UTC).isoformat(timespec='milliseconds')}"
+    code = drive(
+        pipeline,
+        name,
+        recovery=recovery,
+        max_records_per_batch=max_records_per_batch,
+        interval=interval,
+        validate=validate,
+        as_json=as_json,
+    )
+    raise typer.Exit(code)
+
+
+@app.command()
+def status(pipeline: OptionalName = None, limit: int = 20, as_json: AsJson = False) -> None:
+    """Show the newest runs: state, split of the offsets, verdict, time."""
+    from sluice.ledger import Ledger
+
+    ledger = Ledger.open()
+    rows = [
+        {"pipeline": r.pipeline, **ledger.account(r.pipeline, r.run), "state": r.state, "attempts": r.attempts}
+        for r in ledger.runs(pipeline, limit=limit)
+    ]
+    if as_json:
+        print_json(rows)
+    else:
+        print_table(rows, ["pipeline", "run", "state", "recovery", *COUNTS, "verdict", "seconds"])
+
+
+@app.command()
+def lag(pipeline: OptionalName = None, as_json: AsJson = False) -> None:
+    """Show how many offsets wait, per partition: the broker's ends against the checkpoint's positions."""
+    from sluice.connections import Connection
+    from sluice.kafka import Cluster, KafkaSettings
+    from sluice.kafka.backlog import backlog
+    from sluice.ledger import Ledger
+    from sluice.spec import load, load_all
+
+    specs = [load(pipeline)] if pipeline else [s for _, s in load_all() if not isinstance(s, SluiceError)]
+    ledger, home = Ledger.open(), Home.from_env()
+    found = []
+    for spec in specs:
+        cluster = Cluster(KafkaSettings.from_connection(Connection.from_env(spec.kafka.connection)))
+        found.append(backlog(spec, cluster, home=home, epoch=ledger.epoch(spec.name)).as_dict())
+    if as_json:
+        print_json(found)
+    else:
+        rows = [{"pipeline": b["pipeline"], **p} for b in found for p in b["partitions"]]
+        print_table(rows, ["pipeline", "topic", "partition", "position", "start", "end", "lag", "lost"])
+
+
+@app.command()
+def ledger(
+    pipeline: Name,
+    run_id: Annotated[str | None, typer.Option("--run", help="Only this run's events.")] = None,
+    limit: int = 50,
+    as_json: AsJson = False,
+) -> None:
+    """Show the newest events of a pipeline, oldest first."""
+    from sluice.ledger import Ledger
+
+    events = Ledger.open().events(pipeline, run_id, limit)
+    if as_json:
+        print_json(events)
+        return
+    rows = [{**e, "payload": json.dumps(e["payload"])[:160]} for e in events]
+    print_table(rows, ["id", "at", "type", "run", "payload"])
+
+
+@app.command()
+def audit(pipeline: Name, as_json: AsJson = False) -> None:
+    """Prove from the ledger that every offset is accounted for: ranges tile, no gap, no overlap. Exit code 1 if not."""
+    from sluice.audit import audit as prove
+    from sluice.ledger import Ledger
+
+    report = prove(Ledger.open(), pipeline)
+    if as_json:
+        print_json(report.as_dict())
+    else:
+        print_table(report.partitions, ["topic", "partition", "start", "end", *COUNTS])
+        for problem in report.problems:
+            err.print(f"problem: {problem}")
+        err.print("balanced" if report.balanced else "NOT balanced")
+    raise typer.Exit(0 if report.balanced else int(ExitCode.OTHER))
+
+
+@app.command("validate-spec")
+def validate_spec(
+    files: Annotated[
+        list[str] | None, typer.Argument(help="Names or files; all of include/pipelines if left out.")
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Check pipeline files; say every mistake with its file, line, key and fix. Exit code 10 if there is one."""
+    from sluice.spec import load, load_all
+
+    def problem(file: str) -> str | None:
+        try:
+            load(file)
+        except SluiceError as error:
+            return str(error)
+        return None
+
+    if files:
+        results = {file: problem(file) for file in files}
+    else:
+        results = {p.name: str(s) if isinstance(s, SluiceError) else None for p, s in load_all()}
+    if as_json:
+        print_json([{"file": f, "valid": e is None, "error": e} for f, e in results.items()])
+    else:
+        for file, message in results.items():
+            err.print(f"{file}: valid" if message is None else message, markup=False)
+    raise typer.Exit(int(ExitCode.CONFIG) if any(results.values()) else 0)
+
+
+@app.command()
+def schema(
+    write: Annotated[bool, typer.Option(help="Write include/pipeline.schema.json instead of printing.")] = False,
+) -> None:
+    """Print the JSON Schema of a pipeline file, for editors."""
+    from sluice.spec import Pipeline
+
+    text = json.dumps(Pipeline.model_json_schema(by_alias=True), indent=2) + "\n"
+    if write:
+        Path(PROJECT / "include" / "pipeline.schema.json").write_text(text)
+    else:
+        sys.stdout.write(text)
+
+
+def main() -> None:
+    """Run the command line; a user's mistake shows no traceback."""
+    try:
+        app()
+    except SluiceError as error:
+        err.print(f"sluice: error: {error}", markup=False)
+        sys.exit(int(error.exit_code))

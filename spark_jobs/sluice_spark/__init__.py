@@ -1,0 +1,1 @@
+"""The Spark side: one bounded run, from the Kafka source to the judged sink. Imports the core, never Airflow."""

@@ -1,0 +1,187 @@
+"""Judges what a run wrote with Great Expectations, in the run's own Spark application."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import threading
+import time
+from collections.abc import Sequence
+from decimal import Decimal
+from typing import Any
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from sluice.errors import ConfigError
+from sluice.home import Home
+from sluice.spec import Pipeline
+from sluice_spark.log import logger
+from sluice_spark.quality.judgement import ExpectationResult, Judgement
+
+__all__ = ["Judge"]
+
+_EXAMPLES = 10
+
+
+class Judge:
+    """Runs the pipeline's suite on the rows of a run, and its table-level part on the whole table.
+
+    An expectation is table-level when its ``meta`` says ``{"scope": "table"}``. The number of rows is always checked
+    against what the run is known to have written, so that an empty or cut slice cannot pass for a good one.
+
+    Raises
+    ------
+    ConfigError
+        When the suite is not one.
+    """
+
+    def __init__(self, pipeline: Pipeline, home: Home, run: str) -> None:
+        self._pipeline = pipeline
+        self._home = home
+        self._run = run
+        self._suite = _read_suite(pipeline)
+        self._import: threading.Thread | None = None
+
+    def warm_up(self) -> None:
+        """Import Great Expectations in the background: seconds that Spark's own start can hide."""
+        if self._suite is not None:
+            self._import = threading.Thread(target=_import, name="sluice-import", daemon=True)
+            self._import.start()
+
+    def judge(self, spark: SparkSession, table: str, runs: Sequence[str]) -> Judgement:
+        """Judge the rows of ``runs``.
+
+        Returns
+        -------
+        Judgement
+            With ``error`` set when judging itself failed. Nothing is raised: the data is committed by now.
+        """
+        began = time.monotonic()
+        if self._import is not None:
+            self._import.join()
+        waited = time.monotonic() - began
+        suite = self._suite or {"name": "none", "expectations": []}
+        try:
+            whole = spark.read.format("delta").load(table)
+            rows = whole.where(F.col("_run").isin(list(runs)))
+            judgement = self._validate(suite, rows, whole, runs)
+        except Exception as error:
+            logger.exception("judging failed")
+            return Judgement(suite["name"], 0, error=f"{type(error).__name__}: {error}"[:2000], runs=tuple(runs))
+        seconds = time.monotonic() - began
+        logger.info(
+            "verdict %s: %d expectations on %s rows in %.1f s (%.1f s of it waiting for the import)",
+            judgement.verdict, len(judgement.results), f"{judgement.rows:,}", seconds, waited,
+        )  # fmt: skip
+        return judgement
+
+    def _validate(self, suite: dict[str, Any], rows: DataFrame, whole: DataFrame, runs: Sequence[str]) -> Judgement:
+        import great_expectations as gx
+        from great_expectations import ExpectationSuite, ValidationDefinition
+        from great_expectations.checkpoint import Checkpoint, UpdateDataDocsAction
+        from great_expectations.core.run_identifier import RunIdentifier
+
+        folder = f"{self._home.data_docs}/{self._pipeline.name}"
+        os.makedirs(folder, exist_ok=True)
+        context = gx.get_context(mode="file", project_root_dir=folder)
+        context.variables.progress_bars = {"globally": False}
+        scopes = {"slice": rows, "table": whole}
+        split: dict[str, list[dict[str, Any]]] = {"slice": [], "table": []}
+        for item in suite["expectations"]:
+            split[_scope(item)].append(item)
+        results: list[ExpectationResult] = []
+        count = rows.count()
+        for scope, frame in scopes.items():
+            if not split[scope]:
+                continue
+            name = f"{self._pipeline.name}-{scope}"
+            source = context.data_sources.add_or_update_spark(name, persist=False)
+            batch = source.add_dataframe_asset(name).add_batch_definition_whole_dataframe(name)
+            stored = context.suites.add_or_update(ExpectationSuite(name=name, expectations=split[scope]))
+            definition = context.validation_definitions.add_or_update(
+                ValidationDefinition(name=name, data=batch, suite=stored)
+            )
+            checkpoint = context.checkpoints.add_or_update(
+                Checkpoint(
+                    name=name,
+                    validation_definitions=[definition],
+                    actions=[UpdateDataDocsAction(name="docs")],
+                    result_format={"result_format": "SUMMARY", "partial_unexpected_count": _EXAMPLES},
+                )
+            )
+            outcome = checkpoint.run(
+                batch_parameters={"dataframe": frame}, run_id=RunIdentifier(run_name=self._run.replace("/", "_"))
+            )
+            for validation in outcome.run_results.values():
+                results += [_result(r, scope) for r in validation.results]
+        index = f"{folder}/gx/uncommitted/data_docs/local_site/index.html"
+        return Judgement(suite["name"], count, tuple(results), data_docs=index, runs=tuple(runs))
+
+
+def _import() -> None:
+    os.environ.setdefault("GX_ANALYTICS_ENABLED", "false")
+    logging.getLogger("great_expectations").setLevel(logging.ERROR)
+    import great_expectations
+    import great_expectations.expectations  # noqa: F401
+
+
+def _scope(expectation: dict[str, Any]) -> str:
+    return "table" if (expectation.get("meta") or {}).get("scope") == "table" else "slice"
+
+
+def _read_suite(pipeline: Pipeline) -> dict[str, Any] | None:
+    file = pipeline.suite_file
+    if file is None:
+        return None
+    try:
+        suite = json.loads(file.read_text())
+        for item in suite["expectations"]:
+            if not isinstance(item["type"], str) or not isinstance(item["kwargs"], dict):
+                raise TypeError("an expectation needs type and kwargs")
+    except (ValueError, KeyError, TypeError, OSError) as error:
+        raise ConfigError(
+            f"{file.name} is not a Great Expectations suite: {type(error).__name__}: {error}",
+            state="nothing was read or written",
+            next_step='write {"name": …, "expectations": [{"type": …, "kwargs": {…}, "severity": "critical"}]}',
+        ) from None
+    suite.setdefault("name", file.stem)
+    return dict(suite)
+
+
+def _result(result: Any, scope: str) -> ExpectationResult:
+    config, detail = result.expectation_config, result.result or {}
+    raised = [e["exception_message"] for e in _exceptions(result.exception_info) if e.get("raised_exception")]
+    columns = config.kwargs.get("column") or ", ".join(config.kwargs.get("column_list", [])) or None
+    severity = getattr(config.severity, "value", config.severity) or "critical"
+    return ExpectationResult(
+        expectation=config.type,
+        column=columns,
+        severity=str(severity),
+        success=bool(result.success),
+        observed=_plain(detail.get("observed_value")),
+        unexpected_count=detail.get("unexpected_count"),
+        unexpected_percent=detail.get("unexpected_percent"),
+        examples=[_plain(v) for v in (detail.get("partial_unexpected_list") or [])[:_EXAMPLES]],
+        exception=str(raised[0])[:500] if raised else None,
+        scope=scope,
+    )
+
+
+def _exceptions(info: Any) -> list[dict[str, Any]]:
+    if not info:
+        return []
+    return [info] if "raised_exception" in info else [v for v in info.values() if isinstance(v, dict)]
+
+
+def _plain(value: Any) -> Any:
+    if value is None or isinstance(value, bool | int | float | str):
+        return value
+    if isinstance(value, Decimal):
+        return str(value)
+    if isinstance(value, dict):
+        return {str(k): _plain(v) for k, v in value.items()}
+    if isinstance(value, list | tuple | set):
+        return [_plain(v) for v in value]
+    return str(value)

@@ -1,0 +1,43 @@
+"""The Spark session of a main, and the one place where a main's ending is turned into an exit code."""
+
+from __future__ import annotations
+
+import os
+import sys
+import traceback
+from collections.abc import Callable
+
+from pyspark.sql import SparkSession
+
+from sluice.errors import ExitCode, SluiceError
+
+__all__ = ["run_main", "session"]
+
+
+def session() -> SparkSession:
+    """Return the session that spark-submit configured."""
+    return SparkSession.builder.getOrCreate()
+
+
+def run_main(main: Callable[[], None]) -> None:
+    """Run a main and end the process with its exit code; a user's mistake shows no traceback."""
+    code = int(ExitCode.DONE)
+    try:
+        main()
+    except SluiceError as error:
+        print(f"sluice: error: {error}", file=sys.stderr, flush=True)  # noqa: T201
+        code = int(error.exit_code)
+    except KeyboardInterrupt:
+        code = 130
+    except SystemExit as end:
+        code = end.code if isinstance(end.code, int) else int(ExitCode.OTHER)
+    except Exception as error:
+        traceback.print_exc()
+        print(f"sluice: error: {type(error).__name__}: {error}", file=sys.stderr, flush=True)  # noqa: T201
+        code = int(ExitCode.OTHER)
+    active = SparkSession.getActiveSession()
+    if active is not None:
+        active.stop()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)  # no thread of a library may hold back a driver that is done

@@ -1,0 +1,226 @@
+"""A Delta table as a sink: Spark stages Parquet files, delta-rs commits them.
+
+Spark's own Delta writer commits at the end of the write, so nothing can be checked between the two. Here the files are
+written first, in a folder of their own below the table, read back, and entered into the log in one transaction that
+carries an application id and a version (Delta's ``txn`` action). A version that the log holds is never entered again;
+of two writers of one version the log lets one in (delta-rs: "Concurrent transaction"). Files of an attempt that died
+are in no transaction: readers do not see them, the next attempt removes them, and so does ``VACUUM``.
+"""
+
+from __future__ import annotations
+
+import json
+import uuid
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+from urllib.parse import quote
+
+import fsspec
+from deltalake import CommitProperties, DeltaTable, Schema, Transaction
+from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
+from deltalake.transaction import AddAction
+from pyspark.sql import DataFrame
+from pyspark.sql.types import StructField, StructType
+
+from sluice.errors import ConfigError, LeaseHeldError, SinkError
+from sluice_spark.sinks.staged import Staged, read_back
+
+__all__ = ["DeltaSink"]
+
+_NOTE = "sluice"
+
+
+class DeltaSink:
+    """One Delta table, by path or URL; made at the first commit.
+
+    Parameters
+    ----------
+    app_id
+        Who counts versions: one writer lineage, such as a pipeline's epoch.
+    """
+
+    def __init__(self, path: str, app_id: str, partition_by: Sequence[str] = ()) -> None:
+        self.path = path
+        self.app_id = app_id
+        self.partition_by = list(partition_by)
+
+    # --- questions ---------------------------------------------------------------------------------------------
+
+    def table(self) -> DeltaTable | None:
+        """Return the table as it is now; None before the first commit.
+
+        Raises
+        ------
+        SinkError
+            When it cannot be read.
+        """
+        try:
+            return DeltaTable(self.path)
+        except TableNotFoundError:
+            return None
+        except (DeltaError, OSError, ValueError) as error:
+            raise self._failed(error) from error
+
+    def version(self) -> int:
+        """Return the highest version committed under :attr:`app_id`; -1 for none."""
+        table = self.table()
+        found = None if table is None else table.transaction_version(self.app_id)
+        return -1 if found is None else int(found)
+
+    def notes(self, newer_than: int) -> Iterator[dict[str, Any]]:
+        """Yield the notes of this application's commits above a version, newest first."""
+        table = self.table()
+        if table is None:
+            return
+        for commit in table.history():
+            note = commit.get(_NOTE)
+            note = json.loads(note) if isinstance(note, str) else note
+            if not note or note.get("app_id") != self.app_id:
+                continue
+            if note["version"] <= newer_than:
+                return
+            yield note
+
+    def check(self, schema: StructType) -> None:
+        """Refuse to write rows of this schema into a table that is another one.
+
+        Raises
+        ------
+        ConfigError
+            When columns, types or partitioning differ, or the table has features that staged files cannot honour.
+        """
+        table = self.table()
+        if table is None:
+            return
+        settings = table.metadata().configuration
+        if any(k.startswith("delta.constraints.") for k in settings) or (
+            settings.get("delta.columnMapping.mode", "none") != "none"
+        ):
+            raise self._misfit("the table has CHECK constraints or column mapping, which staged files cannot honour")
+        there = {f["name"]: f for f in json.loads(table.schema().to_json())["fields"]}
+        ours = {f["name"]: f for f in json.loads(self._schema(schema).to_json())["fields"]}
+        differences = [f"{n}: only in the table" for n in there if n not in ours]
+        differences += [f"{n}: only in the pipeline" for n in ours if n not in there]
+        differences += [
+            f"{n}: {json.dumps(there[n]['type'])} in the table, {json.dumps(ours[n]['type'])} in the pipeline"
+            for n in there
+            if n in ours and there[n]["type"] != ours[n]["type"]
+        ]
+        if list(table.metadata().partition_columns) != self.partition_by:
+            differences.append(
+                f"partitioned by {table.metadata().partition_columns} in the table, by {self.partition_by} in the file"
+            )
+        if differences:
+            raise self._misfit("; ".join(differences[:8]))
+
+    # --- writing -----------------------------------------------------------------------------------------------
+
+    def stage(self, rows: DataFrame, batch: str, *, offsets: bool = True) -> Staged:
+        """Write rows to a folder of their own below the table, and read back what is there.
+
+        Parameters
+        ----------
+        batch
+            Names the batch; folders of earlier attempts at it are found by this name.
+
+        Raises
+        ------
+        PySparkException
+            Whatever the job died of: reading, transforming and writing are one pass.
+        """
+        folder = f"batches/{batch}-{uuid.uuid4().hex[:8]}"
+        writer = rows.write.mode("errorifexists")
+        if self.partition_by:
+            writer = writer.partitionBy(*self.partition_by)
+        writer.parquet(f"{self.path}/{folder}")
+        return read_back(self.path, folder, offsets=offsets)
+
+    def commit(self, staged: Staged, schema: StructType, version: int, note: Mapping[str, Any]) -> bool:
+        """Enter staged files into the table in one transaction; an empty batch is a transaction too.
+
+        Returns
+        -------
+        bool
+            False when the table already holds this version: nothing was changed.
+
+        Raises
+        ------
+        LeaseHeldError
+            When another driver committed this version just now.
+        SinkError
+            When the table cannot be written.
+        """
+        table = self.table()
+        try:
+            if table is None:
+                fs, base = fsspec.core.url_to_fs(self.path)
+                fs.makedirs(base, exist_ok=True)
+                table = DeltaTable.create(
+                    self.path, schema=self._schema(schema), mode="ignore", partition_by=self.partition_by
+                )
+            found = table.transaction_version(self.app_id)
+            if found is not None and found >= version:
+                return False
+            actions = [
+                AddAction(quote(f.path, safe="/=:"), f.size, dict(f.partition_values), f.modified, True, f.stats)
+                for f in staged.files
+            ]
+            table.create_write_transaction(
+                actions,
+                "append",
+                self._schema(schema),
+                self.partition_by,
+                commit_properties=CommitProperties(
+                    custom_metadata={_NOTE: {**note, "app_id": self.app_id, "version": version}},
+                    app_transactions=[Transaction(self.app_id, version, None)],
+                ),
+            )
+        except CommitFailedError as error:
+            if self.version() >= version:
+                raise LeaseHeldError(
+                    f"another driver committed batch {version} to {self.path} first",
+                    state="the batch is in the table once; this driver's files are not part of it",
+                    next_step="nothing; the other driver goes on",
+                ) from error
+            raise self._failed(error) from error
+        except (DeltaError, OSError, ValueError) as error:
+            raise self._failed(error) from error
+        return True
+
+    def sweep(self, batch: str) -> None:
+        """Remove folders of earlier attempts at a batch that no transaction holds."""
+        table = self.table()
+        fs, base = fsspec.core.url_to_fs(self.path)
+        folders = [str(f) for f in fs.glob(f"{base}/batches/{batch}-*")]
+        if not folders:
+            return
+        held = {uri.rsplit("/batches/", 1)[-1].split("/", 1)[0] for uri in (table.file_uris() if table else [])}
+        for folder in folders:
+            if folder.rsplit("/", 1)[-1] not in held:
+                fs.rm(folder, recursive=True)
+
+    @staticmethod
+    def _schema(schema: StructType) -> Schema:
+        return Schema.from_json(StructType([_nullable(f) for f in schema.fields]).json())
+
+    def _failed(self, error: Exception) -> SinkError:
+        return SinkError(
+            f"the table {self.path} failed: {_first_line(error)}",
+            state="the batch is in the table as a whole or not at all; the next run finds out which",
+            next_step="mend the storage, then run again",
+        )
+
+    def _misfit(self, what: str) -> ConfigError:
+        return ConfigError(
+            f"the table {self.path} does not fit the pipeline: {what}",
+            state="nothing was read or written; the position stays where it was",
+            next_step="change the table's columns to match, or give the pipeline another sink path",
+        )
+
+
+def _nullable(field: StructField) -> StructField:
+    return StructField(field.name, field.dataType, True)
+
+
+def _first_line(error: Exception) -> str:
+    return f"{type(error).__name__}: {error}".splitlines()[0][:500]

@@ -1,0 +1,174 @@
+"""Reads staged Parquet files back: what is in them decides what may be committed."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from datetime import date, datetime
+from typing import Any
+from urllib.parse import unquote
+
+import fsspec
+import numpy as np
+import pyarrow.parquet as pq
+
+__all__ = ["Staged", "StagedFile", "Tally", "read_back"]
+
+_STATS_COLUMNS = 32
+_LONGEST_STAT = 256
+
+
+@dataclass(frozen=True)
+class Tally:
+    """Rows and offsets of one partition in staged files."""
+
+    rows: int
+    offsets: int
+    first: int
+    last: int
+
+
+@dataclass(frozen=True)
+class StagedFile:
+    """One Parquet file below the table's root, as the Delta log will name it."""
+
+    path: str
+    size: int
+    modified: int
+    rows: int
+    partition_values: Mapping[str, str | None]
+    stats: str
+
+
+@dataclass(frozen=True)
+class Staged:
+    """What a write left in its folder. Nobody sees it until it is committed."""
+
+    folder: str
+    files: tuple[StagedFile, ...]
+    tallies: Mapping[tuple[str, int], Tally]
+
+    @property
+    def rows(self) -> int:
+        """Rows in all files."""
+        return sum(file.rows for file in self.files)
+
+
+def read_back(root: str, folder: str, *, offsets: bool) -> Staged:
+    """Read the files of one write.
+
+    Parameters
+    ----------
+    root
+        Path or URL of the table.
+    folder
+        The write's folder below it.
+    offsets
+        Whether rows carry ``_topic``, ``_partition`` and ``_offset``, which are then counted per partition: rows, and
+        distinct offsets, exactly.
+    """
+    fs, base = fsspec.core.url_to_fs(root)
+    fs.invalidate_cache()
+    files: list[StagedFile] = []
+    found: dict[tuple[str, int], list[Any]] = {}
+    for name, info in sorted(fs.find(f"{base}/{folder}", detail=True).items()):
+        if not name.endswith(".parquet"):
+            continue
+        relative = name[len(base.rstrip("/")) + 1 :]
+        with fs.open(name, "rb") as handle:
+            parquet = pq.ParquetFile(handle)
+            if parquet.metadata.num_rows == 0:
+                continue
+            values = _partition_values(relative[len(folder) :].strip("/").split("/")[:-1])
+            files.append(
+                StagedFile(
+                    path=relative,
+                    size=int(info["size"]),
+                    modified=_milliseconds(info),
+                    rows=parquet.metadata.num_rows,
+                    partition_values=values,
+                    stats=json.dumps(_stats(parquet.metadata)),
+                )
+            )
+            if offsets:
+                _collect(parquet, values, found)
+    return Staged(folder, tuple(files), {key: _tally(arrays) for key, arrays in found.items()})
+
+
+def _milliseconds(info: Mapping[str, Any]) -> int:
+    stamp = info.get("mtime") or info.get("LastModified") or info.get("created") or 0
+    return int((stamp.timestamp() if isinstance(stamp, datetime) else float(stamp)) * 1000)
+
+
+def _partition_values(parts: Iterable[str]) -> dict[str, str | None]:
+    pairs = (part.partition("=") for part in parts)
+    return {unquote(k): None if v == "__HIVE_DEFAULT_PARTITION__" else unquote(v) for k, _, v in pairs}
+
+
+def _collect(parquet: Any, values: Mapping[str, str | None], found: dict[tuple[str, int], list[Any]]) -> None:
+    wanted = [c for c in ("_topic", "_partition", "_offset") if c not in values]
+    for group in parquet.iter_batches(columns=wanted, batch_size=1 << 18):
+        numbers = group.column("_offset").to_numpy()
+        partitions = (
+            np.full(len(numbers), int(values["_partition"] or 0))
+            if "_partition" in values
+            else group.column("_partition").to_numpy()
+        )
+        if "_topic" in values:
+            topics: list[tuple[str, Any]] = [(str(values["_topic"]), slice(None))]
+        else:
+            encoded = group.column("_topic").dictionary_encode()
+            names = encoded.dictionary.to_pylist()
+            codes = encoded.indices.to_numpy()
+            topics = [(n, slice(None) if len(names) == 1 else codes == i) for i, n in enumerate(names)]
+        for topic, chosen in topics:
+            here, offsets = partitions[chosen], numbers[chosen]
+            for partition in np.unique(here):
+                found.setdefault((topic, int(partition)), []).append(offsets[here == partition])
+
+
+def _tally(arrays: list[Any]) -> Tally:
+    numbers = np.concatenate(arrays)
+    ascending = bool(np.all(np.diff(numbers) > 0))  # as Spark writes them; sorting is the exception
+    distinct = len(numbers) if ascending else len(np.unique(numbers))
+    return Tally(len(numbers), distinct, int(numbers.min()), int(numbers.max()))
+
+
+def _stats(metadata: Any) -> dict[str, Any]:
+    """Return Delta's file statistics from the Parquet footer, for top-level columns of types that have them."""
+    lows: dict[str, Any] = {}
+    highs: dict[str, Any] = {}
+    nulls: dict[str, int] = {}
+    columns = [metadata.schema.column(i) for i in range(len(metadata.schema))]
+    # metadata columns stand last and must be found by readers that look for a run or an offset
+    simple = [i for i, c in enumerate(columns) if c.max_repetition_level == 0 and "." not in c.path]
+    chosen = [i for i in simple if columns[i].name.startswith("_")] + simple[:_STATS_COLUMNS]
+    for i in dict.fromkeys(chosen):
+        name = columns[i].name
+        groups = [metadata.row_group(g).column(i).statistics for g in range(metadata.num_row_groups)]
+        if any(s is None or not s.has_null_count for s in groups):
+            continue
+        nulls[name] = sum(s.null_count for s in groups)
+        with_values = [s for s in groups if s.num_values > 0]
+        if not with_values or any(not s.has_min_max for s in with_values):
+            continue
+        low, high = (_stat(f(v)) for f, v in ((min, [s.min for s in with_values]), (max, [s.max for s in with_values])))
+        if low is not None and high is not None:
+            lows[name], highs[name] = low, high
+    return {"numRecords": metadata.num_rows, "minValues": lows, "maxValues": highs, "nullCount": nulls}
+
+
+def _stat(value: Any) -> Any:
+    if isinstance(value, bool):
+        return None
+    if isinstance(value, int):
+        return value
+    if isinstance(value, datetime):
+        # Delta keeps milliseconds: cut, never round up a minimum; a maximum that was cut is widened by its reader
+        return value.strftime("%Y-%m-%dT%H:%M:%S.") + f"{value.microsecond // 1000:03d}Z"
+    if isinstance(value, date):
+        return value.isoformat()
+    if isinstance(value, str) and len(value) <= _LONGEST_STAT:
+        return value
+    return None

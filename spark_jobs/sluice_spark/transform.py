@@ -1,0 +1,83 @@
+"""Applies the user's transform, and holds it to what it must keep."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable
+
+from pyspark.errors import AnalysisException, ParseException, PySparkException
+from pyspark.sql import DataFrame
+
+from sluice.errors import ConfigError
+from sluice.spec import Pipeline, Rows
+from sluice.spec.model import METADATA_COLUMNS
+
+__all__ = ["Transformer", "transformer"]
+
+Transformer = Callable[[DataFrame], DataFrame]
+
+_UNTOUCHED = "nothing was read or written; the position stays where it was"
+
+
+def transformer(pipeline: Pipeline) -> Transformer:
+    """Return the transform as a function of the decoded batch.
+
+    Raises
+    ------
+    ConfigError
+        When the module cannot be imported.
+    """
+    spec = pipeline.transform
+    if spec.python is not None:
+        module, _, name = spec.python.partition(":")
+        try:
+            function: Transformer = getattr(importlib.import_module(module), name)
+        except Exception as error:
+            raise _wrong(pipeline, f"transform.python: {spec.python}: {type(error).__name__}: {error}") from error
+        return function
+    sql = spec.sql or ""
+
+    def run_sql(source: DataFrame) -> DataFrame:
+        source.createOrReplaceTempView("source")
+        return source.sparkSession.sql(sql)
+
+    return run_sql
+
+
+def check(pipeline: Pipeline, transform: Transformer, sample: DataFrame) -> DataFrame:
+    """Apply the transform to an empty batch and check its columns; return the result (also empty).
+
+    Raises
+    ------
+    ConfigError
+        When it does not analyse, loses or changes a metadata column, makes ``_run``, or lacks a partition column.
+    """
+    try:
+        out = transform(sample)
+        if not isinstance(out, DataFrame):
+            raise _wrong(pipeline, f"transform returned {type(out).__name__}, not a DataFrame")
+        types = {f.name: f.dataType.simpleString() for f in out.schema.fields}
+    except (AnalysisException, ParseException, PySparkException) as error:
+        raise _wrong(pipeline, f"transform: {str(error).splitlines()[0]}") from error
+    lowered = [name.lower() for name in types]
+    doubled = sorted({n for n in lowered if lowered.count(n) > 1})
+    if doubled or len(out.columns) != len(types):
+        raise _wrong(pipeline, f"transform: a column stands twice in its result: {doubled or out.columns}")
+    if "_run" in types:
+        raise _wrong(pipeline, "transform: its result has a column _run, which ingestion adds itself")
+    if pipeline.rows is not Rows.AGGREGATE:
+        kept = {f.name: f.dataType.simpleString() for f in sample.schema.fields if f.name in METADATA_COLUMNS}
+        for name, kind in kept.items():
+            if types.get(name) != kind:
+                found = f"has the type {types[name]}" if name in types else "is gone"
+                raise _wrong(pipeline, f"transform: the metadata column {name} ({kind}) must survive, but {found}")
+    missing = [name for name in pipeline.sink.delta.partition_by if name not in types]
+    if missing:
+        raise _wrong(pipeline, f"sink.delta.partition_by: the transform's result has no column {missing[0]!r}")
+    return out
+
+
+def _wrong(pipeline: Pipeline, what: str) -> ConfigError:
+    return ConfigError(
+        f"pipeline {pipeline.name!r}: {what}", state=_UNTOUCHED, next_step=f"mend {pipeline.file.name}, then run again"
+    )

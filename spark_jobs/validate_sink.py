@@ -1,0 +1,45 @@
+"""spark-submit's entry for judging a run again. Exit code 50 when the verdict is ``failed`` or ``error``."""
+
+from __future__ import annotations
+
+import argparse
+
+from sluice.errors import ConfigError, QualityError
+from sluice.home import Home
+from sluice.ledger import Ledger
+from sluice.spec import load
+from sluice_spark.log import set_up
+from sluice_spark.quality.judge import Judge
+from sluice_spark.session import run_main, session
+
+
+def main() -> None:
+    set_up()
+    parser = argparse.ArgumentParser(prog="validate_sink.py", description="Judge what a run wrote, again.")
+    parser.add_argument("--pipeline", required=True, metavar="NAME_OR_PATH")
+    parser.add_argument("--run", required=True, help="a run that the ledger knows")
+    args = parser.parse_args()
+    pipeline, home, ledger = load(args.pipeline), Home.from_env(), Ledger.open()
+    if ledger.run(pipeline.name, args.run) is None:
+        raise ConfigError(
+            f"the ledger has no run {args.run!r} of {pipeline.name!r}",
+            state="nothing was read or written",
+            next_step=f"choose one of: sluice status {pipeline.name}",
+        )
+    if not ledger.accounts(pipeline.name, args.run):
+        ledger.judged(None, pipeline.name, args.run, verdict="empty", judgement={})
+        return
+    judge = Judge(pipeline, home, args.run)
+    judge.warm_up()
+    judgement = judge.judge(session(), home.resolve(pipeline.sink.delta.path), [args.run])
+    ledger.judged(None, pipeline.name, args.run, verdict=judgement.verdict, judgement=judgement.as_dict())
+    if judgement.verdict in ("failed", "error"):
+        raise QualityError(
+            f"run {args.run!r} of {pipeline.name!r}: verdict {judgement.verdict}",
+            state="the rows are in the sink; nothing was changed",
+            next_step=f"see {judgement.data_docs or 'the log above'}",
+        )
+
+
+if __name__ == "__main__":
+    run_main(main)
