@@ -137,5 +137,5 @@ class KafkaLagSensor(BaseSensorOperator):
     def _show(self, backlog: dict[str, Any], limit: int) -> None:
         self.log.info(
             "%s: %s records wait, limit %s, on_idle %s\n%s",
-            self.pipeline, f"{backlog['lag']:,}", f"{limit:,}", self.on_idle, lag_table(backlog),
+            backlog["pipeline"], f"{backlog['lag']:,}", f"{limit:,}", self.on_idle, lag_table(backlog),
         )  # fmt: skip

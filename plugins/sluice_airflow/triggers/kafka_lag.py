@@ -97,7 +97,7 @@ class KafkaLagTrigger(BaseTrigger):
                 decision = decide(found, limit, OnIdle(self.on_idle))
                 if decision is not OnIdle.WAIT:
                     return {"status": decision.value, **seen}
-                self.log.info("%s waits: lag %d, limit %d", self.pipeline, found.records, limit)
+                self.log.info("%s waits: lag %d, limit %d", found.pipeline, found.records, limit)
             left = self.deadline - time.time()
             if left <= 0:
                 return _as_event(unreachable) if unreachable else {"status": "timeout", **seen}

@@ -1,0 +1,135 @@
+"""An Airflow of its own: home, database and folders; nothing of the developer's is read or written."""
+
+from __future__ import annotations
+
+import atexit
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+PROJECT = Path(__file__).resolve().parents[2]
+
+# Airflow reads its configuration at its first import: this has to come before any.
+_HOME = tempfile.mkdtemp(prefix="sluice-airflow-")
+atexit.register(shutil.rmtree, _HOME, ignore_errors=True)
+os.environ.update(
+    AIRFLOW_HOME=_HOME,
+    AIRFLOW__CORE__LOAD_EXAMPLES="False",
+    AIRFLOW__CORE__DAGS_FOLDER=str(PROJECT / "dags"),
+    AIRFLOW__CORE__PLUGINS_FOLDER=str(PROJECT / "plugins"),
+    AIRFLOW__CORE__UNIT_TEST_MODE="False",
+    AIRFLOW__DATABASE__SQL_ALCHEMY_CONN=f"sqlite:///{_HOME}/airflow.db",
+    AIRFLOW__LOGGING__BASE_LOG_FOLDER=f"{_HOME}/logs",
+)
+for _name in [n for n in os.environ if n.startswith("AIRFLOW_CONN_")]:
+    del os.environ[_name]
+
+SECRET = "hunter2-not-for-logs"
+
+PIPELINE = """\
+pipeline: {name}
+source: {{kafka: {{connection: kafka_default, topics: [{name}], max_records_per_batch: 1000}}}}
+decode: {{text: {{}}}}
+sink: {{delta: {{path: {name}}}}}
+quality: {{on_failed: {on_failed}}}
+lag: {{max_records: 10}}
+"""
+
+
+@pytest.fixture(scope="session")
+def airflow_db() -> None:
+    """Airflow's tables, made once."""
+    subprocess.run([sys.executable, "-m", "airflow", "db", "migrate"], check=True, capture_output=True, timeout=300)
+
+
+@pytest.fixture(autouse=True)
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A ``SLUICE_HOME`` of the test's own, the two connections, and no need for the jars."""
+    home = tmp_path / "home"
+    monkeypatch.setenv("SLUICE_HOME", str(home))
+    monkeypatch.delenv("SLUICE_LEDGER_URL", raising=False)
+    monkeypatch.setenv("AIRFLOW_CONN_SPARK_DEFAULT", json.dumps({"conn_type": "spark", "host": "local[1]"}))
+    extra = {
+        "bootstrap.servers": "broker:9092",
+        "security.protocol": "SASL_SSL",
+        "sasl.mechanism": "PLAIN",
+        "sasl.username": "reader",
+        "sasl.password": SECRET,
+    }
+    monkeypatch.setenv("AIRFLOW_CONN_KAFKA_DEFAULT", json.dumps({"conn_type": "kafka", "extra": extra}))
+    monkeypatch.setattr("sluice.submit.jars.paths", lambda _set: [])
+    return home
+
+
+@pytest.fixture
+def pipeline_file(tmp_path: Path) -> Callable[..., Path]:
+    """Write a small pipeline file, and return its path."""
+
+    def write(name: str = "demo", *, on_failed: str = "fail", more: str = "") -> Path:
+        folder = tmp_path / "pipelines"
+        folder.mkdir(exist_ok=True)
+        path = folder / f"{name}.yaml"
+        path.write_text(PIPELINE.format(name=name, on_failed=on_failed) + more)
+        return path
+
+    return write
+
+
+@dataclass
+class FakeSpark:
+    """A ``spark-submit`` that does as it is told; see ``fakes/spark_submit.py``."""
+
+    binary: str
+    folder: Path
+
+    def plan(self, main: str, **what: Any) -> None:
+        """Say what the main will do: ``code``, ``say`` (lines), ``written``, ``verdict``, ``judgement``, ``hang``."""
+        (self.folder / f"{main}.plan").write_text(json.dumps(what))
+
+    def call(self, main: str) -> dict[str, Any] | None:
+        """Return argv and environment of the last call of a main, None when it was not called."""
+        file = self.folder / f"{main}.call"
+        return json.loads(file.read_text()) if file.exists() else None
+
+
+@pytest.fixture
+def spark(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakeSpark:
+    """The fake, in place of the real one."""
+    folder = tmp_path / "fake"
+    folder.mkdir()
+    binary = folder / "spark-submit"
+    script = Path(__file__).parent / "fakes" / "spark_submit.py"
+    binary.write_text(f'#!/bin/sh\nexec "{sys.executable}" "{script}" "$@"\n')
+    binary.chmod(0o755)
+    monkeypatch.setenv("FAKE_SPARK", str(folder))
+    return FakeSpark(str(binary), folder)
+
+
+class FakeTaskInstance:
+    """What operators ask of a task instance."""
+
+    def __init__(self, try_number: int = 1) -> None:
+        self.try_number = try_number
+        self.xcoms: dict[str, Any] = {}
+
+    def xcom_push(self, key: str, value: Any) -> None:
+        self.xcoms[key] = json.loads(json.dumps(value))
+
+
+@pytest.fixture
+def context() -> Callable[..., dict[str, Any]]:
+    """Make a context without any date, as an asset-triggered or dateless manual run has."""
+
+    def make(try_number: int = 1, **params: Any) -> dict[str, Any]:
+        return {"params": params, "run_id": "manual__1", "ti": FakeTaskInstance(try_number)}
+
+    return make

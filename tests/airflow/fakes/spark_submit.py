@@ -1,0 +1,60 @@
+"""Stands in for spark-submit and the main that it would start: writes the ledger, speaks, exits; as the plan says."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+
+def _argument(name: str) -> str:
+    return sys.argv[sys.argv.index(name) + 1]
+
+
+def main() -> int:
+    folder = Path(os.environ["FAKE_SPARK"])
+    main_file = next(Path(a).name for a in sys.argv if a.endswith(("bounded_run.py", "validate_sink.py")))
+    (folder / f"{main_file}.call").write_text(json.dumps({"argv": sys.argv[1:], "env": dict(os.environ)}))
+    plan_file = folder / f"{main_file}.plan"
+    plan = json.loads(plan_file.read_text()) if plan_file.exists() else {}
+    for line in plan.get("say", []):
+        print(line, flush=True)
+    if "hang" in plan:  # with a child of its own, as a JVM has its Python driver
+        child = subprocess.Popen(["sleep", "600"])
+        (folder / "pids").write_text(f"{os.getpid()} {child.pid}")
+        with open(plan["hang"], "w"):  # tells the test that it hangs
+            pass
+        child.wait()
+    if plan.get("record", True):
+        _record(plan, main_file)
+    return int(plan.get("code", 0))
+
+
+def _record(plan: dict, main_file: str) -> None:
+    from sluice.ledger import Ledger
+    from sluice.ranges import Counts, OffsetRange, RangeAccount
+    from sluice.spec import load
+
+    pipeline, run = load(_argument("--pipeline")), _argument("--run")
+    ledger = Ledger.open()
+    judged = plan.get("verdict") and "--no-validate" not in sys.argv
+    if main_file == "validate_sink.py":
+        if judged:
+            ledger.judged(None, pipeline.name, run, verdict=plan["verdict"], judgement=plan.get("judgement", {}))
+        return
+    with ledger.acquire(pipeline.name, run) as lease:
+        ledger.run_planned(lease, kind="live", recovery="replay", epoch=1, ranges=[], topic_ids={})
+        start = 0
+        for batch, written in enumerate(plan.get("written", [])):
+            part = OffsetRange(pipeline.kafka.topics[0], 0, start, start + written)
+            ledger.batch_committed(lease, epoch=1, batch=batch, accounts=[RangeAccount(part, Counts(written=written))])
+            start += written
+        if judged:
+            ledger.judged(lease, pipeline.name, run, verdict=plan["verdict"], judgement=plan.get("judgement", {}))
+        ledger.run_closed(lease, state="failed" if plan.get("code") else "done", seconds=1.5)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,250 @@
+"""The DAGs that files make, and whole runs of one, with and without a logical date."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from airflow.dag_processing.dagbag import DagBag
+from airflow.sdk import DAG, timezone
+from tests.airflow.conftest import PROJECT, SECRET, FakeSpark
+
+from sluice.errors import ConfigError, SourceUnreachableError
+from sluice.lag import Backlog, PartitionLag
+from sluice.ledger import Ledger
+from sluice.recovery import Recovery
+from sluice_airflow import params
+from sluice_airflow.factory import build_all, build_dag, refuse_bad_files
+from sluice_airflow.sensors import kafka_lag as sensor_module
+from sluice_airflow.triggers import kafka_lag as trigger_module
+
+pytestmark = [pytest.mark.airflow, pytest.mark.usefixtures("airflow_db")]
+
+DAGS = PROJECT / "dags"
+
+
+# --- files ---------------------------------------------------------------------------------------------------------
+
+
+def test_every_dag_of_the_project_is_sound() -> None:
+    bag = DagBag(DAGS)
+    assert bag.import_errors == {}
+    assert "flights" in bag.dags
+    for dag in bag.dags.values():
+        assert dag.task_ids == ["wait_for_lag", "ingest", "validate", "account"]
+        assert dag.max_active_runs == 1
+        assert not dag.catchup
+
+
+@pytest.fixture
+def dags_of(tmp_path: Path) -> Callable[[Path], DagBag]:
+    """Parse the project's own DAG files against another folder of pipelines."""
+
+    def parse(pipelines: Path) -> DagBag:
+        folder = tmp_path / "dags"
+        folder.mkdir()
+        for file in DAGS.glob("*.py"):
+            text = file.read_text()
+            for call in ("build_all(", "refuse_bad_files("):
+                text = text.replace(f"{call})", f"{call}__import__('pathlib').Path({str(pipelines)!r}))")
+            (folder / file.name).write_text(text)
+        return DagBag(folder)
+
+    return parse
+
+
+@pytest.mark.parametrize(
+    ("more", "says"),
+    [
+        ("recovry: replay\n", "did you mean 'recovery'?"),
+        ('schedule: {cron: "61 * * * *"}\n', "61"),
+        ("{", "not YAML"),
+    ],
+)
+def test_one_bad_file_is_one_import_error_and_takes_no_other_down(
+    pipeline_file: Callable[..., Path], dags_of: Any, more: str, says: str
+) -> None:
+    pipeline_file("good")
+    folder = pipeline_file("bad", more=more).parent
+    bag = dags_of(folder)
+    assert set(bag.dags) == {"good"}
+    ((where, what),) = bag.import_errors.items()
+    # An import error stops the scheduling of every DAG of its file: it must not be the file of the good ones.
+    assert where.endswith("pipeline_errors.py")
+    assert "bad.yaml" in what
+    assert says in what
+
+
+def test_two_files_of_one_name(pipeline_file: Callable[..., Path]) -> None:
+    first = pipeline_file("first")
+    (first.parent / "second.yaml").write_text(first.read_text())
+    assert set(build_all(first.parent)) == {"first"}
+    with pytest.raises(ConfigError, match=r"is the name of first\.yaml already"):
+        refuse_bad_files(first.parent)
+
+
+def test_all_bad_files_are_named(pipeline_file: Callable[..., Path]) -> None:
+    pipeline_file("one", more="x: 1\n")
+    two = pipeline_file("two")
+    two.write_bytes(b"\xff\xfe\x00")
+    with pytest.raises(ConfigError, match=r"(?s)one\.yaml.*two\.yaml"):
+        refuse_bad_files(two.parent)
+    assert build_all(two.parent) == {}
+
+
+def test_a_task_builds_only_its_own_dag(pipeline_file: Callable[..., Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    pipeline_file("one")
+    folder = pipeline_file("two").parent
+    monkeypatch.setenv("_AIRFLOW_PARSING_CONTEXT_DAG_ID", "two")
+    assert set(build_all(folder)) == {"two"}
+
+
+def test_parsing_imports_nothing_heavy() -> None:
+    program = (
+        "import sys, sluice_airflow.factory as f; f.build_all();"
+        "heavy = {'pyspark', 'great_expectations', 'kafka', 'pandas', 'delta', 'pyarrow', 'sluice_spark'};"
+        "bad = heavy & set(sys.modules);"
+        "sys.exit(repr(bad) if bad else 0)"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr[-500:]
+
+
+# --- the form ------------------------------------------------------------------------------------------------------
+
+
+def test_the_form_has_types_and_the_files_values(pipeline_file: Callable[..., Path]) -> None:
+    dag = build_dag(pipeline_file())
+    assert dag.params.dump() == {"recovery": "replay", "max_records_per_batch": 1000, "validate": True}
+    recovery = dag.params.get_param("recovery").schema
+    assert recovery["enum"] == [r.value for r in Recovery.available()]
+    assert set(recovery["values_display"]) == set(recovery["enum"])
+    for name, bad in (("recovery", "hope"), ("max_records_per_batch", 0), ("validate", "yes")):
+        with pytest.raises(ValueError, match=r"Invalid input|is not|less than"):
+            build_dag(pipeline_file()).params.get_param(name).resolve(bad)
+
+
+def test_every_strategy_is_explained() -> None:
+    assert set(params.MEANING) == set(Recovery)
+
+
+def test_the_page_and_the_schedule(pipeline_file: Callable[..., Path]) -> None:
+    hourly = build_dag(pipeline_file(more='schedule: {cron: "5 * * * *", timezone: Europe/Berlin}\n'))
+    assert hourly.timetable.expression == "5 * * * *"
+    assert "Europe/Berlin" in hourly.doc_md
+    assert "sluice audit demo" in hourly.doc_md
+    by_hand = build_dag(pipeline_file())
+    assert "by hand" in by_hand.doc_md
+    assert build_dag(pipeline_file(more="schedule: on_lag\n")).doc_md.count("on_lag") == 1
+
+
+# --- whole runs ----------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def dag(spark: FakeSpark, monkeypatch: pytest.MonkeyPatch) -> DAG:
+    """The project's own DAG, with the fake spark-submit and a broker that has a little."""
+    state = Backlog("flights", (PartitionLag("flights", 0, 0, 0, 12),))
+    monkeypatch.setattr(sensor_module, "look", lambda *_, **__: (state, 0))
+    dag = build_dag("flights")
+    for task in ("ingest", "validate"):
+        dag.get_task(task)._spark_binary = spark.binary
+    return dag
+
+
+def states(run: Any) -> dict[str, str]:
+    return {ti.task_id: str(ti.state) for ti in run.get_task_instances()}
+
+
+def events() -> list[dict[str, Any]]:
+    from airflow.models.asset import AssetEvent
+    from airflow.utils.session import create_session
+    from sqlalchemy import select
+
+    with create_session() as session:
+        found = session.scalars(select(AssetEvent).order_by(AssetEvent.id)).all()
+        return [{"uri": e.asset.uri, "extra": e.extra} for e in found]
+
+
+@pytest.mark.parametrize("dated", [True, False])
+def test_a_run_with_and_without_a_logical_date(dag: DAG, spark: FakeSpark, dated: bool, capfd: Any) -> None:
+    before = len(events())
+    spark.plan("bounded_run.py", written=[12], verdict="passed")
+    when = timezone.datetime(2026, 11, 2, 5) if dated else None
+    run = dag.test(logical_date=when, run_after=timezone.utcnow())
+    assert states(run) == dict.fromkeys(["wait_for_lag", "ingest", "validate", "account"], "success")
+    argv = spark.call("bounded_run.py")["argv"]
+    assert argv[argv.index("--run") + 1] == run.run_id
+    assert run.logical_date == when
+    (event,) = events()[before:]
+    assert event["uri"] == "x-sluice://flights"
+    assert event["extra"]["ranges"] == [["flights", 0, 0, 12]]
+    assert (event["extra"]["written"], event["extra"]["verdict"]) == (12, "passed")
+    captured = capfd.readouterr()
+    assert SECRET not in captured.out + captured.err + json.dumps(event)
+
+
+def test_an_empty_run_succeeds_and_emits_nothing(dag: DAG, spark: FakeSpark) -> None:
+    before = len(events())
+    spark.plan("bounded_run.py", verdict="empty")
+    run = dag.test(logical_date=None)
+    assert set(states(run).values()) == {"success"}
+    assert len(events()) == before
+
+
+def test_a_failed_verdict_fails_validate_only_and_emits_nothing(dag: DAG, spark: FakeSpark) -> None:
+    before = len(events())
+    spark.plan("bounded_run.py", written=[12], verdict="failed", judgement={"results": []})
+    run = dag.test(logical_date=None)
+    assert states(run) == {
+        "wait_for_lag": "success", "ingest": "success", "validate": "failed", "account": "upstream_failed",
+    }  # fmt: skip
+    assert len(events()) == before
+
+
+def test_validate_false_skips_the_verdict_and_still_accounts(dag: DAG, spark: FakeSpark) -> None:
+    before = len(events())
+    spark.plan("bounded_run.py", written=[12], verdict="passed")
+    run = dag.test(logical_date=None, run_conf={"validate": False, "max_records_per_batch": 9})
+    assert states(run) == {
+        "wait_for_lag": "success", "ingest": "success", "validate": "skipped", "account": "success",
+    }  # fmt: skip
+    argv = spark.call("bounded_run.py")["argv"]
+    assert "--no-validate" in argv
+    assert argv[argv.index("--max-records-per-batch") + 1] == "9"
+    assert len(events()) == before + 1
+
+
+def test_what_cannot_help_is_not_tried_again(dag: DAG, spark: FakeSpark) -> None:
+    spark.plan("bounded_run.py", code=21, say=["sluice: error: offsets are gone"])
+    run = dag.test(logical_date=None)
+    (ingest,) = (ti for ti in run.get_task_instances() if ti.task_id == "ingest")
+    assert (str(ingest.state), ingest.try_number, ingest.max_tries) == ("failed", 1, 3)
+    assert Ledger.open().run("flights", run.run_id).attempts == 1
+
+
+def test_idle_and_skip_skips_everything(spark: FakeSpark, monkeypatch: pytest.MonkeyPatch, dag: DAG) -> None:
+    nothing = Backlog("flights", (PartitionLag("flights", 0, 12, 0, 12),))
+    monkeypatch.setattr(sensor_module, "look", lambda *_, **__: (nothing, 0))
+    dag.get_task("wait_for_lag").on_idle = "skip"
+    run = dag.test(logical_date=None)
+    assert set(states(run).values()) == {"skipped"}
+    assert spark.call("bounded_run.py") is None
+
+
+def test_a_broker_that_comes_back_lets_the_run_through(
+    dag: DAG, spark: FakeSpark, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def down(*_: Any, **__: Any) -> Any:
+        raise SourceUnreachableError("no broker answers")
+
+    back = Backlog("flights", (PartitionLag("flights", 0, 0, 0, 12),))
+    monkeypatch.setattr(sensor_module, "look", down)
+    monkeypatch.setattr(trigger_module, "look", lambda *_, **__: (back, 0))
+    spark.plan("bounded_run.py", written=[12], verdict="passed")
+    assert set(states(dag.test(logical_date=None)).values()) == {"success"}
