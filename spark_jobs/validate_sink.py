@@ -10,6 +10,7 @@ from sluice.ledger import Ledger
 from sluice.spec import load
 from sluice_spark.log import set_up
 from sluice_spark.quality.judge import Judge
+from sluice_spark.run import sinks
 from sluice_spark.session import run_main, session
 
 
@@ -31,7 +32,8 @@ def main() -> None:
         return
     judge = Judge(pipeline, home, args.run)
     judge.warm_up()
-    judgement = judge.judge(session(), home.resolve(pipeline.sink.delta.path), [args.run])
+    sink, _ = sinks(pipeline, home, ledger.epoch(pipeline.name))
+    judgement = judge.judge(session(), sink, [args.run])
     ledger.judged(None, pipeline.name, args.run, verdict=judgement.verdict, judgement=judgement.as_dict())
     if judgement.verdict in ("failed", "error"):
         raise QualityError(

@@ -17,7 +17,7 @@ from sluice.local import jars
 from sluice.recovery import Recovery
 from sluice.spec import Pipeline
 
-__all__ = ["SparkSubmit", "bounded_run", "spark_master", "validate_sink"]
+__all__ = ["SparkSubmit", "archive_file", "bounded_run", "spark_master", "validate_sink"]
 
 _MASTER = re.compile(r"^(local(\[[^\]]+\])?|spark://[^/]+:\d+|yarn|k8s://.+)$")
 
@@ -70,7 +70,9 @@ class SparkSubmit:
             argv += ["--conf", f"{key}={value}"]
         if self.java_options:
             argv += ["--driver-java-options", self.java_options]
-        return [*argv, "--jars", ",".join(map(str, self.jars)), str(self.application), *self.arguments]
+        if self.jars:
+            argv += ["--jars", ",".join(map(str, self.jars))]
+        return [*argv, str(self.application), *self.arguments]
 
 
 def spark_master(connection: Connection) -> tuple[str, str]:
@@ -141,12 +143,15 @@ def _submit(
 ) -> SparkSubmit:
     home = Home.from_env()
     master, mode = spark_master(spark)
+    found = jars.paths("spark")
+    # on the driver's own class path the jars are in reach of the class-data archive; executors elsewhere need --jars
+    local = master.startswith("local")
     env = {
         "SLUICE_HOME": home.root,
         "SPARK_HOME": os.environ.get("SPARK_HOME") or _spark_home(),
         "PYSPARK_PYTHON": sys.executable,
         "PYSPARK_DRIVER_PYTHON": sys.executable,
-        "SPARK_LOCAL_IP": os.environ.get("SPARK_LOCAL_IP", "127.0.0.1") if master.startswith("local") else "",
+        "SPARK_LOCAL_IP": os.environ.get("SPARK_LOCAL_IP", "127.0.0.1") if local else "",
     }
     for name in ("SLUICE_LEDGER_URL", "SLUICE_KILL_AT"):
         if name in os.environ:
@@ -158,12 +163,17 @@ def _submit(
         arguments=arguments,
         master=master,
         deploy_mode=mode,
-        conf=dict(_CONF),
-        jars=jars.paths("spark"),
+        conf=_CONF | ({"spark.driver.extraClassPath": ":".join(map(str, found))} if local else {}),
+        jars=[] if local else found,
         java_options=" ".join(_java_options(home, master)),
         name=f"sluice-{pipeline.name}",
         env={k: v for k, v in env.items() if v},
     )
+
+
+def archive_file(home: Home) -> Path:
+    """Return where the class-data archive of a home's runs is kept; see :mod:`sluice.local.archive`."""
+    return Path(home.root) / "jvm" / "spark.jsa"
 
 
 def _spark_home() -> str:
@@ -185,7 +195,7 @@ def _java_options(home: Home, master: str) -> list[str]:
         "-Xlog:all=error:stderr",
         f"-Dlog4j2.configurationFile=file:{log4j}",
     ]
-    archive = Path(home.root) / "jvm" / "spark.jsa"
+    archive = archive_file(home)
     if master.startswith("local") and archive.is_file():
         options.append(f"-XX:SharedArchiveFile={archive}")
     return options

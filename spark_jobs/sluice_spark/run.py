@@ -231,7 +231,7 @@ class BoundedRun:
             return "empty"
         if self.judge is None:
             return None
-        judgement = self.judge.judge(self.open_session(), sink.path, runs)
+        judgement = self.judge.judge(self.open_session(), sink, runs)
         for run in runs:
             self.ledger.judged(lease, name, run, verdict=judgement.verdict, judgement=judgement.as_dict())
         point("judged")

@@ -12,13 +12,13 @@ from decimal import Decimal
 from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as F
 
 from sluice.errors import ConfigError
 from sluice.home import Home
 from sluice.spec import Pipeline
 from sluice_spark.log import logger
 from sluice_spark.quality.judgement import ExpectationResult, Judgement
+from sluice_spark.sinks.delta import DeltaSink
 
 __all__ = ["Judge"]
 
@@ -50,7 +50,7 @@ class Judge:
             self._import = threading.Thread(target=_import, name="sluice-import", daemon=True)
             self._import.start()
 
-    def judge(self, spark: SparkSession, table: str, runs: Sequence[str]) -> Judgement:
+    def judge(self, spark: SparkSession, sink: DeltaSink, runs: Sequence[str]) -> Judgement:
         """Judge the rows of ``runs``.
 
         Returns
@@ -64,9 +64,8 @@ class Judge:
         waited = time.monotonic() - began
         suite = self._suite or {"name": "none", "expectations": []}
         try:
-            whole = spark.read.format("delta").load(table)
-            rows = whole.where(F.col("_run").isin(list(runs)))
-            judgement = self._validate(suite, rows, whole, runs)
+            rows, count = sink.rows_of(spark, runs)
+            judgement = self._validate(suite, {"slice": rows, "table": sink.rows(spark)}, count, runs)
         except Exception as error:
             logger.exception("judging failed")
             return Judgement(suite["name"], 0, error=f"{type(error).__name__}: {error}"[:2000], runs=tuple(runs))
@@ -77,7 +76,9 @@ class Judge:
         )  # fmt: skip
         return judgement
 
-    def _validate(self, suite: dict[str, Any], rows: DataFrame, whole: DataFrame, runs: Sequence[str]) -> Judgement:
+    def _validate(
+        self, suite: dict[str, Any], scopes: dict[str, DataFrame], rows: int, runs: Sequence[str]
+    ) -> Judgement:
         import great_expectations as gx
         from great_expectations import ExpectationSuite, ValidationDefinition
         from great_expectations.checkpoint import Checkpoint, UpdateDataDocsAction
@@ -87,12 +88,11 @@ class Judge:
         os.makedirs(folder, exist_ok=True)
         context = gx.get_context(mode="file", project_root_dir=folder)
         context.variables.progress_bars = {"globally": False}
-        scopes = {"slice": rows, "table": whole}
-        split: dict[str, list[dict[str, Any]]] = {"slice": [], "table": []}
+        right_count = {"type": "expect_table_row_count_to_equal", "kwargs": {"value": rows}, "severity": "critical"}
+        split: dict[str, list[dict[str, Any]]] = {"slice": [right_count], "table": []}
         for item in suite["expectations"]:
             split[_scope(item)].append(item)
         results: list[ExpectationResult] = []
-        count = rows.count()
         for scope, frame in scopes.items():
             if not split[scope]:
                 continue
@@ -117,7 +117,7 @@ class Judge:
             for validation in outcome.run_results.values():
                 results += [_result(r, scope) for r in validation.results]
         index = f"{folder}/gx/uncommitted/data_docs/local_site/index.html"
-        return Judgement(suite["name"], count, tuple(results), data_docs=index, runs=tuple(runs))
+        return Judgement(suite["name"], rows, tuple(results), data_docs=index, runs=tuple(runs))
 
 
 def _import() -> None:

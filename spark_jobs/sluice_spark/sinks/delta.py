@@ -13,13 +13,15 @@ import json
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
-from urllib.parse import quote
+from urllib.parse import quote, unquote
 
 import fsspec
+import pyarrow as pa
 from deltalake import CommitProperties, DeltaTable, Schema, Transaction
 from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
 from deltalake.transaction import AddAction
-from pyspark.sql import DataFrame
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
 from pyspark.sql.types import StructField, StructType
 
 from sluice.errors import ConfigError, LeaseHeldError, SinkError
@@ -112,6 +114,52 @@ class DeltaSink:
             )
         if differences:
             raise self._misfit("; ".join(differences[:8]))
+
+    def rows_of(self, spark: SparkSession, runs: Sequence[str]) -> tuple[DataFrame, int]:
+        """Return the rows that these runs wrote, and how many the log says there are.
+
+        Only files whose statistics allow for one of the runs are read.
+        """
+        table = self._there()
+        actions = pa.table(table.get_add_actions(flatten=True))
+        low, high = (actions.column(c) if c in actions.column_names else None for c in ("min._run", "max._run"))
+        if low is None or high is None:
+            chosen = actions
+        else:
+            keep = [
+                a is None or b is None or any(a <= run <= b for run in runs)
+                for a, b in zip(low.to_pylist(), high.to_pylist(), strict=True)
+            ]
+            chosen = actions.filter(pa.array(keep))
+        frame = self._read(spark, table, chosen).where(F.col("_run").isin(list(runs)))
+        return frame, sum(chosen.column("num_records").to_pylist())
+
+    def rows(self, spark: SparkSession) -> DataFrame:
+        """Return all rows of the table."""
+        table = self._there()
+        return self._read(spark, table, pa.table(table.get_add_actions(flatten=True)))
+
+    def _there(self) -> DeltaTable:
+        table = self.table()
+        if table is None:
+            raise SinkError(
+                f"there is no table at {self.path}",
+                state="nothing was changed",
+                next_step="put the table back, or mend sink.delta.path in the pipeline file",
+            )
+        return table
+
+    def _read(self, spark: SparkSession, table: DeltaTable, actions: pa.Table) -> DataFrame:
+        plain = not table.metadata().partition_columns and "delta.enableDeletionVectors" not in (
+            table.metadata().configuration
+        )
+        if not plain:
+            return spark.read.format("delta").load(self.path)
+        # Spark's Delta reader rebuilds the table's state in a job of its own, seconds for even a small table; the log
+        # was read here already.
+        schema = StructType.fromJson(json.loads(table.schema().to_json()))
+        files = [p if "://" in p else f"{self.path}/{unquote(p)}" for p in actions.column("path").to_pylist()]
+        return spark.read.schema(schema).parquet(*files) if files else spark.createDataFrame([], schema)
 
     # --- writing -----------------------------------------------------------------------------------------------
 
