@@ -248,3 +248,13 @@ def test_a_broker_that_comes_back_lets_the_run_through(
     monkeypatch.setattr(trigger_module, "look", lambda *_, **__: (back, 0))
     spark.plan("bounded_run.py", written=[12], verdict="passed")
     assert set(states(dag.test(logical_date=None)).values()) == {"success"}
+
+
+def test_airflows_plugin_loader_hides_no_package() -> None:
+    # It imports each module below plugins/ under its bare file name: hooks/kafka.py as `kafka`, unless told not to.
+    program = (
+        "from airflow import plugins_manager; plugins, errors = plugins_manager._get_plugins();"
+        "from kafka import errors as _, KafkaConsumer; assert not errors, errors"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr[-500:]
