@@ -1,1 +1,1 @@
-pytest_plugins = ["tests.fixtures.kafka"]
+pytest_plugins = ["tests.fixtures.kafka", "tests.fixtures.runs"]

@@ -1,0 +1,148 @@
+"""What can happen to the broker, the topic, the checkpoint and the table while nobody looks."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+from tests.fixtures.runs import Sandbox, good
+
+from sluice.checkpoint import Checkpoint
+from sluice.home import Home
+
+pytestmark = [pytest.mark.chaos, pytest.mark.spark, pytest.mark.kafka]
+
+
+def checkpoint(sandbox: Sandbox) -> Checkpoint:
+    return Checkpoint(Home(str(sandbox.home)).checkpoint(sandbox.name, 1))
+
+
+def state(sandbox: Sandbox) -> tuple[object, ...]:
+    """Everything that a refused run must leave as it was."""
+    table, point = sandbox.table(), checkpoint(sandbox)
+    return table.version() if table else None, point.positions(), point.planned(), point.committed()
+
+
+def test_a_broker_that_is_down_costs_nothing_but_time(sandbox: Sandbox) -> None:
+    sandbox.feed(6)
+    sandbox.broker.kill()
+    refused = sandbox.run("r", expect=20)
+    assert sandbox.broker.bootstrap in refused.message
+    assert sandbox.ledger.run(sandbox.name, "r").error["exit_code"] == 20
+    sandbox.broker.start()
+    sandbox.run("r")
+    sandbox.assert_exact()
+    assert sandbox.account("r") == dict(planned=6, written=6, filtered=0, quarantined=0, absent=0, lost=0)
+
+
+def test_offsets_that_are_gone_and_a_topic_made_anew_are_refused_by_name(sandbox: Sandbox) -> None:
+    sandbox.feed(6)
+    sandbox.run("first")
+    before = state(sandbox)
+    sandbox.feed(10)
+    sandbox.topics.delete_records(sandbox.topic, {1: 7})
+    gone = sandbox.run("second", expect=21)
+    assert "4 planned offsets are gone" in gone.message
+    assert f"{sandbox.topic}-1 [3, 7)" in gone.message
+    assert f"{sandbox.topic}-0" not in gone.message
+    assert "ignore_range" in gone.message
+    assert state(sandbox) == before
+
+    sandbox.topics.recreate(sandbox.topic, 2)
+    sandbox.topics.produce(sandbox.topic, [(p, None, good(n)) for n in range(20) for p in (0, 1)])
+    anew = sandbox.run("third", expect=22)
+    assert "deleted and made again" in anew.message
+    assert state(sandbox) == before
+    runs = {r.run: (r.state, (r.error or {}).get("exit_code")) for r in sandbox.ledger.runs(sandbox.name)}
+    assert runs == {"first": ("done", None), "second": ("failed", 21), "third": ("failed", 22)}
+
+
+def test_records_deleted_while_they_are_being_read_are_told_from_gaps(sandbox: Sandbox) -> None:
+    sandbox.configure(transform={"python": "gate:passing"})
+    sandbox.feed(6)
+    driver = sandbox.start("r", gate_at="batch-started")
+    driver.await_gate()
+    sandbox.topics.delete_records(sandbox.topic, {0: 2})
+    driver.open_gate()
+    end = driver.wait()
+    assert end.code == 21, end.stderr[-4000:]
+    assert f"{sandbox.topic}-0 [0, 2)" in end.message
+    assert not sandbox.sink()
+
+
+def test_a_partition_added_between_a_killed_run_and_its_next_attempt_is_read_from_its_beginning(
+    sandbox: Sandbox,
+) -> None:
+    sandbox.feed(12)
+    sandbox.run("r", kill_at="rows-staged:2")
+    sandbox.topics.add_partitions(sandbox.topic, 3)
+    sandbox.produce([(2, None, good(n)) for n in range(100, 104)])
+    sandbox.run("r")
+    sandbox.assert_exact()
+    assert sandbox.account("r")["written"] == 16
+    assert {p for _, p, _ in sandbox.sink()} == {0, 1, 2}
+
+
+def test_a_topic_that_is_not_there_is_a_mistake_of_the_pipeline_file(sandbox: Sandbox) -> None:
+    sandbox.configure(kafka={"topics": ["not-there"]})
+    assert "no topic 'not-there'" in sandbox.run("r", expect=10).message
+
+
+def test_an_empty_topic_is_an_empty_run(sandbox: Sandbox) -> None:
+    for run in ("first", "second"):
+        sandbox.run(run)
+        row = sandbox.ledger.run(sandbox.name, run)
+        assert (row.state, row.verdict) == ("done", "empty")
+        assert sandbox.account(run)["planned"] == 0
+    sandbox.feed(2)
+    sandbox.run("third")
+    sandbox.assert_exact()
+
+
+@pytest.mark.parametrize("isolation", ["read_committed", "read_uncommitted"])
+def test_transactions_leave_gaps_that_are_counted_absent(sandbox: Sandbox, isolation: str) -> None:
+    sandbox.configure(kafka={"isolation_level": isolation, "max_records_per_batch": 100})
+    sandbox.feed(2)
+    sandbox.topics.produce_transaction(sandbox.topic, [(0, None, good(n)) for n in (1, 2, 3)], commit=False)
+    sandbox.topics.produce_transaction(sandbox.topic, [(1, None, good(n)) for n in (4, 5)], commit=True)
+    sandbox.topics.produce_transaction(sandbox.topic, [(1, None, good(6))], commit=False)
+    readable = 4 if isolation == "read_committed" else 8
+    sandbox.run("r")
+    # 0: record, three of an aborted transaction, marker; 1: record, two, marker, one aborted, marker
+    sandbox.assert_exact(isolation)
+    account = sandbox.account("r")
+    assert account == dict(planned=11, written=readable, filtered=0, quarantined=0, absent=11 - readable, lost=0)
+
+
+def test_a_broker_that_dies_and_comes_back_in_the_middle_of_a_batch_is_waited_for(sandbox: Sandbox) -> None:
+    sandbox.configure(transform={"python": "gate:passing"})
+    sandbox.feed(12, bad_every=4)
+    driver = sandbox.start("r", gate_at="batch-started:2")
+    driver.await_gate()
+    sandbox.broker.kill()
+    sandbox.broker.start()
+    driver.open_gate()
+    end = driver.wait()
+    assert end.code == 0, end.stderr[-4000:]
+    sandbox.assert_exact()
+
+
+def test_a_checkpoint_or_a_table_taken_away_is_refused_and_put_back_goes_on(sandbox: Sandbox) -> None:
+    sandbox.feed(6)
+    sandbox.run("first")
+    sandbox.feed(4)
+    lost = sandbox.home / "checkpoints"
+    lost.rename(sandbox.home / "aside")
+    assert "it was removed or taken back" in sandbox.run("second", expect=41).message
+    assert sum(sandbox.sink().values()) == 6
+    (sandbox.home / "aside").rename(lost)
+
+    table = sandbox.home / "table"
+    table.rename(sandbox.home / "aside")
+    assert "holds only up to -1" in sandbox.run("second", expect=41).message
+    assert not table.exists()
+    (sandbox.home / "aside").rename(table)
+
+    sandbox.run("second")
+    sandbox.assert_exact()
+    assert Counter(sandbox.rows().column("_run").to_pylist()) == Counter(first=6, second=4)
