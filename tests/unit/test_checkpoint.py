@@ -1,0 +1,92 @@
+"""Checkpoints, made by hand in Spark's layout."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from sluice.checkpoint import Checkpoint
+from sluice.errors import CheckpointError
+from sluice.ranges import OffsetRange
+
+META = '{"batchWatermarkMs":0,"batchTimestampMs":1,"conf":{}}'
+
+
+def write(root: Path, *, planned: dict[int, object], committed: list[int], initial: object = None) -> Checkpoint:
+    for folder in ("offsets", "commits", "sources/0"):
+        (root / folder).mkdir(parents=True)
+    for batch, positions in planned.items():
+        (root / f"offsets/{batch}").write_text(f"v1\n{META}\n{json.dumps(positions)}")
+        (root / f"offsets/.{batch}.crc").write_bytes(b"crc")
+    for batch in committed:
+        (root / f"commits/{batch}").write_text('v1\n{"nextBatchWatermarkMs":0}')
+    if initial is not None:
+        (root / "sources/0/0").write_bytes(b"\0v1\n" + json.dumps(initial).encode())
+    return Checkpoint(str(root))
+
+
+def test_a_checkpoint_that_is_not_there_yet_knows_nothing(tmp_path: Path) -> None:
+    checkpoint = Checkpoint(str(tmp_path / "none"))
+    assert (checkpoint.planned(), checkpoint.committed(), checkpoint.open_batch()) == ([], [], None)
+    assert checkpoint.initial() is None
+    assert checkpoint.positions() is None
+
+
+def test_positions_are_those_of_the_last_committed_batch(tmp_path: Path) -> None:
+    checkpoint = write(
+        tmp_path,
+        planned={0: {"t": {"0": 5, "1": 2}}, 1: {"t": {"0": 9, "1": 2}}},
+        committed=[0],
+        initial={"t": {"0": 1, "1": 0}},
+    )
+    assert checkpoint.positions() == {"t": {0: 5, 1: 2}}
+    assert checkpoint.open_batch() == 1
+    assert checkpoint.ranges_of(0) == [OffsetRange("t", 0, 1, 5), OffsetRange("t", 1, 0, 2)]
+    assert checkpoint.ranges_of(1) == [OffsetRange("t", 0, 5, 9)]
+
+
+def test_before_the_first_commit_the_position_is_where_the_first_batch_starts(tmp_path: Path) -> None:
+    checkpoint = write(tmp_path, planned={0: {"t": {"0": 8}}}, committed=[], initial={"t": {"0": 3}})
+    assert checkpoint.positions() == {"t": {0: 3}}
+    assert checkpoint.open_batch() == 0
+    assert checkpoint.ranges_of(0) == [OffsetRange("t", 0, 3, 8)]
+
+
+def test_nothing_is_open_when_all_is_committed_and_numbers_are_no_strings(tmp_path: Path) -> None:
+    checkpoint = write(
+        tmp_path, planned={n: {"t": {"0": n}} for n in range(8, 12)}, committed=[8, 9, 10, 11], initial={}
+    )
+    assert checkpoint.open_batch() is None
+    assert checkpoint.planned() == [8, 9, 10, 11]
+    assert checkpoint.positions() == {"t": {0: 11}}
+
+
+def test_a_partition_that_the_batch_before_does_not_know_begins_at_zero(tmp_path: Path) -> None:
+    checkpoint = write(
+        tmp_path, planned={0: {"t": {"0": 4}}, 1: {"t": {"0": 4, "1": 3}, "u": {"0": 1}}}, committed=[0], initial={}
+    )
+    assert checkpoint.ranges_of(1) == [OffsetRange("t", 1, 0, 3), OffsetRange("u", 0, 0, 1)]
+
+
+def test_what_was_read_before_does_not_hide_what_is_there_now(tmp_path: Path) -> None:
+    checkpoint = write(tmp_path, planned={0: {"t": {"0": 4}}}, committed=[], initial={})
+    assert checkpoint.committed() == []
+    (tmp_path / "commits/0").write_text("v1\n{}")
+    assert checkpoint.committed() == [0]
+
+
+@pytest.mark.parametrize("damage", ["", "v1", f"v1\n{META}", f"v1\n{META}\n-", f'v1\n{META}\n{{"t": 5}}', "\0\0\0"])
+def test_a_damaged_offsets_file_is_named_with_the_way_out(tmp_path: Path, damage: str) -> None:
+    checkpoint = write(tmp_path, planned={0: {}}, committed=[0], initial={})
+    (tmp_path / "offsets/0").write_text(damage)
+    with pytest.raises(CheckpointError, match="offsets/0 cannot be read") as caught:
+        checkpoint.positions()
+    assert "restore" in caught.value.next_step
+
+
+def test_a_committed_batch_without_its_plan_is_damage_and_no_beginning(tmp_path: Path) -> None:
+    checkpoint = write(tmp_path, planned={}, committed=[3], initial={"t": {"0": 0}})
+    with pytest.raises(CheckpointError):
+        checkpoint.positions()

@@ -1,0 +1,256 @@
+"""The account of runs, in SQLite and in PostgreSQL."""
+
+from __future__ import annotations
+
+import socket
+import threading
+import traceback
+from pathlib import Path
+from typing import Any
+
+import pytest
+import sqlalchemy as sa
+from alembic.autogenerate import compare_metadata
+from alembic.migration import MigrationContext
+
+from sluice.audit import audit
+from sluice.errors import ConfigError
+from sluice.ledger import Lease, Ledger, schema
+from sluice.ledger.store import LedgerError, open_engine
+from sluice.ranges import Counts, OffsetRange, RangeAccount
+
+PASSWORD = "hunter2"
+
+
+def split(start: int, end: int, partition: int = 0, **parts: int) -> RangeAccount:
+    counts = Counts(**(parts or {"written": end - start}))
+    return RangeAccount(OffsetRange("t", partition, start, end), counts)
+
+
+def plan(ledger: Ledger, lease: Lease, *ranges: OffsetRange, ids: dict[str, str] | None = None) -> None:
+    ledger.run_planned(lease, kind="live", recovery="replay", epoch=1, ranges=ranges, topic_ids=ids or {"t": "id-1"})
+
+
+def commit(ledger: Ledger, lease: Lease, batch: int, *accounts: RangeAccount, run: str | None = None) -> None:
+    ledger.batch_started(lease, epoch=1, batch=batch, ranges=[a.range for a in accounts])
+    ledger.batch_committed(lease, epoch=1, batch=batch, accounts=accounts, run=run)
+
+
+def derived(url: str) -> dict[str, list[dict[str, Any]]]:
+    engine = open_engine(url)
+    with engine.connect() as connection:
+        return {
+            table.name: [dict(r) for r in connection.execute(sa.select(table).order_by(*table.primary_key)).mappings()]
+            for table in schema.DERIVED
+        }
+
+
+def test_events_tell_the_story_and_the_tables_follow(ledger_url: str) -> None:
+    ledger = Ledger.open(ledger_url)
+    with ledger.acquire("p", "r1") as lease:
+        plan(ledger, lease, OffsetRange("t", 0, 0, 10))
+        assert ledger.run("p", "r1").state == "open"
+        commit(ledger, lease, 0, split(0, 6, written=3, filtered=1, quarantined=1, absent=1), split(0, 2, 1))
+        commit(ledger, lease, 1, split(6, 10))
+        ledger.judged(lease, "p", "r1", verdict="passed", judgement={"rows": 7, "names": ["ä", None]})
+        ledger.run_closed(lease, state="done", seconds=1.5, verdict="passed")
+
+    assert [e["type"] for e in ledger.events("p")] == [
+        "RunPlanned", "BatchStarted", "BatchCommitted", "BatchStarted", "BatchCommitted", "Judged", "RunClosed",
+    ]  # fmt: skip
+    row = ledger.run("p", "r1")
+    assert row is not None
+    assert (row.state, row.attempts, row.seconds, row.verdict, row.epoch) == ("done", 1, 1.5, "passed", 1)
+    assert row.judgement == {"rows": 7, "names": ["ä", None]}
+    assert row.topic_ids == ledger.topic_ids("p") == {"t": "id-1"}
+    assert ledger.account("p", "r1") == {
+        "run": "r1", "recovery": "replay", "planned": 12, "written": 9, "filtered": 1, "quarantined": 1, "absent": 1,
+        "lost": 0, "verdict": "passed", "seconds": 1.5,
+    }  # fmt: skip
+    last = ledger.last_batch("p", 1)
+    assert last is not None
+    assert (last.batch, last.run, last.state) == (1, "r1", "committed")
+    assert ledger.accounts("p", batch=last) == [split(6, 10)]
+    assert audit(ledger, "p").balanced
+
+
+def test_a_run_that_begins_again_is_another_attempt_of_the_same_run(ledger_url: str) -> None:
+    ledger = Ledger.open(ledger_url)
+    with ledger.acquire("p", "r1") as lease:
+        plan(ledger, lease)
+        ledger.run_closed(lease, state="failed", error={"what": "broken"})
+    first = ledger.run("p", "r1")
+    with ledger.acquire("p", "r1") as lease:
+        plan(ledger, lease, ids={"t": "id-2"})
+    again = ledger.run("p", "r1")
+    assert (first.state, first.error, first.attempts) == ("failed", {"what": "broken"}, 1)
+    assert (again.state, again.error, again.closed_at, again.attempts) == ("open", None, None, 2)
+    assert (again.opened_at, again.sequence) == (first.opened_at, first.sequence)
+    assert ledger.topic_ids("p") == {"t": "id-2"}
+
+
+def test_recording_a_batch_twice_counts_it_once(ledger_url: str) -> None:
+    ledger = Ledger.open(ledger_url)
+    with ledger.acquire("p", "r1") as lease:
+        plan(ledger, lease)
+        commit(ledger, lease, 0, split(0, 4), split(0, 4, 1))
+        once = derived(ledger_url)["sluice_account"]
+        ledger.batch_committed(lease, epoch=1, batch=0, accounts=[split(0, 4), split(0, 4, 1)])
+        assert derived(ledger_url)["sluice_account"] == once
+        assert ledger.account("p", "r1")["planned"] == 8
+        ledger.batch_committed(lease, epoch=1, batch=1, accounts=[])
+        assert ledger.last_batch("p", 1).batch == 1
+
+
+def test_a_reconciled_batch_belongs_to_the_run_that_wrote_it(ledger_url: str) -> None:
+    ledger = Ledger.open(ledger_url)
+    with ledger.acquire("p", "a") as lease:
+        plan(ledger, lease)
+        ledger.batch_started(lease, epoch=1, batch=0, ranges=[])
+    with ledger.acquire("p", "b") as lease:
+        ledger.batch_committed(lease, epoch=1, batch=0, accounts=[split(0, 4)], run="a")
+        ledger.run_closed(lease, state="abandoned", run="a")
+        plan(ledger, lease)
+    assert ledger.account("p", "a")["written"] == 4
+    assert ledger.account("p", "b")["written"] == 0
+    assert ledger.unjudged("p") == ["a"]
+    ledger.judged(None, "p", "a", verdict="passed", judgement={})
+    assert ledger.unjudged("p") == []
+
+
+def test_the_tables_can_be_made_anew_from_the_events(ledger_url: str) -> None:
+    ledger = Ledger.open(ledger_url)
+    with ledger.acquire("p", "a") as lease:
+        plan(ledger, lease)
+        commit(ledger, lease, 0, split(0, 3, written=2, absent=1))
+        commit(ledger, lease, 0, split(0, 3, written=2, absent=1))
+        ledger.batch_started(lease, epoch=1, batch=1, ranges=[])
+    with ledger.acquire("p", "b") as lease:
+        ledger.batch_committed(lease, epoch=1, batch=1, accounts=[split(3, 9)], run="a")
+        ledger.run_closed(lease, state="abandoned", run="a")
+        plan(ledger, lease)
+        plan(ledger, lease)
+        ledger.run_closed(lease, state="failed", seconds=2.0, error={"type": "SinkError"})
+    with ledger.acquire("q", "c") as lease:
+        plan(ledger, lease, ids={})
+        ledger.judged(lease, "q", "c", verdict="empty", judgement={})
+        ledger.run_closed(lease, state="done")
+    before = derived(ledger_url)
+    assert all(before.values())
+    count = ledger.rebuild()
+    assert derived(ledger_url) == before
+    assert count == len(ledger.events("p")) + len(ledger.events("q"))
+
+    engine = open_engine(ledger_url)
+    with engine.begin() as connection:
+        for table in schema.DERIVED:
+            connection.execute(table.delete())
+    assert not any(derived(ledger_url).values())
+    ledger.rebuild()
+    assert derived(ledger_url) == before
+
+
+def test_questions_about_nothing_have_answers(ledger_url: str) -> None:
+    ledger = Ledger.open(ledger_url)
+    assert (ledger.run("p", "r"), ledger.runs("p"), ledger.events("p"), ledger.accounts("p")) == (None, [], [], [])
+    assert (ledger.epoch("p"), ledger.last_batch("p", 1), ledger.topic_ids("p")) == (1, None, {})
+    with pytest.raises(KeyError):
+        ledger.account("p", "r")
+
+
+def test_the_newest_come_first_and_events_in_their_order(ledger_url: str) -> None:
+    ledger = Ledger.open(ledger_url)
+    for run in ("a", "b", "c"):
+        with ledger.acquire("p", run) as lease:
+            plan(ledger, lease)
+    with ledger.acquire("p", "a") as lease:
+        ledger.run_closed(lease, state="done")
+    assert [r.run for r in ledger.runs("p")] == ["c", "b", "a"]
+    assert [r.run for r in ledger.runs("p", limit=2)] == ["c", "b"]
+    assert [r.run for r in ledger.runs("p", state="done")] == ["a"]
+    assert [e["run"] for e in ledger.events("p", limit=2)] == ["c", "a"]
+
+
+def test_an_audit_names_gaps_and_overlaps(ledger_url: str) -> None:
+    ledger = Ledger.open(ledger_url)
+    with ledger.acquire("p", "r") as lease:
+        plan(ledger, lease)
+        commit(ledger, lease, 0, split(0, 5), split(0, 5, 1), split(2, 5, 2))
+        commit(ledger, lease, 1, split(6, 9), split(4, 9, 1), split(5, 9, 2))
+    report = audit(ledger, "p")
+    assert not report.balanced
+    assert report.problems == [
+        "a gap between t-0 [0, 5) and t-0 [6, 9)", "an overlap between t-1 [0, 5) and t-1 [4, 9)",
+    ]  # fmt: skip
+    good = report.partitions[2]
+    assert (good["start"], good["end"], good["written"]) == (2, 9, 7)
+
+
+def test_an_audit_names_an_account_that_was_tampered_with(ledger_url: str) -> None:
+    ledger = Ledger.open(ledger_url)
+    with ledger.acquire("p", "r") as lease:
+        plan(ledger, lease)
+        commit(ledger, lease, 0, split(0, 5))
+    with open_engine(ledger_url).begin() as connection:
+        connection.execute(schema.account.update().values(written=4))
+    report = audit(ledger, "p")
+    assert not report.balanced
+    assert "t-0 [0, 5) does not balance" in report.problems[0]
+
+
+def test_the_migrations_lead_to_the_tables_that_the_code_names(ledger_url: str) -> None:
+    with open_engine(ledger_url).connect() as connection:
+        context = MigrationContext.configure(connection, opts={"version_table": schema.VERSION_TABLE})
+        assert compare_metadata(context, schema.metadata) == []
+        assert context.get_current_revision() == schema.HEAD
+
+
+def test_several_processes_may_make_the_same_ledger_at_once(ledger_url: str) -> None:
+    barrier, failures = threading.Barrier(4), []
+
+    def make() -> None:
+        barrier.wait()
+        try:
+            Ledger.open(ledger_url).runs()
+        except Exception as error:
+            failures.append(error)
+
+    threads = [threading.Thread(target=make) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not failures
+
+
+def test_a_ledger_of_a_newer_version_is_left_alone(ledger_url: str) -> None:
+    with open_engine(ledger_url).begin() as connection:
+        connection.execute(sa.text(f"UPDATE {schema.VERSION_TABLE} SET version_num = '9999'"))
+    with pytest.raises(ConfigError, match="9999"):
+        Ledger.open(ledger_url)
+
+
+def test_a_database_that_does_not_answer_is_named_without_its_password() -> None:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+        with pytest.raises(LedgerError, match="cannot be opened") as caught:
+            Ledger.open(f"postgresql+psycopg2://sluice:{PASSWORD}@127.0.0.1:{port}/ledger")
+    assert "127.0.0.1" in caught.value.what
+    assert PASSWORD not in "".join(traceback.format_exception(caught.value))
+
+
+def test_what_is_no_database_url_is_refused_without_being_repeated() -> None:
+    with pytest.raises(ConfigError) as caught:
+        Ledger.open(f"{PASSWORD} is no url")
+    assert PASSWORD not in "".join(traceback.format_exception(caught.value))
+
+
+def test_a_ledger_that_breaks_while_it_is_used_is_a_typed_error(tmp_path: Path) -> None:
+    ledger = Ledger.open(f"sqlite:///{tmp_path}/ledger.db")
+    lease = ledger.acquire("p", "r")
+    with open_engine(f"sqlite:///{tmp_path}/ledger.db").begin() as connection:
+        connection.execute(sa.text("DROP TABLE sluice_event"))
+    with pytest.raises(LedgerError, match="does not answer"):
+        plan(ledger, lease)
+    assert ledger.run("p", "r") is None

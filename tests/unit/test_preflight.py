@@ -1,0 +1,81 @@
+"""What is refused before anything is read."""
+
+from __future__ import annotations
+
+import pytest
+
+from sluice.errors import OffsetsGoneError, TopicRecreatedError
+from sluice.kafka.cluster import PartitionState, TopicState
+from sluice.preflight import check
+from sluice.ranges import OffsetRange
+
+
+def topic(*spans: tuple[int, int], name: str = "t", topic_id: str = "id-1") -> TopicState:
+    return TopicState(name, topic_id, {p: PartitionState(*span) for p, span in enumerate(spans)})
+
+
+def test_what_can_be_read_passes() -> None:
+    state = topic((0, 10), (5, 10))
+    check("p", None, [state], {})
+    check("p", {"t": {0: 0, 1: 5}}, [state], {"t": "id-1"})
+    check("p", {"t": {0: 10, 1: 10}}, [state], {"t": "id-1"})
+    check("p", {"t": {0: 3, 1: 5}}, [state], {}, [OffsetRange("t", 0, 3, 10)])
+
+
+def test_a_first_run_starts_wherever_the_log_starts() -> None:
+    check("p", None, [topic((500, 600))], {})
+
+
+def test_what_retention_took_is_named_range_by_range() -> None:
+    states = [topic((7, 10), (0, 10), (4, 4)), topic((3, 9), name="u", topic_id="id-2")]
+    with pytest.raises(OffsetsGoneError) as caught:
+        check("p", {"t": {0: 2, 1: 0, 2: 1}, "u": {0: 1}}, states, {})
+    assert "10 planned offsets are gone" in caught.value.what
+    for span in ("t-0 [2, 7)", "t-2 [1, 4)", "u-0 [1, 3)"):
+        assert span in caught.value.what
+    assert "t-1" not in caught.value.what
+    assert "position stays" in caught.value.state
+    for strategy in ("wal", "ignore_range", "ignore_batch"):
+        assert strategy in caught.value.next_step
+
+
+def test_a_topic_with_another_id_is_another_topic_whatever_its_offsets() -> None:
+    with pytest.raises(TopicRecreatedError, match="deleted and made again"):
+        check("p", {"t": {0: 2}}, [topic((0, 10), topic_id="id-2")], {"t": "id-1"})
+    with pytest.raises(TopicRecreatedError):
+        check("p", None, [topic((0, 10), topic_id="id-2")], {"t": "id-1"})
+
+
+def test_without_an_id_on_either_side_nothing_is_concluded() -> None:
+    check("p", {"t": {0: 2}}, [topic((0, 10), topic_id="")], {"t": "id-1"})
+    check("p", {"t": {0: 2}}, [topic((0, 10))], {})
+
+
+def test_a_position_beyond_the_end_means_truncation() -> None:
+    with pytest.raises(TopicRecreatedError, match="t-0 ends at 10, but offsets up to 11"):
+        check("p", {"t": {0: 11}}, [topic((0, 10))], {})
+
+
+def test_a_vanished_partition_is_named() -> None:
+    with pytest.raises(TopicRecreatedError, match=r"no longer has the partitions \[1, 2\]"):
+        check("p", {"t": {0: 1, 1: 0, 2: 0}}, [topic((0, 10))], {})
+
+
+def test_a_partition_added_since_is_read_from_its_beginning() -> None:
+    check("p", {"t": {0: 1}}, [topic((0, 10), (0, 5))], {})
+    with pytest.raises(OffsetsGoneError, match=r"t-1 \[0, 3\)"):
+        check("p", {"t": {0: 1}}, [topic((0, 10), (3, 5))], {})
+
+
+def test_an_open_batch_must_be_there_from_its_first_to_its_last_offset() -> None:
+    with pytest.raises(OffsetsGoneError, match=r"t-0 \[2, 4\)"):
+        check("p", {"t": {0: 2}}, [topic((4, 10))], {}, [OffsetRange("t", 0, 2, 8)])
+    with pytest.raises(TopicRecreatedError, match="offsets up to 12 were planned"):
+        check("p", {"t": {0: 2}}, [topic((0, 10))], {}, [OffsetRange("t", 0, 2, 12)])
+    with pytest.raises(TopicRecreatedError, match="offsets up to 12 were planned"):
+        check("p", None, [topic((0, 10))], {}, [OffsetRange("t", 0, 2, 12)])
+
+
+def test_an_open_batch_does_not_excuse_the_partitions_that_it_leaves_out() -> None:
+    with pytest.raises(OffsetsGoneError, match=r"t-1 \[1, 5\)"):
+        check("p", {"t": {0: 2, 1: 1}}, [topic((0, 10), (5, 9))], {}, [OffsetRange("t", 0, 2, 8)])
