@@ -1,8 +1,8 @@
 """Before a run reads anything: the ledger, the checkpoint and the sink must tell one story.
 
 A driver can die between any two steps, so one of the three may be a step behind. Checkpoint and sink hold the truth;
-the ledger is brought up to it. What no crash can explain (a checkpoint or a table that was taken back to an older state) is
-refused: going on would lose or double records.
+the ledger is brought up to it. What no crash can explain (a checkpoint or a table that was taken back to an older
+state) is refused: going on would lose or double records.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """A class-data-sharing archive for Spark's JVM: made once, it takes seconds off the start of every local run.
 
 One representative run (a few records through a broker of its own, judged) is traced, and the classes that it loaded are
-dumped. The JVM ignores an archive that is absent or does not match its class path, so a stale one costs only its benefit.
+dumped. The JVM ignores an archive that is absent or does not match its class path: a stale one costs only its benefit.
 Java's own description: "Dynamic AppCDS archive", JEP 350.
 """
 

@@ -1,0 +1,61 @@
+# Sluice: the commands of the checkout. `make help` lists them.
+SHELL := /bin/bash
+.DEFAULT_GOAL := help
+MAKEFLAGS += --no-print-directory
+
+PYTHON ?= python3.11
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+export PATH := $(CURDIR)/$(BIN):$(PATH)
+
+.PHONY: help setup lock demo down clean test test-unit bench lint check-tools
+
+help: ## List the commands
+	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
+
+check-tools:
+	@command -v $(PYTHON) >/dev/null || { echo "Python 3.11 is missing. Debian: apt-get install python3.11 python3.11-venv (or set PYTHON=/path/to/python3.11)" >&2; exit 1; }
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info[:2] != (3, 11))' || { echo "$(PYTHON) is not Python 3.11: set PYTHON=/path/to/python3.11" >&2; exit 1; }
+	@command -v java >/dev/null || { echo "A Java 17 (or newer) runtime is missing. Debian: apt-get install openjdk-17-jre-headless" >&2; exit 1; }
+	@java -version 2>&1 | grep -Eq 'version "(1[7-9]|[2-9][0-9])' || { echo "Java 17 or newer is needed. Debian: apt-get install openjdk-17-jre-headless" >&2; exit 1; }
+
+# uv is used when it is there, and bootstrapped by pip into the environment when it is not
+$(STAMP): requirements.txt pyproject.toml | check-tools
+	@echo "installing into $(VENV)" >&2
+	@if command -v uv >/dev/null; then uv venv -q --allow-existing --python $(PYTHON) $(VENV); \
+	 else $(PYTHON) -m venv $(VENV) && $(BIN)/python -m pip install -q uv; fi
+	@UV=$$(command -v uv || echo $(BIN)/uv); \
+	 $$UV pip install -q --python $(BIN)/python -r requirements.txt && \
+	 $$UV pip install -q --python $(BIN)/python --no-deps --no-build-isolation -e .
+	@touch $@
+
+setup: $(STAMP) ## Install everything into .venv and fetch the jars
+	@$(BIN)/python -m sluice.local.jars
+
+lock: $(STAMP) ## Compile requirements.in into requirements.txt
+	@UV=$$(command -v uv || echo $(BIN)/uv); \
+	 $$UV pip compile -q --python $(BIN)/python --no-emit-index-url --custom-compile-command 'make lock' requirements.in -o requirements.txt
+
+demo: $(STAMP) ## From nothing to a finished, validated run on real input; the UI stays up
+	@$(BIN)/python -m sluice.local.demo up
+
+down: ## End what the demo started
+	@if [ -x $(BIN)/python ]; then $(BIN)/python -m sluice.local.demo down; fi
+
+clean: down ## Remove what was made here: var/, .venv, caches
+	rm -rf var $(VENV) .pytest_cache .mypy_cache .ruff_cache .import_linter_cache
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+test: $(STAMP) ## All tests, the ones with real Kafka, Spark and Airflow included
+	@$(BIN)/python -m sluice.local.jars >&2
+	@$(BIN)/python -m pytest -q
+
+test-unit: $(STAMP) ## The tests that need no JVM and no broker: seconds
+	@$(BIN)/python -m pytest -q tests/unit
+
+bench: $(STAMP) ## Side by side against a bare script: make bench [ARGS="--quick"]
+	@$(BIN)/python -m bench $(ARGS)
+
+lint: $(STAMP) ## Format, lint, types, import contracts
+	@$(BIN)/ruff format --check . && $(BIN)/ruff check . && $(BIN)/mypy && $(BIN)/lint-imports

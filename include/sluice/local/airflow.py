@@ -1,0 +1,254 @@
+"""A local Airflow (``airflow standalone``): started detached, asked over its REST API, ended whole."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import secrets
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import psutil  # type: ignore[import-untyped]
+
+from sluice.errors import ConfigError, SluiceError
+from sluice.home import PROJECT, Home
+
+__all__ = ["DEFAULT_PORT", "Airflow"]
+
+DEFAULT_PORT = 8080
+
+_USER = "admin"
+
+
+class Airflow:
+    """Scheduler, DAG processor, triggerer and API server of one folder.
+
+    Two objects on one folder mean the same Airflow. A process id is taken for it only while that process was started
+    for this folder.
+
+    Parameters
+    ----------
+    folder
+        ``AIRFLOW_HOME``; made when absent.
+    port
+        Of the UI and the API.
+    connections
+        ``AIRFLOW_CONN_<ID>`` variables for every component.
+    """
+
+    def __init__(self, folder: Path, *, port: int = DEFAULT_PORT, connections: dict[str, str] | None = None) -> None:
+        self.folder = Path(folder).absolute()
+        self.port = port
+        self.url = f"http://localhost:{port}"
+        self.log_file = self.folder / "standalone.log"
+        self._connections = connections or {}
+        self._pid_file = self.folder / "standalone.pid"
+        self._passwords = self.folder / "simple_auth_manager_passwords.json.generated"
+        self._token = ""
+
+    # --- the process -------------------------------------------------------------------------------------------
+
+    @property
+    def process(self) -> psutil.Process | None:
+        """The standalone process, None when it is not running."""
+        try:
+            process = psutil.Process(int(self._pid_file.read_text()))
+            ours = process.environ().get("AIRFLOW_HOME") == str(self.folder)
+            return process if ours and process.status() != psutil.STATUS_ZOMBIE else None
+        except (OSError, ValueError, psutil.Error):
+            return None
+
+    @property
+    def login(self) -> tuple[str, str]:
+        """User and password of the UI; made once, kept in the folder."""
+        if not self._passwords.is_file():
+            self.folder.mkdir(parents=True, exist_ok=True)
+            self._passwords.touch(mode=0o600)
+            self._passwords.write_text(json.dumps({_USER: secrets.token_urlsafe(9)}))
+        return _USER, json.loads(self._passwords.read_text())[_USER]
+
+    def start(self, *, timeout: float = 180, report: Callable[[str], None] = lambda _: None) -> None:
+        """Start it detached and wait until scheduler, triggerer and DAG processor are healthy.
+
+        Raises
+        ------
+        ConfigError
+            When another program has the port.
+        SluiceError
+            When it does not come up in time; the end of its log is in the message.
+        """
+        if self.process is None:
+            self._check_port()
+            _ = self.login
+            with self.log_file.open("ab") as log:
+                child = subprocess.Popen(
+                    [str(Path(sys.executable).with_name("airflow")), "standalone"],
+                    env=self._environment(),
+                    stdin=subprocess.DEVNULL,
+                    stdout=log,
+                    stderr=log,
+                    cwd=self.folder,
+                    start_new_session=True,
+                )
+            self._pid_file.write_text(str(child.pid))
+        deadline = time.monotonic() + timeout
+        waiting = ""
+        while time.monotonic() < deadline:
+            if self.process is None:
+                break
+            state = self._health()
+            if not state:
+                return
+            if state != waiting:
+                report(f"Airflow: waiting for {state}")
+                waiting = state
+            time.sleep(0.5)
+        tail = "\n".join(self.log_file.read_text(errors="replace").splitlines()[-15:])
+        raise SluiceError(
+            f"Airflow did not come up within {timeout:.0f} s ({waiting or 'it ended'}):\n{tail}",
+            state="nothing was read or written",
+            next_step=f"read {self.log_file}, then: make down demo",
+        )
+
+    def stop(self, timeout: float = 30) -> bool:
+        """End it and all its children; return whether it was running."""
+        process = self.process
+        if process is None:
+            return False
+        family = [process, *process.children(recursive=True)]
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGTERM)
+        _, alive = psutil.wait_procs(family, timeout=timeout)
+        for left in alive:
+            with contextlib.suppress(psutil.Error):
+                left.kill()
+        psutil.wait_procs(alive, timeout=5)
+        self._pid_file.unlink(missing_ok=True)
+        return True
+
+    def _check_port(self) -> None:
+        with socket.socket() as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            try:
+                probe.bind(("0.0.0.0", self.port))
+            except OSError:
+                raise ConfigError(
+                    f"port {self.port} is in use by another program",
+                    state="Airflow was not started",
+                    next_step="choose another: SLUICE_AIRFLOW_PORT=8081 make demo",
+                ) from None
+
+    def _environment(self) -> dict[str, str]:
+        settings = {
+            "AIRFLOW_HOME": str(self.folder),
+            "AIRFLOW__CORE__DAGS_FOLDER": str(PROJECT / "dags"),
+            "AIRFLOW__CORE__PLUGINS_FOLDER": str(PROJECT / "plugins"),
+            "AIRFLOW__CORE__LOAD_EXAMPLES": "False",
+            "AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_USERS": f"{_USER}:admin",
+            "AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_PASSWORDS_FILE": str(self._passwords),
+            "AIRFLOW__API__PORT": str(self.port),
+            "AIRFLOW__API__BASE_URL": self.url,
+            "AIRFLOW__API__WORKERS": "1",
+            "AIRFLOW__DATABASE__SQL_ALCHEMY_CONN": f"sqlite:///{self.folder}/airflow.db",
+            "SLUICE_HOME": Home.from_env().root,
+            # standalone looks for its own commands, and the operators for spark-submit, on the path
+            "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}",
+        }
+        return {**os.environ, **settings, **self._connections}
+
+    def _health(self) -> str:
+        """Return what is not healthy yet, empty when all is."""
+        try:
+            answer = httpx.get(f"{self.url}/api/v2/monitor/health", timeout=5)
+            parts = answer.json() if answer.status_code == 200 else {}
+        except (httpx.HTTPError, ValueError):
+            parts = {}
+        if not parts:
+            return "the API server"
+        wanted = ("metadatabase", "scheduler", "triggerer", "dag_processor")
+        return ", ".join(n for n in wanted if (parts.get(n) or {}).get("status") != "healthy")
+
+    # --- the REST API ------------------------------------------------------------------------------------------
+
+    def call(self, method: str, path: str, body: dict[str, Any] | None = None) -> Any:
+        """Call ``/api/v2`` with a token, which is renewed when it lapsed.
+
+        Raises
+        ------
+        SluiceError
+            With the server's own words when it refuses.
+        """
+        for fresh in (False, True):
+            if fresh or not self._token:
+                user, password = self.login
+                got = httpx.post(f"{self.url}/auth/token", json={"username": user, "password": password}, timeout=30)
+                got.raise_for_status()
+                self._token = got.json()["access_token"]
+            answer = httpx.request(
+                method,
+                f"{self.url}/api/v2{path}",
+                json=body,
+                headers={"Authorization": f"Bearer {self._token}"},
+                timeout=30,
+            )
+            if answer.status_code != 401:
+                break
+        if answer.status_code >= 400:
+            raise SluiceError(
+                f"Airflow refused {method} {path}: {answer.status_code} {answer.text[:500]}",
+                next_step=f"read {self.log_file}",
+            )
+        return answer.json() if answer.content else None
+
+    def wait_for_dag(self, dag_id: str, timeout: float = 120) -> None:
+        """Wait until the DAG processor has parsed a DAG.
+
+        Raises
+        ------
+        SluiceError
+            When it does not appear; import errors are in the message.
+        """
+        deadline = time.monotonic() + timeout
+        while time.monotonic() < deadline:
+            with contextlib.suppress(SluiceError):
+                self.call("GET", f"/dags/{dag_id}/details")
+                return
+            time.sleep(0.5)
+        errors = self.call("GET", "/importErrors").get("import_errors", [])
+        texts = "\n".join(e["stack_trace"][-800:] for e in errors)
+        raise SluiceError(f"Airflow has no DAG {dag_id!r}\n{texts}", next_step=f"read {self.log_file}")
+
+    def trigger(self, dag_id: str, conf: dict[str, Any] | None = None) -> str:
+        """Trigger a run as the UI's form does; return its run id."""
+        self.call("PATCH", f"/dags/{dag_id}?update_mask=is_paused", {"is_paused": False})
+        run = self.call("POST", f"/dags/{dag_id}/dagRuns", {"logical_date": None, "conf": conf or {}})
+        return str(run["dag_run_id"])
+
+    def states(
+        self, dag_id: str, run_id: str, *, watch: Callable[[], int] = lambda: 0
+    ) -> Iterator[tuple[str, dict[str, str], int]]:
+        """Yield the run's state, its tasks' states and ``watch()`` whenever one changes, until the run has ended."""
+        last: tuple[str, dict[str, str], int] | None = None
+        while True:
+            run = self.call("GET", f"/dags/{dag_id}/dagRuns/{run_id}")
+            tasks = self.call("GET", f"/dags/{dag_id}/dagRuns/{run_id}/taskInstances")["task_instances"]
+            now = (str(run["state"]), {t["task_id"]: str(t["state"] or "none") for t in tasks}, watch())
+            if now != last:
+                yield now
+                last = now
+            if now[0] in ("success", "failed"):
+                return
+            time.sleep(1.0)
+
+    def remove(self) -> None:
+        """Remove the folder of an Airflow that is not running."""
+        shutil.rmtree(self.folder, ignore_errors=True)
