@@ -55,7 +55,7 @@ test-unit: $(STAMP) ## The tests that need no JVM and no broker: seconds
 	@$(BIN)/python -m pytest -q tests/unit
 
 bench: $(STAMP) ## Side by side against a bare script: make bench [ARGS="--quick"]
-	@$(BIN)/python -m bench $(ARGS)
+	@$(BIN)/python tests/bench/bench.py $(ARGS)
 
 lint: $(STAMP) ## Format, lint, types, import contracts
 	@$(BIN)/ruff format --check . && $(BIN)/ruff check . && $(BIN)/mypy && $(BIN)/lint-imports
