@@ -61,6 +61,9 @@ def load(name_or_path: str | Path) -> Pipeline:
         tree = yaml.compose(text, Loader=yaml.SafeLoader)
     except yaml.YAMLError as error:
         raise _refuse(path, [f"not YAML: {error}"]) from None
+    doubled = list(_doubled(tree))
+    if doubled:
+        raise _refuse(path, doubled)
     if not isinstance(data, dict):
         raise _refuse(path, ["expected a mapping with the keys pipeline, source, decode, sink"])
     try:
@@ -114,6 +117,21 @@ def _place(tree: Any, loc: Sequence[str | int]) -> str:
             break
         node = child
     return f"line {line}: " if line else ""
+
+
+def _doubled(node: Any, above: tuple[str, ...] = ()) -> Iterator[str]:
+    """Yield each key that stands twice in its mapping: YAML would take the last one in silence."""
+    if isinstance(node, yaml.MappingNode):
+        seen: set[str] = set()
+        for key, value in node.value:
+            here = (*above, str(key.value))
+            if key.value in seen:
+                yield f"line {key.start_mark.line + 1}: {'.'.join(here)}: this key stands twice; leave one of them out"
+            seen.add(key.value)
+            yield from _doubled(value, here)
+    elif isinstance(node, yaml.SequenceNode):
+        for number, item in enumerate(node.value):
+            yield from _doubled(item, (*above, str(number)))
 
 
 def _fields_at(loc: Sequence[str | int]) -> list[str]:

@@ -62,7 +62,8 @@ def _exactly_one(model: BaseModel, what: str) -> None:
     fields = type(model).model_fields
     given = [name for name in fields if getattr(model, name) is not None]
     if len(given) != 1:
-        raise ValueError(f"{what} needs exactly one of: {', '.join(fields)}")
+        names = ", ".join(field.alias or name for name, field in fields.items())
+        raise ValueError(f"{what} needs exactly one of: {names}")
 
 
 class Rows(StrEnum):
@@ -189,8 +190,12 @@ class Schedule(_Strict):
     @field_validator("cron")
     @classmethod
     def _cron(cls, cron: str) -> str:
-        if not cron.startswith("@") and len(cron.split()) != 5:
-            raise ValueError(f"{cron!r} is not a cron expression of five fields")
+        from croniter import croniter  # type: ignore[import-untyped]
+
+        if cron != "@quarterly" and (
+            not croniter.is_valid(cron) or not (cron.startswith("@") or len(cron.split()) == 5)
+        ):
+            raise ValueError(f"{cron!r} is not a cron expression of five fields, such as 0 * * * * (each hour)")
         return cron
 
     @field_validator("timezone")
