@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from sluice.errors import ConfigError, OffsetsGoneError
+from sluice.errors import ConfigError, LeaseHeldError, OffsetsGoneError
 from sluice.faults import point
 from sluice.kafka import Cluster, KafkaSettings
 from sluice.kafka.cluster import starts
@@ -135,12 +135,24 @@ class BatchWriter:
         return refused, staged
 
     def commit(self, batch: int, prepared: PreparedBatch, note: Mapping[str, object]) -> None:
-        """Commit quarantine first and sink second: a batch that the sink holds is quarantined for sure."""
+        """Commit quarantine first and sink second: a batch that the sink holds is quarantined for sure.
+
+        Raises
+        ------
+        LeaseHeldError
+            When another driver committed this batch in the meantime.
+        """
         if prepared.quarantine is not None and prepared.refused is not None:
             self.quarantine.commit(prepared.quarantine, prepared.refused.schema, batch, note)
             point("quarantine-committed")
         point("before-sink-commit")
-        self.sink.commit(prepared.staged, prepared.rows.schema, batch, note)
+        if not self.sink.commit(prepared.staged, prepared.rows.schema, batch, note):
+            # entered since this batch began, so the rows there, and their account, are another driver's
+            raise LeaseHeldError(
+                f"another driver committed batch {batch} to {self.sink.path} first",
+                state="the batch is in the table once; this driver's files are not part of it",
+                next_step="run again: the next run enters that batch into the ledger and goes on behind it",
+            )
         point("sink-committed")
 
 
