@@ -1,0 +1,55 @@
+"""What is installed is what was pinned, and the pins fit one another."""
+
+from __future__ import annotations
+
+import re
+from importlib.metadata import PackageNotFoundError, version
+
+from packaging.markers import default_environment
+from packaging.requirements import Requirement
+
+from sluice.home import PROJECT
+from sluice.local import jars
+
+
+def requirements() -> list[Requirement]:
+    lines = (line.split("#")[0].strip() for line in (PROJECT / "requirements.txt").read_text().splitlines())
+    return [Requirement(line.removesuffix("\\").strip()) for line in lines if line and not line.startswith("-")]
+
+
+def jar_versions() -> dict[str, tuple[str, str]]:
+    parts = (jar.coordinate.split(":") for jar in jars.locked("spark"))
+    return {re.sub(r"_.*", "", artifact): (artifact, number) for _, artifact, number in parts}
+
+
+def test_every_requirement_is_pinned_to_one_version() -> None:
+    found = requirements()
+    assert len(found) > 100
+    assert [str(r) for r in found if [s.operator for s in r.specifier] != ["=="] or "*" in str(r.specifier)] == []
+
+
+def test_what_is_installed_is_what_is_pinned() -> None:
+    def installed(name: str) -> str | None:
+        try:
+            return version(name)
+        except PackageNotFoundError:
+            return None
+
+    environment = default_environment()
+    wanted = [r for r in requirements() if r.marker is None or r.marker.evaluate(environment)]  # type: ignore[arg-type]
+    wrong = {r.name: installed(r.name) for r in wanted if not r.specifier.contains(installed(r.name) or "0", True)}
+    assert wrong == {}
+
+
+def test_pyspark_and_its_client_share_a_directory_and_so_a_version() -> None:
+    assert version("pyspark") == version("pyspark-client")
+
+
+def test_the_jars_fit_the_wheels() -> None:
+    spark = version("pyspark")
+    jar = jar_versions()
+    assert jar["spark-sql-kafka-0-10"] == ("spark-sql-kafka-0-10_2.13", spark)
+    delta = version("delta-spark")
+    assert jar["delta-spark"] == (f"delta-spark_{'.'.join(spark.split('.')[:2])}_2.13", delta)
+    assert jar["delta-storage"] == ("delta-storage", delta)
+    assert {a.rpartition("_")[2] for a, _ in jar.values() if "_2." in a} == {"2.13"}

@@ -1,0 +1,116 @@
+"""Exit codes, typed errors, what a failed query is taken for, verdicts."""
+
+from __future__ import annotations
+
+import pytest
+
+from sluice import errors
+from sluice.errors import ExitCode, Retry, SluiceError, error_for_exit_code
+from sluice.faults import point
+from sluice_spark.failures import classify
+from sluice_spark.quality.judgement import ExpectationResult, Judgement
+
+TYPED = [c for c in SluiceError.__subclasses__() if c.__module__ == "sluice.errors"]
+
+
+def test_each_exit_code_has_one_error_and_each_error_one_exit_code() -> None:
+    assert {c.exit_code: c for c in TYPED}.keys() == set(ExitCode) - {ExitCode.DONE, ExitCode.OTHER}
+    assert len({c.exit_code for c in TYPED}) == len(TYPED)
+    for kind in TYPED:
+        assert error_for_exit_code(int(kind.exit_code)) is kind
+    for code in (1, 137, 143, -9, 99):
+        assert error_for_exit_code(code) is SluiceError
+
+
+def test_the_exit_codes_are_those_that_users_were_promised() -> None:
+    assert {c.name: int(c) for c in ExitCode} == {
+        "DONE": 0, "OTHER": 1, "CONFIG": 10, "SOURCE_UNREACHABLE": 20, "OFFSETS_GONE": 21, "TOPIC_RECREATED": 22,
+        "NOT_AUTHORIZED": 23, "SINK_FAILED": 30, "LEASE_HELD": 40, "CHECKPOINT_MISFIT": 41, "QUALITY_FAILED": 50,
+    }  # fmt: skip
+
+
+def test_only_what_time_can_mend_is_tried_again() -> None:
+    again = {c.__name__ for c in TYPED if c.retry is not Retry.NEVER}
+    assert again == {"SourceUnreachableError", "SinkError", "LeaseHeldError"}
+
+
+def test_an_error_says_three_things() -> None:
+    told = str(errors.SinkError("it broke", state="clean", next_step="sluice run p"))
+    assert told.splitlines() == ["it broke", "  data: clean", "  next: sluice run p"]
+
+
+def test_no_point_kills_when_none_was_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("SLUICE_KILL_AT", raising=False)
+    point("rows-staged")
+    monkeypatch.setenv("SLUICE_KILL_AT", "rows-staged:99")
+    point("rows-staged")
+    with pytest.raises(AssertionError):
+        point("no-such-point")
+
+
+def fine() -> None:
+    return None
+
+
+@pytest.mark.parametrize(
+    ("text", "kind"),
+    [
+        ("org.apache.kafka.common.errors.TopicAuthorizationException: Not authorized", errors.AuthorizationError),
+        ("[STREAMING_CHECKPOINT_MISSING_METADATA_FILE]", errors.CheckpointError),
+        ("KAFKA_DATA_LOSS.START_OFFSET_RESET", errors.OffsetsGoneError),
+        ("org.apache.kafka.common.errors.TimeoutException: Timeout", errors.SourceUnreachableError),
+        ("java.io.IOException: No space left on device", errors.SinkError),
+        ("java.lang.NullPointerException", SluiceError),
+    ],
+)
+def test_a_failed_query_is_known_by_its_signs(text: str, kind: type[SluiceError]) -> None:
+    found = classify(RuntimeError(f"Job aborted\nCaused by: {text}\n\tat some.Frame"), fine)
+    assert type(found) is kind
+    assert text in found.what
+    assert "batches that were committed are in the sink" in found.state
+    assert found.next_step
+
+
+def test_the_broker_knows_better_than_the_message() -> None:
+    def ask() -> None:
+        raise errors.OffsetsGoneError("t-0 [0, 5) is gone", next_step="n")
+
+    for text in ("java.lang.NullPointerException", "No space left on device"):
+        found = classify(RuntimeError(text), ask)
+        assert type(found) is errors.OffsetsGoneError
+        assert "t-0 [0, 5)" in found.what
+
+
+def test_a_broken_checkpoint_is_not_explained_by_the_broker() -> None:
+    def ask() -> None:
+        raise AssertionError("was asked")
+
+    assert type(classify(RuntimeError("STREAMING_CHECKPOINT_X"), ask)) is errors.CheckpointError
+
+
+def test_a_typed_error_stays_what_it_is() -> None:
+    error = errors.SinkError("full")
+    assert classify(error, fine) is error
+
+
+def result(*, success: bool, severity: str = "critical", exception: str | None = None) -> ExpectationResult:
+    return ExpectationResult("e", "c", severity, success, None, None, None, [], exception, "slice")
+
+
+@pytest.mark.parametrize(
+    ("results", "error", "verdict"),
+    [
+        ((), None, "passed"),
+        ((result(success=True),), None, "passed"),
+        ((result(success=True), result(success=False, severity="warning")), None, "warned"),
+        ((result(success=False, severity="info"),), None, "warned"),
+        ((result(success=False, severity="warning"), result(success=False)), None, "failed"),
+        ((result(success=False, severity="info", exception="no such column"),), None, "failed"),
+        ((), "boom", "error"),
+        ((result(success=True),), "boom", "error"),
+    ],
+)
+def test_verdicts(results: tuple[ExpectationResult, ...], error: str | None, verdict: str) -> None:
+    judgement = Judgement("s", 1, results, error=error)
+    assert judgement.verdict == verdict
+    assert judgement.as_dict()["success"] is (verdict in ("passed", "warned"))

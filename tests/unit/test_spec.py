@@ -1,0 +1,227 @@
+"""Every mistake in a pipeline file is told with its file, line, key and fix."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+
+from sluice.cli import main
+from sluice.errors import ConfigError
+from sluice.home import PROJECT
+from sluice.recovery import Recovery
+from sluice.spec import Pipeline, Rows, find, load, load_all
+
+GOOD = """\
+pipeline: p
+source:
+  kafka:
+    topics: [t]
+decode:
+  json: {schema: "id INT, at TIMESTAMP"}
+sink:
+  delta: {path: p}
+"""
+
+
+def write(folder: Path, text: str, name: str = "p.yaml") -> Path:
+    (folder / "pipelines").mkdir(exist_ok=True)
+    file = folder / "pipelines" / name
+    file.write_text(text)
+    return file
+
+
+def refuse(folder: Path, text: str) -> str:
+    file = write(folder, text)
+    with pytest.raises(ConfigError) as caught:
+        load(file)
+    assert str(file) in caught.value.what
+    assert "validate-spec" in caught.value.next_step
+    assert caught.value.state == "nothing was read or written"
+    return caught.value.what
+
+
+def test_everything_optional_has_a_default_that_works(tmp_path: Path) -> None:
+    spec = load(write(tmp_path, GOOD))
+    assert (spec.name, spec.rows, spec.recovery, spec.schedule) == ("p", Rows.ONE, Recovery.REPLAY, "none")
+    assert (spec.kafka.connection, spec.kafka.starting_offsets) == ("kafka_default", "earliest")
+    assert (spec.kafka.max_records_per_batch, spec.kafka.isolation_level) == (500_000, "read_uncommitted")
+    assert spec.transform.sql == "SELECT * FROM source"
+    assert spec.suite_file is None
+
+
+def test_what_is_given_is_taken(tmp_path: Path) -> None:
+    (tmp_path / "suite.json").write_text("{}")
+    spec = load(
+        write(
+            tmp_path,
+            GOOD
+            + """\
+transform: {python: "sluice.preflight:check"}
+rows: filter
+quality: {suite: suite.json, on_failed: warn}
+schedule: {cron: "*/5 * * * *", timezone: Europe/Berlin}
+lag: {max_records: 7, max_age: 15m, max_retention_share: 0.5}
+""",
+        )
+    )
+    assert spec.rows is Rows.FILTER
+    assert spec.suite_file == tmp_path / "suite.json"
+    assert spec.lag.max_age == timedelta(minutes=15)
+    assert not isinstance(spec.schedule, str)
+    assert spec.schedule.timezone == "Europe/Berlin"
+
+
+# text behind GOOD (or "old → new" within it), line, key, what the message says
+MISTAKES = [
+    ("transfrom: {sql: SELECT 1}", 9, "transfrom", "unknown key; did you mean 'transform'?"),
+    ("zzz: 1", 9, "zzz", "unknown key; the keys here are: pipeline, source, decode"),
+    ("    topics: [t] → topic: [t]", 4, "source.kafka.topic", "did you mean 'topics'?"),
+    ("json: {schema → json: {shema", 6, "decode.json.shema", "did you mean 'schema'?"),
+    ("sink:\n  delta: {path: p} → sinc:\n  delta: {path: p}", 7, "sinc", "did you mean 'sink'?"),
+    ("sink:\n  delta: {path: p} → #", None, "sink", "this key is required"),
+    ("pipeline: p → #", None, "pipeline", "this key is required"),
+    ("pipeline: p → pipeline: Flights 2013", 1, "pipeline", "use a-z, 0-9, _ and -"),
+    ("pipeline: p → pipeline: 7", 1, "pipeline", "valid string"),
+    ("topics: [t] → topics: t", 4, "source.kafka.topics", "valid list"),
+    ("topics: [t] → topics: []", 4, "source.kafka.topics", "at least 1 item"),
+    ("topics: [t] → topics: [t, t]", 4, "source.kafka.topics", "a topic is named twice"),
+    ('topics: [t] → topics: ["a b"]', 4, "source.kafka.topics", "is not a Kafka topic name"),
+    ("topics: [t] → {topics: [t], max_records_per_batch: 0}", 4, "max_records_per_batch", "greater than 0"),
+    ("topics: [t] → {topics: [t], max_records_per_batch: many}", 4, "max_records_per_batch", "given: 'many'"),
+    ("topics: [t] → {topics: [t], starting_offsets: middle}", 4, "starting_offsets", "'earliest' or 'latest'"),
+    ("topics: [t] → {topics: [t], isolation_level: serial}", 4, "isolation_level", "read_committed"),
+    ("json: {schema → avro: {schema", 6, "decode.avro", "unknown key; the keys here are: json, csv, text, bytes"),
+    ('json: {schema: "id INT, at TIMESTAMP"} → {}', 5, "decode", "needs exactly one of: json, csv, text, bytes"),
+    ('json: {schema: "id INT, at TIMESTAMP"} → {text: {}, bytes: {}}', 5, "decode", "needs exactly one of"),
+    ('"id INT, at TIMESTAMP" → "id INTT"', 6, "decode.json.schema", "not a Spark DDL schema, near 'INTT'"),
+    ('"id INT, at TIMESTAMP" → "id JSON"', 6, "decode.json.schema", "'JSON', which Spark does not know"),
+    ('"id INT, at TIMESTAMP" → "id, name"', 6, "decode.json.schema", "expected `name TYPE, name TYPE`"),
+    ('"id INT, at TIMESTAMP" → ""', 6, "decode.json.schema", "not a Spark DDL schema"),
+    ('"id INT, at TIMESTAMP" → "id INT, a ARRAY<"', 6, "decode.json.schema", "not a Spark DDL schema"),
+    ('"id INT, at TIMESTAMP" → "id INT, ID INT"', 6, "decode.json.schema", "declared twice"),
+    ('"id INT, at TIMESTAMP" → "_Offset INT"', 6, "decode.json.schema", "rename it in the schema"),
+    ('"id INT, at TIMESTAMP" → "__sluice_x INT"', 6, "decode.json.schema", "rename it in the schema"),
+    ("transform: {}", 9, "transform", "needs exactly one of: sql, python"),
+    ('transform: {sql: a, python: "sluice.preflight:check"}', 9, "transform", "needs exactly one of: sql, python"),
+    ('transform: {python: "sluice.preflight"}', 9, "transform.python", "write package.module:function"),
+    ('transform: {python: "not-a.module:f"}', 9, "transform.python", "write package.module:function"),
+    ('transform: {python: "sluice.nothing:f"}', 9, "transform.python", "no module 'sluice.nothing'"),
+    ('transform: {python: "nowhere.at.all:f"}', 9, "transform.python", "no module 'nowhere.at.all'"),
+    ('transform: {python: "sluice.preflight:chek"}', 9, "transform.python", "has no function 'chek'"),
+    ("rows: two", 9, "rows", "'one', 'filter', 'many' or 'aggregate'"),
+    ('delta: {path: p} → delta: {path: ""}', 8, "sink.delta.path", "at least 1 character"),
+    ("delta: {path: p} → delta: {}", 8, "sink.delta.path", "this key is required"),
+    ("delta: {path: p} → delta: {path: p, partition_by: id}", 8, "sink.delta.partition_by", "valid list"),
+    ("delta: {path: p} → iceberg: {path: p}", 8, "sink.iceberg", "unknown key"),
+    ("quality: {suite: expectations/none.json}", 9, "quality.suite", "there is no file"),
+    ("quality: {on_failed: explode}", 9, "quality.on_failed", "'fail' or 'warn'"),
+    ("recovery: replai", 9, "recovery", "'replay'"),
+    ("recovery: hot", 9, "recovery", "this version runs replay; 'hot' is to come"),
+    ('schedule: {cron: "0 * *"}', 9, "schedule.cron", "five fields"),
+    ('schedule: {cron: "0 * * * *", timezone: Mars/Phobos}', 9, "schedule.timezone", "is not a time zone"),
+    ('schedule: {crom: "0 * * * *"}', 9, "schedule.crom", "did you mean 'cron'?"),
+    ("schedule: daily", 9, "schedule", "'on_lag' or 'none'"),
+    ("lag: {max_records: -1}", 9, "lag.max_records", "greater than or equal to 0"),
+    ("lag: {max_age: 15 parsecs}", 9, "lag.max_age", "given: '15 parsecs'"),
+    ("lag: {max_retention_share: 1.5}", 9, "lag.max_retention_share", "less than or equal to 1"),
+]
+
+
+@pytest.mark.parametrize(("change", "line", "key", "message"), MISTAKES, ids=[m[0].split(" → ")[-1] for m in MISTAKES])
+def test_a_mistake_is_told_with_its_line_its_key_and_its_fix(
+    tmp_path: Path, change: str, line: int | None, key: str, message: str
+) -> None:
+    old, arrow, new = change.partition(" → ")
+    if arrow:
+        assert old in GOOD
+        text = GOOD.replace(old, "    " + new if old.startswith("    ") else new)
+        text = text.replace("    {topics", "     {topics")
+    else:
+        text = GOOD + change + "\n"
+    told = refuse(tmp_path, text)
+    lines = [part for part in told.splitlines()[1:] if message in part]
+    assert lines, told
+    assert key in lines[0]
+    if line is not None:
+        assert lines[0].strip().startswith(f"line {line}: "), told
+
+
+def test_all_mistakes_are_told_at_once(tmp_path: Path) -> None:
+    told = refuse(tmp_path, GOOD.replace("pipeline: p", "pipeline: P") + "rows: two\nzzz: 1\n")
+    assert len(told.splitlines()) == 4
+
+
+@pytest.mark.parametrize("text", ["", "just text", "- a\n- b\n", "pipeline: [\n", "a:\n\t- b\n"])
+def test_what_is_no_mapping_is_no_pipeline(tmp_path: Path, text: str) -> None:
+    refuse(tmp_path, text)
+
+
+@pytest.mark.parametrize("cron", ["61 * * * *", "0 0 31 2 2 *", "0 * * *", "a b c d e", "@hourlyy"])
+def test_a_cron_expression_that_means_nothing_is_refused(tmp_path: Path, cron: str) -> None:
+    assert "schedule.cron" in refuse(tmp_path, GOOD + f'schedule: {{cron: "{cron}"}}\n')
+
+
+def test_a_key_that_stands_twice_is_refused(tmp_path: Path) -> None:
+    told = refuse(tmp_path, GOOD.replace("topics: [t]", "topics: [t]\n    topics: [u]") + "rows: one\nrows: filter\n")
+    assert "line 5: source.kafka.topics: this key stands twice" in told
+    assert "line 11: rows: this key stands twice" in told
+
+
+def test_a_pipeline_is_found_by_name_or_by_path(tmp_path: Path) -> None:
+    assert find("flights") == PROJECT / "include" / "pipelines" / "flights.yaml"
+    file = write(tmp_path, GOOD)
+    assert find(str(file)) == file
+    with pytest.raises(ConfigError, match="flihgts") as caught:
+        find("flihgts")
+    assert "did you mean 'flights'?" in caught.value.next_step
+    with pytest.raises(ConfigError):
+        find(str(tmp_path / "none.yaml"))
+
+
+def test_a_bad_file_takes_no_other_down(tmp_path: Path) -> None:
+    write(tmp_path, GOOD)
+    write(tmp_path, "nonsense", "q.yaml")
+    found = {path.name: spec for path, spec in load_all(tmp_path / "pipelines")}
+    assert isinstance(found["p.yaml"], Pipeline)
+    assert isinstance(found["q.yaml"], ConfigError)
+
+
+def test_the_pipelines_of_the_project_are_valid() -> None:
+    found = dict(load_all())
+    assert found
+    assert [spec for spec in found.values() if isinstance(spec, ConfigError)] == []
+
+
+def run_cli(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> int:
+    monkeypatch.setattr(sys, "argv", ["sluice", *arguments])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    return int(ended.value.code or 0)
+
+
+def test_the_command_line_says_it_with_its_exit_code(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    good = write(tmp_path, GOOD)
+    assert run_cli(monkeypatch, "validate-spec", str(good)) == 0
+    bad = write(tmp_path, GOOD + "zzz: 1\n", "bad.yaml")
+    capsys.readouterr()
+    assert run_cli(monkeypatch, "validate-spec", str(good), str(bad), "--json") == 10
+    told = {r["file"]: r for r in json.loads(capsys.readouterr().out)}
+    assert told[str(good)]["valid"] is True
+    assert "line 9: zzz: unknown key" in told[str(bad)]["error"]
+    monkeypatch.setenv("SLUICE_HOME", str(tmp_path / "home"))
+    assert run_cli(monkeypatch, "run", str(bad)) == 10
+    assert run_cli(monkeypatch, "validate-spec", "no-such-pipeline") == 10
+
+
+def test_the_schema_for_editors_is_that_of_the_model() -> None:
+    program = Path(sys.executable).with_name("sluice")
+    printed = subprocess.run([str(program), "schema"], capture_output=True, text=True, check=True).stdout
+    assert (PROJECT / "include" / "pipeline.schema.json").read_text() == printed
+    assert json.loads(printed)["additionalProperties"] is False
