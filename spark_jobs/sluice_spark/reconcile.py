@@ -52,7 +52,8 @@ def reconcile(ledger: Ledger, lease: Lease, *, epoch: int, checkpoint: Checkpoin
             f"the ledger has batch {upto} committed, but the sink {sink.path} holds only up to {held}",
             "put table and checkpoint back together, or move them away to begin anew",
         )
-    for note in reversed(list(sink.notes(newer_than=upto))):
+    # the table's history is read only when the ledger is behind
+    for note in reversed(list(sink.notes(newer_than=upto)) if held > upto else []):
         accounts = [RangeAccount.from_dict(a) for a in note["accounts"]]
         ledger.batch_committed(lease, epoch=epoch, batch=note["version"], accounts=accounts, run=note["run"])
         logger.info(

@@ -94,6 +94,14 @@ class BoundedRun:
             except SluiceError as error:
                 self._close_failed(lease, error, time.monotonic() - began)
                 raise
+            except Exception as error:
+                unknown = SluiceError(
+                    f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"[:800],
+                    state="batches that were committed are in the sink; the open batch is read again by the next run",
+                    next_step="read the traceback above; run again when the cause is mended",
+                )
+                self._close_failed(lease, unknown, time.monotonic() - began)
+                raise
             self.ledger.run_closed(lease, state="done", seconds=round(time.monotonic() - began, 3), verdict=verdict)
         return self.ledger.account(name, self.run)
 

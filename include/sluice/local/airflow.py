@@ -139,7 +139,7 @@ class Airflow:
         with socket.socket() as probe:
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             try:
-                probe.bind(("0.0.0.0", self.port))
+                probe.bind(("127.0.0.1", self.port))
             except OSError:
                 raise ConfigError(
                     f"port {self.port} is in use by another program",
@@ -155,6 +155,8 @@ class Airflow:
             "AIRFLOW__CORE__LOAD_EXAMPLES": "False",
             "AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_USERS": f"{_USER}:admin",
             "AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_PASSWORDS_FILE": str(self._passwords),
+            "AIRFLOW__API__HOST": "127.0.0.1",
+            "AIRFLOW__CORE__PARALLELISM": "4",
             "AIRFLOW__API__PORT": str(self.port),
             "AIRFLOW__API__BASE_URL": self.url,
             "AIRFLOW__API__WORKERS": "1",

@@ -9,6 +9,7 @@ import threading
 import time
 from collections.abc import Sequence
 from decimal import Decimal
+from pathlib import Path
 from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
@@ -17,6 +18,7 @@ from sluice.errors import ConfigError
 from sluice.home import Home
 from sluice.spec import Pipeline
 from sluice_spark.log import logger
+from sluice_spark.quality.data_docs import prune
 from sluice_spark.quality.judgement import ExpectationResult, Judgement
 from sluice_spark.sinks.delta import DeltaSink
 
@@ -86,6 +88,7 @@ class Judge:
 
         folder = f"{self._home.data_docs}/{self._pipeline.name}"
         os.makedirs(folder, exist_ok=True)
+        prune(Path(folder))
         context = gx.get_context(mode="file", project_root_dir=folder)
         context.variables.progress_bars = {"globally": False}
         right_count = {"type": "expect_table_row_count_to_equal", "kwargs": {"value": rows}, "severity": "critical"}
