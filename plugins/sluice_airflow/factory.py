@@ -124,7 +124,7 @@ def refuse_bad_files(folder: Path = PIPELINES) -> None:
     """
     problems = [found for _, found in _read(folder) if isinstance(found, SluiceError)]
     if len(problems) == 1:
-        raise problems[0]
+        raise problems[0].with_traceback(None)  # the import error should show the file's mistake, not our frames
     if problems:
         raise ConfigError(
             "\n".join([f"{len(problems)} pipeline files are not valid:", *(p.what for p in problems)]),

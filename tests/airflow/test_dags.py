@@ -186,6 +186,7 @@ def test_a_run_with_and_without_a_logical_date(dag: DAG, spark: FakeSpark, dated
     assert event["extra"]["ranges"] == [["flights", 0, 0, 12]]
     assert (event["extra"]["written"], event["extra"]["verdict"]) == (12, "passed")
     captured = capfd.readouterr()
+    assert "in all: 12 planned, 12 written" in captured.out
     assert SECRET not in captured.out + captured.err + json.dumps(event)
 
 

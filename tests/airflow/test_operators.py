@@ -100,6 +100,7 @@ def test_secrets_travel_in_the_environment_only(ingest: Any, spark: FakeSpark, c
     assert SECRET in call["env"]["AIRFLOW_CONN_KAFKA_DEFAULT"]
     assert SECRET not in " ".join(call["argv"])
     captured = capfd.readouterr()
+    assert "Spark-Submit cmd" in captured.out
     assert SECRET not in captured.out + captured.err
     assert SECRET not in json.dumps(account)
     rendered = {field: getattr(operator, field) for field in operator.template_fields}
@@ -174,6 +175,7 @@ def test_a_spark_submit_that_is_not_there(ingest: Any, context: Any) -> None:
         ingest(spark_binary="/nowhere/spark-submit").execute(context())
 
 
+@pytest.mark.timeout(60)  # a process that survived would hold the pipe for ever
 def test_a_killed_task_fails_and_leaves_no_process(ingest: Any, spark: FakeSpark, context: Any, tmp_path: Path) -> None:
     fifo = tmp_path / "hangs"
     os.mkfifo(fifo)
@@ -203,6 +205,7 @@ def test_a_kill_before_the_start_starts_nothing_that_lasts(
         operator.execute(context())
 
 
+@pytest.mark.timeout(60)
 def test_the_runs_own_death_by_signal_is_named(ingest: Any, spark: FakeSpark, context: Any, tmp_path: Path) -> None:
     fifo = tmp_path / "hangs"
     os.mkfifo(fifo)
