@@ -1,0 +1,52 @@
+"""Counting in the pass that writes: exact, per partition, whatever the partitions."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+from pyspark.sql import functions as F
+
+from sluice.ranges import OffsetRange
+from sluice_spark.decode import RULE
+from sluice_spark.tally import ReadTally
+
+pytestmark = pytest.mark.spark
+
+Key = tuple[str, int]
+
+
+def tally(spark: SparkSession, folder: Path, read: Counter[Key], bad: Counter[Key], ranges: list[Key]) -> ReadTally:
+    rows = [(t, p, "json" if n < bad[t, p] else None) for (t, p), count in read.items() for n in range(count)]
+    frame = spark.createDataFrame(rows, f"topic STRING, partition INT, {RULE} STRING").repartition(5)
+    found = ReadTally(frame, [OffsetRange(t, p, 0, 10_000) for t, p in ranges])
+    found.frame.where(F.col(RULE).isNull()).write.parquet(str(folder / "out"))
+    return found
+
+
+def test_many_partitions_of_several_topics_are_counted_exactly(spark: SparkSession, tmp_path: Path) -> None:
+    keys = [(topic, p) for topic in ("b", "a", "c") for p in (*range(200), 99_999)]
+    read = Counter({key: 1 + (n * 7919) % 23 for n, key in enumerate(keys)})
+    bad = Counter({key: n % 3 for key, n in read.items() if n % 3})
+    found = tally(spark, tmp_path, read, bad, keys)
+    assert found.read() == read
+    assert found.bad() == bad
+
+
+def test_neighbours_of_very_different_size_stay_apart(spark: SparkSession, tmp_path: Path) -> None:
+    read = Counter({("t", 0): 5000, ("t", 1): 1, ("t", 2): 1, ("t", 3): 4000})
+    bad = Counter({("t", 1): 1})
+    found = tally(spark, tmp_path, read, bad, list(read))
+    assert (found.read(), found.bad()) == (read, bad)
+
+
+def test_nothing_read_is_nothing_counted(spark: SparkSession, tmp_path: Path) -> None:
+    found = tally(spark, tmp_path, Counter(), Counter(), [("t", 0)])
+    assert (found.read(), found.bad()) == ({}, {})
+
+
+def test_a_partition_without_records_among_others_is_left_out(spark: SparkSession, tmp_path: Path) -> None:
+    found = tally(spark, tmp_path, Counter({("t", 1): 2}), Counter(), [("t", 0), ("t", 1), ("t", 2)])
+    assert (found.read(), found.bad()) == ({("t", 1): 2}, {})
