@@ -7,10 +7,12 @@ session time zone, with one addition (invalid UTF-8 is refused):
   decode. Text behind the object's end is ignored; single-quoted strings are taken.
 - A missing field and a JSON null are null. An unknown field is ignored. Names are case-sensitive. Of a field that
   stands twice the last one counts.
-- A value of another type does not decode: no number from a string, no integer from a fraction or an exponent, nothing
-  out of its type's range or precision. A STRING field takes any JSON value as its text. DOUBLE and FLOAT take ``NaN``
-  and ``Infinity``, bare or quoted.
-- TIMESTAMP takes ISO 8601 text (UTC where it names no zone), or seconds since 1970 as an integer.
+- A value of another type does not decode: no number from a string, no integer from a fraction or an exponent, no
+  integer or decimal out of its type's range. A STRING field takes any JSON value as compact JSON text (``1.50`` as
+  ``1.5``). DOUBLE and FLOAT take ``NaN`` and ``Infinity``, bare or quoted, and make infinity of what is too large.
+  DECIMAL takes a number in a string too, and rounds to its scale. Half of a surrogate pair becomes ``?``.
+- TIMESTAMP takes ISO 8601 text (UTC where it names no zone), or seconds since 1970 as an integer (so milliseconds
+  decode as well, to a year beyond 9999: let the suite catch it).
 - One field that does not decode refuses the whole record, nested fields included. No record is half-decoded.
 """
 

@@ -19,7 +19,9 @@ class ReadTally:
     """Observes a decoded batch on its way: how many records were read and how many broke a rule, per partition.
 
     ``histogram_numeric`` is exact as long as it has a bin for each distinct value (it merges bins only beyond that),
-    so one aggregate counts any number of partitions. The figures are those of the first action on :attr:`frame`.
+    so one aggregate counts any number of partitions. Where two tasks read one partition, its bins are merged by a
+    weighted mean, so a value comes back beside the integer that it was: as a double it can be rounded, as an integer
+    Spark would have cut it. The figures are those of the first action on :attr:`frame`.
     """
 
     def __init__(self, decoded: DataFrame, ranges: Sequence[OffsetRange]) -> None:
@@ -30,6 +32,7 @@ class ReadTally:
         key: Column = F.col("partition")
         for number, topic in enumerate(topics[1:], start=1):
             key = F.when(F.col("topic") == topic, F.col("partition") + number * _SPREAD).otherwise(key)
+        key = key.cast("double")
         bins = F.lit(max(2, len(self._keys)))
         self._observation = Observation()
         self.frame = decoded.observe(
@@ -47,5 +50,8 @@ class ReadTally:
         return self._counts("bad")
 
     def _counts(self, name: str) -> dict[tuple[str, int], int]:
-        bins = self._observation.get[name] or []
-        return {self._keys[round(b["x"])]: round(b["y"]) for b in bins}
+        counts: dict[tuple[str, int], int] = {}
+        for each in self._observation.get[name] or []:
+            key = self._keys[round(each["x"])]
+            counts[key] = counts.get(key, 0) + round(each["y"])
+        return counts

@@ -153,7 +153,10 @@ def _stats(metadata: Any) -> dict[str, Any]:
         with_values = [s for s in groups if s.num_values > 0]
         if not with_values or any(not s.has_min_max for s in with_values):
             continue
-        low, high = (_stat(f(v)) for f, v in ((min, [s.min for s in with_values]), (max, [s.max for s in with_values])))
+        try:
+            low, high = _stat(min(s.min for s in with_values)), _stat(max(s.max for s in with_values))
+        except (OverflowError, ValueError):  # a date that Spark knows and Python does not: before 1 or after 9999
+            continue
         if low is not None and high is not None:
             lows[name], highs[name] = low, high
     return {"numRecords": metadata.num_rows, "minValues": lows, "maxValues": highs, "nullCount": nulls}
