@@ -9,7 +9,7 @@ from pathlib import Path
 from airflow.sdk import DAG, CronDataIntervalTimetable, get_parsing_context, timezone
 
 from sluice.errors import ConfigError, SluiceError
-from sluice.spec import Pipeline, load
+from sluice.spec import Pipeline, load, load_all
 from sluice.spec.load import PIPELINES
 from sluice.spec.model import Schedule
 from sluice_airflow import docs, params
@@ -134,18 +134,11 @@ def refuse_bad_files(folder: Path = PIPELINES) -> None:
 
 
 def _read(folder: Path) -> Iterator[tuple[Path, DAG | SluiceError]]:
-    owners: dict[str, Path] = {}
-    for path in sorted(folder.glob("*.yaml")):
+    for path, spec in load_all(folder):
+        if isinstance(spec, SluiceError):
+            yield path, spec
+            continue
         try:
-            spec = load(path)
-            if spec.name in owners:
-                raise ConfigError(
-                    f"{path.name} is not a valid pipeline:\n"
-                    f"  pipeline: {spec.name!r} is the name of {owners[spec.name].name} already",
-                    state="nothing was read or written",
-                    next_step="give one of them another name",
-                )
-            owners[spec.name] = path
             yield path, build_dag(spec)
         except SluiceError as error:
             yield path, error

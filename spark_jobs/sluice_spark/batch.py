@@ -155,6 +155,11 @@ class BatchWriter:
             )
         point("sink-committed")
 
+    def sweep(self, name: str, batch: int) -> None:
+        """Remove the files of attempts at a committed batch that died."""
+        self.sink.sweep(name, batch)
+        self.quarantine.sweep(name, batch)
+
 
 def account_for(
     rows: Rows,

@@ -31,6 +31,7 @@ from sluice_spark.quality.judge import Judge
 from sluice_spark.reconcile import reconcile
 from sluice_spark.sinks.delta import DeltaSink
 from sluice_spark.sources.kafka import stream
+from sluice_spark.stopwatch import Stopwatch
 
 __all__ = ["BoundedRun", "sinks"]
 
@@ -74,6 +75,7 @@ class BoundedRun:
     recovery: Recovery
     max_records: int
     judge: Judge | None
+    watch: Stopwatch = field(default_factory=Stopwatch)
     _planned: bool = field(default=False, init=False)
 
     def execute(self) -> dict[str, Any]:
@@ -103,6 +105,7 @@ class BoundedRun:
                 self._close_failed(lease, unknown, time.monotonic() - began)
                 raise
             self.ledger.run_closed(lease, state="done", seconds=round(time.monotonic() - began, 3), verdict=verdict)
+        logger.info("seconds: %s (query holds ledger, batches and commits)", self.watch)
         return self.ledger.account(name, self.run)
 
     def _drive(self, lease: Lease) -> str | None:
@@ -112,7 +115,8 @@ class BoundedRun:
         sink, quarantine = sinks(self.pipeline, self.home, epoch)
         settings = KafkaSettings.from_connection(Connection.from_env(source.connection))
         cluster = Cluster(settings)
-        reconcile(self.ledger, lease, epoch=epoch, checkpoint=checkpoint, sink=sink)
+        with self.watch.phase("planning"):
+            reconcile(self.ledger, lease, epoch=epoch, checkpoint=checkpoint, sink=sink)
 
         known_ids = self.ledger.topic_ids(name)
 
@@ -123,7 +127,8 @@ class BoundedRun:
             preflight(name, checkpoint.positions(), states, known_ids, open_ranges)
             return states
 
-        states = ask_broker()
+        with self.watch.phase("planning"):
+            states = ask_broker()
         positions = checkpoint.positions()
         ranges = self._plan(positions, states)
         self.ledger.run_planned(
@@ -139,12 +144,16 @@ class BoundedRun:
         logger.info("run %s of %s: %d offsets to read", self.run, name, sum(map(len, ranges)))
         progress = Progress(ends(states), positions or starts(states))
         if ranges or positions is None or checkpoint.open_batch() is not None:
-            spark = self.open_session()
+            with self.watch.phase("session"):
+                spark = self.open_session()
             point("session-started")
-            writer = self._writer(spark, settings, cluster, sink, quarantine)
-            self._drain(spark, writer, lease, epoch, checkpoint, progress, ask_broker)
+            with self.watch.phase("planning"):
+                writer = self._writer(spark, settings, cluster, sink, quarantine)
+            with self.watch.phase("query"):
+                self._drain(spark, writer, lease, epoch, checkpoint, progress, ask_broker)
             point("query-ended")
-        return self._judge(lease, sink)
+        with self.watch.phase("judging"):
+            return self._judge(lease, sink)
 
     def _plan(self, positions: Positions | None, states: list[TopicState]) -> list[OffsetRange]:
         if positions is None:
@@ -210,23 +219,29 @@ class BoundedRun:
         sweep: bool,
     ) -> None:
         ranges = checkpoint.ranges_of(batch)
+        name = f"e{epoch}-{batch:06d}"
         if writer.sink.version() >= batch:
             # the driver died between the sink's commit and Spark's; reconciling entered it into the ledger
             logger.info("batch %d is in the sink already", batch)
+            if sweep:
+                writer.sweep(name, batch)
             return
-        self.ledger.batch_started(lease, epoch=epoch, batch=batch, ranges=ranges)
+        with self.watch.phase("ledger"):
+            self.ledger.batch_started(lease, epoch=epoch, batch=batch, ranges=ranges)
         point("batch-started")
-        name = f"e{epoch}-{batch:06d}"
-        if sweep:
-            writer.sink.sweep(name)
-            writer.quarantine.sweep(name)
         progress.begin(batch, ranges)
-        prepared = writer.prepare(records, name, ranges)
-        lease.verify()
+        with self.watch.phase("batches"):
+            prepared = writer.prepare(records, name, ranges)
+        with self.watch.phase("ledger"):
+            lease.verify()
         accounts = [a.as_dict() for a in prepared.accounts]
-        writer.commit(batch, prepared, {"pipeline": self.pipeline.name, "run": self.run, "accounts": accounts})
-        self.ledger.batch_committed(lease, epoch=epoch, batch=batch, accounts=prepared.accounts)
+        with self.watch.phase("commits"):
+            writer.commit(batch, prepared, {"pipeline": self.pipeline.name, "run": self.run, "accounts": accounts})
+        with self.watch.phase("ledger"):
+            self.ledger.batch_committed(lease, epoch=epoch, batch=batch, accounts=prepared.accounts)
         point("batch-recorded")
+        if sweep:
+            writer.sweep(name, batch)
         progress.end(batch, ranges, prepared.accounts)
 
     def _judge(self, lease: Lease, sink: DeltaSink) -> str | None:

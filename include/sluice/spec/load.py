@@ -55,11 +55,11 @@ def load(name_or_path: str | Path) -> Pipeline:
         With every mistake of the file in one message.
     """
     path = find(str(name_or_path))
-    text = path.read_text()
     try:
+        text = path.read_text(encoding="utf-8")
         data = yaml.safe_load(text)
         tree = yaml.compose(text, Loader=yaml.SafeLoader)
-    except yaml.YAMLError as error:
+    except (yaml.YAMLError, UnicodeDecodeError, OSError) as error:
         raise _refuse(path, [f"not YAML: {error}"]) from None
     doubled = list(_doubled(tree))
     if doubled:
@@ -79,12 +79,22 @@ def load(name_or_path: str | Path) -> Pipeline:
 
 
 def load_all(folder: Path = PIPELINES) -> Iterator[tuple[Path, Pipeline | ConfigError]]:
-    """Read each file of a folder; a bad one yields its error and takes no other down."""
+    """Read each file of a folder; a bad one yields its error and takes no other down.
+
+    Of two files with the same pipeline name the second is refused.
+    """
+    owners: dict[str, Path] = {}
     for path in sorted(folder.glob("*.yaml")):
         try:
-            yield path, load(path)
+            pipeline = load(path)
         except ConfigError as error:
             yield path, error
+            continue
+        owner = owners.setdefault(pipeline.name, path)
+        if owner == path:
+            yield path, pipeline
+        else:
+            yield path, _refuse(path, [f"pipeline: {pipeline.name!r} is the name of {owner.name} already"])
 
 
 def _relative(path: Path) -> str:

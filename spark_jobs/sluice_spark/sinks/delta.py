@@ -4,7 +4,7 @@ Spark's own Delta writer commits at the end of the write, so nothing can be chec
 written first, in a folder of their own below the table, read back, and entered into the log in one transaction that
 carries an application id and a version (Delta's ``txn`` action). A version that the log holds is never entered again;
 of two writers of one version the log lets one in (delta-rs: "Concurrent transaction"). Files of an attempt that died
-are in no transaction: readers do not see them, the next attempt removes them, and so does ``VACUUM``.
+are in no transaction: readers do not see them, the attempt that gets the batch in removes them, and so does ``VACUUM``.
 """
 
 from __future__ import annotations
@@ -235,14 +235,21 @@ class DeltaSink:
             raise self._failed(error) from error
         return True
 
-    def sweep(self, batch: str) -> None:
-        """Remove folders of earlier attempts at a batch that no transaction holds."""
+    def sweep(self, batch: str, version: int) -> None:
+        """Remove folders of other attempts at a batch that no transaction holds.
+
+        Nothing is removed before the table holds the batch's version: until then a driver that was fenced between its
+        last look at the lease and its commit may still enter its files, and they must be there.
+        """
         table = self.table()
+        held_version = None if table is None else table.transaction_version(self.app_id)
+        if table is None or held_version is None or held_version < version:
+            return
         fs, base = fsspec.core.url_to_fs(self.path)
         folders = [str(f) for f in fs.glob(f"{base}/batches/{batch}-*")]
         if not folders:
             return
-        held = {uri.rsplit("/batches/", 1)[-1].split("/", 1)[0] for uri in (table.file_uris() if table else [])}
+        held = {uri.rsplit("/batches/", 1)[-1].split("/", 1)[0] for uri in table.file_uris()}
         for folder in folders:
             if folder.rsplit("/", 1)[-1] not in held:
                 fs.rm(folder, recursive=True)

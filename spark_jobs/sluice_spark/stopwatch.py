@@ -1,0 +1,32 @@
+"""Where a run's seconds go, by phase."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import psutil  # type: ignore[import-untyped]
+
+__all__ = ["Stopwatch"]
+
+
+class Stopwatch:
+    """Adds up wall seconds per phase. ``process`` is what passed before this object was made: JVM and imports."""
+
+    def __init__(self) -> None:
+        parent = psutil.Process().parent()
+        started = parent.create_time() if parent and parent.name() == "java" else psutil.Process().create_time()
+        self.seconds: dict[str, float] = {"process": time.time() - started}
+
+    @contextmanager
+    def phase(self, name: str) -> Iterator[None]:
+        """Add the time inside to a phase."""
+        began = time.monotonic()
+        try:
+            yield
+        finally:
+            self.seconds[name] = self.seconds.get(name, 0.0) + time.monotonic() - began
+
+    def __str__(self) -> str:
+        return ", ".join(f"{name} {seconds:.2f}" for name, seconds in self.seconds.items())
