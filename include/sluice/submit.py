@@ -21,6 +21,8 @@ __all__ = ["SparkSubmit", "archive_file", "bounded_run", "spark_master", "valida
 
 _MASTER = re.compile(r"^(local(\[[^\]]+\])?|spark://[^/]+:\d+|yarn|k8s://.+)$")
 
+_SMALL = 200_000
+
 _CONF = {
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
@@ -109,6 +111,7 @@ def bounded_run(
     max_records_per_batch: int | None = None,
     interval: tuple[str, str] | None = None,
     validate: bool = True,
+    waiting: int | None = None,
 ) -> SparkSubmit:
     """Return the application of one run.
 
@@ -120,6 +123,9 @@ def bounded_run(
         ``(start, end)`` in ISO 8601; None means what is available now.
     validate
         Whether the run is judged after its last batch.
+    waiting
+        About how many records wait, when the caller knows: a small run skips the JVM's optimizing compiler, whose work
+        it would not live to enjoy.
     """
     arguments = ["--pipeline", str(pipeline.file), "--run", run]
     if recovery is not None:
@@ -130,16 +136,25 @@ def bounded_run(
         arguments += ["--start", interval[0], "--end", interval[1]]
     if not validate:
         arguments += ["--no-validate"]
-    return _submit("bounded_run.py", pipeline, arguments, spark, kafka)
+    small = waiting is not None and waiting <= _SMALL
+    return _submit("bounded_run.py", pipeline, arguments, spark, kafka, small=small)
 
 
 def validate_sink(pipeline: Pipeline, run: str, *, spark: Connection, kafka: Connection | None = None) -> SparkSubmit:
     """Return the application that judges a run again."""
-    return _submit("validate_sink.py", pipeline, ["--pipeline", str(pipeline.file), "--run", run], spark, kafka)
+    return _submit(
+        "validate_sink.py", pipeline, ["--pipeline", str(pipeline.file), "--run", run], spark, kafka, small=True
+    )
 
 
 def _submit(
-    main: str, pipeline: Pipeline, arguments: list[str], spark: Connection, kafka: Connection | None
+    main: str,
+    pipeline: Pipeline,
+    arguments: list[str],
+    spark: Connection,
+    kafka: Connection | None,
+    *,
+    small: bool,
 ) -> SparkSubmit:
     home = Home.from_env()
     master, mode = spark_master(spark)
@@ -165,7 +180,7 @@ def _submit(
         deploy_mode=mode,
         conf=_CONF | ({"spark.driver.extraClassPath": ":".join(map(str, found))} if local else {}),
         jars=[] if local else found,
-        java_options=" ".join(_java_options(home, master)),
+        java_options=" ".join(_java_options(home, master, small=small)),
         name=f"sluice-{pipeline.name}",
         env={k: v for k, v in env.items() if v},
     )
@@ -182,7 +197,7 @@ def _spark_home() -> str:
     return next(iter(found.submodule_search_locations or [""])) if found else ""
 
 
-def _java_options(home: Home, master: str) -> list[str]:
+def _java_options(home: Home, master: str, *, small: bool) -> list[str]:
     """Return JVM flags that make short applications short.
 
     The class-data archive is made by ``make setup``; with ``-Xshare:auto`` (the default) the JVM ignores one that is
@@ -195,6 +210,8 @@ def _java_options(home: Home, master: str) -> list[str]:
         "-Xlog:all=error:stderr",
         f"-Dlog4j2.configurationFile=file:{log4j}",
     ]
+    if small and master.startswith("local"):
+        options.append("-XX:TieredStopAtLevel=1")
     archive = archive_file(home)
     if master.startswith("local") and archive.is_file():
         options.append(f"-XX:SharedArchiveFile={archive}")

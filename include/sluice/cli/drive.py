@@ -11,6 +11,8 @@ from typing import Any
 from sluice.cli.output import COUNTS, print_json, print_table
 from sluice.connections import Connection, variable_of
 from sluice.errors import ExitCode
+from sluice.home import Home
+from sluice.kafka.backlog import waiting
 from sluice.ledger import Ledger
 from sluice.recovery import Recovery
 from sluice.spec import load
@@ -39,6 +41,7 @@ def drive(
         spark = Connection.from_env("spark_default")
     else:
         spark = Connection("spark_default", "spark", host="local[*]")
+    ledger = Ledger.open()
     submit = bounded_run(
         spec,
         run,
@@ -48,9 +51,9 @@ def drive(
         max_records_per_batch=max_records_per_batch,
         interval=interval,
         validate=validate,
+        waiting=waiting(spec, kafka, home=Home.from_env(), epoch=ledger.epoch(spec.name)),
     )
     code = _run(submit.argv(), submit.env)
-    ledger = Ledger.open()
     if code == ExitCode.DONE:
         account = ledger.account(spec.name, run)
         if as_json:

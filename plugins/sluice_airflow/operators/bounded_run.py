@@ -5,6 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from sluice.errors import SluiceError
+from sluice.home import Home
+from sluice.kafka.backlog import waiting
 from sluice.ledger import Ledger
 from sluice.ranges import OffsetRange, RangeAccount
 from sluice.recovery import Recovery
@@ -72,14 +74,16 @@ class BoundedRunOperator(SubmitOperator):
         recovery = self._asked("recovery", context)
         limit = self._asked("max_records_per_batch", context)
         validate = self._asked("validate", context)
+        kafka = self.kafka_connection(pipeline)
         submission = bounded_run(
             pipeline,
             self.run,
             spark=spark,
-            kafka=self.kafka_connection(pipeline),
+            kafka=kafka,
             recovery=None if recovery is None else Recovery(recovery),
             max_records_per_batch=None if limit is None else int(limit),
             validate=validate is None or str(validate).lower() == "true",
+            waiting=waiting(pipeline, kafka, home=Home.from_env(), epoch=Ledger.open().epoch(pipeline.name)),
         )
         self.run_spark(submission, context)
         return self._account(pipeline.name)

@@ -82,9 +82,6 @@ class Judge:
         self, suite: dict[str, Any], scopes: dict[str, DataFrame], rows: int, runs: Sequence[str]
     ) -> Judgement:
         import great_expectations as gx
-        from great_expectations import ExpectationSuite, ValidationDefinition
-        from great_expectations.checkpoint import Checkpoint, UpdateDataDocsAction
-        from great_expectations.core.run_identifier import RunIdentifier
 
         folder = f"{self._home.data_docs}/{self._pipeline.name}"
         os.makedirs(folder, exist_ok=True)
@@ -96,31 +93,42 @@ class Judge:
         for item in suite["expectations"]:
             split[_scope(item)].append(item)
         results: list[ExpectationResult] = []
-        for scope, frame in scopes.items():
-            if not split[scope]:
+        for scope, expectations in split.items():
+            if not expectations:
                 continue
-            name = f"{self._pipeline.name}-{scope}"
-            source = context.data_sources.add_or_update_spark(name, persist=False)
-            batch = source.add_dataframe_asset(name).add_batch_definition_whole_dataframe(name)
-            stored = context.suites.add_or_update(ExpectationSuite(name=name, expectations=split[scope]))
-            definition = context.validation_definitions.add_or_update(
-                ValidationDefinition(name=name, data=batch, suite=stored)
-            )
-            checkpoint = context.checkpoints.add_or_update(
-                Checkpoint(
-                    name=name,
-                    validation_definitions=[definition],
-                    actions=[UpdateDataDocsAction(name="docs")],
-                    result_format={"result_format": "SUMMARY", "partial_unexpected_count": _EXAMPLES},
-                )
-            )
-            outcome = checkpoint.run(
-                batch_parameters={"dataframe": frame}, run_id=RunIdentifier(run_name=self._run.replace("/", "_"))
-            )
-            for validation in outcome.run_results.values():
-                results += [_result(r, scope) for r in validation.results]
+            # Counts first: fetching examples is a Spark job for each expectation, needed only when one fails.
+            found = self._evaluate(context, scope, scopes[scope], expectations, examples=0)
+            if not all(r.success for r in found):
+                found = self._evaluate(context, scope, scopes[scope], expectations, examples=_EXAMPLES)
+            results += found
+        context.build_data_docs()
         index = f"{folder}/gx/uncommitted/data_docs/local_site/index.html"
         return Judgement(suite["name"], rows, tuple(results), data_docs=index, runs=tuple(runs))
+
+    def _evaluate(
+        self, context: Any, scope: str, frame: DataFrame, expectations: list[dict[str, Any]], *, examples: int
+    ) -> list[ExpectationResult]:
+        from great_expectations import Checkpoint, ExpectationSuite, ValidationDefinition
+        from great_expectations.core.run_identifier import RunIdentifier
+
+        name = f"{self._pipeline.name}-{scope}"
+        source = context.data_sources.add_or_update_spark(name, persist=False)
+        batch = source.add_dataframe_asset(name).add_batch_definition_whole_dataframe(name)
+        stored = context.suites.add_or_update(ExpectationSuite(name=name, expectations=expectations))
+        definition = context.validation_definitions.add_or_update(
+            ValidationDefinition(name=name, data=batch, suite=stored)
+        )
+        checkpoint = context.checkpoints.add_or_update(
+            Checkpoint(
+                name=name,
+                validation_definitions=[definition],
+                result_format={"result_format": "SUMMARY", "partial_unexpected_count": examples},
+            )
+        )
+        outcome = checkpoint.run(
+            batch_parameters={"dataframe": frame}, run_id=RunIdentifier(run_name=self._run.replace("/", "_"))
+        )
+        return [_result(r, scope) for v in outcome.run_results.values() for r in v.results]
 
 
 def _import() -> None:
