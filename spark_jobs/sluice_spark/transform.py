@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 from collections.abc import Callable
 
-from pyspark.errors import AnalysisException, ParseException, PySparkException
+from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame
 
 from sluice.errors import ConfigError
@@ -57,8 +57,12 @@ def check(pipeline: Pipeline, transform: Transformer, sample: DataFrame) -> Data
         if not isinstance(out, DataFrame):
             raise _wrong(pipeline, f"transform returned {type(out).__name__}, not a DataFrame")
         types = {f.name: f.dataType.simpleString() for f in out.schema.fields}
-    except (AnalysisException, ParseException, PySparkException) as error:
-        raise _wrong(pipeline, f"transform: {str(error).splitlines()[0]}") from error
+    except ConfigError:
+        raise
+    except PySparkException as error:
+        raise _wrong(pipeline, f"transform: {_first_line(error)}") from error
+    except Exception as error:
+        raise _wrong(pipeline, f"transform: {type(error).__name__}: {_first_line(error)}") from error
     lowered = [name.lower() for name in types]
     doubled = sorted({n for n in lowered if lowered.count(n) > 1})
     if doubled or len(out.columns) != len(types):
@@ -75,6 +79,10 @@ def check(pipeline: Pipeline, transform: Transformer, sample: DataFrame) -> Data
     if missing:
         raise _wrong(pipeline, f"sink.delta.partition_by: the transform's result has no column {missing[0]!r}")
     return out
+
+
+def _first_line(error: Exception) -> str:
+    return next((line.strip() for line in str(error).splitlines() if line.strip()), "no message")
 
 
 def _wrong(pipeline: Pipeline, what: str) -> ConfigError:

@@ -13,7 +13,7 @@ import json
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
-from urllib.parse import quote, unquote
+from urllib.parse import unquote
 
 import fsspec
 import pyarrow as pa
@@ -210,7 +210,8 @@ class DeltaSink:
             if found is not None and found >= version:
                 return False
             actions = [
-                AddAction(quote(f.path, safe="/=:"), f.size, dict(f.partition_values), f.modified, True, f.stats)
+                # the path as it is on disk: delta-rs encodes it for the log
+                AddAction(f.path, f.size, dict(f.partition_values), f.modified, True, f.stats)
                 for f in staged.files
             ]
             table.create_write_transaction(
