@@ -260,7 +260,9 @@ class Broker:
 
     def _await_service(self, deadline: float) -> None:
         while True:
-            if not self.running:
+            # a child that has just begun may have no command line yet to be known by
+            alive = self._child is not None and self._child.poll() is None
+            if not alive and not self.running:
                 code = self._child.returncode if self._child else "unknown"
                 raise self._failure(f"the broker ended while starting (exit code {code})")
             if _is_listening(self.host, self.port) and self._serves():
