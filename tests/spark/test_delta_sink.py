@@ -1,0 +1,226 @@
+"""The Delta sink: staged by Spark, committed by delta-rs, once."""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+from pathlib import Path
+
+import pytest
+from deltalake import DeltaTable
+from pyspark.sql import DataFrame, SparkSession
+
+from sluice.errors import ConfigError, LeaseHeldError, SinkError
+from sluice_spark.sinks.delta import DeltaSink
+
+pytestmark = pytest.mark.spark
+
+NOTE = {"pipeline": "p", "run": "r", "accounts": []}
+
+
+def rows(spark: SparkSession, first: int, last: int, **extra: str) -> DataFrame:
+    more = "".join(f", {sql} AS {name}" for name, sql in extra.items())
+    return spark.sql(
+        f"SELECT id, 't' AS _topic, 0 AS _partition, id AS _offset, timestamp_seconds(1356998400 + id) AS _timestamp, "
+        f"'r' AS _run{more} FROM range({first}, {last}, 1, 2)"
+    )
+
+
+def put(sink: DeltaSink, frame: DataFrame, version: int) -> bool:
+    return sink.commit(sink.stage(frame, f"e1-{version:06d}"), frame.schema, version, {**NOTE, "batch": version})
+
+
+def ids(path: Path) -> Counter[int]:
+    return Counter(DeltaTable(str(path)).to_pyarrow_table().column("id").to_pylist())
+
+
+def folders(path: Path) -> set[str]:
+    return {p.name for p in (path / "batches").iterdir()}
+
+
+def test_a_version_is_entered_once(spark: SparkSession, tmp_path: Path) -> None:
+    sink = DeltaSink(str(tmp_path / "t"), "app")
+    assert (sink.version(), sink.table(), list(sink.notes(-1))) == (-1, None, [])
+    assert put(sink, rows(spark, 0, 5), 0) is True
+    assert put(sink, rows(spark, 0, 5), 0) is False
+    assert put(sink, rows(spark, 5, 7), 1) is True
+    assert put(sink, rows(spark, 0, 5), 0) is False
+    assert ids(tmp_path / "t") == Counter(range(7))
+    assert sink.version() == 1
+    assert [(n["version"], n["app_id"], n["run"]) for n in sink.notes(-1)] == [(1, "app", "r"), (0, "app", "r")]
+    assert [n["version"] for n in sink.notes(0)] == [1]
+
+
+def test_each_lineage_counts_for_itself(spark: SparkSession, tmp_path: Path) -> None:
+    one, two = DeltaSink(str(tmp_path / "t"), "app:1"), DeltaSink(str(tmp_path / "t"), "app:2")
+    put(one, rows(spark, 0, 3), 4)
+    assert two.version() == -1
+    assert put(two, rows(spark, 3, 6), 0)
+    assert (one.version(), two.version()) == (4, 0)
+    assert [n["version"] for n in one.notes(-1)] == [4]
+    assert ids(tmp_path / "t") == Counter(range(6))
+
+
+def test_what_is_staged_is_not_visible_before_it_is_committed(spark: SparkSession, tmp_path: Path) -> None:
+    sink = DeltaSink(str(tmp_path / "t"), "app")
+    put(sink, rows(spark, 0, 3), 0)
+    sink.stage(rows(spark, 3, 6), "e1-000001")
+    assert ids(tmp_path / "t") == Counter(range(3))
+    assert spark.read.format("delta").load(sink.path).count() == 3
+
+
+@pytest.mark.parametrize("fresh", [True, False], ids=["of a new table", "of a table"])
+def test_of_two_writers_of_one_version_one_gets_in(spark: SparkSession, tmp_path: Path, fresh: bool) -> None:
+    path = str(tmp_path / "t")
+    first = 0
+    if not fresh:
+        put(DeltaSink(path, "app"), rows(spark, 100, 102), 0)
+        first = 1
+    for version in range(first, first + 4):
+        sinks = [DeltaSink(path, "app") for _ in range(2)]
+        frames = [rows(spark, version * 10 + n * 5, version * 10 + n * 5 + 5) for n in range(2)]
+        staged = [s.stage(f, f"e1-{version:06d}") for s, f in zip(sinks, frames, strict=True)]
+        before = ids(tmp_path / "t") if (tmp_path / "t/_delta_log").exists() else Counter()
+        barrier = threading.Barrier(2)
+        ends: dict[int, object] = {}
+
+        def race(
+            n: int,
+            sinks: list[DeltaSink] = sinks,
+            staged: list[object] = staged,  # type: ignore[assignment]
+            frames: list[DataFrame] = frames,
+            version: int = version,
+            barrier: threading.Barrier = barrier,
+            ends: dict[int, object] = ends,
+        ) -> None:
+            barrier.wait()
+            try:
+                ends[n] = sinks[n].commit(staged[n], frames[n].schema, version, NOTE)  # type: ignore[arg-type]
+            except LeaseHeldError:
+                ends[n] = False
+
+        threads = [threading.Thread(target=race, args=(n,)) for n in range(2)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert sorted(ends.values(), key=bool) == [False, True]
+        (winner,) = [n for n, end in ends.items() if end]
+        start = version * 10 + winner * 5
+        assert ids(tmp_path / "t") - before == Counter(range(start, start + 5))
+
+
+def test_an_empty_batch_is_a_transaction_too(spark: SparkSession, tmp_path: Path) -> None:
+    sink = DeltaSink(str(tmp_path / "t"), "app")
+    assert put(sink, rows(spark, 0, 0), 0)
+    assert sink.version() == 0
+    assert ids(tmp_path / "t") == Counter()
+    assert put(sink, rows(spark, 0, 0), 1)
+    assert put(sink, rows(spark, 0, 2), 2)
+    assert ids(tmp_path / "t") == Counter(range(2))
+    assert spark.read.format("delta").load(sink.path).count() == 2
+
+
+def test_spark_reads_the_same_and_finds_by_statistics(spark: SparkSession, tmp_path: Path) -> None:
+    sink = DeltaSink(str(tmp_path / "t"), "app", ["day"])
+    frame = rows(
+        spark, 0, 10, day="DATE'2013-01-01' + CAST(id % 3 AS INT)", far="timestamp_seconds(id * 1000000000000)"
+    )
+    put(sink, frame, 0)
+    table = spark.read.format("delta").load(sink.path)
+    assert sorted(r.id for r in table.select("id").collect()) == list(range(10))
+    assert table.dtypes == frame.dtypes
+    for predicate, expected in (
+        ("_offset = 7", [7]), ("_run = 'r' AND id < 2", [0, 1]), ("_run = 'other'", []),
+        ("day = '2013-01-02'", [1, 4, 7]),
+        ("_timestamp >= '2013-01-01 00:00:09'", [9]), ("far > '9999-12-31'", list(range(1, 10))),
+    ):  # fmt: skip
+        assert sorted(r.id for r in table.where(predicate).select("id").collect()) == expected, predicate
+    names = {tuple(f.name for f in spark.read.format("delta").load(sink.path).schema.fields)}
+    assert names == {tuple(frame.columns)}
+
+
+def test_partitions_with_awkward_names_are_read_back_by_both_readers(spark: SparkSession, tmp_path: Path) -> None:
+    sink = DeltaSink(str(tmp_path / "t"), "app", ["name"])
+    awkward = "element_at(array('a b', '50%', 'x=y/z', 'ä:', NULL, '%20', '#?'), CAST(id AS INT) + 1)"
+    put(sink, rows(spark, 0, 7, name=awkward), 0)
+    expected = Counter(zip(range(7), ["a b", "50%", "x=y/z", "ä:", None, "%20", "#?"], strict=True))
+    by_spark = spark.read.format("delta").load(sink.path).select("id", "name").collect()
+    assert Counter((r.id, r.name) for r in by_spark) == expected
+    table = DeltaTable(sink.path).to_pyarrow_table()
+    assert Counter(zip(table.column("id").to_pylist(), table.column("name").to_pylist(), strict=True)) == expected
+
+
+def test_versions_outlive_the_checkpoints_of_the_log(spark: SparkSession, tmp_path: Path) -> None:
+    sink = DeltaSink(str(tmp_path / "t"), "app")
+    frame = rows(spark, 0, 0)
+    put(sink, rows(spark, 0, 3), 0)
+    empty = sink.stage(frame, "empty")
+    for version in range(1, 13):
+        assert sink.commit(empty, frame.schema, version, {**NOTE, "batch": version})
+    DeltaTable(sink.path).create_checkpoint()
+    DeltaTable(sink.path).cleanup_metadata()
+    assert sink.version() == 12
+    assert not put(sink, rows(spark, 0, 3), 12)
+    assert put(sink, rows(spark, 3, 5), 13)
+    assert [n["version"] for n in sink.notes(10)] == [13, 12, 11]
+    assert ids(tmp_path / "t") == Counter(range(5))
+
+
+def test_sweeping_removes_what_no_transaction_holds_and_only_once_the_batch_is_in(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    sink = DeltaSink(str(tmp_path / "t"), "app")
+    sink.sweep("e1-000000", 0)  # nothing there at all
+    put(sink, rows(spark, 0, 3), 0)
+    dead = sink.stage(rows(spark, 3, 6), "e1-000001")
+    other = sink.stage(rows(spark, 6, 9), "e1-000002")
+    sink.sweep("e1-000001", 1)
+    assert dead.folder.split("/")[1] in folders(tmp_path / "t"), "a fenced driver may still commit it"
+    kept = sink.stage(rows(spark, 3, 6), "e1-000001")
+    sink.commit(kept, rows(spark, 3, 6).schema, 1, NOTE)
+    before = folders(tmp_path / "t")
+    sink.sweep("e1-000001", 1)
+    sink.sweep("e1-000000", 0)
+    assert folders(tmp_path / "t") == before - {dead.folder.split("/")[1]}
+    assert other.folder.split("/")[1] in folders(tmp_path / "t")
+    assert ids(tmp_path / "t") == Counter(range(6))
+
+
+@pytest.mark.parametrize(
+    ("extra", "told"),
+    [
+        ({"name": "'x'"}, "name: only in the pipeline"),
+        ({"id": "'x'"}, "id"),
+        ({"_offset": "1"}, "_offset"),
+    ],
+)
+def test_a_table_of_another_shape_is_refused(
+    spark: SparkSession, tmp_path: Path, extra: dict[str, str], told: str
+) -> None:
+    sink = DeltaSink(str(tmp_path / "t"), "app")
+    put(sink, rows(spark, 0, 3), 0)
+    sink.check(rows(spark, 0, 0).schema)
+    frame = rows(spark, 0, 0).drop(*extra).selectExpr("*", *(f"{sql} AS {n}" for n, sql in extra.items()))
+    with pytest.raises(ConfigError, match="does not fit the pipeline") as caught:
+        sink.check(frame.schema)
+    assert told in caught.value.what
+    with pytest.raises(ConfigError, match="_run: only in the table"):
+        sink.check(rows(spark, 0, 0).drop("_run").schema)
+
+
+def test_a_table_partitioned_otherwise_or_with_constraints_is_refused(spark: SparkSession, tmp_path: Path) -> None:
+    put(DeltaSink(str(tmp_path / "t"), "app"), rows(spark, 0, 3), 0)
+    with pytest.raises(ConfigError, match="partitioned by"):
+        DeltaSink(str(tmp_path / "t"), "app", ["_run"]).check(rows(spark, 0, 0).schema)
+    DeltaTable(str(tmp_path / "t")).alter.add_constraint({"positive": "id >= 0"})
+    with pytest.raises(ConfigError, match="CHECK constraints"):
+        DeltaSink(str(tmp_path / "t"), "app").check(rows(spark, 0, 0).schema)
+
+
+def test_a_table_that_cannot_be_read_is_the_sinks_failure(spark: SparkSession, tmp_path: Path) -> None:
+    put(DeltaSink(str(tmp_path / "t"), "app"), rows(spark, 0, 3), 0)
+    for file in (tmp_path / "t/_delta_log").glob("*.json"):
+        file.write_text("{nonsense")
+    with pytest.raises(SinkError, match="failed"):
+        DeltaSink(str(tmp_path / "t"), "app").version()

@@ -1,0 +1,125 @@
+"""A transform may do what it likes to the data, and nothing to the metadata columns."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from pyspark.sql import DataFrame, SparkSession
+
+from sluice.errors import ConfigError
+from sluice.spec import Pipeline, load
+from sluice_spark import transform as transforms
+
+pytestmark = pytest.mark.spark
+
+Make = Callable[..., Pipeline]
+
+
+@pytest.fixture
+def pipeline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Make:
+    monkeypatch.syspath_prepend(str(tmp_path))
+
+    def make(sql: str | None = None, *, python: str = "", by: tuple[str, ...] = (), **keys: Any) -> Pipeline:
+        spec: dict[str, Any] = {
+            "pipeline": "p", "source": {"kafka": {"topics": ["t"]}}, "decode": {"text": {}},
+            "sink": {"delta": {"path": "p", "partition_by": list(by)}}, **keys,
+        }  # fmt: skip
+        if sql:
+            spec["transform"] = {"sql": sql}
+        if python:
+            spec["transform"] = {"python": python}
+        file = tmp_path / "p.yaml"
+        file.write_text(yaml.safe_dump(spec))
+        return load(file)
+
+    return make
+
+
+@pytest.fixture
+def sample(spark: SparkSession) -> DataFrame:
+    return spark.createDataFrame(
+        [], "id INT, name STRING, _topic STRING, _partition INT, _offset BIGINT, _timestamp TIMESTAMP"
+    )
+
+
+def check(pipeline: Pipeline, sample: DataFrame) -> DataFrame:
+    return transforms.check(pipeline, transforms.transformer(pipeline), sample)
+
+
+@pytest.mark.parametrize(
+    "sql",
+    [
+        None, "SELECT *, id + 1 AS next FROM source", "SELECT _topic, _offset, _timestamp, _partition FROM source",
+        "WITH a AS (SELECT * FROM source WHERE id > 1) SELECT * EXCEPT (name) FROM a",
+    ],
+)  # fmt: skip
+def test_a_transform_that_keeps_the_metadata_is_taken(pipeline: Make, sample: DataFrame, sql: str | None) -> None:
+    assert set(check(pipeline(sql), sample).columns) >= {"_topic", "_partition", "_offset", "_timestamp"}
+
+
+@pytest.mark.parametrize(
+    ("sql", "told"),
+    [
+        ("SELECT id, name FROM source", "metadata column _topic (string) must survive, but is gone"),
+        ("SELECT * EXCEPT (_offset) FROM source", "metadata column _offset (bigint) must survive, but is gone"),
+        (
+            "SELECT * EXCEPT (_offset), CAST(_offset AS INT) AS _offset FROM source",
+            "_offset (bigint) must survive, but has the type int",
+        ),
+        ("SELECT *, 'x' AS _run FROM source", "column _run, which ingestion adds itself"),
+        ("SELECT *, 1 AS id FROM source", "a column stands twice"),
+        ("SELECT *, 1 AS ID FROM source", "a column stands twice"),
+        ("SELECT nothing FROM source", "UNRESOLVED_COLUMN"),
+        ("SELECT * FROM elsewhere", "TABLE_OR_VIEW_NOT_FOUND"),
+        ("SELEKT", "PARSE_SYNTAX_ERROR"),
+    ],
+)  # fmt: skip
+def test_one_that_does_not_is_refused_before_anything_is_read(
+    pipeline: Make, sample: DataFrame, sql: str, told: str
+) -> None:
+    with pytest.raises(ConfigError) as caught:
+        check(pipeline(sql), sample)
+    assert told in caught.value.what
+    assert "nothing was read or written" in caught.value.state
+    assert "p.yaml" in caught.value.next_step
+
+
+def test_an_aggregate_need_not_keep_the_metadata(pipeline: Make, sample: DataFrame) -> None:
+    out = check(pipeline("SELECT name, count(*) AS n FROM source GROUP BY name", rows="aggregate"), sample)
+    assert out.columns == ["name", "n"]
+
+
+def test_a_partition_column_must_be_there(pipeline: Make, sample: DataFrame) -> None:
+    check(pipeline(by=("name",)), sample)
+    with pytest.raises(ConfigError, match=r"partition_by.*no column 'day'"):
+        check(pipeline(by=("day",)), sample)
+
+
+def test_a_function_of_a_module(pipeline: Make, sample: DataFrame, tmp_path: Path) -> None:
+    (tmp_path / "mine_good.py").write_text("def f(source):\n    return source.withColumn('two', source.id * 2)\n")
+    assert "two" in check(pipeline(python="mine_good:f"), sample).columns
+
+
+@pytest.mark.parametrize(
+    ("body", "told"),
+    [
+        ("import nothing_like_this\ndef f(source):\n    return source\n", "ModuleNotFoundError"),
+        ("1 / 0\ndef f(source):\n    return source\n", "ZeroDivisionError"),
+        ("def f(source):\n    return 5\n", "returned int, not a DataFrame"),
+        ("def f(source):\n    return source.select('nothing')\n", "UNRESOLVED_COLUMN"),
+        ("def f(source):\n    return source.drop('_offset')\n", "_offset (bigint) must survive"),
+        ("def f(source):\n    raise RuntimeError('broken by hand')\n", "broken by hand"),
+    ],
+)
+def test_a_function_that_fails_is_named(
+    pipeline: Make, sample: DataFrame, tmp_path: Path, body: str, told: str, request: pytest.FixtureRequest
+) -> None:
+    module = f"mine_{abs(hash(body))}"
+    (tmp_path / f"{module}.py").write_text(body)
+    with pytest.raises(ConfigError) as caught:
+        check(pipeline(python=f"{module}:f"), sample)
+    assert told in caught.value.what
