@@ -39,6 +39,12 @@ def test_what_retention_took_is_named_range_by_range() -> None:
         assert strategy in caught.value.next_step
 
 
+def test_one_offset_that_is_gone_is_one_too_many() -> None:
+    check("p", {"t": {0: 5}}, [topic((5, 10))], {})
+    with pytest.raises(OffsetsGoneError, match=r"1 planned offsets are gone from Kafka: t-0 \[4, 5\)"):
+        check("p", {"t": {0: 4}}, [topic((5, 10))], {})
+
+
 def test_a_topic_with_another_id_is_another_topic_whatever_its_offsets() -> None:
     with pytest.raises(TopicRecreatedError, match="deleted and made again"):
         check("p", {"t": {0: 2}}, [topic((0, 10), topic_id="id-2")], {"t": "id-1"})
