@@ -17,7 +17,7 @@ from sluice.local import jars
 from sluice.recovery import Recovery
 from sluice.spec import Pipeline
 
-__all__ = ["SparkSubmit", "archive_file", "bounded_run", "spark_master", "validate_sink"]
+__all__ = ["SparkSubmit", "archive_file", "archive_stamp", "bounded_run", "is_whole", "spark_master", "validate_sink"]
 
 _MASTER = re.compile(r"^(local(\[[^\]]+\])?|spark://[^/]+:\d+|yarn|k8s://.+)$")
 
@@ -191,6 +191,20 @@ def archive_file(home: Home) -> Path:
     return Path(home.root) / "jvm" / "spark.jsa"
 
 
+def archive_stamp(archive: Path) -> str:
+    """Return what is noted beside a finished archive: its size and time."""
+    found = archive.stat()
+    return f"{found.st_size} {found.st_mtime_ns}"
+
+
+def is_whole(archive: Path) -> bool:
+    """Tell whether an archive is as it was made. The JVM ignores one that does not fit, but dies of one that was cut."""
+    try:
+        return archive.with_suffix(".stamp").read_text() == archive_stamp(archive)
+    except OSError:
+        return False
+
+
 def _spark_home() -> str:
     """Return the folder of the installed pyspark: its scripts look for it with whatever ``python`` is on the path."""
     found = importlib.util.find_spec("pyspark")
@@ -200,8 +214,8 @@ def _spark_home() -> str:
 def _java_options(home: Home, master: str, *, small: bool) -> list[str]:
     """Return JVM flags that make short applications short.
 
-    The class-data archive is made by ``make setup``; with ``-Xshare:auto`` (the default) the JVM ignores one that is
-    stale or absent, without a word.
+    The class-data archive comes from :mod:`sluice.local.archive`; with ``-Xshare:auto`` (the default) the JVM ignores
+    one that does not fit its class path, without a word.
     """
     log4j = PROJECT / "include" / "spark-log4j2.properties"
     options = [
@@ -213,6 +227,6 @@ def _java_options(home: Home, master: str, *, small: bool) -> list[str]:
     if small and master.startswith("local"):
         options.append("-XX:TieredStopAtLevel=1")
     archive = archive_file(home)
-    if master.startswith("local") and archive.is_file():
+    if master.startswith("local") and is_whole(archive):
         options.append(f"-XX:SharedArchiveFile={archive}")
     return options

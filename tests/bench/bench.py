@@ -80,7 +80,8 @@ class Bench:
         self.home = scratch / "home"
         (self.home / "jvm").mkdir(parents=True)
         (self.home / "jars").symlink_to(home.jars)
-        archive_file(Home(str(self.home))).symlink_to(archive_file(home))
+        for kept in (archive_file(home), archive_file(home).with_suffix(".stamp")):
+            (self.home / "jvm" / kept.name).symlink_to(kept)
         self.log = scratch / "bench.log"
         self.suite = scratch / "suite.json"
         self.suite.write_text(json.dumps(SUITE))
@@ -167,7 +168,8 @@ def compare(
         pairs.append((figures[bare], figures[ours]))
         b, o = pairs[-1]
         err.print(
-            f"{title}, pair {number + 1}: bare {b.wall:.1f} s, {b.cpu:.1f} CPU s; ours {o.wall:.1f} s, {o.cpu:.1f} CPU s"
+            f"{title}, pair {number + 1}: bare {b.wall:.1f} s, {b.cpu:.1f} CPU s; "
+            f"ours {o.wall:.1f} s, {o.cpu:.1f} CPU s"
         )
     medians = [
         Figure(*(statistics.median(getattr(p[side], f) for p in pairs) for f in ("wall", "cpu", "peak_mb")))

@@ -2,6 +2,7 @@
 
 One representative run (a few records through a broker of its own, judged) is traced, and the classes that it loaded are
 dumped. The JVM ignores an archive that is absent or does not match its class path: a stale one costs only its benefit.
+It dies of one that was cut short, so a stamp beside the archive tells whether it is whole.
 Java's own description: "Dynamic AppCDS archive", JEP 350.
 """
 
@@ -9,7 +10,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import subprocess
 import sys
 import tempfile
@@ -23,7 +23,7 @@ from sluice.home import Home
 from sluice.local import jars
 from sluice.local.kafka import Broker, Record, Topics
 from sluice.spec import load
-from sluice.submit import archive_file, bounded_run
+from sluice.submit import archive_file, archive_stamp, bounded_run, is_whole
 
 __all__ = ["make"]
 
@@ -57,15 +57,16 @@ def make(*, report: Callable[[str], None] = lambda _: None, again: bool = False)
     home = Home.from_env()
     target = archive_file(home)
     spark_jars = jars.fetch("spark", report=report)
-    if target.is_file() and not again and all(target.stat().st_mtime > j.stat().st_mtime for j in spark_jars):
+    if is_whole(target) and not again and all(target.stat().st_mtime > j.stat().st_mtime for j in spark_jars):
         return target
     target.parent.mkdir(parents=True, exist_ok=True)
     jars.fetch("kafka", report=report)
     report("tracing a small run to make Spark's start shorter (about a minute, once)")
     with tempfile.TemporaryDirectory(prefix="sluice-archive-") as scratch:
-        fresh = Path(scratch) / "spark.jsa"
+        fresh = target.with_suffix(f".{os.getpid()}.new")
         _traced_run(Path(scratch), home, fresh)
-        shutil.move(fresh, target)
+        os.replace(fresh, target)
+    target.with_suffix(".stamp").write_text(archive_stamp(target))
     return target
 
 

@@ -1,0 +1,144 @@
+"""``make demo`` and ``make down`` as a newcomer runs them: real broker, Airflow, Spark and flights."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import psutil
+import pyarrow.compute as pc
+import pytest
+from deltalake import DeltaTable
+
+from sluice.home import Home
+from sluice.local import jars
+from sluice.local.airflow import Airflow
+from sluice.local.kafka import Broker
+from sluice.submit import archive_file, archive_stamp
+
+pytestmark = [pytest.mark.airflow, pytest.mark.kafka, pytest.mark.spark, pytest.mark.timeout(900)]
+
+_FLIGHTS = 336_776
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+class Stack:
+    """The demo in a home of its own."""
+
+    def __init__(self, home: Path) -> None:
+        self.home = home
+        self.kafka_port, self.airflow_port = _free_port(), _free_port()
+        (home / "jars").mkdir(parents=True)
+        for name in ("kafka", "spark"):
+            (home / "jars" / name).symlink_to(jars.fetch(name)[0].parent)
+        self.env = {k: v for k, v in os.environ.items() if not k.startswith(("AIRFLOW", "SLUICE", "PYSPARK"))} | {
+            "SLUICE_HOME": str(home),
+            "SLUICE_KAFKA_PORT": str(self.kafka_port),
+            "SLUICE_AIRFLOW_PORT": str(self.airflow_port),
+        }
+
+    def run(self, action: str) -> subprocess.CompletedProcess[str]:
+        """Run ``up`` or ``down`` to its end."""
+        argv = [sys.executable, "-m", "sluice.local.demo", action]
+        return subprocess.run(argv, env=self.env, capture_output=True, text=True, timeout=800)
+
+
+@pytest.fixture(scope="module")
+def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
+    stack = Stack(tmp_path_factory.mktemp("demo") / "home")
+    yield stack
+    stack.run("down")
+
+
+@pytest.fixture(scope="module")
+def first(stack: Stack) -> dict[str, Any]:
+    """What the first ``make demo`` printed last."""
+    done = stack.run("up")
+    assert done.returncode == 0, done.stderr[-4000:]
+    return dict(json.loads(done.stdout.splitlines()[-1]))
+
+
+def test_two_runs_account_for_every_flight(stack: Stack, first: dict[str, Any]) -> None:
+    assert set(first) == {"pipeline", "sink", "ui", "produced", "seconds", "runs"}
+    assert first["produced"] == _FLIGHTS
+    assert len(first["runs"]) == 2
+    for run in first["runs"]:
+        parts = ("written", "filtered", "quarantined", "absent", "lost")
+        assert run["planned"] == sum(run[p] for p in parts)
+        assert run["lost"] == 0
+        assert run["verdict"] == "passed"
+    assert sum(run["planned"] for run in first["runs"]) == _FLIGHTS
+
+
+def test_the_table_is_right_for_another_reader(first: dict[str, Any]) -> None:
+    table = DeltaTable(first["sink"]).to_pyarrow_table(
+        columns=["_topic", "_partition", "_offset", "carrier", "dep_time"]
+    )
+    offsets = Counter(zip(*(table[c].to_pylist() for c in ("_topic", "_partition", "_offset")), strict=True))
+    assert len(offsets) == _FLIGHTS == offsets.total()
+    assert pc.sum(pc.equal(table["carrier"], "UA")).as_py() == 58_665
+    assert table["dep_time"].null_count == 8_255
+
+
+def test_the_ui_is_up_and_the_dag_tells_what_it_does(stack: Stack, first: dict[str, Any]) -> None:
+    airflow = Airflow(stack.home / "airflow", port=stack.airflow_port)
+    assert httpx.get(f"{first['ui']}/api/v2/version", timeout=30).status_code == 200
+    dag = airflow.call("GET", "/dags/flights/details")
+    assert set(dag["params"]) == {"recovery", "max_records_per_batch", "validate"}
+    assert dag["max_active_runs"] == 1
+    assert "flights" in dag["doc_md"]
+    assert airflow.call("GET", "/importErrors")["total_entries"] == 0
+
+
+def test_a_run_that_finds_nothing_new_is_empty_and_succeeds(stack: Stack, first: dict[str, Any]) -> None:
+    airflow = Airflow(stack.home / "airflow", port=stack.airflow_port)
+    run = airflow.trigger("flights", {"recovery": "replay", "max_records_per_batch": 1000, "validate": True})
+    *_, (state, tasks, _) = airflow.states("flights", run)
+    assert (state, set(tasks.values())) == ("success", {"success"})
+    path = f"/dags/flights/dagRuns/{run}/taskInstances/ingest/xcomEntries/return_value?deserialize=true"
+    assert airflow.call("GET", path)["value"]["verdict"] == "empty"
+
+
+def test_a_second_demo_finds_everything_there_and_down_ends_it_all(stack: Stack, first: dict[str, Any]) -> None:
+    again = stack.run("up")
+    assert again.returncode == 0, again.stderr[-4000:]
+    assert "are there already" in again.stderr
+    result = json.loads(again.stdout.splitlines()[-1])
+    assert (result["produced"], result["runs"]) == (first["produced"], first["runs"])
+
+    airflow = Airflow(stack.home / "airflow", port=stack.airflow_port)
+    broker = Broker(stack.home / "kafka", port=stack.kafka_port)
+    assert airflow.process is not None
+    family = [airflow.process.pid, *(p.pid for p in airflow.process.children(recursive=True)), broker.pid]
+    assert stack.run("down").returncode == 0
+    left = [p for p in family if p and psutil.pid_exists(p) and psutil.Process(p).status() != psutil.STATUS_ZOMBIE]
+    assert left == []
+
+
+def test_a_port_in_use_is_named_with_the_way_out(tmp_path: Path) -> None:
+    stack = Stack(tmp_path / "home")
+    archive = archive_file(Home(str(stack.home)))
+    archive.parent.mkdir()
+    archive.touch()  # newer than the jars and whole: nothing to make
+    archive.with_suffix(".stamp").write_text(archive_stamp(archive))
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", stack.kafka_port))
+        taken.listen()
+        done = stack.run("up")
+    assert done.returncode == 10
+    assert str(stack.kafka_port) in done.stderr
+    assert "SLUICE_KAFKA_PORT" in done.stderr
+    assert "Traceback" not in done.stderr

@@ -1,0 +1,39 @@
+"""The class-data archive is used only while it is whole: the JVM would die of a cut one."""
+
+from pathlib import Path
+
+import pytest
+
+from sluice.connections import Connection
+from sluice.home import Home
+from sluice.local import jars
+from sluice.spec import load
+from sluice.submit import archive_file, archive_stamp, is_whole, validate_sink
+
+
+@pytest.fixture
+def archive(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("SLUICE_HOME", str(tmp_path))
+    monkeypatch.setattr(jars, "paths", lambda _name: [])
+    archive = archive_file(Home.from_env())
+    archive.parent.mkdir()
+    archive.write_bytes(b"x" * 100)
+    archive.with_suffix(".stamp").write_text(archive_stamp(archive))
+    return archive
+
+
+def _options(master: str = "local[2]") -> str:
+    return validate_sink(load("flights"), "r", spark=Connection("s", "spark", master)).java_options
+
+
+def test_a_whole_archive_is_used_by_local_masters_only(archive: Path) -> None:
+    assert is_whole(archive)
+    assert f"-XX:SharedArchiveFile={archive}" in _options()
+    assert "SharedArchiveFile" not in _options("spark://host:7077")
+
+
+def test_a_cut_or_absent_archive_is_not_used(archive: Path) -> None:
+    archive.write_bytes(b"x" * 99)
+    assert "SharedArchiveFile" not in _options()
+    archive.unlink()
+    assert "SharedArchiveFile" not in _options()
