@@ -198,7 +198,7 @@ def archive_stamp(archive: Path) -> str:
 
 
 def is_whole(archive: Path) -> bool:
-    """Tell whether an archive is as it was made: the JVM ignores one that does not fit, but dies of one that was cut."""
+    """Tell whether an archive is as it was made: the JVM ignores one that does not fit, but dies of a cut one."""
     try:
         return archive.with_suffix(".stamp").read_text() == archive_stamp(archive)
     except OSError:

@@ -6,7 +6,6 @@ import contextlib
 import json
 import os
 import secrets
-import shutil
 import signal
 import socket
 import subprocess
@@ -250,7 +249,3 @@ class Airflow:
             if now[0] in ("success", "failed"):
                 return
             time.sleep(1.0)
-
-    def remove(self) -> None:
-        """Remove the folder of an Airflow that is not running."""
-        shutil.rmtree(self.folder, ignore_errors=True)
