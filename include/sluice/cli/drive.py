@@ -10,7 +10,7 @@ from typing import Any
 
 from sluice.cli.output import COUNTS, print_json, print_table
 from sluice.connections import Connection, variable_of
-from sluice.errors import ExitCode
+from sluice.errors import ExitCode, QualityError
 from sluice.home import Home
 from sluice.kafka.backlog import waiting
 from sluice.ledger import Ledger
@@ -33,7 +33,7 @@ def drive(
 ) -> int:
     """Run a pipeline to its end; return the exit code.
 
-    The log of the application goes to stderr. With ``as_json`` stdout ends with the run's account on one line.
+    The log of the application goes to stderr. A verdict that fails raises :class:`QualityError`. With ``as_json`` stdout ends with the run's account on one line.
     """
     spec = load(pipeline)
     kafka = Connection.from_env(spec.kafka.connection)
@@ -61,7 +61,13 @@ def drive(
         else:
             print_table([account], ["run", "recovery", *COUNTS, "verdict", "seconds"])
         if account["verdict"] in ("failed", "error") and spec.quality.on_failed == "fail":
-            return int(ExitCode.QUALITY_FAILED)
+            found = ledger.run(spec.name, run)
+            pages = (found.judgement or {}).get("data_docs") if found else None
+            raise QualityError(
+                f"run {run!r} of {spec.name!r}: verdict {account['verdict']}",
+                state="the rows are in the sink and accounted for; the next run goes on behind them",
+                next_step=f"read the expectations above{f', or open {pages}' if pages else ''}",
+            )
     return code
 
 

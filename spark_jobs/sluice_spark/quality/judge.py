@@ -71,6 +71,8 @@ class Judge:
         except Exception as error:
             logger.exception("judging failed")
             return Judgement(suite["name"], 0, error=f"{type(error).__name__}: {error}"[:2000], runs=tuple(runs))
+        for broken in (r for r in judgement.results if not r.success):
+            logger.warning("%s", broken)
         seconds = time.monotonic() - began
         logger.info(
             "verdict %s: %d expectations on %s rows in %.1f s (%.1f s of it waiting for the import)",

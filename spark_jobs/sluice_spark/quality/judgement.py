@@ -23,6 +23,17 @@ class ExpectationResult:
     exception: str | None
     scope: str
 
+    def __str__(self) -> str:
+        where = f" on {self.column}" if self.column else ""
+        if self.exception:
+            why = self.exception
+        elif self.unexpected_count is not None:
+            why = f"{self.unexpected_count:,} unexpected ({self.unexpected_percent or 0:.2f} %)"
+            why += f", such as {', '.join(map(repr, self.examples))}" if self.examples else ""
+        else:
+            why = f"observed {self.observed!r}"
+        return f"{self.severity}: {self.expectation}{where} ({self.scope}): {why}"
+
 
 @dataclass(frozen=True)
 class Judgement:
