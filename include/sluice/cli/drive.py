@@ -33,7 +33,8 @@ def drive(
 ) -> int:
     """Run a pipeline to its end; return the exit code.
 
-    The log of the application goes to stderr. A verdict that fails raises :class:`QualityError`. With ``as_json`` stdout ends with the run's account on one line.
+    The log of the application goes to stderr. A verdict that fails raises :class:`QualityError`.
+    With ``as_json`` stdout ends with the run's account on one line.
     """
     spec = load(pipeline)
     kafka = Connection.from_env(spec.kafka.connection)
