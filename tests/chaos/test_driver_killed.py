@@ -82,7 +82,6 @@ def test_a_second_driver_is_turned_away_while_the_first_one_works(sandbox: Sandb
     for run in ("second", "first"):  # the same run id is no way in either
         second = sandbox.run(run, expect=40)
         assert "run 'first'" in second.message
-        assert f"process {first.process.pid}" in second.message or "process " in second.message
     assert sandbox.ledger.run(sandbox.name, "second") is None
     first.open_gate()
     assert first.wait().code == 0
@@ -94,8 +93,13 @@ def expire_lease(sandbox: Sandbox) -> None:
     sandbox.execute("UPDATE sluice_lease SET expires = 0")
 
 
-@pytest.mark.parametrize("point", ["rows-staged", "before-sink-commit"])
-def test_a_frozen_driver_that_wakes_after_it_was_replaced_writes_nothing(sandbox: Sandbox, point: str) -> None:
+@pytest.mark.parametrize(
+    ("point", "told"),
+    [("rows-staged", "this driver was fenced"), ("before-sink-commit", "another driver committed batch 1")],
+)
+def test_a_frozen_driver_that_wakes_after_it_was_replaced_writes_nothing(
+    sandbox: Sandbox, point: str, told: str
+) -> None:
     sandbox.configure(transform={"python": "gate:passing"})
     sandbox.feed(12, bad_every=4)
     zombie = sandbox.start("zombie", gate_at=f"{point}:2")  # its first batch is committed
@@ -111,7 +115,7 @@ def test_a_frozen_driver_that_wakes_after_it_was_replaced_writes_nothing(sandbox
     zombie.signal(signal.SIGCONT)
     end = zombie.wait()
     assert end.code == 40, end.stderr[-4000:]
-    assert "fenced" in end.message
+    assert told in end.message
     assert [sandbox.table(path).version() for path in ("table", "table_quarantine")] == versions
     assert sandbox.ledger.events(sandbox.name, limit=10_000) == events
     assert set(runs_of(sandbox)) == {"zombie", "heir"}
