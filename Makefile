@@ -48,7 +48,7 @@ clean: down ## Remove what was made here: var/, .venv, caches
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 test: $(STAMP) ## All tests, the ones with real Kafka, Spark and Airflow included
-	@$(BIN)/python -m sluice.local.jars >&2
+	@$(BIN)/python -m sluice.local.archive >/dev/null
 	@$(BIN)/python -m pytest -q
 
 test-unit: $(STAMP) ## The tests that need no JVM and no broker: seconds

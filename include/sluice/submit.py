@@ -158,7 +158,8 @@ def _submit(
 ) -> SparkSubmit:
     home = Home.from_env()
     master, mode = spark_master(spark)
-    found = jars.paths("spark")
+    # resolved: homes that link to the same jars share one class path, and with it one class-data archive
+    found = [jar.resolve() for jar in jars.paths("spark")]
     # on the driver's own class path the jars are in reach of the class-data archive; executors elsewhere need --jars
     local = master.startswith("local")
     env = {
