@@ -15,6 +15,7 @@ from sluice.kafka.cluster import starts
 from sluice.ranges import Counts, OffsetRange, RangeAccount, describe
 from sluice.spec import Pipeline, Rows
 from sluice_spark.decode import RULE, decode, source_columns
+from sluice_spark.quarantine import SCHEMA, refused_records
 from sluice_spark.sinks.delta import DeltaSink
 from sluice_spark.sinks.staged import Staged, Tally
 from sluice_spark.sources.kafka import read_ranges
@@ -37,7 +38,6 @@ class PreparedBatch:
     accounts: tuple[RangeAccount, ...]
     rows: DataFrame
     staged: Staged
-    refused: DataFrame | None
     quarantine: Staged | None
 
 
@@ -80,11 +80,11 @@ class BatchWriter:
         read, bad = tally.read(), tally.bad()
         accounts = account_for(self.pipeline.rows, ranges, read, bad, staged.tallies)
         self._explain_gaps(accounts)
-        refused, quarantine = None, None
+        quarantine = None
         if bad:
-            refused, quarantine = self._stage_refused(records, name, ranges, bad)
+            quarantine = self._stage_refused(records, name, ranges, bad)
             point("quarantine-staged")
-        return PreparedBatch(tuple(accounts), rows, staged, refused, quarantine)
+        return PreparedBatch(tuple(accounts), rows, staged, quarantine)
 
     def _explain_gaps(self, accounts: Sequence[RangeAccount]) -> None:
         """Offsets without a record are ``absent`` only if the broker still had the range's start after the read."""
@@ -106,24 +106,11 @@ class BatchWriter:
 
     def _stage_refused(
         self, records: DataFrame, name: str, ranges: Sequence[OffsetRange], bad: Mapping[tuple[str, int], int]
-    ) -> tuple[DataFrame, Staged]:
+    ) -> Staged:
         # Only now, and only where something broke: the raw records once more, verbatim, with their headers.
         where = [r for r in ranges if bad.get((r.topic, r.partition))]
         again = read_ranges(records.sparkSession, self.settings, self.pipeline.kafka, where)
-        error = F.struct(
-            F.col(RULE).alias("rule"), F.lit("critical").alias("severity"), F.lit(None).cast("string").alias("column")
-        )
-        refused = (
-            decode(again, self.pipeline.decode)
-            .where(F.col(RULE).isNotNull())
-            .select(
-                "key", "value", "headers",
-                F.col("topic").alias("_topic"), F.col("partition").alias("_partition"),
-                F.col("offset").alias("_offset"), F.col("timestamp").alias("_timestamp"),
-                F.lit(self.run).alias("_run"), F.array(error).alias("_errors"),
-            )
-        )  # fmt: skip
-        staged = self.quarantine.stage(refused, name)
+        staged = self.quarantine.stage(refused_records(decode(again, self.pipeline.decode), self.run), name)
         kept = {key: t.offsets for key, t in staged.tallies.items()}
         if kept != dict(bad) or staged.rows != sum(bad.values()):
             raise OffsetsGoneError(
@@ -132,21 +119,23 @@ class BatchWriter:
                 state=_ROLLED_BACK,
                 next_step="run again; if it stays, raise the topic's retention",
             )
-        return refused, staged
+        return staged
 
     def commit(self, batch: int, prepared: PreparedBatch, note: Mapping[str, object]) -> None:
-        """Commit quarantine first and sink second: a batch that the sink holds is quarantined for sure.
+        """Commit the sink first, which decides, and the quarantine second.
+
+        The sink's commit names the files that belong into the quarantine. When the driver dies between the two, the
+        next run enters them (:func:`sluice_spark.reconcile.reconcile`) before it does anything else; an attempt whose
+        sink commit never happened leaves nothing in either table.
 
         Raises
         ------
         LeaseHeldError
             When another driver committed this batch in the meantime.
         """
-        if prepared.quarantine is not None and prepared.refused is not None:
-            self.quarantine.commit(prepared.quarantine, prepared.refused.schema, batch, note)
-            point("quarantine-committed")
         point("before-sink-commit")
-        if not self.sink.commit(prepared.staged, prepared.rows.schema, batch, note):
+        refused = prepared.quarantine.folder if prepared.quarantine else None
+        if not self.sink.commit(prepared.staged, prepared.rows.schema, batch, {**note, "refused": refused}):
             # entered since this batch began, so the rows there, and their account, are another driver's
             raise LeaseHeldError(
                 f"another driver committed batch {batch} to {self.sink.path} first",
@@ -154,11 +143,19 @@ class BatchWriter:
                 next_step="run again: the next run enters that batch into the ledger and goes on behind it",
             )
         point("sink-committed")
+        if prepared.quarantine:
+            self.quarantine.commit(prepared.quarantine, SCHEMA, batch, note)
+            point("quarantine-committed")
 
     def sweep(self, name: str, batch: int) -> None:
-        """Remove the files of attempts at a committed batch that died."""
-        self.sink.sweep(name, batch)
-        self.quarantine.sweep(name, batch)
+        """Remove the files of attempts at a committed batch that died.
+
+        Nothing is removed before the sink holds the batch: until then a driver that was fenced between its last look
+        at the lease and its commit may still enter its files, and they must be there.
+        """
+        if self.sink.version() >= batch:
+            self.sink.sweep(name)
+            self.quarantine.sweep(name)
 
 
 def account_for(

@@ -12,15 +12,19 @@ from sluice.errors import CheckpointError
 from sluice.ledger import Lease, Ledger
 from sluice.ranges import RangeAccount
 from sluice_spark.log import logger
+from sluice_spark.quarantine import SCHEMA
 from sluice_spark.sinks.delta import DeltaSink
+from sluice_spark.sinks.staged import read_back
 
 __all__ = ["reconcile"]
 
 _UNTOUCHED = "nothing was read or written now; checkpoint, sink and ledger are as they were"
 
 
-def reconcile(ledger: Ledger, lease: Lease, *, epoch: int, checkpoint: Checkpoint, sink: DeltaSink) -> None:
-    """Bring the ledger up to what checkpoint and sink hold, and close runs whose driver died.
+def reconcile(
+    ledger: Ledger, lease: Lease, *, epoch: int, checkpoint: Checkpoint, sink: DeltaSink, quarantine: DeltaSink
+) -> None:
+    """Bring quarantine and ledger up to what checkpoint and sink hold, and close runs whose driver died.
 
     Calling it twice changes nothing the second time.
 
@@ -54,6 +58,9 @@ def reconcile(ledger: Ledger, lease: Lease, *, epoch: int, checkpoint: Checkpoin
         )
     # the table's history is read only when the ledger is behind
     for note in reversed(list(sink.notes(newer_than=upto)) if held > upto else []):
+        if note.get("refused"):
+            staged = read_back(quarantine.path, note["refused"], offsets=False)
+            quarantine.commit(staged, SCHEMA, note["version"], {"run": note["run"]})
         accounts = [RangeAccount.from_dict(a) for a in note["accounts"]]
         ledger.batch_committed(lease, epoch=epoch, batch=note["version"], accounts=accounts, run=note["run"])
         logger.info(

@@ -28,6 +28,7 @@ from sluice_spark.failures import classify
 from sluice_spark.log import logger
 from sluice_spark.progress import Progress
 from sluice_spark.quality.judge import Judge
+from sluice_spark.quarantine import SCHEMA
 from sluice_spark.reconcile import reconcile
 from sluice_spark.sinks.delta import DeltaSink
 from sluice_spark.sources.kafka import stream
@@ -116,7 +117,7 @@ class BoundedRun:
         settings = KafkaSettings.from_connection(Connection.from_env(source.connection))
         cluster = Cluster(settings)
         with self.watch.phase("planning"):
-            reconcile(self.ledger, lease, epoch=epoch, checkpoint=checkpoint, sink=sink)
+            reconcile(self.ledger, lease, epoch=epoch, checkpoint=checkpoint, sink=sink, quarantine=quarantine)
 
         known_ids = self.ledger.topic_ids(name)
 
@@ -171,6 +172,7 @@ class BoundedRun:
         )
         out = transforms.check(self.pipeline, transform, source_columns(decode(empty, self.pipeline.decode)))
         sink.check(out.schema.add("_run", "string"))
+        quarantine.check(SCHEMA)
         return BatchWriter(self.pipeline, self.run, settings, cluster, transform, sink, quarantine)
 
     def _drain(

@@ -236,21 +236,14 @@ class DeltaSink:
             raise self._failed(error) from error
         return True
 
-    def sweep(self, batch: str, version: int) -> None:
-        """Remove folders of other attempts at a batch that no transaction holds.
-
-        Nothing is removed before the table holds the batch's version: until then a driver that was fenced between its
-        last look at the lease and its commit may still enter its files, and they must be there.
-        """
-        table = self.table()
-        held_version = None if table is None else table.transaction_version(self.app_id)
-        if table is None or held_version is None or held_version < version:
-            return
+    def sweep(self, batch: str) -> None:
+        """Remove the folders of a batch's attempts that no transaction holds."""
         fs, base = fsspec.core.url_to_fs(self.path)
         folders = [str(f) for f in fs.glob(f"{base}/batches/{batch}-*")]
         if not folders:
             return
-        held = {uri.rsplit("/batches/", 1)[-1].split("/", 1)[0] for uri in table.file_uris()}
+        table = self.table()
+        held = {uri.rsplit("/batches/", 1)[-1].split("/", 1)[0] for uri in (table.file_uris() if table else [])}
         for folder in folders:
             if folder.rsplit("/", 1)[-1] not in held:
                 fs.rm(folder, recursive=True)
