@@ -22,7 +22,7 @@ from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundErr
 from deltalake.transaction import AddAction
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
-from pyspark.sql.types import StructField, StructType
+from pyspark.sql.types import ArrayType, MapType, StructField, StructType
 
 from sluice.errors import ConfigError, LeaseHeldError, SinkError
 from sluice_spark.sinks.staged import Staged, read_back
@@ -99,14 +99,14 @@ class DeltaSink:
             settings.get("delta.columnMapping.mode", "none") != "none"
         ):
             raise self._misfit("the table has CHECK constraints or column mapping, which staged files cannot honour")
-        there = {f["name"]: f for f in json.loads(table.schema().to_json())["fields"]}
-        ours = {f["name"]: f for f in json.loads(self._schema(schema).to_json())["fields"]}
+        there = _types(StructType.fromJson(json.loads(table.schema().to_json())))
+        ours = _types(schema)
         differences = [f"{n}: only in the table" for n in there if n not in ours]
         differences += [f"{n}: only in the pipeline" for n in ours if n not in there]
         differences += [
-            f"{n}: {json.dumps(there[n]['type'])} in the table, {json.dumps(ours[n]['type'])} in the pipeline"
+            f"{n}: {there[n].simpleString()} in the table, {ours[n].simpleString()} in the pipeline"
             for n in there
-            if n in ours and there[n]["type"] != ours[n]["type"]
+            if n in ours and there[n] != ours[n]
         ]
         if list(table.metadata().partition_columns) != self.partition_by:
             differences.append(
@@ -250,7 +250,7 @@ class DeltaSink:
 
     @staticmethod
     def _schema(schema: StructType) -> Schema:
-        return Schema.from_json(StructType([_nullable(f) for f in schema.fields]).json())
+        return Schema.from_json(_nullable(schema).json())
 
     def _failed(self, error: Exception) -> SinkError:
         return SinkError(
@@ -267,8 +267,19 @@ class DeltaSink:
         )
 
 
-def _nullable(field: StructField) -> StructField:
-    return StructField(field.name, field.dataType, True)
+def _nullable(kind: Any) -> Any:
+    """Return a type that allows nulls at every level: a table holds what was declared, not what one plan can prove."""
+    if isinstance(kind, StructType):
+        return StructType([StructField(f.name, _nullable(f.dataType), True) for f in kind.fields])
+    if isinstance(kind, ArrayType):
+        return ArrayType(_nullable(kind.elementType), True)
+    if isinstance(kind, MapType):
+        return MapType(_nullable(kind.keyType), _nullable(kind.valueType), True)
+    return kind
+
+
+def _types(schema: StructType) -> dict[str, Any]:
+    return {f.name: f.dataType for f in _nullable(schema).fields}
 
 
 def _first_line(error: Exception) -> str:
