@@ -26,7 +26,7 @@ $(STAMP): requirements.txt pyproject.toml | check-tools
 	@if command -v uv >/dev/null; then uv venv -q --allow-existing --python $(PYTHON) $(VENV); \
 	 else $(PYTHON) -m venv $(VENV) && $(BIN)/python -m pip install -q uv; fi
 	@UV=$$(command -v uv || echo $(BIN)/uv); \
-	 $$UV pip install -q --python $(BIN)/python -r requirements.txt && \
+	 $$UV pip install -q --compile-bytecode --python $(BIN)/python -r requirements.txt && \
 	 $$UV pip install -q --python $(BIN)/python --no-deps --no-build-isolation -e .
 	@touch $@
 

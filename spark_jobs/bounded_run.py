@@ -60,8 +60,6 @@ def main() -> None:
         )
     home = Home.from_env()
     judge = None if args.no_validate else Judge(pipeline, home, args.run)
-    if judge is not None:
-        judge.warm_up()
     run = BoundedRun(pipeline, args.run, Ledger.open(), home, session, recovery, max_records, judge)
     account = run.execute()
     logger.info("account %s", json.dumps(account))

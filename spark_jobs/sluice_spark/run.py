@@ -145,6 +145,8 @@ class BoundedRun:
         logger.info("run %s of %s: %d offsets to read", self.run, name, sum(map(len, ranges)))
         progress = Progress(ends(states), positions or starts(states))
         if ranges or positions is None or checkpoint.open_batch() is not None:
+            if self.judge is not None:
+                self.judge.warm_up()  # from here on this process mostly waits for the JVM
             with self.watch.phase("session"):
                 spark = self.open_session()
             point("session-started")
