@@ -140,7 +140,7 @@ def test_secrets_go_to_the_environment_and_nowhere_else(submit: SparkSubmit) -> 
 def test_the_command_line_says_all_that_was_asked(submit: SparkSubmit, spark_jars: list[Path]) -> None:
     argv = submit.argv()
     assert argv[argv.index("--master") + 1] == "local[2]"
-    jars = [str(Path(submit.env["SLUICE_HOME"]) / "jars" / "spark" / jar.name) for jar in spark_jars]
+    jars = [str(jar.resolve()) for jar in spark_jars]
     assert f"spark.driver.extraClassPath={':'.join(jars)}" in argv
     assert "spark.sql.session.timeZone=UTC" in argv
     main = next(i for i, a in enumerate(argv) if a.endswith("spark_jobs/bounded_run.py"))
