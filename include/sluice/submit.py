@@ -44,7 +44,6 @@ class SparkSubmit:
     application: Path
     arguments: list[str]
     master: str
-    deploy_mode: str
     conf: dict[str, str]
     jars: list[Path]
     java_options: str
@@ -67,7 +66,7 @@ class SparkSubmit:
                 state="nothing was read or written",
                 next_step="install pyspark into this environment: make setup",
             )
-        argv = [program, "--master", self.master, "--deploy-mode", self.deploy_mode, "--name", self.name]
+        argv = [program, "--master", self.master, "--deploy-mode", "client", "--name", self.name]
         for key, value in self.conf.items():
             argv += ["--conf", f"{key}={value}"]
         if self.java_options:
@@ -77,28 +76,35 @@ class SparkSubmit:
         return [*argv, str(self.application), *self.arguments]
 
 
-def spark_master(connection: Connection) -> tuple[str, str]:
-    """Return master and deploy mode of a Spark connection.
+def spark_master(connection: Connection) -> str:
+    """Return the master of a Spark connection.
 
     Raises
     ------
     ConfigError
-        When it is not the JSON form of a ``spark`` connection with a master as its host. Airflow's Spark hook would
-        submit to ``yarn`` in silence instead.
+        When it is not the JSON form of a ``spark`` connection with a master as its host (Airflow's Spark hook would
+        submit to ``yarn`` in silence instead), or when it asks for cluster mode.
     """
     host = connection.host or ""
     if host.startswith("spark://") and connection.port and not re.search(r":\d+$", host):
         host = f"{host}:{connection.port}"
     mode = str(connection.extra.get("deploy-mode") or "client")
-    if connection.conn_type not in ("spark", "") or not _MASTER.match(host) or mode not in ("client", "cluster"):
+    if connection.conn_type not in ("spark", "") or not _MASTER.match(host):
         raise ConfigError(
             f"connection {connection.conn_id!r} is not a Spark connection: type {connection.conn_type!r}, "
-            f"host {connection.host!r}, deploy-mode {mode!r}",
+            f"host {connection.host!r}",
             state="nothing was read or written",
             next_step='write it in JSON form, for example {"conn_type":"spark","host":"local[2]"} or '
             '{"conn_type":"spark","host":"spark://master:7077"}',
         )
-    return host, mode
+    if mode != "client":
+        raise ConfigError(
+            f"connection {connection.conn_id!r} asks for deploy-mode {mode!r}; in cluster mode the driver's exit code "
+            "is lost and its secrets would have to travel in argv",
+            state="nothing was read or written",
+            next_step='set "deploy-mode": "client" in the extra of the connection',
+        )
+    return host
 
 
 def bounded_run(
@@ -157,7 +163,7 @@ def _submit(
     small: bool,
 ) -> SparkSubmit:
     home = Home.from_env()
-    master, mode = spark_master(spark)
+    master = spark_master(spark)
     # resolved: homes that link to the same jars share one class path, and with it one class-data archive
     found = [jar.resolve() for jar in jars.paths("spark")]
     # on the driver's own class path the jars are in reach of the class-data archive; executors elsewhere need --jars
@@ -178,7 +184,6 @@ def _submit(
         application=PROJECT / "spark_jobs" / main,
         arguments=arguments,
         master=master,
-        deploy_mode=mode,
         conf=_CONF | ({"spark.driver.extraClassPath": ":".join(map(str, found))} if local else {}),
         jars=[] if local else found,
         java_options=" ".join(_java_options(home, master, small=small)),

@@ -184,7 +184,10 @@ def compare(
         for f in ("wall", "cpu", "peak_mb")
     }
     err.print(f"\n[bold]{title}[/bold]: {records:,} records, {runs} pairs, medians")
-    print_table([*rows, {"what": "ratio ours/bare", **ratios}], ["what", "wall", "cpu", "peak_mb", "records/s"])
+    print_table(
+        [*rows, {"what": "ratio ours/bare", **{k: f"{v:.2f}" for k, v in ratios.items()}}],
+        ["what", "wall", "cpu", "peak_mb", "records/s"],
+    )
     return {
         "title": title,
         "records": records,

@@ -175,7 +175,7 @@ def test_judging_again_needs_no_kafka(submit: SparkSubmit, tmp_path: Path) -> No
     ],
 )  # fmt: skip
 def test_masters(host: str, port: int | None, master: str) -> None:
-    assert spark_master(Connection("s", "spark", host=host, port=port)) == (master, "client")
+    assert spark_master(Connection("s", "spark", host=host, port=port)) == master
 
 
 @pytest.mark.parametrize(
@@ -183,9 +183,13 @@ def test_masters(host: str, port: int | None, master: str) -> None:
     [
         Connection("s", "kafka", host="local"), Connection("s", "spark"), Connection("s", "spark", host="spark://m"),
         Connection("s", "spark", host="m", port=7077),
-        Connection("s", "spark", host="local", extra={"deploy-mode": "x"}),
     ],
 )  # fmt: skip
 def test_what_is_no_spark_connection_is_never_taken_for_yarn(wrong: Connection) -> None:
     with pytest.raises(ConfigError, match="is not a Spark connection"):
         spark_master(wrong)
+
+
+def test_cluster_mode_is_refused() -> None:
+    with pytest.raises(ConfigError, match="deploy-mode 'cluster'"):
+        spark_master(Connection("s", "spark", host="spark://m", port=7077, extra={"deploy-mode": "cluster"}))

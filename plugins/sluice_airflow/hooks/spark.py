@@ -38,7 +38,7 @@ class SparkHook(SparkSubmitHook):
         return {
             **super()._resolve_connection(),
             "master": self._submit.master,
-            "deploy_mode": self._submit.deploy_mode,
+            "deploy_mode": "client",
             "spark_binary": self.spark_binary,
         }
 

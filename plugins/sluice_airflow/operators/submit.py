@@ -68,14 +68,7 @@ class SubmitOperator(SparkSubmitOperator):
             When it is missing, names no master that Spark knows, or asks for cluster mode.
         """
         spark = connections.get(self._conn_id)
-        _, mode = spark_master(spark)
-        if mode != "client":
-            raise ConfigError(
-                f"connection {spark.conn_id!r} asks for deploy-mode {mode!r}; in cluster mode the driver's exit "
-                "code is lost and its secrets would have to travel in argv",
-                state="nothing was read or written",
-                next_step='set "deploy-mode": "client" in the extra of the connection',
-            )
+        spark_master(spark)
         return spark
 
     @staticmethod
