@@ -184,7 +184,9 @@ def _submit(
         application=PROJECT / "spark_jobs" / main,
         arguments=arguments,
         master=master,
-        conf=_CONF | ({"spark.driver.extraClassPath": ":".join(map(str, found))} if local else {}),
+        conf=_CONF
+        | {"spark.sql.warehouse.dir": home.join("warehouse")}  # by default Spark makes one wherever it is started
+        | ({"spark.driver.extraClassPath": ":".join(map(str, found))} if local else {}),
         jars=[] if local else found,
         java_options=" ".join(_java_options(home, master, small=small)),
         name=f"sluice-{pipeline.name}",
