@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import socket
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
@@ -45,6 +46,17 @@ def starts(states: Iterable[TopicState]) -> Positions:
 def ends(states: Iterable[TopicState]) -> Positions:
     """Return the log ends."""
     return {s.topic: {p: state.end for p, state in s.partitions.items()} for s in states}
+
+
+class _Refusals(logging.Handler):
+    """Keeps a refused login: kafka-python 3.0.12 tells its log of it, and its caller only of a timeout."""
+
+    last = ""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        message = record.getMessage()
+        if "AuthenticationFailed" in message:
+            self.last = message.rpartition("Error: ")[2].rstrip(")")
 
 
 class Cluster:
@@ -113,7 +125,10 @@ class Cluster:
         from tenacity import Retrying, retry_if_exception, stop_after_delay, wait_exponential
 
         budget = int(self.timeout * 1000)
-        config = {"request_timeout_ms": budget, **self.settings.for_python(), "bootstrap_timeout_ms": budget}
+        config = {"request_timeout_ms": budget, **self.settings.for_python(), "bootstrap_timeout_ms": budget * 3 // 4}
+        refusals = _Refusals()
+        log = logging.getLogger("kafka.net.transport")
+        log.addHandler(refusals)
         try:
             admin = KafkaAdminClient(**config)
             try:
@@ -131,14 +146,21 @@ class Cluster:
                 admin.close()
         except SluiceError:
             raise
-        except (errors.AuthenticationFailedError, errors.AuthorizationError) as error:
-            raise AuthorizationError(
-                f"Kafka at {self.settings.bootstrap} refused: {error}",
-                state=_UNTOUCHED,
-                next_step="grant the user DESCRIBE and READ on the topics, or mend the connection's credentials",
-            ) from error
+        except (errors.SaslAuthenticationFailedError, errors.AuthorizationError) as error:
+            raise self._refused(str(error)) from error
         except (errors.KafkaError, OSError) as error:
+            if refusals.last:
+                raise self._refused(refusals.last) from error
             raise self._unreachable(f"{type(error).__name__}: {error}") from error
+        finally:
+            log.removeHandler(refusals)
+
+    def _refused(self, why: str) -> AuthorizationError:
+        return AuthorizationError(
+            f"Kafka at {self.settings.bootstrap} refused: {why}",
+            state=_UNTOUCHED,
+            next_step="grant the user DESCRIBE and READ on the topics, or mend the connection's credentials",
+        )
 
 
 def _snapshot(admin: Any, topics: list[str], isolation_level: str, timeout: float) -> list[TopicState]:
