@@ -1,4 +1,4 @@
-"""One batch: decode, transform, stage, check the account, quarantine, commit. Strategy ``replay``."""
+"""One batch: decode, transform, stage, check the account, commit sink and quarantine. Strategy ``replay``."""
 
 from __future__ import annotations
 

@@ -12,7 +12,7 @@ from sluice.errors import ConfigError
 from sluice.spec import Pipeline, Rows
 from sluice.spec.model import METADATA_COLUMNS
 
-__all__ = ["Transformer", "transformer"]
+__all__ = ["Transformer", "check", "transformer"]
 
 Transformer = Callable[[DataFrame], DataFrame]
 

@@ -170,3 +170,12 @@ def _row(url: str) -> dict[str, object]:
 def _expire(url: str) -> None:
     with open_engine(url).begin() as connection:
         connection.execute(schema.lease.update().values(expires=0.0))
+
+
+def test_a_ledger_that_is_gone_does_not_hide_why_a_run_failed(ledger_url: str) -> None:
+    ledger = Ledger.open(ledger_url)
+    engine = open_engine(ledger_url)
+    with pytest.raises(ValueError, match="the real reason"), ledger.acquire("gone", "mine"):
+        with engine.begin() as connection:
+            schema.lease.drop(connection)
+        raise ValueError("the real reason")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import socket
 import threading
@@ -148,13 +149,17 @@ class Lease:
                 continue  # the next write verifies the token; a lapsed lease is noticed there
 
     def release(self) -> None:
-        """Give the lease back; safe to call twice, and after another driver took over."""
+        """Give the lease back; safe to call twice, and after another driver took over.
+
+        A database that does not answer is no error here: the lease lapses by itself, and why the run failed must not
+        be hidden behind it.
+        """
         self._stop.set()
         if self._thread is not None:
             self._thread.join(timeout=5)
             self._thread = None
         table = schema.lease
-        with self._engine.begin() as connection:
+        with contextlib.suppress(sa.exc.SQLAlchemyError), self._engine.begin() as connection:
             connection.execute(
                 table.update()
                 .where(table.c.pipeline == self.pipeline, table.c.token == self.token)

@@ -208,7 +208,7 @@ class Schedule(_Strict):
 
 
 class Lag(_Strict):
-    """From which backlog on a run is worth starting. Any one of the limits is enough."""
+    """From which backlog on a run is worth starting. This version judges ``max_records`` alone."""
 
     max_records: Annotated[int, Field(ge=0)] = 0
     max_age: Duration | None = None
