@@ -174,8 +174,11 @@ def _expire(url: str) -> None:
 
 def test_a_ledger_that_is_gone_does_not_hide_why_a_run_failed(ledger_url: str) -> None:
     ledger = Ledger.open(ledger_url)
-    engine = open_engine(ledger_url)
-    with pytest.raises(ValueError, match="the real reason"), ledger.acquire("gone", "mine"):
-        with engine.begin() as connection:
+
+    def fail() -> None:
+        with open_engine(ledger_url).begin() as connection:
             schema.lease.drop(connection)
         raise ValueError("the real reason")
+
+    with pytest.raises(ValueError, match="the real reason"), ledger.acquire("gone", "mine"):
+        fail()
