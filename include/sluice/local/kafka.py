@@ -8,10 +8,7 @@ import base64
 import contextlib
 import json
 import os
-import random
-import shutil
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -25,15 +22,12 @@ import psutil  # type: ignore[import-untyped]
 from sluice.errors import ConfigError, SluiceError
 from sluice.home import Home
 from sluice.local import jars
+from sluice.local.machine import free_port, is_free, is_listening, java
 from sluice.local.topics import Record, Topics
 
 __all__ = ["DEFAULT_PORT", "Broker", "Record", "Topics", "main"]
 
 DEFAULT_PORT = 9092
-
-# Below the range from which the kernel takes the ports of outgoing connections: a client that keeps knocking at a
-# killed broker's port would otherwise be given that very port one day, and then the broker cannot come back to it.
-_FREE_PORTS = range(20_000, 32_000)
 
 _JVM_FLAGS = (
     "-XX:+UseSerialGC",
@@ -211,33 +205,34 @@ class Broker:
     def _ended(self, pid: int | None, timeout: float) -> bool:
         """Wait for the process and its sockets: a dying process loses its command line before its port."""
         deadline = time.monotonic() + timeout
-        while pid is not None and (_is_alive(pid, self._child) or not _is_free(self.host, self.port)):
+        while pid is not None and (_is_alive(pid, self._child) or not is_free(self.host, self.port)):
             if time.monotonic() > deadline:
                 return False
             time.sleep(0.02)
         return True
 
     def _launch(self) -> None:
-        java = _java()
+        program = java()
         class_path = os.pathsep.join(map(str, self._jar_files or jars.paths("kafka")))
         state = self._state()
-        port = self._port or _free_port(self.host, int(state.get("port", 0)))
-        if not _is_free(self.host, port):
+        port = self._port or free_port(self.host, int(state.get("port", 0)))
+        if not is_free(self.host, port):
             raise ConfigError(
                 f"port {port} on {self.host} is in use by another program",
                 state="nothing was started",
                 next_step="end that program, or choose another port: SLUICE_KAFKA_PORT=PORT or --port PORT",
             )
-        controller_port = self._controller_port or _free_port(self.host, avoid=port)
+        controller_port = self._controller_port or free_port(self.host, avoid=port)
         state |= {"port": port, "pid": None}
         state.setdefault("cluster_id", base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("="))
         self._write_state(state)
         self._write_properties(port, controller_port)
-        command = [java, f"-Xmx{self.heap}", *_JVM_FLAGS, "-cp", class_path]
+        command = [program, f"-Xmx{self.heap}", *_JVM_FLAGS, "-cp", class_path]
         with self.log_file.open("ab") as log:
             if not state.get("formatted"):
                 # Tolerates what a format that was killed in the middle left behind.
-                tool = ["kafka.tools.StorageTool", "format", "--ignore-formatted", "-t", state["cluster_id"]]
+                identity = f"--cluster-id={state['cluster_id']}"  # one word: one in 64 begins with a dash
+                tool = ["kafka.tools.StorageTool", "format", "--ignore-formatted", identity]
                 done = subprocess.run(
                     [*command, *tool, "-c", str(self._properties)],
                     stdin=subprocess.DEVNULL,
@@ -265,7 +260,7 @@ class Broker:
             if not alive and not self.running:
                 code = self._child.returncode if self._child else "unknown"
                 raise self._failure(f"the broker ended while starting (exit code {code})")
-            if _is_listening(self.host, self.port) and self._serves():
+            if is_listening(self.host, self.port) and self._serves():
                 return
             if time.monotonic() > deadline:
                 raise self._failure("the broker runs but did not serve in time")
@@ -320,18 +315,6 @@ class Broker:
         temporary.replace(self._state_file)
 
 
-def _java() -> str:
-    home = os.environ.get("JAVA_HOME")
-    java = shutil.which(f"{home}/bin/java") if home else shutil.which("java")
-    if java is None:
-        raise ConfigError(
-            f"no java in JAVA_HOME={home}" if home else "no java on the PATH",
-            state="nothing was started",
-            next_step="install a Java 17 runtime (apt-get install openjdk-17-jre-headless) or set JAVA_HOME",
-        )
-    return java
-
-
 def _is_alive(pid: int, child: subprocess.Popen[bytes] | None) -> bool:
     if child is not None and child.pid == pid:
         return child.poll() is None
@@ -339,33 +322,6 @@ def _is_alive(pid: int, child: subprocess.Popen[bytes] | None) -> bool:
         return bool(psutil.Process(pid).status() != psutil.STATUS_ZOMBIE)
     except psutil.Error:
         return False
-
-
-def _is_free(host: str, port: int) -> bool:
-    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind((host, port))
-        except OSError:
-            return False
-    return True
-
-
-def _free_port(host: str, preferred: int = 0, *, avoid: int = 0) -> int:
-    if preferred and _is_free(host, preferred):
-        return preferred
-    for port in random.sample(_FREE_PORTS, len(_FREE_PORTS)):
-        if port != avoid and _is_free(host, port):
-            return port
-    raise ConfigError(f"no free port on {host} between {_FREE_PORTS[0]} and {_FREE_PORTS[-1]}")
-
-
-def _is_listening(host: str, port: int) -> bool:
-    try:
-        socket.create_connection((host, port), timeout=1).close()
-    except OSError:
-        return False
-    return True
 
 
 def main(argv: list[str] | None = None) -> int:
