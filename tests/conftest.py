@@ -1,1 +1,1 @@
-pytest_plugins = ["tests.fixtures.kafka", "tests.fixtures.runs", "tests.fixtures.spark"]
+pytest_plugins = ["tests.fixtures.cluster", "tests.fixtures.kafka", "tests.fixtures.runs", "tests.fixtures.spark"]
