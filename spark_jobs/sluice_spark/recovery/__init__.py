@@ -1,0 +1,1 @@
+"""What a strategy adds to a run, one file each."""
