@@ -10,9 +10,9 @@ from sluice.home import Home
 from sluice.ledger import Ledger
 from sluice.recovery import Recovery
 from sluice.spec import load
+from sluice_spark.live import LiveRun
 from sluice_spark.log import logger, set_up
 from sluice_spark.quality.judge import Judge
-from sluice_spark.run import BoundedRun
 from sluice_spark.session import run_main, session
 
 
@@ -43,12 +43,9 @@ def main() -> None:
     pipeline = load(args.pipeline)
     recovery = Recovery(args.recovery) if args.recovery else pipeline.recovery
     untouched = "nothing was read or written"
-    if recovery not in Recovery.available():
-        raise ConfigError(
-            f"strategy {recovery.value!r} is not in this version",
-            state=untouched,
-            next_step=f"choose one of: {', '.join(Recovery.available())}",
-        )
+    refusal = recovery.refusal(stateful=pipeline.stateful)
+    if refusal:
+        raise ConfigError(refusal, state=untouched, next_step="choose another strategy with --recovery")
     if args.start or args.end:
         raise ConfigError(
             "interval runs are not in this version", state=untouched, next_step="leave out --start and --end"
@@ -60,7 +57,7 @@ def main() -> None:
         )
     home = Home.from_env()
     judge = None if args.no_validate else Judge(pipeline, home, args.run)
-    run = BoundedRun(pipeline, args.run, Ledger.open(), home, session, recovery, max_records, judge)
+    run = LiveRun(pipeline, args.run, Ledger.open(), home, session, recovery, judge, max_records)
     account = run.execute()
     logger.info("account %s", json.dumps(account))
 

@@ -10,8 +10,8 @@ from sluice.ledger import Ledger
 from sluice.spec import load
 from sluice_spark.log import set_up
 from sluice_spark.quality.judge import Judge
-from sluice_spark.run import sinks
 from sluice_spark.session import run_main, session
+from sluice_spark.tables import Tables
 
 
 def main() -> None:
@@ -32,7 +32,7 @@ def main() -> None:
         return
     judge = Judge(pipeline, home, args.run)
     judge.warm_up()
-    sink, _ = sinks(pipeline, home, ledger.epoch(pipeline.name))
+    sink = Tables.of(pipeline, home, ledger.epoch(pipeline.name)).sink
     judgement = judge.judge(session(), sink, [args.run])
     ledger.judged(None, pipeline.name, args.run, verdict=judgement.verdict, judgement=judgement.as_dict())
     if judgement.verdict in ("failed", "error"):

@@ -21,12 +21,19 @@ def _positions(line: str) -> Positions:
 
 
 class Checkpoint:
-    """One checkpoint directory, by path or URL; it need not exist yet."""
+    """One checkpoint directory, by path or URL; it need not exist yet.
 
-    def __init__(self, path: str) -> None:
+    Parameters
+    ----------
+    start
+        Where its epoch starts when another epoch came before it.
+    """
+
+    def __init__(self, path: str, start: Positions | None = None) -> None:
         import fsspec
 
         self.path = path
+        self._start = start
         self._fs: Any
         self._fs, self._root = fsspec.core.url_to_fs(path)
 
@@ -56,11 +63,11 @@ class Checkpoint:
         return planned[-1] if planned and (not committed or committed[-1] < planned[-1]) else None
 
     def initial(self) -> Positions | None:
-        """Return where the first batch started, or None when nothing was ever planned."""
+        """Return where the first batch started, or is to start; None when that is for the broker to say."""
         try:
             text = self._text("sources/0/0")
         except FileNotFoundError:
-            return None
+            return self._start
         return _positions(text.lstrip("\0").splitlines()[-1])
 
     def end_of(self, batch: int) -> Positions:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from enum import IntEnum
 from typing import ClassVar
+
+from sluice.ranges import OffsetRange
 
 __all__ = [
     "AuthorizationError",
@@ -93,10 +96,20 @@ class SourceUnreachableError(SluiceError):
 
 
 class OffsetsGoneError(SluiceError):
-    """Planned offsets were removed by retention or truncation before they were read."""
+    """Planned offsets were removed by retention or truncation before they were read.
+
+    Parameters
+    ----------
+    ranges
+        What is gone, as far as it is known.
+    """
 
     exit_code = ExitCode.OFFSETS_GONE
     retry = Retry.NEVER
+
+    def __init__(self, what: str, *, state: str = "", next_step: str = "", ranges: Iterable[OffsetRange] = ()) -> None:
+        super().__init__(what, state=state, next_step=next_step)
+        self.ranges = tuple(ranges)
 
 
 class TopicRecreatedError(SluiceError):

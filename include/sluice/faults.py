@@ -10,6 +10,10 @@ __all__ = ["POINTS", "point"]
 POINTS = (
     "run-planned",
     "session-started",
+    "segments-staged",
+    "before-seal",
+    "sealed",
+    "seal-recorded",
     "batch-started",
     "rows-staged",
     "quarantine-staged",
@@ -18,9 +22,13 @@ POINTS = (
     "quarantine-committed",
     "batch-recorded",
     "query-ended",
+    "epoch-closed",
+    "epoch-opened",
     "judged",
+    "segments-forgotten",
+    "segments-removed",
 )
-"""Every point, in the order in which a run passes them."""
+"""Every point. Landing's lie between planning and the first batch, cleaning's behind everything."""
 
 _seen: dict[str, int] = {}
 

@@ -44,6 +44,10 @@ class Home:
         """Return the live checkpoint of one epoch. Its identity is pipeline and epoch, never a run or a try."""
         return self.join("checkpoints", pipeline, f"epoch-{epoch}")
 
+    def log(self, pipeline: str) -> str:
+        """Return the write-ahead log of a pipeline: one for all its epochs."""
+        return self.join("logs", pipeline)
+
     @property
     def ledger_url(self) -> str:
         """``SLUICE_LEDGER_URL``, or a SQLite file in the home."""

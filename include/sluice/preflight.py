@@ -69,6 +69,7 @@ def check(
             state=_CLEAN,
             next_step="strategy replay cannot go on without them. Strategies that would: wal, when the write-ahead log "
             "holds them; ignore_range or ignore_batch, which record them as lost and go on",
+            ranges=gone,
         )
 
 

@@ -6,7 +6,18 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
-__all__ = ["Counts", "OffsetRange", "Positions", "RangeAccount", "describe", "ranges_between"]
+__all__ = [
+    "Counts",
+    "LostRange",
+    "OffsetRange",
+    "Positions",
+    "RangeAccount",
+    "describe",
+    "overlaps",
+    "ranges_between",
+    "runs_of",
+    "subtract",
+]
 
 Positions = dict[str, dict[int, int]]
 """topic → partition → next offset to read."""
@@ -30,6 +41,29 @@ class OffsetRange:
 
     def __str__(self) -> str:
         return f"{self.topic}-{self.partition} [{self.start}, {self.end})"
+
+    @classmethod
+    def parse(cls, text: str) -> OffsetRange:
+        """Read ``TOPIC:PARTITION:START-END``.
+
+        Raises
+        ------
+        ValueError
+            When the text has another form.
+        """
+        try:
+            topic, partition, span = text.rsplit(":", 2)
+            start, end = span.split("-")
+            return cls(topic, int(partition), int(start), int(end))
+        except ValueError:
+            raise ValueError(f"{text!r} is not a range: write TOPIC:PARTITION:START-END, END exclusive") from None
+
+    def cut(self, other: OffsetRange) -> OffsetRange | None:
+        """Return what this range and another have in common; None when that is nothing."""
+        if (self.topic, self.partition) != (other.topic, other.partition):
+            return None
+        start, end = max(self.start, other.start), min(self.end, other.end)
+        return OffsetRange(self.topic, self.partition, start, end) if start < end else None
 
 
 @dataclass(frozen=True)
@@ -90,6 +124,64 @@ class RangeAccount:
             OffsetRange(data["topic"], int(data["partition"]), int(data["start"]), int(data["end"])),
             Counts(**{k: int(data[k]) for k in ("written", "filtered", "quarantined", "absent", "lost")}),
         )
+
+
+@dataclass(frozen=True)
+class LostRange:
+    """A range that was let go of, why, and one of its records where that could be read."""
+
+    range: OffsetRange
+    reason: str
+    sample: Mapping[str, Any] | None = None
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return a flat JSON-ready form; :meth:`from_dict` reads it."""
+        return {**asdict(self.range), "reason": self.reason, "sample": dict(self.sample) if self.sample else None}
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> LostRange:
+        """Read what :meth:`as_dict` wrote."""
+        span = OffsetRange(data["topic"], int(data["partition"]), int(data["start"]), int(data["end"]))
+        return cls(span, data["reason"], data.get("sample"))
+
+
+def subtract(ranges: Iterable[OffsetRange], holes: Iterable[OffsetRange]) -> list[OffsetRange]:
+    """Return what remains of ``ranges`` without ``holes``, in order."""
+    rest = sorted(ranges)
+    for hole in holes:
+        parts: list[OffsetRange] = []
+        for item in rest:
+            common = item.cut(hole)
+            if common is None:
+                parts.append(item)
+                continue
+            for start, end in ((item.start, common.start), (common.end, item.end)):
+                if start < end:
+                    parts.append(OffsetRange(item.topic, item.partition, start, end))
+        rest = parts
+    return sorted(rest)
+
+
+def overlaps(ranges: Iterable[OffsetRange], others: Iterable[OffsetRange]) -> list[OffsetRange]:
+    """Return the parts that ``ranges`` and ``others`` have in common, in order."""
+    found = list(others)
+    return sorted(common for item in ranges for other in found if (common := item.cut(other)))
+
+
+def runs_of(topic: str, partition: int, offsets: Iterable[int]) -> list[OffsetRange]:
+    """Return ascending offsets as ranges: each stretch without a gap is one."""
+    ranges: list[OffsetRange] = []
+    start = end = None
+    for offset in offsets:
+        if end is not None and offset == end:
+            end += 1
+            continue
+        if start is not None and end is not None:
+            ranges.append(OffsetRange(topic, partition, start, end))
+        start, end = offset, offset + 1
+    if start is not None and end is not None:
+        ranges.append(OffsetRange(topic, partition, start, end))
+    return ranges
 
 
 def ranges_between(start: Positions, end: Positions) -> list[OffsetRange]:

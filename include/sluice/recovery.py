@@ -1,22 +1,28 @@
-"""How a task recovers: the choice, and what each choice promises."""
+"""How a task recovers; chosen in the pipeline file, per task, or per run."""
 
 from __future__ import annotations
 
 from enum import StrEnum
 
-__all__ = ["Recovery"]
+__all__ = ["Lineage", "Recovery"]
+
+
+class Lineage(StrEnum):
+    """What an epoch's checkpoint drives. Strategies of one lineage share a checkpoint."""
+
+    DIRECT = "direct"
+    """Records go from Kafka into the sink."""
+    LOG = "log"
+    """Records go from Kafka into the write-ahead log, and from there into the sink."""
 
 
 class Recovery(StrEnum):
-    """A strategy, chosen per pipeline, per task or per run.
-
-    Members that this version can run are in :meth:`available`; a pipeline that asks for another is refused by name.
-    """
+    """The strategies. ``REPLAY`` lies beneath all of them: a batch that was planned is read again, exactly."""
 
     REPLAY = "replay"
-    """Re-read exactly the logged ranges from Kafka; refuse, typed, when Kafka no longer has them."""
+    """Re-read exactly the logged ranges from Kafka; refuse when Kafka no longer has them."""
     WAL = "wal"
-    """Land records verbatim in a write-ahead log first, then process from the log."""
+    """Land the records verbatim in a write-ahead log first, then process from the log."""
     HOT = "hot"
     """Keep each batch on two executors before its first action."""
     IGNORE_BATCH = "ignore_batch"
@@ -24,7 +30,27 @@ class Recovery(StrEnum):
     IGNORE_RANGE = "ignore_range"
     """Only the ranges that cannot be read or processed become empty, recorded as lost."""
 
-    @classmethod
-    def available(cls) -> tuple[Recovery, ...]:
-        """Return the strategies that this version runs."""
-        return (cls.REPLAY,)
+    @property
+    def lineage(self) -> Lineage:
+        """The lineage that a run with this strategy needs."""
+        return Lineage.LOG if self is Recovery.WAL else Lineage.DIRECT
+
+    @property
+    def ignores(self) -> bool:
+        """Whether it goes on without what cannot be had."""
+        return self in (Recovery.IGNORE_BATCH, Recovery.IGNORE_RANGE)
+
+    def refusal(self, *, stateful: bool) -> str | None:
+        """Return why a pipeline cannot have this strategy; None when it can.
+
+        Parameters
+        ----------
+        stateful
+            Whether what comes out of one record depends on others (``rows: aggregate``).
+        """
+        if stateful and self is Recovery.IGNORE_BATCH:
+            return (
+                "recovery: ignore_batch is for stateless pipelines: rows: aggregate makes rows of many records, and a "
+                "batch that is dropped would leave them wrong without a trace. Choose replay, or ignore_range"
+            )
+        return None

@@ -24,7 +24,7 @@ def of(pipeline: Pipeline) -> dict[str, Param]:
 
     Airflow checks them against their JSON schema when a run is triggered, so that a task sees only values that fit.
     """
-    offered = Recovery.available()
+    offered = [r for r in Recovery if r.refusal(stateful=pipeline.stateful) is None]
     return {
         "recovery": Param(
             pipeline.recovery.value,

@@ -1,28 +1,27 @@
-"""One batch: decode, transform, stage, check the account, commit sink and quarantine. Strategy ``replay``."""
+"""One batch: decode, transform, stage, check the account, commit sink and quarantine."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
-from pyspark.sql import DataFrame
+from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
+from pyspark.sql.types import StructType
 
 from sluice.errors import ConfigError, LeaseHeldError, OffsetsGoneError
 from sluice.faults import point
-from sluice.kafka import Cluster, KafkaSettings
-from sluice.kafka.cluster import starts
-from sluice.ranges import Counts, OffsetRange, RangeAccount, describe
+from sluice.ranges import Counts, LostRange, OffsetRange, RangeAccount, describe, overlaps, subtract
 from sluice.spec import Pipeline, Rows
 from sluice_spark.decode import RULE, decode, source_columns
 from sluice_spark.quarantine import SCHEMA, refused_records
 from sluice_spark.sinks.delta import DeltaSink
-from sluice_spark.sinks.staged import Staged, Tally
-from sluice_spark.sources.kafka import read_ranges
+from sluice_spark.sinks.staged import NOTHING, Staged, Tally
 from sluice_spark.tally import ReadTally
 from sluice_spark.transform import Transformer
 
-__all__ = ["BatchWriter", "PreparedBatch", "PromiseError"]
+__all__ = ["BatchWriter", "PreparedBatch", "PromiseError", "Records", "account_for", "within"]
 
 _ROLLED_BACK = "nothing of this batch is visible in the sink; the position stays before it"
 
@@ -31,85 +30,117 @@ class PromiseError(ConfigError):
     """The transform did not keep what the pipeline file promises about rows."""
 
 
+class Records(Protocol):
+    """Where a batch's records can be had by their offsets: Kafka, or the write-ahead log."""
+
+    def again(self, ranges: Sequence[OffsetRange]) -> DataFrame:
+        """Return exactly the records of these ranges, in the columns of Spark's Kafka source, headers included."""
+
+    def gone(self, ranges: Sequence[OffsetRange]) -> list[OffsetRange]:
+        """Return the parts of these ranges that are no longer there."""
+
+    def check(self, read: Mapping[tuple[str, int], int], ranges: Sequence[OffsetRange]) -> None:
+        """Raise when fewer or more records were read than are known to be there."""
+
+
 @dataclass(frozen=True)
 class PreparedBatch:
     """Files that are ready to be committed, and the account that goes with them."""
 
     accounts: tuple[RangeAccount, ...]
-    rows: DataFrame
     staged: Staged
-    quarantine: Staged | None
+    quarantine: Staged | None = None
+    lost: tuple[LostRange, ...] = ()
 
 
 @dataclass(frozen=True)
 class BatchWriter:
-    """What every batch of a run has in common."""
+    """What every batch of a run has in common.
+
+    Parameters
+    ----------
+    schema
+        Of the sink's rows, ``_run`` included.
+    """
 
     pipeline: Pipeline
     run: str
-    settings: KafkaSettings
-    cluster: Cluster
     transform: Transformer
+    schema: StructType
     sink: DeltaSink
     quarantine: DeltaSink
 
-    def prepare(self, records: DataFrame, name: str, ranges: Sequence[OffsetRange]) -> PreparedBatch:
+    def prepare(
+        self,
+        records: DataFrame,
+        name: str,
+        ranges: Sequence[OffsetRange],
+        source: Records,
+        lost: Sequence[LostRange] = (),
+    ) -> PreparedBatch:
         """Write the batch to files and account for each of its offsets. Commits nothing.
 
         Parameters
         ----------
         records
-            The batch as Spark's Kafka source gives it.
+            The batch's records, those of lost ranges left out.
         name
             Names the batch's folder.
         ranges
             What the batch was planned with.
+        source
+            Where its records can be had again.
+        lost
+            Parts of the ranges that were given up.
 
         Raises
         ------
         PromiseError
             When rows do not add up as the pipeline file promises.
         OffsetsGoneError
-            When Kafka dropped records of these ranges before they were read.
+            When records of these ranges were dropped before they were read.
         """
         tally = ReadTally(decode(records, self.pipeline.decode), ranges)
-        good = source_columns(tally.frame.where(F.col(RULE).isNull()))
-        rows = self.transform(good).withColumn("_run", F.lit(self.run))
-        staged = self.sink.stage(rows, name, offsets=self.pipeline.rows is not Rows.AGGREGATE)
+        staged = self.sink.stage(
+            self.rows_of(tally.frame), name, offsets=self.pipeline.rows is not Rows.AGGREGATE
+        )  # fmt: skip
         point("rows-staged")
         read, bad = tally.read(), tally.bad()
-        accounts = account_for(self.pipeline.rows, ranges, read, bad, staged.tallies)
-        self._explain_gaps(accounts)
+        healthy = subtract(ranges, [item.range for item in lost])
+        source.check(read, healthy)
+        accounts = account_for(self.pipeline.rows, ranges, read, bad, staged.tallies, [i.range for i in lost])
+        self._explain_gaps(accounts, healthy, source)
         quarantine = None
         if bad:
-            quarantine = self._stage_refused(records, name, ranges, bad)
+            where = [r for r in healthy if bad.get((r.topic, r.partition))]
+            quarantine = self._stage_refused(source.again(where), name, bad)
             point("quarantine-staged")
-        return PreparedBatch(tuple(accounts), rows, staged, quarantine)
+        return PreparedBatch(tuple(accounts), staged, quarantine, tuple(lost))
 
-    def _explain_gaps(self, accounts: Sequence[RangeAccount]) -> None:
+    def rows_of(self, decoded: DataFrame) -> DataFrame:
+        """Return the sink's rows of decoded records: those that broke no rule, transformed."""
+        good = source_columns(decoded.where(F.col(RULE).isNull()))
+        return self.transform(good).withColumn("_run", F.lit(self.run))
+
+    def give_up(self, ranges: Sequence[OffsetRange], lost: Sequence[LostRange]) -> PreparedBatch:
+        """Return a batch that writes nothing and loses everything."""
+        accounts = [RangeAccount(item, Counts(lost=len(item))) for item in ranges]
+        return PreparedBatch(tuple(accounts), NOTHING, None, tuple(lost))
+
+    def _explain_gaps(self, accounts: Sequence[RangeAccount], healthy: Sequence[OffsetRange], source: Records) -> None:
         """Offsets without a record are ``absent`` only if the broker still had the range's start after the read."""
-        gaps = [a.range for a in accounts if a.counts.absent]
-        if not gaps:
-            return
-        logs = starts(self.cluster.snapshot({r.topic for r in gaps}))
-        gone = [
-            OffsetRange(r.topic, r.partition, r.start, min(r.end, logs[r.topic][r.partition]))
-            for r in gaps
-            if logs[r.topic].get(r.partition, r.end) > r.start
-        ]
+        gone = source.gone(overlaps(healthy, [a.range for a in accounts if a.counts.absent]))
         if gone:
             raise OffsetsGoneError(
                 f"pipeline {self.pipeline.name!r}: Kafka dropped records while they were being read: {describe(gone)}",
                 state=_ROLLED_BACK,
-                next_step="strategy replay cannot go on without them; raise the topic's retention for the next time",
+                next_step="strategy replay cannot go on without them; ignore_range or ignore_batch record them as "
+                "lost and go on. Raise the topic's retention for the next time",
+                ranges=gone,
             )
 
-    def _stage_refused(
-        self, records: DataFrame, name: str, ranges: Sequence[OffsetRange], bad: Mapping[tuple[str, int], int]
-    ) -> Staged:
+    def _stage_refused(self, again: DataFrame, name: str, bad: Mapping[tuple[str, int], int]) -> Staged:
         # Only now, and only where something broke: the raw records once more, verbatim, with their headers.
-        where = [r for r in ranges if bad.get((r.topic, r.partition))]
-        again = read_ranges(records.sparkSession, self.settings, self.pipeline.kafka, where)
         staged = self.quarantine.stage(refused_records(decode(again, self.pipeline.decode), self.run), name)
         kept = {key: t.offsets for key, t in staged.tallies.items()}
         if kept != dict(bad) or staged.rows != sum(bad.values()):
@@ -121,8 +152,17 @@ class BatchWriter:
             )
         return staged
 
-    def commit(self, batch: int, prepared: PreparedBatch, note: Mapping[str, object]) -> None:
+    def commit(
+        self, batch: int, prepared: PreparedBatch, note: Mapping[str, object], replaces: Sequence[str] = ()
+    ) -> None:
         """Commit the sink first, which decides, and the quarantine second.
+
+        Parameters
+        ----------
+        note
+            Kept in the sink's commit; the account and the lost ranges are added.
+        replaces
+            Files of the quarantine that this batch's files take the place of.
 
         The sink's commit names the files that belong into the quarantine. When the driver dies between the two, the
         next run enters them (:func:`sluice_spark.reconcile.reconcile`) before it does anything else; an attempt whose
@@ -135,7 +175,16 @@ class BatchWriter:
         """
         point("before-sink-commit")
         refused = prepared.quarantine.folder if prepared.quarantine else None
-        if not self.sink.commit(prepared.staged, prepared.rows.schema, batch, {**note, "refused": refused}):
+        full = {
+            **note,
+            "pipeline": self.pipeline.name,
+            "run": self.run,
+            "accounts": [a.as_dict() for a in prepared.accounts],
+            "lost": [item.as_dict() for item in prepared.lost],
+            "refused": refused,
+            "replaces": list(replaces),
+        }
+        if not self.sink.commit(prepared.staged, self.schema, batch, full):
             # entered since this batch began, so the rows there, and their account, are another driver's
             raise LeaseHeldError(
                 f"another driver committed batch {batch} to {self.sink.path} first",
@@ -143,8 +192,9 @@ class BatchWriter:
                 next_step="run again: the next run enters that batch into the ledger and goes on behind it",
             )
         point("sink-committed")
-        if prepared.quarantine:
-            self.quarantine.commit(prepared.quarantine, SCHEMA, batch, note)
+        if prepared.quarantine or replaces:
+            kept = prepared.quarantine or NOTHING
+            self.quarantine.commit(kept, SCHEMA, batch, {"run": self.run}, remove=replaces)
             point("quarantine-committed")
 
     def sweep(self, name: str, batch: int) -> None:
@@ -164,6 +214,7 @@ def account_for(
     read: Mapping[tuple[str, int], int],
     bad: Mapping[tuple[str, int], int],
     written: Mapping[tuple[str, int], Tally],
+    lost: Sequence[OffsetRange] = (),
 ) -> list[RangeAccount]:
     """Split each planned range by what was counted; pure.
 
@@ -173,6 +224,8 @@ def account_for(
         Records read, and of these refused, per topic and partition.
     written
         What is in the staged files.
+    lost
+        Parts of the ranges that were given up and not read.
 
     Raises
     ------
@@ -190,8 +243,9 @@ def account_for(
         came, refused = read.get(key, 0), bad.get(key, 0)
         good = came - refused
         out = written.get(key, Tally(0, 0, 0, 0))
-        if came > len(span):
-            raise _broken(f"{came} records were read of {span}, which has {len(span)} offsets")
+        given_up = sum(map(len, overlaps([span], lost)))
+        if came > len(span) - given_up:
+            raise _broken(f"{came} records were read of {span}, which has {len(span) - given_up} offsets to read")
         if rows in (Rows.ONE, Rows.FILTER) and out.rows != out.offsets:
             raise _broken(
                 f"{span}: {good} records went into the transform and {out.rows} rows of {out.offsets} records came "
@@ -205,7 +259,8 @@ def account_for(
                 "promises one row per record"
             )
         kept = good if rows is Rows.AGGREGATE else out.offsets
-        counts = Counts(written=kept, filtered=good - kept, quarantined=refused, absent=len(span) - came)
+        absent = len(span) - given_up - came
+        counts = Counts(written=kept, filtered=good - kept, quarantined=refused, absent=absent, lost=given_up)
         accounts.append(RangeAccount(span, counts))
     return accounts
 
@@ -216,3 +271,12 @@ def _broken(what: str) -> PromiseError:
         state=_ROLLED_BACK,
         next_step="mend the transform, or declare what it does: rows: filter, many or aggregate in the pipeline file",
     )
+
+
+def within(ranges: Sequence[OffsetRange]) -> Column:
+    """Return the condition that a record of Kafka's columns lies in one of these ranges."""
+    inside = F.lit(False)
+    for r in ranges:
+        here = (F.col("topic") == r.topic) & (F.col("partition") == r.partition)
+        inside = inside | (here & F.col("offset").between(r.start, r.end - 1))
+    return inside

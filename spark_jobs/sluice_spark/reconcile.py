@@ -1,83 +1,148 @@
-"""Before a run reads anything: the ledger, the checkpoint and the sink must tell one story.
+"""Before a run reads anything: the ledger, the checkpoint, the log and the sink must tell one story.
 
-A driver can die between any two steps, so one of the three may be a step behind. Checkpoint and sink hold the truth;
+A driver can die between any two steps, so one of them may be a step behind. Checkpoint, log and sink hold the truth;
 the ledger is brought up to it. What no crash can explain (a checkpoint or a table that was taken back to an older
 state) is refused: going on would lose or double records.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 from sluice.checkpoint import Checkpoint
 from sluice.errors import CheckpointError
-from sluice.ledger import Lease, Ledger
-from sluice.ranges import RangeAccount
+from sluice.ledger import REDRIVEN, Lease, Ledger
+from sluice.ranges import LostRange, RangeAccount
+from sluice.recovery import Lineage
 from sluice_spark.log import logger
 from sluice_spark.quarantine import SCHEMA
 from sluice_spark.sinks.delta import DeltaSink
-from sluice_spark.sinks.staged import read_back
+from sluice_spark.sinks.staged import NOTHING, read_back
+from sluice_spark.tables import Tables
 
-__all__ = ["reconcile"]
+__all__ = ["HANDOVER", "reconcile"]
+
+HANDOVER = "handover"
+"""In the note of a sink's commit: it closes an epoch and says where the next one starts."""
 
 _UNTOUCHED = "nothing was read or written now; checkpoint, sink and ledger are as they were"
+_ANEW = "or move both the sink and the checkpoint away to begin anew"
 
 
-def reconcile(
-    ledger: Ledger, lease: Lease, *, epoch: int, checkpoint: Checkpoint, sink: DeltaSink, quarantine: DeltaSink
-) -> None:
-    """Bring quarantine and ledger up to what checkpoint and sink hold, and close runs whose driver died.
+def reconcile(ledger: Ledger, lease: Lease, tables: Tables, redriven: Tables) -> None:
+    """Bring quarantine and ledger up to what checkpoint, log and sink hold, and close runs whose driver died.
 
-    Calling it twice changes nothing the second time.
+    Calling it twice changes nothing the second time. When the epoch was closed by a driver that died before it could
+    say so, the ledger has the next epoch afterwards: look again.
 
     Raises
     ------
     CheckpointError
-        When checkpoint, sink and ledger contradict each other in a way that no crash leaves behind.
+        When checkpoint, log, sink and ledger contradict each other in a way that no crash leaves behind.
     """
-    name = lease.pipeline
-    planned, done = checkpoint.planned(), checkpoint.committed()
-    last_planned, last_done = (planned or [-1])[-1], (done or [-1])[-1]
+    number, checkpoint, sink = tables.epoch.number, tables.checkpoint, tables.sink
     held = sink.version()
-    if held > last_planned:
-        raise _contradiction(
-            f"the sink {sink.path} holds batch {held}, but the checkpoint {checkpoint.path} was never planned beyond "
-            f"{last_planned}: it was removed or taken back",
-            "put the checkpoint back from a copy, or move both the sink and the checkpoint away to begin anew",
-        )
-    if held < last_done:
-        raise _contradiction(
-            f"the checkpoint {checkpoint.path} has committed batch {last_done}, but the sink {sink.path} holds only up "
-            f"to {held}: it was removed or taken back",
-            "put the table back, or move both the sink and the checkpoint away to begin anew",
-        )
-    known = ledger.last_batch(name, epoch)
-    upto = known.batch if known else -1
+    upto = _last(ledger, lease.pipeline, number)
     if upto > held:
         raise _contradiction(
             f"the ledger has batch {upto} committed, but the sink {sink.path} holds only up to {held}",
             "put table and checkpoint back together, or move them away to begin anew",
         )
     # the table's history is read only when the ledger is behind
-    for note in reversed(list(sink.notes(newer_than=upto)) if held > upto else []):
-        if note.get("refused"):
-            staged = read_back(quarantine.path, note["refused"], offsets=False)
-            quarantine.commit(staged, SCHEMA, note["version"], {"run": note["run"]})
-        accounts = [RangeAccount.from_dict(a) for a in note["accounts"]]
-        ledger.batch_committed(lease, epoch=epoch, batch=note["version"], accounts=accounts, run=note["run"])
-        logger.info(
-            "reconciled: batch %d of run %s is in the sink; entered into the ledger", note["version"], note["run"]
+    notes = _notes(sink, upto, held)
+    closed = next((note for note in notes if HANDOVER in note), None)
+    real = held if closed is None else held - 1
+    if tables.epoch.lineage is Lineage.LOG:
+        _follows(tables.log_table, tables.log_table.version(), checkpoint, "the write-ahead log")
+        _seals(ledger, lease, tables)
+        if real > tables.log_table.version():
+            raise _contradiction(
+                f"the sink {sink.path} holds batch {real}, but the write-ahead log {tables.log.path} holds only up to "
+                f"{tables.log_table.version()}: it was removed or taken back",
+                "put the log back from a copy",
+            )
+    else:
+        _follows(sink, real, checkpoint, "the sink")
+    for note in notes:
+        if note is not closed:
+            _enter(ledger, lease, note, number, tables.quarantine)
+    _same_end(ledger, lease.pipeline, number, checkpoint)
+    for note in _notes(redriven.sink, _last(ledger, lease.pipeline, REDRIVEN), redriven.sink.version()):
+        _enter(ledger, lease, note, REDRIVEN, redriven.quarantine)
+    if closed is not None:
+        to = closed[HANDOVER]
+        positions = {t: {int(p): int(o) for p, o in parts.items()} for t, parts in to["positions"].items()}
+        ledger.epoch_opened(
+            lease, epoch=to["epoch"], lineage=Lineage(to["lineage"]), positions=positions, run=closed["run"]
         )
-        upto = note["version"]
-    if upto < held:
-        raise _contradiction(
-            f"the sink {sink.path} holds batches {upto + 1} to {held}, for which neither the ledger nor the table's "
-            "history accounts",
-            "put the ledger back from a copy",
-        )
-    _same_end(ledger, name, epoch, checkpoint)
-    for row in ledger.runs(name, state="open", limit=1000):
+        logger.info("reconciled: epoch %d was closed by run %s", number, closed["run"])
+    for row in ledger.runs(lease.pipeline, state="open", limit=1000):
         if row.run != lease.holder.run:
             ledger.run_closed(lease, state="abandoned", run=row.run, error={"what": "its driver died or was fenced"})
             logger.info("run %s was never closed: its driver died. Its committed batches stay", row.run)
+
+
+def _last(ledger: Ledger, pipeline: str, epoch: int) -> int:
+    known = ledger.last_batch(pipeline, epoch)
+    return known.batch if known else -1
+
+
+def _follows(table: DeltaSink, held: int, checkpoint: Checkpoint, what: str) -> None:
+    """A table that a stream fills holds the checkpoint's last done batch, and at most its last planned one."""
+    planned, done = checkpoint.planned(), checkpoint.committed()
+    last_planned, last_done = (planned or [-1])[-1], (done or [-1])[-1]
+    if held > last_planned:
+        raise _contradiction(
+            f"{what} {table.path} holds batch {held}, but the checkpoint {checkpoint.path} was never planned beyond "
+            f"{last_planned}: it was removed or taken back",
+            f"put the checkpoint back from a copy, {_ANEW}",
+        )
+    if held < last_done:
+        raise _contradiction(
+            f"the checkpoint {checkpoint.path} has committed batch {last_done}, but {what} {table.path} holds only up "
+            f"to {held}: it was removed or taken back",
+            f"put the table back, {_ANEW}",
+        )
+
+
+def _notes(table: DeltaSink, upto: int, held: int) -> list[dict[str, Any]]:
+    """Return the notes of the commits behind ``upto``, oldest first."""
+    notes = list(reversed(list(table.notes(newer_than=upto)))) if held > upto else []
+    if [note["version"] for note in notes] != list(range(upto + 1, held + 1)):
+        raise _contradiction(
+            f"the table {table.path} holds batches {upto + 1} to {held}, for which neither the ledger nor the table's "
+            "history accounts",
+            "put the ledger back from a copy",
+        )
+    return notes
+
+
+def _enter(ledger: Ledger, lease: Lease, note: Mapping[str, Any], epoch: int, quarantine: DeltaSink) -> None:
+    refused, replaces = note.get("refused"), note.get("replaces") or []
+    if refused or replaces:
+        staged = read_back(quarantine.path, refused, offsets=False) if refused else NOTHING
+        quarantine.commit(staged, SCHEMA, note["version"], {"run": note["run"]}, remove=replaces)
+    ledger.batch_committed(
+        lease,
+        epoch=epoch,
+        batch=note["version"],
+        accounts=[RangeAccount.from_dict(a) for a in note["accounts"]],
+        lost=[LostRange.from_dict(item) for item in note.get("lost") or []],
+        redriven=note.get("of"),
+        source=note.get("source"),
+        run=note["run"],
+    )
+    logger.info("reconciled: batch %d of run %s is in the sink; entered into the ledger", note["version"], note["run"])
+
+
+def _seals(ledger: Ledger, lease: Lease, tables: Tables) -> None:
+    upto = ledger.last_sealed(lease.pipeline, tables.epoch.number)
+    for note in _notes(tables.log_table, upto, max(upto, tables.log_table.version())):
+        ledger.segment_sealed(
+            lease, epoch=tables.epoch.number, batch=note["version"], segments=note["segments"], run=note["run"]
+        )
+        logger.info("reconciled: batch %d of run %s is in the write-ahead log", note["version"], note["run"])
 
 
 def _same_end(ledger: Ledger, name: str, epoch: int, checkpoint: Checkpoint) -> None:

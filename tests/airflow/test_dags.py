@@ -122,7 +122,7 @@ def test_the_form_has_types_and_the_files_values(pipeline_file: Callable[..., Pa
     dag = build_dag(pipeline_file())
     assert dag.params.dump() == {"recovery": "replay", "max_records_per_batch": 1000, "validate": True}
     recovery = dag.params.get_param("recovery").schema
-    assert recovery["enum"] == [r.value for r in Recovery.available()]
+    assert recovery["enum"] == [r.value for r in Recovery]
     assert set(recovery["values_display"]) == set(recovery["enum"])
     for name, bad in (("recovery", "hope"), ("max_records_per_batch", 0), ("validate", "yes")):
         with pytest.raises(ValueError, match=r"Invalid input|is not|less than"):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import socket
 import threading
 import traceback
@@ -12,12 +13,14 @@ import pytest
 import sqlalchemy as sa
 from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
+from alembic.operations import Operations
 
 from sluice.audit import audit
 from sluice.errors import ConfigError
-from sluice.ledger import Lease, Ledger, schema
+from sluice.ledger import REDRIVEN, Epoch, Lease, Ledger, schema
 from sluice.ledger.store import LedgerError, open_engine
-from sluice.ranges import Counts, OffsetRange, RangeAccount
+from sluice.ranges import Counts, LostRange, OffsetRange, RangeAccount
+from sluice.recovery import Lineage
 
 PASSWORD = "hunter2"
 
@@ -133,6 +136,15 @@ def test_the_tables_can_be_made_anew_from_the_events(ledger_url: str) -> None:
         ledger.run_closed(lease, state="failed", seconds=2.0, error={"type": "SinkError"})
     with ledger.acquire("q", "c") as lease:
         plan(ledger, lease, ids={})
+        ledger.epoch_opened(lease, epoch=2, lineage=Lineage.LOG, positions={"t": {0: 4, 11: 2}})
+        ledger.degraded(lease, "less than promised")
+        segment = {"path": "batches/e2-000000-x/part", "records": 5, "length": 100}
+        ledger.segment_sealed(lease, epoch=2, batch=0, segments=[segment])
+        lost = LostRange(OffsetRange("t", 0, 4, 9), "poison", {"offset": 4, "value": "x"})
+        ledger.batch_committed(lease, epoch=2, batch=0, accounts=[split(4, 9, lost=5)], lost=[lost])
+        ledger.batch_committed(lease, epoch=REDRIVEN, batch=0, accounts=[split(5, 7)], redriven="lost")
+        left = {"epoch": 2, "batch": 0, "segments": 0, "records": 0, "bytes": 0}
+        ledger.segments_cleaned(lease, {"batches": [left]})
         ledger.judged(lease, "q", "c", verdict="empty", judgement={})
         ledger.run_closed(lease, state="done")
     before = derived(ledger_url)
@@ -150,10 +162,73 @@ def test_the_tables_can_be_made_anew_from_the_events(ledger_url: str) -> None:
     assert derived(ledger_url) == before
 
 
+def test_lost_ranges_stay_open_until_they_are_redriven_piece_by_piece(ledger_url: str) -> None:
+    ledger = Ledger.open(ledger_url)
+
+    def lost(state: str | None = "open") -> list[tuple[int, int, str]]:
+        return [(r.range.start, r.range.end, r.state) for r in ledger.lost("p", state=state)]
+
+    with ledger.acquire("p", "r") as lease:
+        plan(ledger, lease)
+        items = [LostRange(OffsetRange("t", 0, 0, 10), "gone"), LostRange(OffsetRange("t", 1, 3, 4), "poison")]
+        accounts = [split(0, 12, written=2, lost=10), split(0, 4, 1, written=3, lost=1)]
+        ledger.batch_committed(lease, epoch=1, batch=0, accounts=accounts, lost=items)
+        assert lost() == [(0, 10, "open"), (3, 4, "open")]
+        ledger.batch_committed(lease, epoch=REDRIVEN, batch=0, accounts=[split(4, 6)], redriven="lost")
+        assert lost() == [(0, 4, "open"), (6, 10, "open"), (3, 4, "open")]
+        assert lost("redriven") == [(4, 6, "redriven")]
+        # the same facts again, as after a crash: nothing is opened or closed anew
+        ledger.batch_committed(lease, epoch=1, batch=0, accounts=accounts, lost=items)
+        ledger.batch_committed(lease, epoch=REDRIVEN, batch=0, accounts=[split(4, 6)], redriven="lost")
+        assert lost() == [(0, 4, "open"), (6, 10, "open"), (3, 4, "open")]
+    assert [r.range.start for r in ledger.lost("p", run="r")] == [0, 6, 3]
+    assert ledger.lost("p", run="other") == []
+    assert {r.redriven_by for r in ledger.lost("p", state="redriven")} == {"r"}
+    assert ledger.redriven("p") == [(split(4, 6), "lost")]
+    assert sum(a.counts.lost for a in ledger.accounts("p")) == 11, "what was redriven is no part of the live account"
+
+
+def test_the_newest_epoch_counts_and_may_change_its_lineage(ledger_url: str) -> None:
+    ledger = Ledger.open(ledger_url)
+    with ledger.acquire("p", "r") as lease:
+        ledger.epoch_opened(lease, epoch=1, lineage=Lineage.LOG, positions=None)
+        assert ledger.epoch("p") == Epoch(1, Lineage.LOG, None)
+        ledger.epoch_opened(lease, epoch=2, lineage=Lineage.DIRECT, positions={"t": {0: 5, 10: 7}})
+        ledger.epoch_opened(lease, epoch=1, lineage=Lineage.DIRECT, positions=None)
+    assert ledger.epoch("p") == Epoch(2, Lineage.DIRECT, {"t": {0: 5, 10: 7}})
+
+
+def test_a_ledger_of_the_first_version_is_migrated_with_its_history(ledger_url: str) -> None:
+    ledger = Ledger.open(ledger_url)
+    with ledger.acquire("p", "r") as lease:
+        plan(ledger, lease)
+        commit(ledger, lease, 0, split(0, 6))
+        ledger.run_closed(lease, state="done", seconds=1.0)
+    before = derived(ledger_url)
+    engine = sa.create_engine(ledger_url)
+    first = importlib.import_module("sluice.ledger.migrations.versions.v0001_first")
+    with engine.begin() as connection:
+        for table in schema.DERIVED:
+            connection.execute(sa.text(f"DROP TABLE {table.name}"))
+        connection.execute(sa.text("CREATE TABLE kept AS SELECT * FROM sluice_event"))
+        for name in ("sluice_event", "sluice_lease"):
+            connection.execute(sa.text(f"DROP TABLE {name}"))
+        with Operations.context(MigrationContext.configure(connection)):
+            first.upgrade()
+        connection.execute(sa.text("INSERT INTO sluice_event SELECT * FROM kept"))
+        connection.execute(sa.text("DROP TABLE kept"))
+        connection.execute(sa.text(f"UPDATE {schema.VERSION_TABLE} SET version_num = '0001'"))
+    engine.dispose()
+    Ledger.open(ledger_url)
+    assert derived(ledger_url) == before
+
+
 def test_questions_about_nothing_have_answers(ledger_url: str) -> None:
     ledger = Ledger.open(ledger_url)
     assert (ledger.run("p", "r"), ledger.runs("p"), ledger.events("p"), ledger.accounts("p")) == (None, [], [], [])
-    assert (ledger.epoch("p"), ledger.last_batch("p", 1), ledger.topic_ids("p")) == (1, None, {})
+    assert (ledger.epoch("p"), ledger.last_batch("p", 1), ledger.topic_ids("p")) == (
+        Epoch(1, Lineage.DIRECT, None), None, {},
+    )  # fmt: skip
     with pytest.raises(KeyError):
         ledger.account("p", "r")
 

@@ -121,7 +121,7 @@ MISTAKES = [
     ("quality: {suite: expectations/none.json}", 9, "quality.suite", "there is no file"),
     ("quality: {on_failed: explode}", 9, "quality.on_failed", "'fail' or 'warn'"),
     ("recovery: replai", 9, "recovery", "'replay'"),
-    ("recovery: hot", 9, "recovery", "this version runs replay; 'hot' is to come"),
+    ("rows: aggregate\nrecovery: ignore_batch", None, "pipeline", "is for stateless pipelines"),
     ('schedule: {cron: "0 * *"}', 9, "schedule.cron", "five fields"),
     ('schedule: {cron: "0 * * * *", timezone: Mars/Phobos}', 9, "schedule.timezone", "is not a time zone"),
     ('schedule: {crom: "0 * * * *"}', 9, "schedule.crom", "did you mean 'cron'?"),

@@ -9,12 +9,13 @@ from sluice.home import Home
 from sluice.kafka.cluster import Cluster
 from sluice.kafka.settings import KafkaSettings
 from sluice.lag import Backlog, measure
+from sluice.ledger import Epoch
 from sluice.spec import Pipeline
 
 __all__ = ["backlog", "waiting"]
 
 
-def backlog(pipeline: Pipeline, cluster: Cluster, *, home: Home, epoch: int) -> Backlog:
+def backlog(pipeline: Pipeline, cluster: Cluster, *, home: Home, epoch: Epoch) -> Backlog:
     """Ask the checkpoint first and the broker second, so that a run in between shows as less lag, never as negative.
 
     Raises
@@ -22,12 +23,12 @@ def backlog(pipeline: Pipeline, cluster: Cluster, *, home: Home, epoch: int) -> 
     SluiceError
         As :meth:`Cluster.snapshot` does; unknown is never zero.
     """
-    positions = Checkpoint(home.checkpoint(pipeline.name, epoch)).positions()
+    positions = Checkpoint(home.checkpoint(pipeline.name, epoch.number), epoch.positions).positions()
     states = cluster.snapshot(pipeline.kafka.topics, isolation_level=pipeline.kafka.isolation_level)
     return measure(pipeline.name, positions, states, pipeline.kafka.starting_offsets)
 
 
-def waiting(pipeline: Pipeline, kafka: Connection, *, home: Home, epoch: int) -> int | None:
+def waiting(pipeline: Pipeline, kafka: Connection, *, home: Home, epoch: Epoch) -> int | None:
     """Return about how many records wait, for a caller that only wants a hint; None when the broker does not say."""
     try:
         cluster = Cluster(KafkaSettings.from_connection(kafka), timeout=5)

@@ -1,6 +1,7 @@
 """The account of runs: append-only events, and the tables that questions need."""
 
 from sluice.ledger.lease import Holder, Lease
-from sluice.ledger.ledger import BatchRow, Ledger, RunRow
+from sluice.ledger.ledger import REDRIVEN, Ledger
+from sluice.ledger.rows import BatchRow, Epoch, LostRow, RunRow
 
-__all__ = ["BatchRow", "Holder", "Lease", "Ledger", "RunRow"]
+__all__ = ["REDRIVEN", "BatchRow", "Epoch", "Holder", "Lease", "Ledger", "LostRow", "RunRow"]

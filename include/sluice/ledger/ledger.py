@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
@@ -14,43 +13,16 @@ from sqlalchemy.exc import IntegrityError, SQLAlchemyError
 from sluice.home import Home
 from sluice.ledger import schema
 from sluice.ledger.lease import Lease
+from sluice.ledger.projection import project, rebuild
+from sluice.ledger.rows import BatchRow, Epoch, LostRow, RunRow
 from sluice.ledger.store import LedgerError, open_engine
-from sluice.ranges import Counts, RangeAccount
+from sluice.ranges import Counts, LostRange, OffsetRange, Positions, RangeAccount
+from sluice.recovery import Lineage
 
-__all__ = ["BatchRow", "Ledger", "RunRow"]
+__all__ = ["REDRIVEN", "Ledger"]
 
-
-@dataclass(frozen=True)
-class RunRow:
-    """One run, as the ledger knows it. Times are ISO 8601 in UTC."""
-
-    pipeline: str
-    run: str
-    kind: str
-    recovery: str
-    epoch: int
-    state: str
-    attempts: int
-    opened_at: str
-    closed_at: str | None
-    seconds: float | None
-    verdict: str | None
-    judgement: dict[str, Any] | None
-    error: dict[str, Any] | None
-    topic_ids: dict[str, str]
-    sequence: int
-
-
-@dataclass(frozen=True)
-class BatchRow:
-    """One batch: ``started`` or ``committed``, and the run that wrote it last."""
-
-    pipeline: str
-    epoch: int
-    batch: int
-    run: str
-    state: str
-    at: str
+REDRIVEN = 0
+"""The epoch of what was redriven: live epochs count from 1."""
 
 
 class Ledger:
@@ -87,42 +59,101 @@ class Ledger:
     # --- events ------------------------------------------------------------------------------------------------
 
     def run_planned(
-        self, lease: Lease, *, kind: str, recovery: str, epoch: int, ranges: Sequence[Any], topic_ids: Mapping[str, str]
+        self,
+        lease: Lease,
+        *,
+        kind: str,
+        recovery: str,
+        epoch: int,
+        ranges: Sequence[OffsetRange],
+        topic_ids: Mapping[str, str],
     ) -> None:
         """Record that a run begins (or begins again: the same run id is another attempt)."""
         payload = {
             "kind": kind,
             "recovery": recovery,
             "epoch": epoch,
-            "ranges": [[r.topic, r.partition, r.start, r.end] for r in ranges],
+            "ranges": _plain(ranges),
             "topic_ids": dict(topic_ids),
             "token": lease.token,
         }
-        self._record(lease, "RunPlanned", lease.holder.run, payload)
+        self._record(lease, None, ("RunPlanned", payload))
 
-    def batch_started(self, lease: Lease, *, epoch: int, batch: int, ranges: Sequence[Any]) -> None:
-        """Record that a batch with these ranges is being processed."""
+    def epoch_opened(
+        self, lease: Lease, *, epoch: int, lineage: Lineage, positions: Positions | None, run: str | None = None
+    ) -> None:
+        """Record that an epoch begins at these positions. The same number again changes its lineage: nothing was
+        committed under the old one."""
+        payload = {"epoch": epoch, "lineage": lineage.value, "positions": positions}
+        self._record(lease, run, ("EpochOpened", payload))
+
+    def degraded(self, lease: Lease, note: str) -> None:
+        """Record, in words, that a run goes on with less than its strategy promises."""
+        self._record(lease, None, ("Degraded", {"note": note}))
+
+    def segment_sealed(
+        self, lease: Lease, *, epoch: int, batch: int, segments: Sequence[Mapping[str, Any]], run: str | None = None
+    ) -> None:
+        """Record the segments of a batch that the write-ahead log holds; see :class:`sluice.wal.Segment`."""
         payload = {
-            "epoch": epoch,
-            "batch": batch,
-            "ranges": [[r.topic, r.partition, r.start, r.end] for r in ranges],
-        }
-        self._record(lease, "BatchStarted", lease.holder.run, payload)
+            "epoch": epoch, "batch": batch, "segments": [dict(s) for s in segments],
+            "records": sum(s["records"] for s in segments), "bytes": sum(s["length"] for s in segments),
+        }  # fmt: skip
+        self._record(lease, run, ("SegmentSealed", payload))
+
+    def segments_cleaned(self, lease: Lease, payload: Mapping[str, Any]) -> None:
+        """Record what was removed from the write-ahead log, and what it still holds of each batch."""
+        self._record(lease, None, ("SegmentsCleaned", dict(payload)))
+
+    def batch_started(self, lease: Lease, *, epoch: int, batch: int, ranges: Sequence[OffsetRange]) -> None:
+        """Record that a batch with these ranges is being processed."""
+        payload = {"epoch": epoch, "batch": batch, "ranges": _plain(ranges)}
+        self._record(lease, None, ("BatchStarted", payload))
 
     def batch_committed(
-        self, lease: Lease, *, epoch: int, batch: int, accounts: Sequence[RangeAccount], run: str | None = None
+        self,
+        lease: Lease,
+        *,
+        epoch: int,
+        batch: int,
+        accounts: Sequence[RangeAccount],
+        lost: Sequence[LostRange] = (),
+        redriven: str | None = None,
+        source: Mapping[str, Any] | None = None,
+        run: str | None = None,
     ) -> None:
-        """Record the split of a batch that the sink holds. ``run`` names another run that wrote it (reconciling)."""
-        payload = {"epoch": epoch, "batch": batch, "accounts": [a.as_dict() for a in accounts]}
+        """Record the split of a batch that the sink holds, with what it lost or redrove; all or nothing.
+
+        Parameters
+        ----------
+        lost
+            The ranges that the accounts count as lost.
+        redriven
+            ``lost`` or ``quarantined``: what these ranges were before; None for a batch of a live run.
+        source
+            Where redriven records came from.
+        run
+            Another run that wrote it (reconciling).
+        """
+        payload: dict[str, Any] = {"epoch": epoch, "batch": batch, "accounts": [a.as_dict() for a in accounts]}
         if run is not None:
             payload["reconciled_by"] = lease.holder.run
-        self._record(lease, "BatchCommitted", run or lease.holder.run, payload)
+        events: list[tuple[str, dict[str, Any]]] = []
+        key = {"epoch": epoch, "batch": batch}
+        if lost:
+            events.append(("RangeLost", {**key, "ranges": [item.as_dict() for item in lost]}))
+        if redriven is not None:
+            payload["accounts"] = [{**a, "of": redriven} for a in payload["accounts"]]
+            ranges = _plain(a.range for a in accounts)
+            events.append(("RangeRedriven", {**key, "of": redriven, "ranges": ranges, "source": dict(source or {})}))
+        self._record(lease, run, *events, ("BatchCommitted", payload))
 
     def judged(
         self, lease: Lease | None, pipeline: str, run: str, *, verdict: str, judgement: Mapping[str, Any]
     ) -> None:
         """Record a verdict. Judging again needs no lease: it changes no data."""
-        self._record(lease, "Judged", run, {"verdict": verdict, "judgement": dict(judgement)}, pipeline)
+        payload = {"verdict": verdict, "judgement": dict(judgement)}
+        self._record(lease, run, ("Judged", payload), pipeline=pipeline)
 
     def run_closed(
         self,
@@ -136,29 +167,28 @@ class Ledger:
     ) -> None:
         """Record how a run ended: ``done``, ``failed``, or ``abandoned`` (its driver died; a later run says so)."""
         payload = {"state": state, "seconds": seconds, "verdict": verdict, "error": dict(error) if error else None}
-        self._record(lease, "RunClosed", run or lease.holder.run, payload)
+        self._record(lease, run, ("RunClosed", payload))
 
     def _record(
-        self, lease: Lease | None, kind: str, run: str, payload: dict[str, Any], pipeline: str | None = None
+        self,
+        lease: Lease | None,
+        run: str | None,
+        *events: tuple[str, dict[str, Any]],
+        pipeline: str | None = None,
     ) -> None:
-        name = lease.pipeline if lease else pipeline
         with _spoken(), self._engine.begin() as connection:
             if lease is not None:
                 lease.verify(connection)
-            row = {"at": _now(), "type": kind, "pipeline": name, "run": run, "payload": payload}
-            result = connection.execute(schema.event.insert().values(**row))
-            key = result.inserted_primary_key
-            _project(connection, {**row, "id": int(key[0]) if key else 0})
+                pipeline, run = lease.pipeline, run or lease.holder.run
+            for kind, payload in events:
+                row = {"at": _now(), "type": kind, "pipeline": pipeline, "run": run, "payload": payload}
+                key = connection.execute(schema.event.insert().values(**row)).inserted_primary_key
+                project(connection, {**row, "id": int(key[0]) if key else 0})
 
     def rebuild(self) -> int:
         """Make every derived table anew from the events; return how many events there were."""
         with _spoken(), self._engine.begin() as connection:
-            for table in schema.DERIVED:
-                connection.execute(table.delete())
-            events = connection.execute(sa.select(schema.event).order_by(schema.event.c.id)).mappings().all()
-            for row in events:
-                _project(connection, dict(row))
-            return len(events)
+            return rebuild(connection)
 
     # --- questions ---------------------------------------------------------------------------------------------
 
@@ -191,12 +221,44 @@ class Ledger:
         rows = self.runs(pipeline, limit=1)
         return rows[0].topic_ids if rows else {}
 
-    def epoch(self, pipeline: str) -> int:
-        """Return the newest epoch; 1 for a pipeline that never ran."""
-        rows = self._rows(
-            sa.select(sa.func.max(schema.run.c.epoch).label("epoch")).where(schema.run.c.pipeline == pipeline)
-        )
-        return int(rows[0]["epoch"] or 1)
+    def epoch(self, pipeline: str) -> Epoch:
+        """Return the newest epoch; the first, direct one for a pipeline that never ran."""
+        table = schema.epoch
+        query = sa.select(table).where(table.c.pipeline == pipeline).order_by(table.c.epoch.desc()).limit(1)
+        for row in self._rows(query):
+            positions = row["positions"]
+            if positions is not None:
+                positions = {t: {int(p): int(o) for p, o in parts.items()} for t, parts in positions.items()}
+            return Epoch(int(row["epoch"]), Lineage(row["lineage"]), positions)
+        return Epoch(1, Lineage.DIRECT, None)
+
+    def last_sealed(self, pipeline: str, epoch: int) -> int:
+        """Return the newest batch of an epoch that the write-ahead log holds; -1 for none."""
+        table = schema.sealed
+        query = sa.select(sa.func.max(table.c.batch).label("batch"))
+        rows = self._rows(query.where(table.c.pipeline == pipeline, table.c.epoch == epoch))
+        return -1 if rows[0]["batch"] is None else int(rows[0]["batch"])
+
+    def lost(self, pipeline: str, *, state: str | None = "open", run: str | None = None) -> list[LostRow]:
+        """Return lost ranges in the order of offsets: those still open, or all of them (``state=None``)."""
+        table = schema.lost
+        query = sa.select(table).where(table.c.pipeline == pipeline)
+        if state is not None:
+            query = query.where(table.c.state == state)
+        if run is not None:
+            query = query.where(table.c.run == run)
+        names = ("epoch", "batch", "run", "at", "reason", "sample", "state", "redriven_by")
+        return [
+            LostRow(OffsetRange(r["topic"], r["partition"], r["start"], r["end"]), **{n: r[n] for n in names})
+            for r in self._rows(query.order_by(table.c.topic, table.c.partition, table.c.start))
+        ]
+
+    def redriven(self, pipeline: str) -> list[tuple[RangeAccount, str]]:
+        """Return the split of each redriven range, with what it was before: ``lost`` or ``quarantined``."""
+        table = schema.account
+        query = sa.select(table).where(table.c.pipeline == pipeline, table.c.epoch == REDRIVEN)
+        rows = self._rows(query.order_by(table.c.topic, table.c.partition, table.c.start))
+        return [(RangeAccount.from_dict(r), r["of"]) for r in rows]
 
     def last_batch(self, pipeline: str, epoch: int) -> BatchRow | None:
         """Return the newest committed batch of an epoch."""
@@ -217,11 +279,10 @@ class Ledger:
         return [r["run"] for r in self._rows(query.order_by(table.c.sequence))]
 
     def accounts(self, pipeline: str, run: str | None = None, *, batch: BatchRow | None = None) -> list[RangeAccount]:
-        """Return the split ranges of one run, of one batch, or of all runs, in the order of offsets."""
+        """Return the split ranges of one run, of one batch, or of all live runs, in the order of offsets."""
         table = schema.account
         query = sa.select(table).where(table.c.pipeline == pipeline)
-        if run is not None:
-            query = query.where(table.c.run == run)
+        query = query.where(table.c.run == run) if run is not None else query.where(table.c.epoch != REDRIVEN)
         if batch is not None:
             query = query.where(table.c.epoch == batch.epoch, table.c.batch == batch.batch)
         rows = self._rows(query.order_by(table.c.topic, table.c.partition, table.c.start))
@@ -245,6 +306,7 @@ class Ledger:
             **counts.as_dict(),
             "verdict": row.verdict,
             "seconds": row.seconds,
+            **({"notes": row.notes} if row.notes else {}),
         }
 
     def _rows(self, query: sa.Select[Any]) -> Sequence[Any]:
@@ -264,55 +326,9 @@ def _spoken() -> Iterator[None]:
         ) from error
 
 
+def _plain(ranges: Iterable[OffsetRange]) -> list[list[Any]]:
+    return [[r.topic, r.partition, r.start, r.end] for r in ranges]
+
+
 def _now() -> str:
     return datetime.now(UTC).isoformat(timespec="milliseconds")
-
-
-def _project(connection: sa.Connection, event: Mapping[str, Any]) -> None:
-    """Apply one event to the derived tables; the only place where they change."""
-    payload = event["payload"]
-    who = {"pipeline": event["pipeline"], "run": event["run"]}
-    runs = schema.run
-    this_run = sa.and_(runs.c.pipeline == event["pipeline"], runs.c.run == event["run"])
-    match event["type"]:
-        case "RunPlanned":
-            again = {
-                "state": "open", "recovery": payload["recovery"], "epoch": payload["epoch"],
-                "topic_ids": payload["topic_ids"], "closed_at": None, "error": sa.null(),
-            }  # fmt: skip
-            updated = connection.execute(runs.update().where(this_run).values(attempts=runs.c.attempts + 1, **again))
-            if updated.rowcount == 0:
-                connection.execute(
-                    runs.insert().values(
-                        **who, **again, kind=payload["kind"], attempts=1, opened_at=event["at"], sequence=event["id"]
-                    )
-                )
-        case "BatchStarted":
-            _put_batch(connection, event, "started")
-        case "BatchCommitted":
-            _put_batch(connection, event, "committed")
-            key = {"pipeline": event["pipeline"], "epoch": payload["epoch"], "batch": payload["batch"]}
-            table = schema.account
-            connection.execute(table.delete().where(*(table.c[k] == v for k, v in key.items())))
-            if payload["accounts"]:
-                connection.execute(table.insert(), [{**key, "run": event["run"], **a} for a in payload["accounts"]])
-        case "Judged":
-            connection.execute(
-                runs.update().where(this_run).values(verdict=payload["verdict"], judgement=payload["judgement"])
-            )
-        case "RunClosed":
-            values = {"state": payload["state"], "closed_at": event["at"], "error": payload["error"] or sa.null()}
-            if payload["seconds"] is not None:
-                values["seconds"] = payload["seconds"]
-            if payload["verdict"] is not None:
-                values["verdict"] = payload["verdict"]
-            connection.execute(runs.update().where(this_run).values(**values))
-
-
-def _put_batch(connection: sa.Connection, event: Mapping[str, Any], state: str) -> None:
-    table, payload = schema.batch, event["payload"]
-    key = {"pipeline": event["pipeline"], "epoch": payload["epoch"], "batch": payload["batch"]}
-    values = {"run": event["run"], "state": state, "at": event["at"]}
-    updated = connection.execute(table.update().where(*(table.c[k] == v for k, v in key.items())).values(**values))
-    if updated.rowcount == 0:
-        connection.execute(table.insert().values(**key, **values))

@@ -4,9 +4,22 @@ from __future__ import annotations
 
 import sqlalchemy as sa
 
-__all__ = ["DERIVED", "HEAD", "VERSION_TABLE", "account", "batch", "event", "lease", "metadata", "run"]
+__all__ = [
+    "DERIVED",
+    "HEAD",
+    "VERSION_TABLE",
+    "account",
+    "batch",
+    "epoch",
+    "event",
+    "lease",
+    "lost",
+    "metadata",
+    "run",
+    "sealed",
+]
 
-HEAD = "0001"
+HEAD = "0002"
 """The schema version that this code reads and writes; migrations lead to it."""
 
 VERSION_TABLE = "sluice_version"
@@ -35,7 +48,7 @@ run = sa.Table(
     metadata,
     sa.Column("pipeline", sa.String(64), primary_key=True),
     sa.Column("run", sa.String(250), primary_key=True),
-    sa.Column("kind", sa.String(16), nullable=False),
+    sa.Column("kind", sa.String(16), nullable=False),  # live, redrive
     sa.Column("recovery", sa.String(16), nullable=False),
     sa.Column("epoch", sa.Integer, nullable=False),
     sa.Column("state", sa.String(16), nullable=False),  # open, done, failed, abandoned
@@ -46,16 +59,28 @@ run = sa.Table(
     sa.Column("verdict", sa.String(16)),
     sa.Column("judgement", _json),
     sa.Column("error", _json),
+    sa.Column("notes", _json, nullable=False),  # what a reader of the run must know, in words
     sa.Column("topic_ids", _json, nullable=False),
     sa.Column("sequence", _id, nullable=False),  # id of its first event: the order of runs
     sa.Index("sluice_run_order", "pipeline", "sequence"),
+)
+
+epoch = sa.Table(
+    "sluice_epoch",
+    metadata,
+    sa.Column("pipeline", sa.String(64), primary_key=True),
+    sa.Column("epoch", sa.Integer, primary_key=True),
+    sa.Column("lineage", sa.String(16), nullable=False),  # direct, log
+    sa.Column("positions", _json),  # where it starts; null for the pipeline's beginning
+    sa.Column("run", sa.String(250), nullable=False),
+    sa.Column("at", _time, nullable=False),
 )
 
 batch = sa.Table(
     "sluice_batch",
     metadata,
     sa.Column("pipeline", sa.String(64), primary_key=True),
-    sa.Column("epoch", sa.Integer, primary_key=True),
+    sa.Column("epoch", sa.Integer, primary_key=True),  # 0: redriven
     sa.Column("batch", sa.Integer, primary_key=True),
     sa.Column("run", sa.String(250), nullable=False),
     sa.Column("state", sa.String(16), nullable=False),  # started, committed
@@ -71,15 +96,48 @@ account = sa.Table(
     sa.Column("batch", sa.Integer, primary_key=True),
     sa.Column("topic", sa.String(249), primary_key=True),
     sa.Column("partition", sa.Integer, primary_key=True),
-    sa.Column("run", sa.String(250), nullable=False),
-    sa.Column("start", sa.BigInteger, nullable=False),
+    sa.Column("start", sa.BigInteger, primary_key=True),
     sa.Column("end", sa.BigInteger, nullable=False),
+    sa.Column("run", sa.String(250), nullable=False),
+    sa.Column("of", sa.String(16)),  # lost or quarantined, for what was redriven; null for live
     sa.Column("written", sa.BigInteger, nullable=False),
     sa.Column("filtered", sa.BigInteger, nullable=False),
     sa.Column("quarantined", sa.BigInteger, nullable=False),
     sa.Column("absent", sa.BigInteger, nullable=False),
     sa.Column("lost", sa.BigInteger, nullable=False),
     sa.Index("sluice_account_run", "pipeline", "run"),
+)
+
+lost = sa.Table(
+    "sluice_lost",
+    metadata,
+    sa.Column("pipeline", sa.String(64), primary_key=True),
+    sa.Column("topic", sa.String(249), primary_key=True),
+    sa.Column("partition", sa.Integer, primary_key=True),
+    sa.Column("start", sa.BigInteger, primary_key=True),
+    sa.Column("end", sa.BigInteger, nullable=False),
+    sa.Column("epoch", sa.Integer, nullable=False),
+    sa.Column("batch", sa.Integer, nullable=False),
+    sa.Column("run", sa.String(250), nullable=False),  # which lost it
+    sa.Column("at", _time, nullable=False),
+    sa.Column("reason", sa.Text, nullable=False),
+    sa.Column("sample", _json),
+    sa.Column("state", sa.String(16), nullable=False),  # open, redriven
+    sa.Column("redriven_by", sa.String(250)),
+)
+
+sealed = sa.Table(
+    "sluice_sealed",
+    metadata,
+    sa.Column("pipeline", sa.String(64), primary_key=True),
+    sa.Column("epoch", sa.Integer, primary_key=True),
+    sa.Column("batch", sa.Integer, primary_key=True),
+    sa.Column("run", sa.String(250), nullable=False),
+    sa.Column("at", _time, nullable=False),
+    # what the log still holds of it
+    sa.Column("segments", sa.Integer, nullable=False),
+    sa.Column("records", sa.BigInteger, nullable=False),
+    sa.Column("bytes", sa.BigInteger, nullable=False),
 )
 
 lease = sa.Table(
@@ -91,4 +149,4 @@ lease = sa.Table(
     sa.Column("expires", sa.Float, nullable=False),  # seconds since the epoch
 )
 
-DERIVED = (run, batch, account)
+DERIVED = (run, epoch, batch, account, lost, sealed)

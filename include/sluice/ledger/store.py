@@ -11,6 +11,7 @@ import sqlalchemy as sa
 from sqlalchemy.exc import OperationalError, ProgrammingError, SQLAlchemyError
 
 from sluice.errors import ConfigError, SluiceError
+from sluice.ledger.projection import rebuild
 from sluice.ledger.schema import HEAD, VERSION_TABLE
 
 __all__ = ["LedgerError", "open_engine"]
@@ -41,7 +42,7 @@ def open_engine(url: str) -> sa.Engine:
     sqlite = parsed.get_backend_name() == "sqlite"
     if sqlite and parsed.database:
         Path(parsed.database).parent.mkdir(parents=True, exist_ok=True)
-    engine = sa.create_engine(parsed, connect_args={"timeout": 30} if sqlite else {}, pool_pre_ping=not sqlite)
+    engine = sa.create_engine(parsed, connect_args=_waiting(parsed) if sqlite else {}, pool_pre_ping=not sqlite)
     if sqlite:
         _one_writer_at_a_time(engine)
     try:
@@ -55,6 +56,11 @@ def open_engine(url: str) -> sa.Engine:
             next_step="start the database or mend SLUICE_LEDGER_URL, then run again",
         ) from error
     return engine
+
+
+def _waiting(url: sa.engine.URL) -> dict[str, Any]:
+    # how many seconds a locked file is waited for; "sqlite:///ledger.db?timeout=5" says otherwise
+    return {} if "timeout" in url.query else {"timeout": 30}
 
 
 def _one_writer_at_a_time(engine: sa.Engine) -> None:
@@ -112,3 +118,4 @@ def _migrate(engine: sa.Engine) -> None:
                 state="nothing was read or written",
                 next_step="use the version of sluice that wrote it last, or a newer one",
             ) from error
+        rebuild(connection)  # derived tables follow the schema; their rows come from the events

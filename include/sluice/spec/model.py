@@ -23,7 +23,18 @@ from pydantic import (
 from sluice.recovery import Recovery
 from sluice.spec.ddl import check_ddl
 
-__all__ = ["METADATA_COLUMNS", "Decode", "KafkaSource", "Lag", "Pipeline", "Quality", "Rows", "Schedule", "Transform"]
+__all__ = [
+    "METADATA_COLUMNS",
+    "Decode",
+    "KafkaSource",
+    "Lag",
+    "Pipeline",
+    "Quality",
+    "Rows",
+    "Schedule",
+    "Transform",
+    "Wal",
+]
 
 METADATA_COLUMNS = ("_topic", "_partition", "_offset", "_timestamp", "_run")
 """Columns that ingestion adds to every sink row."""
@@ -207,6 +218,17 @@ class Schedule(_Strict):
         return zone
 
 
+class Wal(_Strict):
+    """The write-ahead log; used by ``recovery: wal`` alone."""
+
+    keep: Duration = timedelta(days=30)
+    """How long applied segments are kept, by record time; ``sluice clean`` removes them earlier."""
+    segment_records: Annotated[int, Field(ge=1)] = 1_000_000
+    """A segment holds at most this many records."""
+    roll: Duration = timedelta(seconds=60)
+    """A segment is sealed at the latest this long after its first record arrived in the log, by the pace measured."""
+
+
 class Lag(_Strict):
     """From which backlog on a run is worth starting. This version judges ``max_records`` alone."""
 
@@ -226,6 +248,7 @@ class Pipeline(_Strict):
     sink: Sink
     quality: Quality = Quality()
     recovery: Recovery = Recovery.REPLAY
+    wal: Wal = Wal()
     schedule: Schedule | Literal["on_lag", "none"] = "none"
     lag: Lag = Lag()
 
@@ -238,12 +261,12 @@ class Pipeline(_Strict):
             raise ValueError(f"{name!r}: use a-z, 0-9, _ and -, beginning with a letter, at most 63 characters")
         return name
 
-    @field_validator("recovery")
-    @classmethod
-    def _recovery(cls, recovery: Recovery) -> Recovery:
-        if recovery not in Recovery.available():
-            raise ValueError(f"this version runs {', '.join(Recovery.available())}; {recovery.value!r} is to come")
-        return recovery
+    @model_validator(mode="after")
+    def _recovery(self) -> Pipeline:
+        refusal = self.recovery.refusal(stateful=self.stateful)
+        if refusal:
+            raise ValueError(refusal)
+        return self
 
     @field_validator("schedule", mode="before")
     @classmethod
@@ -262,6 +285,11 @@ class Pipeline(_Strict):
         if self._file is None:
             raise ValueError("this pipeline was not read from a file")
         return self._file
+
+    @property
+    def stateful(self) -> bool:
+        """Whether what comes out of one record depends on others."""
+        return self.rows is Rows.AGGREGATE
 
     @property
     def kafka(self) -> KafkaSource:

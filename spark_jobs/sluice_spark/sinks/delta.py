@@ -10,6 +10,7 @@ are in no transaction: readers do not see them, the attempt that gets the batch 
 from __future__ import annotations
 
 import json
+import time
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -19,7 +20,7 @@ import fsspec
 import pyarrow as pa
 from deltalake import CommitProperties, DeltaTable, Schema, Transaction
 from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
-from deltalake.transaction import AddAction
+from deltalake.transaction import AddAction, RemoveAction
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import ArrayType, MapType, StructField, StructType
@@ -72,16 +73,22 @@ class DeltaSink:
     def notes(self, newer_than: int) -> Iterator[dict[str, Any]]:
         """Yield the notes of this application's commits above a version, newest first."""
         table = self.table()
-        if table is None:
-            return
-        for commit in table.history():
-            note = commit.get(_NOTE)
-            note = json.loads(note) if isinstance(note, str) else note
-            if not note or note.get("app_id") != self.app_id:
-                continue
-            if note["version"] <= newer_than:
+        for commit in table.history() if table is not None else []:
+            note = self._note(commit)
+            if note is not None and note["version"] <= newer_than:
                 return
-            yield note
+            if note is not None:
+                yield note
+
+    def last_note(self) -> dict[str, Any] | None:
+        """Return the note of the table's newest commit; None when it is not this application's."""
+        table = self.table()
+        return self._note(table.history(1)[0]) if table is not None else None
+
+    def _note(self, commit: Mapping[str, Any]) -> dict[str, Any] | None:
+        note = commit.get(_NOTE)
+        note = json.loads(note) if isinstance(note, str) else note
+        return note if note and note.get("app_id") == self.app_id else None
 
     def check(self, schema: StructType) -> None:
         """Refuse to write rows of this schema into a table that is another one.
@@ -163,13 +170,17 @@ class DeltaSink:
 
     # --- writing -----------------------------------------------------------------------------------------------
 
-    def stage(self, rows: DataFrame, batch: str, *, offsets: bool = True) -> Staged:
+    def stage(
+        self, rows: DataFrame, batch: str, *, offsets: bool = True, options: Mapping[str, str] | None = None
+    ) -> Staged:
         """Write rows to a folder of their own below the table, and read back what is there.
 
         Parameters
         ----------
         batch
             Names the batch; folders of earlier attempts at it are found by this name.
+        options
+            Of Spark's Parquet writer.
 
         Raises
         ------
@@ -177,14 +188,27 @@ class DeltaSink:
             Whatever the job died of: reading, transforming and writing are one pass.
         """
         folder = f"batches/{batch}-{uuid.uuid4().hex[:8]}"
-        writer = rows.write.mode("errorifexists")
+        writer = rows.write.mode("errorifexists").options(**(options or {}))
         if self.partition_by:
             writer = writer.partitionBy(*self.partition_by)
         writer.parquet(f"{self.path}/{folder}")
         return read_back(self.path, folder, offsets=offsets)
 
-    def commit(self, staged: Staged, schema: StructType, version: int, note: Mapping[str, Any]) -> bool:
+    def commit(
+        self,
+        staged: Staged,
+        schema: StructType,
+        version: int,
+        note: Mapping[str, Any],
+        *,
+        remove: Sequence[str] = (),
+    ) -> bool:
         """Enter staged files into the table in one transaction; an empty batch is a transaction too.
+
+        Parameters
+        ----------
+        remove
+            Files of the table that go in the same transaction.
 
         Returns
         -------
@@ -209,7 +233,9 @@ class DeltaSink:
             found = table.transaction_version(self.app_id)
             if found is not None and found >= version:
                 return False
-            actions = [
+            now = int(time.time() * 1000)
+            actions: list[AddAction | RemoveAction] = [RemoveAction(path, True, now) for path in remove]
+            actions += [
                 # the path as it is on disk: delta-rs encodes it for the log
                 AddAction(f.path, f.size, dict(f.partition_values), f.modified, True, f.stats)
                 for f in staged.files

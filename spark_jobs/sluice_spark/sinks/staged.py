@@ -13,7 +13,7 @@ import fsspec
 import numpy as np
 import pyarrow.parquet as pq
 
-__all__ = ["Staged", "StagedFile", "Tally", "read_back"]
+__all__ = ["NOTHING", "Staged", "StagedFile", "Tally", "offsets_of", "read_back"]
 
 _STATS_COLUMNS = 32
 _LONGEST_STAT = 256
@@ -53,6 +53,20 @@ class Staged:
     def rows(self) -> int:
         """Rows in all files."""
         return sum(file.rows for file in self.files)
+
+
+NOTHING = Staged("", (), {})
+"""What a batch leaves that has no rows."""
+
+
+def offsets_of(root: str, staged: Staged) -> dict[tuple[str, int], Any]:
+    """Return the offsets of staged rows per topic and partition, ascending, each once."""
+    fs, base = fsspec.core.url_to_fs(root)
+    found: dict[tuple[str, int], list[Any]] = {}
+    for file in staged.files:
+        with fs.open(f"{base}/{file.path}", "rb") as handle:
+            _collect(pq.ParquetFile(handle), file.partition_values, found)
+    return {key: np.unique(np.concatenate(arrays)) for key, arrays in found.items()}
 
 
 def read_back(root: str, folder: str, *, offsets: bool) -> Staged:

@@ -1,0 +1,180 @@
+"""What each event does to the derived tables; the only place where they change.
+
+Applying an event a second time changes nothing, so that a fact may be recorded again after a crash.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import sqlalchemy as sa
+
+from sluice.ledger import schema
+from sluice.ranges import OffsetRange, subtract
+
+__all__ = ["project", "rebuild"]
+
+
+def rebuild(connection: sa.Connection) -> int:
+    """Make every derived table anew from the events; return how many events there were."""
+    for table in schema.DERIVED:
+        connection.execute(table.delete())
+    count = 0
+    for row in connection.execute(sa.select(schema.event).order_by(schema.event.c.id)).mappings().all():
+        project(connection, dict(row))
+        count += 1
+    return count
+
+
+def project(connection: sa.Connection, event: Mapping[str, Any]) -> None:
+    """Apply one event."""
+    runs = schema.run
+    this_run = sa.and_(runs.c.pipeline == event["pipeline"], runs.c.run == event["run"])
+    payload = event["payload"]
+    match event["type"]:
+        case "RunPlanned":
+            _plan(connection, event, this_run)
+        case "EpochOpened":
+            _put(
+                connection,
+                schema.epoch,
+                {"pipeline": event["pipeline"], "epoch": payload["epoch"]},
+                {
+                    "lineage": payload["lineage"], "positions": payload["positions"] or sa.null(),
+                    "run": event["run"], "at": event["at"],
+                },
+            )  # fmt: skip
+        case "Degraded":
+            found = connection.execute(sa.select(runs.c.notes).where(this_run)).scalar()
+            if found is not None and payload["note"] not in found:
+                connection.execute(runs.update().where(this_run).values(notes=[*found, payload["note"]]))
+        case "SegmentSealed":
+            _put(
+                connection,
+                schema.sealed,
+                _batch_key(event),
+                {
+                    "run": event["run"], "at": event["at"], "records": payload["records"],
+                    "segments": len(payload["segments"]), "bytes": payload["bytes"],
+                },
+            )  # fmt: skip
+        case "SegmentsCleaned":
+            table = schema.sealed
+            for gone in payload["batches"]:
+                connection.execute(
+                    table.update()
+                    .where(
+                        table.c.pipeline == event["pipeline"],
+                        table.c.epoch == gone["epoch"],
+                        table.c.batch == gone["batch"],
+                    )
+                    .values(segments=gone["segments"], records=gone["records"], bytes=gone["bytes"])
+                )
+        case "BatchStarted":
+            _put_batch(connection, event, "started")
+        case "BatchCommitted":
+            _put_batch(connection, event, "committed")
+            key = _batch_key(event)
+            table = schema.account
+            connection.execute(table.delete().where(*(table.c[k] == v for k, v in key.items())))
+            if payload["accounts"]:
+                shared = {**key, "run": event["run"], "of": None}
+                connection.execute(table.insert(), [{**shared, **a} for a in payload["accounts"]])
+        case "RangeLost":
+            _lose(connection, event)
+        case "RangeRedriven":
+            for topic, partition, start, end in payload["ranges"] if payload["of"] == "lost" else []:
+                _close(connection, event, OffsetRange(topic, partition, start, end))
+        case "Judged":
+            connection.execute(
+                runs.update().where(this_run).values(verdict=payload["verdict"], judgement=payload["judgement"])
+            )
+        case "RunClosed":
+            values = {"state": payload["state"], "closed_at": event["at"], "error": payload["error"] or sa.null()}
+            if payload["seconds"] is not None:
+                values["seconds"] = payload["seconds"]
+            if payload["verdict"] is not None:
+                values["verdict"] = payload["verdict"]
+            connection.execute(runs.update().where(this_run).values(**values))
+
+
+def _plan(connection: sa.Connection, event: Mapping[str, Any], this_run: sa.ColumnElement[bool]) -> None:
+    payload, runs = event["payload"], schema.run
+    again = {
+        "state": "open", "recovery": payload["recovery"], "epoch": payload["epoch"],
+        "topic_ids": payload["topic_ids"], "closed_at": None, "error": sa.null(),
+    }  # fmt: skip
+    updated = connection.execute(runs.update().where(this_run).values(attempts=runs.c.attempts + 1, **again))
+    if updated.rowcount == 0:
+        fresh = {"kind": payload["kind"], "attempts": 1, "opened_at": event["at"], "sequence": event["id"], "notes": []}
+        connection.execute(
+            runs.insert().values(pipeline=event["pipeline"], run=event["run"], **again, **fresh)
+        )  # fmt: skip
+
+
+def _batch_key(event: Mapping[str, Any]) -> dict[str, Any]:
+    payload = event["payload"]
+    return {"pipeline": event["pipeline"], "epoch": payload["epoch"], "batch": payload["batch"]}
+
+
+def _put_batch(connection: sa.Connection, event: Mapping[str, Any], state: str) -> None:
+    _put(connection, schema.batch, _batch_key(event), {"run": event["run"], "state": state, "at": event["at"]})
+
+
+def _put(connection: sa.Connection, table: sa.Table, key: Mapping[str, Any], values: Mapping[str, Any]) -> None:
+    updated = connection.execute(table.update().where(*(table.c[k] == v for k, v in key.items())).values(**values))
+    if updated.rowcount == 0:
+        connection.execute(table.insert().values(**key, **values))
+
+
+def _lost_in(pipeline: str, span: OffsetRange) -> sa.ColumnElement[bool]:
+    table = schema.lost
+    return sa.and_(
+        table.c.pipeline == pipeline,
+        table.c.topic == span.topic,
+        table.c.partition == span.partition,
+        table.c.start < span.end,
+        table.c.end > span.start,
+    )
+
+
+def _lose(connection: sa.Connection, event: Mapping[str, Any]) -> None:
+    payload, table = event["payload"], schema.lost
+    shared = {"pipeline": event["pipeline"], "epoch": payload["epoch"], "batch": payload["batch"]}
+    for item in payload["ranges"]:
+        span = OffsetRange(item["topic"], item["partition"], item["start"], item["end"])
+        known = sa.select(table.c.start).where(
+            _lost_in(event["pipeline"], span),
+            table.c.epoch == payload["epoch"],
+            table.c.batch == payload["batch"],
+        )
+        if connection.execute(known).first() is not None:
+            continue  # recorded before, and perhaps redriven since
+        connection.execute(
+            table.insert().values(**shared, run=event["run"], at=event["at"], state="open", **item)
+        )  # fmt: skip
+
+
+def _close(connection: sa.Connection, event: Mapping[str, Any], span: OffsetRange) -> None:
+    """Close the part of open lost ranges that was redriven; what is left of them stays open."""
+    table = schema.lost
+    rows = connection.execute(
+        sa.select(table).where(_lost_in(event["pipeline"], span), table.c.state == "open")
+    ).mappings().all()  # fmt: skip
+    for row in rows:
+        whole = OffsetRange(row["topic"], row["partition"], row["start"], row["end"])
+        common = whole.cut(span)
+        if common is None:
+            continue
+        connection.execute(
+            table.delete().where(*(table.c[k] == row[k] for k in ("pipeline", "topic", "partition", "start")))
+        )
+        kept = {k: row[k] for k in ("pipeline", "topic", "partition", "epoch", "batch", "run", "at", "reason")}
+        sample = row["sample"] if row["sample"] is not None else sa.null()
+        closed = {"state": "redriven", "redriven_by": event["run"]}
+        parts = [(common, closed), *((rest, {"state": "open"}) for rest in subtract([whole], [common]))]
+        for part, state in parts:
+            connection.execute(
+                table.insert().values(**kept, sample=sample, start=part.start, end=part.end, **state)
+            )  # fmt: skip

@@ -1,0 +1,78 @@
+"""What the ledger answers with."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from sluice.ranges import OffsetRange, Positions
+from sluice.recovery import Lineage
+
+__all__ = ["BatchRow", "Epoch", "LostRow", "RunRow"]
+
+
+@dataclass(frozen=True)
+class RunRow:
+    """One run, as the ledger knows it. Times are ISO 8601 in UTC."""
+
+    pipeline: str
+    run: str
+    kind: str
+    recovery: str
+    epoch: int
+    state: str
+    attempts: int
+    opened_at: str
+    closed_at: str | None
+    seconds: float | None
+    verdict: str | None
+    judgement: dict[str, Any] | None
+    error: dict[str, Any] | None
+    notes: list[str]
+    topic_ids: dict[str, str]
+    sequence: int
+
+
+@dataclass(frozen=True)
+class BatchRow:
+    """One batch: ``started`` or ``committed``, and the run that wrote it last."""
+
+    pipeline: str
+    epoch: int
+    batch: int
+    run: str
+    state: str
+    at: str
+
+
+@dataclass(frozen=True)
+class Epoch:
+    """One checkpoint lineage of a pipeline, and where it starts (None: where the pipeline file says)."""
+
+    number: int
+    lineage: Lineage
+    positions: Positions | None
+
+
+@dataclass(frozen=True)
+class LostRow:
+    """A lost range: ``open`` until it is ``redriven``."""
+
+    range: OffsetRange
+    epoch: int
+    batch: int
+    run: str
+    at: str
+    reason: str
+    sample: dict[str, Any] | None
+    state: str
+    redriven_by: str | None
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return a JSON-ready form."""
+        span = self.range
+        return {
+            "topic": span.topic, "partition": span.partition, "start": span.start, "end": span.end,
+            "offsets": len(span), "state": self.state, "lost_by": self.run, "at": self.at, "reason": self.reason,
+            "sample": self.sample, "redriven_by": self.redriven_by,
+        }  # fmt: skip

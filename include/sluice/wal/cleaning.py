@@ -1,0 +1,42 @@
+"""Cleans a write-ahead log and puts it on the books."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import datetime
+
+from sluice.ledger import Lease, Ledger
+from sluice.wal.log import Cleaned, WriteAheadLog
+
+__all__ = ["clean"]
+
+
+def clean(
+    ledger: Ledger,
+    lease: Lease,
+    log: WriteAheadLog,
+    applied: Mapping[int, int],
+    threshold: datetime,
+    *,
+    dry_run: bool = False,
+) -> Cleaned:
+    """Remove applied segments older than ``threshold``; see :meth:`WriteAheadLog.clean`.
+
+    Parameters
+    ----------
+    applied
+        Per epoch the newest batch that the sink holds. Epochs that were closed need not be named: whatever is in the
+        log under them was applied before they were closed, or was read from Kafka instead.
+
+    Notes
+    -----
+    Open lost ranges keep their segments.
+    """
+    log.refresh()
+    newest = max(applied, default=0)
+    everything = {epoch: 2**62 for epoch in range(1, newest)} | dict(applied)
+    needed = [row.range for row in ledger.lost(lease.pipeline)]
+    found = log.clean(threshold, applied=everything, needed=needed, dry_run=dry_run)
+    if found.segments and not dry_run:
+        ledger.segments_cleaned(lease, {"threshold": threshold.isoformat(), **found.as_dict()})
+    return found

@@ -1,0 +1,364 @@
+"""Finds, reads, checks and cleans the segments of a write-ahead log. Written by ``sluice_spark.recovery.wal``."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from sluice.errors import SinkError
+from sluice.faults import point
+from sluice.ranges import OffsetRange, Positions
+from sluice.wal.segment import Damage, Segment, footer_of
+
+__all__ = ["SEAL", "Cleaned", "WriteAheadLog", "seal_text"]
+
+SEAL = "_seal.json"
+"""Beside the segments of a batch: their handles. It is written before the commit that makes them visible."""
+
+
+def seal_text(segments: Iterable[Segment]) -> str:
+    """Return the content of :data:`SEAL`."""
+    return json.dumps({"segments": [s.as_dict() for s in segments]}, indent=1)
+
+
+@dataclass(frozen=True)
+class Cleaned:
+    """What a cleaning took away, and what the log still holds of each batch that it touched."""
+
+    segments: tuple[Segment, ...]
+    left: tuple[dict[str, int], ...]
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return a JSON-ready form: the payload of the event ``SegmentsCleaned``."""
+        return {
+            "segments": len(self.segments),
+            "records": sum(s.records for s in self.segments),
+            "bytes": sum(s.length for s in self.segments),
+            "batches": list(self.left),
+        }
+
+
+class WriteAheadLog:
+    """The write-ahead log of one pipeline, by path or URL; it need not exist yet.
+
+    An open log is a snapshot: what is sealed or cleaned later is seen after :meth:`refresh`.
+
+    Parameters
+    ----------
+    path
+        The Delta table's root.
+    pipeline
+        Whose log it is.
+    """
+
+    def __init__(self, path: str, pipeline: str) -> None:
+        import fsspec
+
+        self.path = path
+        self.pipeline = pipeline
+        self._fs: Any
+        self._fs, self._root = fsspec.core.url_to_fs(path)
+        self._table: Any = None
+        self._seals: dict[str, dict[str, Segment]] = {}
+        self._closed = False
+
+    def app_id(self, epoch: int) -> str:
+        """Return the application id under which the batches of an epoch are sealed in Delta's log."""
+        return f"sluice:{self.pipeline}:{epoch}:log"
+
+    def refresh(self) -> None:
+        """Look at what is there now.
+
+        Raises
+        ------
+        SinkError
+            When it cannot be read.
+        """
+        from deltalake import DeltaTable
+        from deltalake.exceptions import DeltaError, TableNotFoundError
+
+        if self._closed:
+            raise ValueError(f"the log {self.path} was closed")
+        try:
+            self._table = DeltaTable(self.path)
+        except TableNotFoundError:
+            self._table = None
+        except (DeltaError, OSError, ValueError) as error:
+            raise SinkError(
+                f"the write-ahead log {self.path} cannot be read: {type(error).__name__}: {error}",
+                state="nothing was read or written now",
+                next_step="mend the storage, then run again",
+            ) from error
+        self._seals.clear()
+
+    def close(self) -> None:
+        """Let go of what is held in memory. Asking again raises ``ValueError``."""
+        self._table = None
+        self._seals.clear()
+        self._closed = True
+
+    def version(self, epoch: int) -> int:
+        """Return the newest sealed batch of an epoch; -1 for none."""
+        table = self._there()
+        found = None if table is None else table.transaction_version(self.app_id(epoch))
+        return -1 if found is None else int(found)
+
+    # --- handles -------------------------------------------------------------------------------------------------
+
+    def segments(
+        self, ranges: Iterable[OffsetRange] | None = None, *, epoch: int | None = None, batch: int | None = None
+    ) -> list[Segment]:
+        """Return the handles of sealed segments, in the order of topic, partition and offset.
+
+        Parameters
+        ----------
+        ranges
+            Only segments that account for some of these offsets. Found by the statistics in Delta's log: no segment is
+            opened, and of the others not even the seal is read.
+        epoch, batch
+            Only segments of this landing.
+
+        Raises
+        ------
+        SinkError
+            When the log, or a seal that is needed, cannot be read.
+        """
+        wanted = None if ranges is None else list(ranges)
+        known = [
+            (path, span)
+            for path, span in self._known()
+            if (epoch is None or path.split("/")[1].startswith(f"e{epoch}-"))
+            and (batch is None or int(path.split("/")[1].split("-")[1]) == batch)
+        ]
+        found = [self._handle(path) for path in (_near(known, wanted) if wanted is not None else [p for p, _ in known])]
+        if wanted is not None:
+            found = [s for s in found if any(s.range.cut(item) for item in wanted)]
+        return sorted(found, key=lambda s: s.range)
+
+    def _there(self) -> Any:
+        if self._table is None:
+            self.refresh()
+        return self._table
+
+    def _known(self) -> list[tuple[str, OffsetRange]]:
+        import pyarrow as pa
+
+        table = self._there()
+        if table is None:
+            return []
+        actions = pa.table(table.get_add_actions(flatten=True))
+        if actions.num_rows == 0:
+            return []
+        columns = [actions.column(c).to_pylist() for c in ("path", "min.topic", "min.partition", "min.offset")]
+        columns.append(actions.column("max.offset").to_pylist())
+        return [(p, OffsetRange(t, n, lo, hi + 1)) for p, t, n, lo, hi in zip(*columns, strict=True)]
+
+    def _handle(self, path: str) -> Segment:
+        folder, _, _ = path.rpartition("/")
+        if folder not in self._seals:
+            try:
+                with self._fs.open(f"{self._root}/{folder}/{SEAL}", "rb") as file:
+                    handles = [Segment.from_dict(s) for s in json.loads(file.read())["segments"]]
+                self._seals[folder] = {s.path: s for s in handles}
+            except (OSError, ValueError, KeyError, TypeError) as error:
+                raise self._broken_seal(folder, error) from error
+        try:
+            return self._seals[folder][path]
+        except KeyError as error:
+            raise self._broken_seal(folder, error) from error
+
+    def _broken_seal(self, folder: str, error: Exception) -> SinkError:
+        return SinkError(
+            f"the seal {self.path}/{folder}/{SEAL} is damaged: {type(error).__name__}: {error}",
+            state="nothing was read or written now; the segments beside it may be whole",
+            next_step="restore the file from a copy; its content is in the ledger too: "
+            f"sluice ledger {self.pipeline} --json, event SegmentSealed",
+        )
+
+    # --- reading -------------------------------------------------------------------------------------------------
+
+    def read_from(self, positions: Positions) -> Iterator[Any]:
+        """Yield every record from a position on, partition by partition, as Arrow batches in the order of offsets.
+
+        Parameters
+        ----------
+        positions
+            Next offset to read per partition; a partition that is not named is read from its first sealed record.
+
+        Raises
+        ------
+        ValueError
+            When a page fails its checksum; see :meth:`check` for which segment that is.
+        """
+        for segment in self.segments():
+            span = segment.range
+            start = positions.get(span.topic, {}).get(span.partition, 0)
+            if span.end > start:
+                yield from self._rows(segment, max(start, span.start), span.end)
+
+    def read(self, ranges: Sequence[OffsetRange]) -> Iterator[Any]:
+        """Yield the records of these ranges as Arrow batches. Segments, and row groups, outside are not read.
+
+        Raises
+        ------
+        ValueError
+            As of :meth:`read_from`.
+        """
+        for segment in self.segments(ranges):
+            for item in ranges:
+                common = segment.range.cut(item)
+                if common is not None:
+                    yield from self._rows(segment, common.start, common.end)
+
+    def _rows(self, segment: Segment, start: int, end: int) -> Iterator[Any]:
+        import pyarrow.compute as pc
+        import pyarrow.parquet as pq
+
+        try:
+            with self._fs.open(f"{self._root}/{segment.path}", "rb") as handle:
+                parquet = pq.ParquetFile(handle, page_checksum_verification=True)
+                column = parquet.schema_arrow.get_field_index("offset")
+                leaf = next(i for i in range(len(parquet.schema)) if parquet.metadata.schema.column(i).path == "offset")
+                assert column >= 0
+                for group in range(parquet.num_row_groups):
+                    stats = parquet.metadata.row_group(group).column(leaf).statistics
+                    if stats.max < start or stats.min >= end:
+                        continue
+                    for rows in parquet.iter_batches(row_groups=[group]):
+                        offsets = rows.column("offset")
+                        kept = rows.filter(pc.and_(pc.greater_equal(offsets, start), pc.less(offsets, end)))
+                        if kept.num_rows:
+                            yield kept
+        except (OSError, ValueError) as error:
+            raise ValueError(f"{segment} cannot be read: {error}") from error
+
+    # --- checking ------------------------------------------------------------------------------------------------
+
+    def check(self, segments: Iterable[Segment], *, pages: bool = False) -> list[Damage]:
+        """Return the segments that are not as they were sealed.
+
+        Parameters
+        ----------
+        pages
+            Read every page and check it by its CRC-32, too. Without, length and footer are compared, which finds
+            files that are missing, cut or garbled at the end for the price of two small reads; whoever reads the pages
+            checks them then.
+        """
+        found = [(segment, self._damage(segment, pages=pages)) for segment in segments]
+        return [Damage(segment, what) for segment, what in found if what]
+
+    def _damage(self, segment: Segment, *, pages: bool) -> str | None:
+        name = f"{self._root}/{segment.path}"
+        self._fs.invalidate_cache()
+        try:
+            length = self._fs.size(name)
+            if length != segment.length:
+                return f"truncated: {length} of {segment.length} bytes"
+            with self._fs.open(name, "rb") as handle:
+                if footer_of(handle, length) != segment.footer:
+                    return "garbled: its footer fails its checksum"
+            if pages:
+                rows = sum(b.num_rows for b in self._rows(segment, segment.range.start, segment.range.end))
+                if rows != segment.records:
+                    return f"garbled: it holds {rows} of {segment.records} records"
+        except FileNotFoundError:
+            return "missing"
+        except (OSError, ValueError) as error:
+            return f"garbled: {error}"
+        return None
+
+    # --- cleaning ------------------------------------------------------------------------------------------------
+
+    def clean(
+        self,
+        threshold: datetime,
+        *,
+        applied: Mapping[int, int],
+        needed: Sequence[OffsetRange] = (),
+        dry_run: bool = False,
+    ) -> Cleaned:
+        """Remove segments all of whose records are older than a threshold. What was not applied always stays.
+
+        Parameters
+        ----------
+        threshold
+            A time with a zone; record time decides.
+        applied
+            Per epoch the newest batch that the sink holds. Segments of other epochs and of later batches stay.
+        needed
+            Lost ranges that are still open: segments that hold them stay, so that they can be redriven.
+        dry_run
+            Only say what would be removed.
+
+        Notes
+        -----
+        One commit takes them out of the log; their files are removed after it. Killed in between, the next cleaning
+        removes what was left behind.
+        """
+        limit = threshold.timestamp() * 1000
+        everything = self.segments()
+        old = [
+            s
+            for s in everything
+            if s.last < limit and s.batch <= applied.get(s.epoch, -1) and not any(s.range.cut(r) for r in needed)
+        ]
+        if dry_run:
+            return _cleaned(old, everything)
+        if old:
+            self._forget(old)
+            point("segments-forgotten")
+        self._remove_forgotten(applied)
+        if old:
+            point("segments-removed")
+        return _cleaned(old, everything)
+
+    def _forget(self, segments: Sequence[Segment]) -> None:
+        import time
+
+        from deltalake.transaction import RemoveAction
+
+        now = int(time.time() * 1000)
+        actions = [RemoveAction(s.path, True, now, s.length) for s in segments]
+        self._table.create_write_transaction(actions, "append", self._table.schema())
+        self.refresh()
+
+    def _remove_forgotten(self, applied: Mapping[int, int]) -> None:
+        kept = {path for path, _ in self._known()}
+        self._fs.invalidate_cache()
+        for folder in self._fs.glob(f"{self._root}/batches/*"):
+            name = str(folder).rsplit("/", 1)[-1]
+            epoch, batch, _ = name.split("-", 2)
+            if int(batch) > applied.get(int(epoch.removeprefix("e")), -1):
+                continue  # a driver may be about to seal it
+            files = [str(f) for f in self._fs.glob(f"{folder}/*.parquet")]
+            inside = {f: f"batches/{name}/{f.rsplit('/', 1)[-1]}" in kept for f in files}
+            if not any(inside.values()):
+                self._fs.rm(str(folder), recursive=True)
+                continue
+            for file in (f for f, keep in inside.items() if not keep):
+                self._fs.rm(file)
+
+
+def _cleaned(old: Sequence[Segment], everything: Sequence[Segment]) -> Cleaned:
+    gone = {s.path for s in old}
+    left: list[dict[str, int]] = []
+    for epoch, batch in sorted({(s.epoch, s.batch) for s in old}):
+        rest = [s for s in everything if (s.epoch, s.batch) == (epoch, batch) and s.path not in gone]
+        totals = {"segments": len(rest), "records": sum(s.records for s in rest), "bytes": sum(s.length for s in rest)}
+        left.append({"epoch": epoch, "batch": batch, **totals})
+    return Cleaned(tuple(old), tuple(left))
+
+
+def _near(known: Sequence[tuple[str, OffsetRange]], wanted: Sequence[OffsetRange]) -> list[str]:
+    """Return the files that hold records of these ranges, and their neighbours: they account for the gaps between."""
+    chosen: set[str] = set()
+    for item in wanted:
+        here = sorted(((s, p) for p, s in known if (s.topic, s.partition) == (item.topic, item.partition)))
+        inside = [i for i, (span, _) in enumerate(here) if span.cut(item)]
+        before = [i for i, (span, _) in enumerate(here) if span.end <= item.start][-1:]
+        behind = [i for i, (span, _) in enumerate(here) if span.start >= item.end][:1]
+        chosen.update(here[i][1] for i in (*before, *inside, *behind))
+    return sorted(chosen)

@@ -1,0 +1,175 @@
+"""A segment: one sealed file of the write-ahead log, and the handle by which it is found."""
+
+from __future__ import annotations
+
+import struct
+import zlib
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from datetime import UTC, datetime
+from typing import Any
+
+from sluice.errors import OffsetsGoneError
+from sluice.ranges import OffsetRange
+
+__all__ = ["Damage", "DamagedLogError", "Segment", "inspect", "spread"]
+
+
+@dataclass(frozen=True)
+class Segment:
+    """The handle of a segment: where it is, which offsets it holds, how long it is.
+
+    Attributes
+    ----------
+    path
+        Of the Parquet file, below the log's root.
+    range
+        The offsets that it accounts for. Records stand in it in the order of offsets; offsets without a record
+        (transaction markers, compaction) are missing.
+    length
+        Bytes of the file.
+    records
+        Rows of the file.
+    first, last
+        Earliest and latest record time, milliseconds since 1970 (UTC).
+    footer
+        CRC-32 of the Parquet footer. Pages carry a CRC-32 of their own inside the file.
+    """
+
+    path: str
+    range: OffsetRange
+    length: int
+    records: int
+    first: int
+    last: int
+    footer: int
+
+    @property
+    def epoch(self) -> int:
+        """The epoch whose landing made it."""
+        return _batch_of(self.path)[0]
+
+    @property
+    def batch(self) -> int:
+        """The batch that landed it."""
+        return _batch_of(self.path)[1]
+
+    def __str__(self) -> str:
+        return f"segment {self.path} of {self.range}"
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return a flat JSON-ready form; :meth:`from_dict` reads it."""
+        return {**{k: v for k, v in asdict(self).items() if k != "range"}, **asdict(self.range)}
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> Segment:
+        """Read what :meth:`as_dict` wrote."""
+        span = OffsetRange(data["topic"], int(data["partition"]), int(data["start"]), int(data["end"]))
+        numbers = {k: int(data[k]) for k in ("length", "records", "first", "last", "footer")}
+        return cls(path=str(data["path"]), range=span, **numbers)
+
+
+def _batch_of(path: str) -> tuple[int, int]:
+    # batches/e3-000017-0a1b2c3d/part-….parquet
+    epoch, batch, _ = path.split("/")[1].split("-", 2)
+    return int(epoch.removeprefix("e")), int(batch)
+
+
+@dataclass(frozen=True)
+class Damage:
+    """A segment that cannot be read as it was written."""
+
+    segment: Segment
+    what: str
+
+    def __str__(self) -> str:
+        return f"{self.segment} is {self.what}"
+
+
+class DamagedLogError(OffsetsGoneError):
+    """Segments of the write-ahead log are truncated, garbled or missing; :attr:`ranges` says which offsets."""
+
+    def __init__(self, pipeline: str, damages: Sequence[Damage], *, next_step: str) -> None:
+        shown = "; ".join(str(d) for d in damages[:4]) + (f" and {len(damages) - 4} more" if len(damages) > 4 else "")
+        super().__init__(
+            f"pipeline {pipeline!r}: the write-ahead log is damaged: {shown}",
+            state="what was applied before is in the sink; nothing of the damaged batch is, and nothing was skipped",
+            next_step=next_step,
+            ranges=[d.segment.range for d in damages],
+        )
+        self.damages = tuple(damages)
+
+
+def inspect(fs: Any, root: str, path: str) -> Segment:
+    """Return the handle of a file that was just written, from its footer.
+
+    Raises
+    ------
+    ValueError
+        When it does not hold records of exactly one partition.
+    """
+    import pyarrow.parquet as pq
+
+    with fs.open(f"{root}/{path}", "rb") as handle:
+        parquet = pq.ParquetFile(handle)
+        low: dict[str, Any] = {}
+        high: dict[str, Any] = {}
+        names = {parquet.metadata.schema.column(i).path: i for i in range(len(parquet.metadata.schema))}
+        for name in ("topic", "partition", "offset", "timestamp"):
+            stats = [
+                parquet.metadata.row_group(g).column(names[name]).statistics
+                for g in range(parquet.metadata.num_row_groups)
+            ]
+            low[name], high[name] = min(s.min for s in stats), max(s.max for s in stats)
+        if (low["topic"], low["partition"]) != (high["topic"], high["partition"]):
+            raise ValueError(f"{path} holds records of more than one partition")
+        length = fs.size(f"{root}/{path}")
+        span = OffsetRange(low["topic"], low["partition"], low["offset"], high["offset"] + 1)
+        times = (_milliseconds(low["timestamp"]), _milliseconds(high["timestamp"]))
+        return Segment(path, span, length, parquet.metadata.num_rows, *times, footer_of(handle, length))
+
+
+def footer_of(handle: Any, length: int) -> int:
+    """Return the CRC-32 of a Parquet file's footer, its length and the closing magic included.
+
+    Raises
+    ------
+    ValueError
+        When the file does not end as a Parquet file does.
+    """
+    handle.seek(length - 8)
+    size, magic = struct.unpack("<I4s", handle.read(8))
+    if magic != b"PAR1" or size + 12 > length:
+        raise ValueError("no Parquet footer at its end")
+    handle.seek(length - 8 - size)
+    return zlib.crc32(handle.read(size + 8))
+
+
+def spread(segments: Sequence[Segment], ranges: Sequence[OffsetRange]) -> list[Segment]:
+    """Return the segments of a batch, widened so that together they cover the planned ranges without gap or overlap.
+
+    Raises
+    ------
+    ValueError
+        When a segment reaches beyond its range, or two overlap.
+    """
+    found = []
+    for span in ranges:
+        here = sorted(
+            (s for s in segments if (s.range.topic, s.range.partition) == (span.topic, span.partition)),
+            key=lambda s: s.range.start,
+        )
+        start = span.start
+        for number, item in enumerate(here):
+            end = here[number + 1].range.start if number + 1 < len(here) else span.end
+            if item.range.start < start or item.range.end > end:
+                raise ValueError(f"{item} does not fit into {span}")
+            found.append(replace(item, range=OffsetRange(span.topic, span.partition, start, end)))
+            start = end
+    if len(found) != len(segments):
+        raise ValueError("a segment belongs to no planned range")
+    return found
+
+
+def _milliseconds(stamp: datetime) -> int:
+    return round((stamp if stamp.tzinfo else stamp.replace(tzinfo=UTC)).timestamp() * 1000)

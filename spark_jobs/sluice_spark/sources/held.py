@@ -1,0 +1,41 @@
+"""A batch that executors hold as a source of its own records."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from pyspark.sql import DataFrame
+
+from sluice.ranges import OffsetRange
+from sluice_spark.batch import Records, within
+
+__all__ = ["HeldRecords"]
+
+
+@dataclass(frozen=True)
+class HeldRecords:
+    """Records of a persisted batch; only the broker can say what is gone.
+
+    Parameters
+    ----------
+    frame
+        The batch, with headers.
+    source
+        Where it came from.
+    """
+
+    frame: DataFrame
+    source: Records
+
+    def again(self, ranges: Sequence[OffsetRange]) -> DataFrame:
+        """Return these records without asking Kafka for them."""
+        return self.frame.where(within(ranges))
+
+    def gone(self, ranges: Sequence[OffsetRange]) -> list[OffsetRange]:
+        """Return the parts that the source no longer has."""
+        return self.source.gone(ranges)
+
+    def check(self, read: Mapping[tuple[str, int], int], ranges: Sequence[OffsetRange]) -> None:
+        """Compare as the source does."""
+        self.source.check(read, ranges)

@@ -1,0 +1,60 @@
+"""Everything durable that one epoch of a pipeline consists of."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from sluice.checkpoint import Checkpoint
+from sluice.home import Home
+from sluice.ledger import REDRIVEN, Epoch
+from sluice.recovery import Lineage
+from sluice.spec import Pipeline
+from sluice.wal import WriteAheadLog
+from sluice_spark.sinks.delta import DeltaSink
+
+__all__ = ["Tables"]
+
+
+@dataclass(frozen=True)
+class Tables:
+    """The places of one epoch; none of them need exist yet.
+
+    Attributes
+    ----------
+    log
+        The write-ahead log, for reading.
+    log_table
+        The same log for landing, under this epoch's application id.
+    """
+
+    epoch: Epoch
+    checkpoint: Checkpoint
+    sink: DeltaSink
+    quarantine: DeltaSink
+    log: WriteAheadLog
+    log_table: DeltaSink
+
+    @classmethod
+    def of(cls, pipeline: Pipeline, home: Home, epoch: Epoch) -> Tables:
+        """Return the places of a pipeline's epoch; number 0 is what was redriven."""
+        number = epoch.number
+        path = home.resolve(pipeline.sink.delta.path)
+        app = f"sluice:{pipeline.name}:{number if number != REDRIVEN else 'redriven'}"
+        log = WriteAheadLog(home.log(pipeline.name), pipeline.name)
+        return cls(
+            epoch,
+            Checkpoint(home.checkpoint(pipeline.name, number), epoch.positions),
+            DeltaSink(path, app, pipeline.sink.delta.partition_by),
+            DeltaSink(f"{path}_quarantine", f"{app}:quarantine"),
+            log,
+            DeltaSink(log.path, log.app_id(number)),
+        )
+
+    @classmethod
+    def redriven(cls, pipeline: Pipeline, home: Home) -> Tables:
+        """Return the places under which redriven ranges are committed: a lineage of their own."""
+        return cls.of(pipeline, home, Epoch(REDRIVEN, Lineage.DIRECT, None))
+
+    def batch_name(self, batch: int) -> str:
+        """Return the name of a batch's folders."""
+        return f"e{self.epoch.number}-{batch:06d}"
