@@ -7,6 +7,7 @@ import os
 import re
 import shutil
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -14,10 +15,20 @@ from sluice.connections import Connection, variable_of
 from sluice.errors import ConfigError
 from sluice.home import PROJECT, Home
 from sluice.local import jars
+from sluice.ranges import OffsetRange
 from sluice.recovery import Recovery
 from sluice.spec import Pipeline
 
-__all__ = ["SparkSubmit", "archive_file", "archive_stamp", "bounded_run", "is_whole", "spark_master", "validate_sink"]
+__all__ = [
+    "SparkSubmit",
+    "archive_file",
+    "archive_stamp",
+    "bounded_run",
+    "is_whole",
+    "redrive",
+    "spark_master",
+    "validate_sink",
+]
 
 _MASTER = re.compile(r"^(local(\[[^\]]+\])?|spark://[^/]+:\d+|yarn|k8s://.+)$")
 
@@ -149,6 +160,35 @@ def bounded_run(
         arguments += ["--no-validate"]
     small = waiting is not None and waiting <= _SMALL
     return _submit("bounded_run.py", pipeline, arguments, spark, kafka, small=small)
+
+
+def redrive(
+    pipeline: Pipeline,
+    run: str,
+    *,
+    spark: Connection,
+    kafka: Connection,
+    ranges: Sequence[OffsetRange] = (),
+    of_run: str | None = None,
+    quarantined: bool = False,
+    validate: bool = True,
+) -> SparkSubmit:
+    """Return the application that redrives what was lost, or what was quarantined.
+
+    Parameters
+    ----------
+    ranges
+        Only these offsets; none for all.
+    of_run
+        Only what this run lost or quarantined.
+    """
+    arguments = ["--pipeline", str(pipeline.file), "--run", run]
+    for item in ranges:
+        arguments += ["--range", f"{item.topic}:{item.partition}:{item.start}-{item.end}"]
+    if of_run is not None:
+        arguments += ["--of-run", of_run]
+    arguments += ["--quarantined"] * quarantined + ["--no-validate"] * (not validate)
+    return _submit("redrive.py", pipeline, arguments, spark, kafka, small=True)
 
 
 def validate_sink(pipeline: Pipeline, run: str, *, spark: Connection, kafka: Connection | None = None) -> SparkSubmit:

@@ -12,6 +12,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from sluice.errors import (
     AuthorizationError,
+    ConfigError,
     OffsetsGoneError,
     SluiceError,
     SourceUnreachableError,
@@ -135,6 +136,14 @@ class LiveRun(Run):
         committed = tables.sink.version() >= 0 or (
             now.lineage is Lineage.LOG and tables.log_table.version() >= 0
         )  # fmt: skip
+        if committed and self.pipeline.stateful:
+            raise ConfigError(
+                f"pipeline {self.pipeline.name!r} has rows: aggregate, and cannot change to or from strategy wal: its "
+                "batches would be cut anew between the two",
+                state="nothing was read or written; the position stays where it was",
+                next_step=f"run with --recovery {'wal' if now.lineage is Lineage.LOG else 'replay'} as before, or give "
+                "the pipeline another name and sink for the new strategy",
+            )
         return Epoch(now.number + 1 if committed else now.number, self.recovery.lineage, now.positions)
 
     def _clean(self, lease: Lease, tables: Tables) -> None:

@@ -8,17 +8,17 @@ import subprocess
 import sys
 from typing import Any
 
-from sluice.cli.output import COUNTS, print_json, print_table
+from sluice.cli.output import COUNTS, err, print_json, print_table
 from sluice.connections import Connection, variable_of
 from sluice.errors import ExitCode, QualityError
 from sluice.home import Home
 from sluice.kafka.backlog import waiting
 from sluice.ledger import Ledger
 from sluice.recovery import Recovery
-from sluice.spec import load
-from sluice.submit import bounded_run
+from sluice.spec import Pipeline, load
+from sluice.submit import SparkSubmit, bounded_run
 
-__all__ = ["drive"]
+__all__ = ["connections", "drive", "spark_run"]
 
 
 def drive(
@@ -37,11 +37,7 @@ def drive(
     With ``as_json`` stdout ends with the run's account on one line.
     """
     spec = load(pipeline)
-    kafka = Connection.from_env(spec.kafka.connection)
-    if os.environ.get(variable_of("spark_default")):
-        spark = Connection.from_env("spark_default")
-    else:
-        spark = Connection("spark_default", "spark", host="local[*]")
+    spark, kafka = connections(spec)
     ledger = Ledger.open()
     submit = bounded_run(
         spec,
@@ -54,13 +50,36 @@ def drive(
         validate=validate,
         waiting=waiting(spec, kafka, home=Home.from_env(), epoch=ledger.epoch(spec.name)),
     )
+    return spark_run(spec, run, submit, as_json=as_json)
+
+
+def connections(spec: Pipeline) -> tuple[Connection, Connection]:
+    """Return the connections to Spark (``local[*]`` when the environment names none) and to the pipeline's Kafka."""
+    if os.environ.get(variable_of("spark_default")):
+        spark = Connection.from_env("spark_default")
+    else:
+        spark = Connection("spark_default", "spark", host="local[*]")
+    return spark, Connection.from_env(spec.kafka.connection)
+
+
+def spark_run(spec: Pipeline, run: str, submit: SparkSubmit, *, as_json: bool) -> int:
+    """Start a run's application, wait, print its account; return the exit code.
+
+    Raises
+    ------
+    QualityError
+        When the verdict fails.
+    """
     code = _run(submit.argv(), submit.env)
     if code == ExitCode.DONE:
+        ledger = Ledger.open()
         account = ledger.account(spec.name, run)
         if as_json:
             print_json(account)
         else:
             print_table([account], ["run", "recovery", *COUNTS, "verdict", "seconds"])
+            for note in account.get("notes", []):
+                err.print(f"note: {note}", markup=False)
         if account["verdict"] in ("failed", "error") and spec.quality.on_failed == "fail":
             found = ledger.run(spec.name, run)
             pages = (found.judgement or {}).get("data_docs") if found else None

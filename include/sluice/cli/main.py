@@ -140,6 +140,72 @@ def audit(pipeline: Name, as_json: AsJson = False) -> None:
     raise typer.Exit(0 if report.balanced else int(ExitCode.OTHER))
 
 
+@app.command()
+def redrive(
+    pipeline: Name,
+    ranges: Annotated[
+        list[str] | None,
+        typer.Option("--range", metavar="TOPIC:PARTITION:START-END", help="Only these offsets; may be given again."),
+    ] = None,
+    of_run: Annotated[str | None, typer.Option("--of", help="Only what this run lost or quarantined.")] = None,
+    quarantined: Annotated[
+        bool, typer.Option("--quarantined", help="Redrive quarantined records that decode by now, not lost ranges.")
+    ] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Only show open lost ranges and who still has them.")
+    ] = False,
+    validate: Annotated[bool, typer.Option(help="Judge what was written.")] = True,
+    run_id: Annotated[str | None, typer.Option("--run", help="The run's id.")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Write what was lost, from wherever it still is (write-ahead log, Kafka), once, and close what was recovered.
+
+    With --quarantined: after a fix of decode or schema, write the refused records that decode by now. What still fails
+    stays open, or in quarantine. Running it again finds nothing to do. Exit codes are those of sluice run.
+    """
+    from sluice.cli.redrive import redrive as drive_again
+    from sluice.ranges import OffsetRange
+
+    try:
+        spans = [OffsetRange.parse(text) for text in ranges or []]
+    except ValueError as error:
+        raise ConfigError(str(error), state="nothing was read or written", next_step="mend --range") from None
+    name = run_id or f"redrive__{datetime.now(UTC).isoformat(timespec='milliseconds')}"
+    code = drive_again(
+        pipeline, name, ranges=spans, of_run=of_run, quarantined=quarantined, dry_run=dry_run, validate=validate,
+        as_json=as_json,
+    )  # fmt: skip
+    raise typer.Exit(code)
+
+
+@app.command()
+def clean(
+    pipeline: Name,
+    before: Annotated[
+        str | None, typer.Option(metavar="TS", help="Older than this time (ISO 8601; UTC if bare).")
+    ] = None,
+    older_than: Annotated[str | None, typer.Option(metavar="AGE", help="Older than this, such as 36h or 7d.")] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would be removed.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Remove old segments from a pipeline's write-ahead log; by default what is older than its file keeps (wal.keep).
+
+    Never removed: what was not applied to the sink, and what holds a lost range that is still open.
+    """
+    from pydantic import TypeAdapter, ValidationError
+
+    from sluice.cli.clean import clean as clean_log
+    from sluice.spec.model import Duration
+
+    try:
+        age = TypeAdapter(Duration).validate_python(older_than) if older_than else None
+    except ValidationError:
+        raise ConfigError(
+            f"{older_than!r} is not a length of time", state="nothing was removed", next_step="write it as 36h or 7d"
+        ) from None
+    clean_log(pipeline, before=before, older_than=age, dry_run=dry_run, as_json=as_json)
+
+
 @app.command("validate-spec")
 def validate_spec(
     files: Annotated[

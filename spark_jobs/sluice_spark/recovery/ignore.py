@@ -16,7 +16,7 @@ from sluice_spark.batch import BatchWriter, PreparedBatch, Records
 from sluice_spark.decode import decode
 from sluice_spark.log import logger
 
-__all__ = ["Ignoring", "narrow"]
+__all__ = ["Ignoring", "can_be_ignored", "dies_of", "narrow"]
 
 _ATTEMPTS = 2
 """How often a batch is tried in one run before its failure is final."""
@@ -76,7 +76,7 @@ class Ignoring:
                 return self.writer.prepare(frame, name, ranges, source, lost)
             except Exception as error:
                 failure = self.classify(error)
-                if not _can_be_ignored(failure):
+                if not can_be_ignored(failure):
                     raise failure from error
             failures += 1
             found = self._give_up(failure, failures, healthy, source)
@@ -98,23 +98,33 @@ class Ignoring:
             found = [LostRange(r, failure.what) for r in overlaps(healthy, failure.ranges or source.gone(healthy))]
         else:
             logger.warning("the batch failed: %s; looking for the records that it dies of", failure.what)
-            found = narrow(lambda part: self._dies_of(source, part), healthy)
+            found = narrow(lambda part: dies_of(self.writer, source, part, self.classify), healthy)
         return [replace(item, sample=_sample(source, item.range)) for item in found[:_SAMPLES]] + found[_SAMPLES:]
 
-    def _dies_of(self, source: Records, ranges: Sequence[OffsetRange]) -> str | None:
-        """Return why these records cannot be processed; None when they can."""
-        try:
-            rows = self.writer.rows_of(decode(source.again(ranges), self.writer.pipeline.decode))
-            rows.write.format("noop").mode("overwrite").save()
-        except Exception as error:
-            failure = self.classify(error)
-            if not _can_be_ignored(failure):
-                raise failure from error
-            return failure.what
-        return None
+
+def dies_of(
+    writer: BatchWriter, source: Records, ranges: Sequence[OffsetRange], classify: Callable[[Exception], SluiceError]
+) -> str | None:
+    """Return why the records of these ranges cannot be read or processed; None when they can.
+
+    Raises
+    ------
+    SluiceError
+        When the failure is none that can be ignored.
+    """
+    try:
+        rows = writer.rows_of(decode(source.again(ranges), writer.pipeline.decode))
+        rows.write.format("noop").mode("overwrite").save()
+    except Exception as error:
+        failure = classify(error)
+        if not can_be_ignored(failure):
+            raise failure from error
+        return failure.what
+    return None
 
 
-def _can_be_ignored(error: SluiceError) -> bool:
+def can_be_ignored(error: SluiceError) -> bool:
+    """Tell whether a run can go on without the records that died of this."""
     # a failure without a type of its own is one of decoding, transforming or writing
     return type(error) is SluiceError or isinstance(error, OffsetsGoneError)
 

@@ -146,6 +146,10 @@ class DeltaSink:
         table = self._there()
         return self._read(spark, table, pa.table(table.get_add_actions(flatten=True)))
 
+    def files(self) -> list[str]:
+        """Return the paths of the table's files, as the log names them."""
+        return list(pa.table(self._there().get_add_actions(flatten=True)).column("path").to_pylist())
+
     def _there(self) -> DeltaTable:
         table = self.table()
         if table is None:

@@ -1,0 +1,49 @@
+"""``sluice clean``: lets go of old segments of a write-ahead log."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+
+from sluice.cli.output import err, print_json
+from sluice.errors import ConfigError
+from sluice.home import Home
+from sluice.ledger import Ledger
+from sluice.spec import load
+from sluice.wal import WriteAheadLog
+from sluice.wal.cleaning import clean as clean_log
+
+__all__ = ["clean"]
+
+
+def clean(pipeline: str, *, before: str | None, older_than: timedelta | None, dry_run: bool, as_json: bool) -> None:
+    """Remove segments that are applied and older than asked for; by default older than the pipeline keeps them."""
+    spec, ledger = load(pipeline), Ledger.open()
+    now = datetime.now(UTC)
+    threshold = _time(before) if before else now - (older_than if older_than is not None else spec.wal.keep)
+    log = WriteAheadLog(Home.from_env().log(spec.name), spec.name)
+    with ledger.acquire(spec.name, f"clean__{now.isoformat(timespec='milliseconds')}") as lease:
+        epoch = ledger.epoch(spec.name).number
+        last = ledger.last_batch(spec.name, epoch)
+        applied = {epoch: last.batch if last else -1}
+        found = clean_log(ledger, lease, log, applied, threshold, dry_run=dry_run)
+    told = {"pipeline": spec.name, "threshold": threshold.isoformat(), "dry_run": dry_run, **found.as_dict()}
+    if as_json:
+        print_json(told)
+        return
+    verb = "would be removed" if dry_run else "were removed"
+    err.print(
+        f"{told['segments']:,} segments ({told['records']:,} records, {told['bytes']:,} bytes) with nothing newer than "
+        f"{told['threshold']} {verb}. What was not applied, or holds an open lost range, stays"
+    )
+
+
+def _time(text: str) -> datetime:
+    try:
+        stamp = datetime.fromisoformat(text)
+    except ValueError:
+        raise ConfigError(
+            f"{text!r} is not a time",
+            state="nothing was removed",
+            next_step="write it in ISO 8601, for example 2026-11-01T00:00:00+00:00",
+        ) from None
+    return stamp if stamp.tzinfo else stamp.replace(tzinfo=UTC)

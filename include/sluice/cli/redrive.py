@@ -1,0 +1,79 @@
+"""``sluice redrive``: what was lost or quarantined, from wherever it still is, into the sink."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from sluice.cli.drive import connections, spark_run
+from sluice.cli.output import err, print_json, print_table
+from sluice.home import Home
+from sluice.kafka import Cluster, KafkaSettings
+from sluice.ledger import Ledger
+from sluice.ranges import OffsetRange, overlaps
+from sluice.redrive import locate
+from sluice.spec import Pipeline, load
+from sluice.submit import redrive as submission
+from sluice.wal import WriteAheadLog
+
+__all__ = ["redrive"]
+
+
+def redrive(
+    pipeline: str,
+    run: str,
+    *,
+    ranges: Sequence[OffsetRange],
+    of_run: str | None,
+    quarantined: bool,
+    dry_run: bool,
+    validate: bool,
+    as_json: bool,
+) -> int:
+    """Redrive, or with ``dry_run`` say what could be; return the exit code."""
+    spec = load(pipeline)
+    if dry_run:
+        _show(spec, ranges, of_run, as_json=as_json)
+        return 0
+    ledger = Ledger.open()
+    if not quarantined and not ledger.lost(spec.name, run=of_run):
+        err.print(f"{spec.name} has no open lost range: there is nothing to redrive")
+    spark, kafka = connections(spec)
+    submit = submission(
+        spec,
+        run,
+        spark=spark,
+        kafka=kafka,
+        ranges=ranges,
+        of_run=of_run,
+        quarantined=quarantined,
+        validate=validate,
+    )
+    code = spark_run(spec, run, submit, as_json=as_json)
+    still = ledger.lost(spec.name)
+    if still and not as_json:
+        err.print(f"{sum(len(r.range) for r in still):,} offsets are still lost: sluice redrive {pipeline} --dry-run")
+    return code
+
+
+def _show(spec: Pipeline, ranges: Sequence[OffsetRange], of_run: str | None, *, as_json: bool) -> None:
+    ledger, home = Ledger.open(), Home.from_env()
+    rows = ledger.lost(spec.name, run=of_run)
+    _, kafka = connections(spec)
+    states = Cluster(KafkaSettings.from_connection(kafka)).snapshot(spec.kafka.topics) if rows else []
+    wanted = overlaps([r.range for r in rows], ranges) if ranges else [r.range for r in rows]
+    found = locate(wanted, WriteAheadLog(home.log(spec.name), spec.name), states, ledger.topic_ids(spec.name))
+    places = (("write-ahead log", found.log), ("kafka", found.kafka), ("nowhere", found.nowhere))
+    listed = [
+        {
+            "topic": part.topic, "partition": part.partition, "start": part.start, "end": part.end,
+            "offsets": len(part), "held by": place, "lost by": row.run, "reason": row.reason,
+        }
+        for place, parts in places
+        for part in parts
+        for row in rows
+        if row.range.cut(part) == part
+    ]  # fmt: skip
+    if as_json:
+        print_json(listed)
+    else:
+        print_table(listed, ["topic", "partition", "start", "end", "offsets", "held by", "lost by", "reason"])

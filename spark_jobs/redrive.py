@@ -1,0 +1,51 @@
+"""spark-submit's entry for redriving what was lost or quarantined. Exit codes: ``sluice.errors.ExitCode``."""
+
+from __future__ import annotations
+
+import argparse
+import json
+
+from sluice.errors import ConfigError
+from sluice.home import Home
+from sluice.ledger import Ledger
+from sluice.ranges import OffsetRange
+from sluice.spec import load
+from sluice_spark.log import logger, set_up
+from sluice_spark.quality.judge import Judge
+from sluice_spark.redrive import RedriveRun
+from sluice_spark.session import run_main, session
+
+
+def main() -> None:
+    set_up()
+    parser = argparse.ArgumentParser(prog="redrive.py", description="Write what was lost or quarantined, once.")
+    parser.add_argument("--pipeline", required=True, metavar="NAME_OR_PATH")
+    parser.add_argument("--run", required=True, help="the id of this run; another attempt uses the same")
+    parser.add_argument("--range", action="append", metavar="TOPIC:PARTITION:START-END", help="only these offsets")
+    parser.add_argument("--of-run", help="only what this run lost or quarantined")
+    parser.add_argument("--quarantined", action="store_true", help="from the quarantine, not what was lost")
+    parser.add_argument("--no-validate", action="store_true", help="leave the run without a verdict")
+    args = parser.parse_args()
+    pipeline, home = load(args.pipeline), Home.from_env()
+    try:
+        ranges = [OffsetRange.parse(text) for text in args.range] if args.range else None
+    except ValueError as error:
+        raise ConfigError(str(error), state="nothing was read or written", next_step="mend the range") from None
+    judge = None if args.no_validate else Judge(pipeline, home, args.run)
+    run = RedriveRun(
+        pipeline,
+        args.run,
+        Ledger.open(),
+        home,
+        session,
+        pipeline.recovery,
+        judge,
+        ranges,
+        args.of_run,
+        args.quarantined,
+    )
+    logger.info("account %s", json.dumps(run.execute()))
+
+
+if __name__ == "__main__":
+    run_main(main)
