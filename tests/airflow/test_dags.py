@@ -18,6 +18,7 @@ from sluice.errors import ConfigError, SourceUnreachableError
 from sluice.lag import Backlog, PartitionLag
 from sluice.ledger import Ledger
 from sluice.recovery import Recovery
+from sluice.spec import load
 from sluice_airflow import params
 from sluice_airflow.factory import build_all, build_dag, refuse_bad_files
 from sluice_airflow.sensors import kafka_lag as sensor_module
@@ -34,11 +35,21 @@ DAGS = PROJECT / "dags"
 def test_every_dag_of_the_project_is_sound() -> None:
     bag = DagBag(DAGS)
     assert bag.import_errors == {}
-    assert "flights" in bag.dags
+    assert set(bag.dags) == {"flights", "recovery_side_by_side"}
+    assert bag.dags["flights"].task_ids == ["wait_for_lag", "ingest", "validate", "account"]
     for dag in bag.dags.values():
-        assert dag.task_ids == ["wait_for_lag", "ingest", "validate", "account"]
         assert dag.max_active_runs == 1
         assert not dag.catchup
+
+
+def test_the_strategies_stand_side_by_side_in_one_dag() -> None:
+    dag = DagBag(DAGS).dags["recovery_side_by_side"]
+    asked = {task.task_id: (Recovery(task.recovery), load(task.pipeline)) for task in dag.tasks}
+    assert sorted(strategy for strategy, _ in asked.values()) == sorted(Recovery)
+    for strategy, pipeline in asked.values():
+        assert pipeline.kafka.topics == ["flights"]
+        assert pipeline.recovery is strategy
+    assert len({p.name for _, p in asked.values()} | {p.sink.delta.path for _, p in asked.values()}) == len(Recovery)
 
 
 @pytest.fixture
@@ -48,7 +59,7 @@ def dags_of(tmp_path: Path) -> Callable[[Path], DagBag]:
     def parse(pipelines: Path) -> DagBag:
         folder = tmp_path / "dags"
         folder.mkdir()
-        for file in DAGS.glob("*.py"):
+        for file in DAGS.glob("pipeline*.py"):
             text = file.read_text()
             for call in ("build_all(", "refuse_bad_files("):
                 text = text.replace(f"{call})", f"{call}__import__('pathlib').Path({str(pipelines)!r}))")
