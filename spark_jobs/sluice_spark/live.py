@@ -75,21 +75,20 @@ class LiveRun(Run):
             raise trouble
         positions = tables.checkpoint.positions()
         ranges = [r for batch in left for r in batch.ranges] + self._ahead(positions, states)
-        target = self._target(tables)
+        busy = bool(ranges) or positions is None or tables.checkpoint.open_batch() is not None
+        target = self._target(tables) if busy else tables.epoch  # a change of strategy begins with its first records
         self._plan(lease, ranges, states, epoch=target.number)
         if target.number == tables.epoch.number and target.lineage is not tables.epoch.lineage:
             # nothing was committed in this epoch yet: it changes its lineage in place
             self.ledger.epoch_opened(lease, epoch=target.number, lineage=target.lineage, positions=target.positions)
             tables = Tables.of(self.pipeline, self.home, target)
-        if ranges or positions is None or tables.checkpoint.open_batch() is not None:
+        if busy:
             spark = self._session()
             progress = Progress(ends(states), positions or starts(states))
             drain = _Drain(self, lease, spark, cluster, states, progress)
             with self.watch.phase("query"):
                 tables = drain.run(tables, left, trouble, target)
             point("query-ended")
-        elif target.number != tables.epoch.number:
-            logger.info("nothing waits: strategy %s begins with the next records", self.recovery.value)
         if self.recovery is Recovery.WAL and tables.epoch.lineage is Lineage.LOG:
             self._clean(lease, tables)
         return self._judge(lease, tables.sink)
@@ -151,7 +150,8 @@ class LiveRun(Run):
         from sluice.wal.cleaning import clean
 
         threshold = datetime.now(UTC) - self.pipeline.wal.keep
-        found = clean(self.ledger, lease, tables.log, {tables.epoch.number: tables.sink.version()}, threshold)
+        applied = {tables.epoch.number: tables.sink.version()}
+        found = clean(self.ledger, lease, tables.log, applied, threshold, thorough=False)
         if found.segments:
             logger.info(
                 "%d segments older than %s were removed", len(found.segments), threshold.isoformat("T", "seconds")

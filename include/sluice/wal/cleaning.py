@@ -19,6 +19,7 @@ def clean(
     threshold: datetime,
     *,
     dry_run: bool = False,
+    thorough: bool = True,
 ) -> Cleaned:
     """Remove applied segments older than ``threshold``; see :meth:`WriteAheadLog.clean`.
 
@@ -36,7 +37,7 @@ def clean(
     newest = max(applied, default=0)
     everything = {epoch: 2**62 for epoch in range(1, newest)} | dict(applied)
     needed = [row.range for row in ledger.lost(lease.pipeline)]
-    found = log.clean(threshold, applied=everything, needed=needed, dry_run=dry_run)
+    found = log.clean(threshold, applied=everything, needed=needed, dry_run=dry_run, thorough=thorough)
     if found.segments and not dry_run:
         ledger.segments_cleaned(lease, {"threshold": threshold.isoformat(), **found.as_dict()})
     return found
