@@ -74,13 +74,23 @@ def status(pipeline: OptionalName = None, limit: int = 20, as_json: AsJson = Fal
 
     ledger = Ledger.open()
     rows = [
-        {"pipeline": r.pipeline, **ledger.account(r.pipeline, r.run), "state": r.state, "attempts": r.attempts}
+        {
+            "pipeline": r.pipeline,
+            "kind": r.kind,
+            **ledger.account(r.pipeline, r.run),
+            "state": r.state,
+            "attempts": r.attempts,
+            "notes": r.notes,
+        }
         for r in ledger.runs(pipeline, limit=limit)
     ]
     if as_json:
         print_json(rows)
     else:
-        print_table(rows, ["pipeline", "run", "state", "recovery", *COUNTS, "verdict", "seconds"])
+        print_table(rows, ["pipeline", "run", "kind", "state", "recovery", *COUNTS, "verdict", "seconds"])
+        for row in rows:
+            for note in row["notes"]:
+                err.print(f"{row['run']}: {note}", markup=False)
 
 
 @app.command()

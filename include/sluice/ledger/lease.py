@@ -16,6 +16,7 @@ import sqlalchemy as sa
 
 from sluice.errors import LeaseHeldError
 from sluice.ledger import schema
+from sluice.ledger.store import spoken
 
 __all__ = ["Holder", "Lease"]
 
@@ -118,9 +119,11 @@ class Lease:
         ------
         LeaseHeldError
             When another driver took over.
+        LedgerError
+            When the database does not answer: then nothing may be committed.
         """
         if connection is None:
-            with self._engine.begin() as own:
+            with spoken(), self._engine.begin() as own:
                 return self.verify(own)
         table = schema.lease
         row = connection.execute(

@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
 import sqlalchemy as sa
-from sqlalchemy.exc import IntegrityError, SQLAlchemyError
+from sqlalchemy.exc import IntegrityError
 
 from sluice.home import Home
 from sluice.ledger import schema
 from sluice.ledger.lease import Lease
 from sluice.ledger.projection import project, rebuild
 from sluice.ledger.rows import BatchRow, Epoch, LostRow, RunRow
-from sluice.ledger.store import LedgerError, open_engine
+from sluice.ledger.store import open_engine, spoken
 from sluice.ranges import Counts, LostRange, OffsetRange, Positions, RangeAccount
 from sluice.recovery import Lineage
 
@@ -50,7 +49,7 @@ class Ledger:
 
     def acquire(self, pipeline: str, run: str) -> Lease:
         """Take the lease of a pipeline; see :meth:`Lease.acquire`."""
-        with _spoken():
+        with spoken():
             try:
                 return Lease.acquire(self._engine, pipeline, run)
             except IntegrityError:  # two first drivers at once: the other one's row is there now
@@ -176,7 +175,7 @@ class Ledger:
         *events: tuple[str, dict[str, Any]],
         pipeline: str | None = None,
     ) -> None:
-        with _spoken(), self._engine.begin() as connection:
+        with spoken(), self._engine.begin() as connection:
             if lease is not None:
                 lease.verify(connection)
                 pipeline, run = lease.pipeline, run or lease.holder.run
@@ -187,7 +186,7 @@ class Ledger:
 
     def rebuild(self) -> int:
         """Make every derived table anew from the events; return how many events there were."""
-        with _spoken(), self._engine.begin() as connection:
+        with spoken(), self._engine.begin() as connection:
             return rebuild(connection)
 
     # --- questions ---------------------------------------------------------------------------------------------
@@ -310,20 +309,8 @@ class Ledger:
         }
 
     def _rows(self, query: sa.Select[Any]) -> Sequence[Any]:
-        with _spoken(), self._engine.connect() as connection:
+        with spoken(), self._engine.connect() as connection:
             return connection.execute(query).mappings().all()
-
-
-@contextmanager
-def _spoken() -> Iterator[None]:
-    try:
-        yield
-    except SQLAlchemyError as error:
-        raise LedgerError(
-            f"the ledger does not answer: {getattr(error, 'orig', None) or error}",
-            state="nothing was committed that the ledger does not know; a batch that the sink took is reconciled later",
-            next_step="mend the database, then run again",
-        ) from error
 
 
 def _plain(ranges: Iterable[OffsetRange]) -> list[list[Any]]:

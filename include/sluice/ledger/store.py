@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import sqlite3
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +16,7 @@ from sluice.errors import ConfigError, SluiceError
 from sluice.ledger.projection import rebuild
 from sluice.ledger.schema import HEAD, VERSION_TABLE
 
-__all__ = ["LedgerError", "open_engine"]
+__all__ = ["LedgerError", "open_engine", "spoken"]
 
 
 class LedgerError(SluiceError):
@@ -56,6 +58,19 @@ def open_engine(url: str) -> sa.Engine:
             next_step="start the database or mend SLUICE_LEDGER_URL, then run again",
         ) from error
     return engine
+
+
+@contextmanager
+def spoken() -> Iterator[None]:
+    """Turn a database that fails into a :class:`LedgerError`."""
+    try:
+        yield
+    except SQLAlchemyError as error:
+        raise LedgerError(
+            f"the ledger does not answer: {getattr(error, 'orig', None) or error}",
+            state="nothing was committed that the ledger does not know; a batch that the sink took is reconciled later",
+            next_step="mend the database, then run again",
+        ) from error
 
 
 def _waiting(url: sa.engine.URL) -> dict[str, Any]:
