@@ -15,6 +15,7 @@ run may override both where the DAG has a param `recovery` and the task names no
 from datetime import timedelta
 
 from airflow.sdk import DAG
+
 from sluice_airflow.operators.bounded_run import BoundedRunOperator
 from sluice_airflow.retry import TypedRetryPolicy
 
@@ -23,6 +24,7 @@ with DAG(
     schedule=None,
     catchup=False,
     max_active_runs=1,
+    max_active_tasks=2,  # each is a Spark driver on this machine
     doc_md=__doc__,
     tags={"sluice", "example", "topic:flights"},
     default_args={"retries": 3, "retry_delay": timedelta(minutes=1), "retry_policy": TypedRetryPolicy()},

@@ -22,6 +22,7 @@ from sluice.home import Home
 from sluice.local import jars
 from sluice.local.airflow import Airflow
 from sluice.local.kafka import Broker
+from sluice.recovery import Recovery
 from sluice.submit import archive_file, archive_stamp
 
 pytestmark = [pytest.mark.airflow, pytest.mark.kafka, pytest.mark.spark, pytest.mark.timeout(900)]
@@ -110,6 +111,27 @@ def test_a_run_that_finds_nothing_new_is_empty_and_succeeds(stack: Stack, first:
     assert (state, set(tasks.values())) == ("success", {"success"})
     path = f"/dags/flights/dagRuns/{run}/taskInstances/ingest/xcomEntries/return_value?deserialize=true"
     assert airflow.call("GET", path)["value"]["verdict"] == "empty"
+
+
+def test_five_strategies_side_by_side_on_the_same_topic(stack: Stack, first: dict[str, Any]) -> None:
+    airflow = Airflow(stack.home / "airflow", port=stack.airflow_port)
+    run = airflow.trigger("recovery_side_by_side")
+    *_, (state, tasks, _) = airflow.states("recovery_side_by_side", run)
+    assert (state, len(tasks)) == ("success", len(Recovery))
+    for task in tasks:
+        path = (
+            f"/dags/recovery_side_by_side/dagRuns/{run}/taskInstances/{task}/xcomEntries/return_value?deserialize=true"
+        )
+        account = airflow.call("GET", path)["value"]
+        strategy = {"delays": "replay", "archive": "wal", "punctuality": "hot", "board": "ignore_range"}
+        assert account["recovery"] == strategy.get(task, "ignore_batch")
+        assert (account["planned"], account["written"] + account["filtered"], account["lost"]) == (
+            _FLIGHTS,
+            _FLIGHTS,
+            0,
+        )
+        degraded = [note for note in account.get("notes", []) if "went on as replay" in note]
+        assert len(degraded) == (task == "punctuality"), "a local master has one executor"
 
 
 def test_a_second_demo_finds_everything_there_and_down_ends_it_all(stack: Stack, first: dict[str, Any]) -> None:
