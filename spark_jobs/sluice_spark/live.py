@@ -21,6 +21,7 @@ from sluice.errors import (
 from sluice.faults import point
 from sluice.kafka import Cluster
 from sluice.kafka.cluster import TopicState, ends, starts
+from sluice.kafka.mirror import MirrorError, mirror
 from sluice.ledger import Epoch, Lease
 from sluice.preflight import check as preflight
 from sluice.ranges import OffsetRange, Positions, ranges_between
@@ -91,6 +92,7 @@ class LiveRun(Run):
             point("query-ended")
         if self.recovery is Recovery.WAL and tables.epoch.lineage is Lineage.LOG:
             self._clean(lease, tables)
+        self._mirror(cluster, tables)
         return self._judge(lease, tables.sink)
 
     def ask_broker(self, cluster: Cluster, tables: Tables) -> list[TopicState]:
@@ -144,6 +146,19 @@ class LiveRun(Run):
                 "the pipeline another name and sink for the new strategy",
             )
         return Epoch(now.number + 1 if committed else now.number, self.recovery.lineage, now.positions)
+
+    def _mirror(self, cluster: Cluster, tables: Tables) -> None:
+        """Copy the committed positions into the group that the pipeline file names; best effort."""
+        group, positions = self.pipeline.lag.mirror_group, tables.checkpoint.positions()
+        if group is None or not positions:
+            return
+        note = f"sluice {self.pipeline.name} epoch {tables.epoch.number} batch {tables.sink.version()} run {self.run}"
+        try:
+            count = mirror(cluster.settings, group, positions, note)
+        except MirrorError as error:
+            logger.warning("the positions could not be copied into the group %s: %s", group, error)
+        else:
+            logger.info("the positions of %d partitions were copied into the group %s", count, group)
 
     def _clean(self, lease: Lease, tables: Tables) -> None:
         """Let go of segments that are older than the pipeline keeps them."""

@@ -235,6 +235,8 @@ class Lag(_Strict):
     max_records: Annotated[int, Field(ge=0)] = 0
     max_age: Duration | None = None
     max_retention_share: Annotated[float, Field(gt=0, le=1)] | None = None
+    mirror_group: Annotated[str, Field(min_length=1, max_length=255)] | None = None
+    """A consumer group into which each run copies its positions, for tools that only know groups; never read back."""
 
 
 class Pipeline(_Strict):
