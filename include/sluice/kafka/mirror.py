@@ -60,6 +60,9 @@ def mirror(settings: KafkaSettings, group: str, positions: Positions, note: str)
             ):
                 with attempt:
                     answers = admin.alter_group_offsets(group, offsets)
+                    loading = next((a for a in answers.values() if a.errno and a.retriable), None)
+                    if loading is not None:
+                        raise loading()
         finally:
             admin.close()
     except Exception as error:  # whatever it is, a run must not fail by it
