@@ -112,6 +112,16 @@ class Lease:
                 )
         return cls(engine, pipeline, holder, token)
 
+    @staticmethod
+    def holder_of(engine: sa.Engine, pipeline: str, *, now: Callable[[], float] = time.time) -> Holder | None:
+        """Return the driver that may be writing a pipeline now, by the rule of :meth:`acquire`; None when none may."""
+        table = schema.lease
+        with engine.connect() as connection:
+            row = connection.execute(sa.select(table).where(table.c.pipeline == pipeline)).mappings().first()
+        holder = Holder(**row["holder"]) if row is not None and row["holder"] else None
+        alive = holder is not None and row is not None and row["expires"] > now() and not holder.is_dead()
+        return holder if alive else None
+
     def verify(self, connection: sa.Connection | None = None) -> None:
         """Check, and lock within ``connection``'s transaction, that the lease is still ours.
 

@@ -11,7 +11,7 @@ from sqlalchemy.exc import IntegrityError
 
 from sluice.home import Home
 from sluice.ledger import schema
-from sluice.ledger.lease import Lease
+from sluice.ledger.lease import Holder, Lease
 from sluice.ledger.projection import project, rebuild
 from sluice.ledger.rows import BatchRow, Epoch, LostRow, RunRow
 from sluice.ledger.store import open_engine, spoken
@@ -54,6 +54,11 @@ class Ledger:
                 return Lease.acquire(self._engine, pipeline, run)
             except IntegrityError:  # two first drivers at once: the other one's row is there now
                 return Lease.acquire(self._engine, pipeline, run)
+
+    def holder(self, pipeline: str) -> Holder | None:
+        """Return the driver that may be writing a pipeline now; see :meth:`Lease.holder_of`."""
+        with spoken():
+            return Lease.holder_of(self._engine, pipeline)
 
     # --- events ------------------------------------------------------------------------------------------------
 
