@@ -35,7 +35,7 @@ from sluice_spark.reconcile import HANDOVER
 from sluice_spark.recovery.apply import Applier, Sealed, sealed_batches
 from sluice_spark.recovery.hot import held_twice
 from sluice_spark.recovery.ignore import Ignoring
-from sluice_spark.recovery.wal import Landing, LogRecords, landing_pace
+from sluice_spark.recovery.wal import Landing, LogRecords, landing_size
 from sluice_spark.run import Run
 from sluice_spark.sinks.staged import NOTHING
 from sluice_spark.sources.held import HeldRecords
@@ -350,6 +350,7 @@ class _Drain:
         landing = Landing(
             live.pipeline.name, live.run, tables.log_table, source, live.pipeline.wal.segment_records
         )  # fmt: skip
+        size = landing_size(tables.log_table.last_note(), live.pipeline.wal.roll.total_seconds(), live.max_records)
         sweep = tables.checkpoint.open_batch()
 
         def on_batch(records: DataFrame, batch: int) -> None:
@@ -373,19 +374,13 @@ class _Drain:
                         on_batch,
                         lambda: live.ask_broker(self.cluster, tables),
                         headers=True,
-                        max_records=self._landing_size(tables),
+                        max_records=size,
                     )
                 except SluiceError as error:
                     trouble = error
             applier.finish()
         if trouble is not None:
             raise _told(trouble, _TROUBLE.format(applier.done))
-
-    def _landing_size(self, tables: Tables) -> int:
-        """Return how many records a batch may have so that it is sealed in time, at the pace of the last one."""
-        pace = landing_pace(tables)
-        roll = self.live.pipeline.wal.roll.total_seconds()
-        return self.live.max_records if pace is None else max(1, min(self.live.max_records, int(pace * roll)))
 
     def _hand_over(self, tables: Tables, left: Sequence[Sealed], target: Epoch) -> Tables:
         """Close this epoch at its committed positions, and open the next one there.

@@ -29,9 +29,8 @@ from sluice.wal.segment import inspect, spread
 from sluice_spark.batch import Records, within
 from sluice_spark.sinks.delta import DeltaSink
 from sluice_spark.sinks.staged import Staged
-from sluice_spark.tables import Tables
 
-__all__ = ["LOG_SCHEMA", "Landed", "Landing", "LogRecords", "landing_pace"]
+__all__ = ["LOG_SCHEMA", "Landed", "Landing", "LogRecords", "landing_size"]
 
 LOG_SCHEMA = StructType(
     [
@@ -64,11 +63,26 @@ class Landed:
     seconds: float
 
 
-def landing_pace(tables: Tables) -> float | None:
-    """Return the records per second of the newest landing; None when that is not known."""
-    note = tables.log_table.last_note()
-    records = sum(s["records"] for s in note["segments"]) if note else 0
-    return records / note["seconds"] if note and records and note["seconds"] > 0 else None
+def landing_size(note: Mapping[str, Any] | None, roll: float, most: int) -> int:
+    """Return how many records a landing may take so that it is sealed in time; pure.
+
+    Parameters
+    ----------
+    note
+        Of the newest seal; None when there is none.
+    roll
+        Seconds within which a segment is to be sealed.
+    most
+        How many records a batch may have in any case.
+
+    Notes
+    -----
+    A landing that took less than half of the time says nothing about the pace: it may have been a small one.
+    """
+    if note is None or note["seconds"] < roll / 2:
+        return most
+    records = sum(s["records"] for s in note["segments"])
+    return max(1, min(most, int(records / note["seconds"] * roll)))
 
 
 @dataclass(frozen=True)
