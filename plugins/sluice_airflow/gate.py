@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from enum import StrEnum
 
 from sluice.home import Home
@@ -38,11 +39,13 @@ def look(pipeline: str, settings: KafkaSettings, *, timeout: float = 20.0) -> tu
         Every other reason that waiting does not mend.
     """
     spec = load(pipeline)
-    epoch = Ledger.open().epoch(spec.name)
-    found = backlog(spec, Cluster(settings, timeout=timeout), home=Home.from_env(), epoch=epoch)
+    found = backlog(spec, Cluster(settings, timeout=timeout), home=Home.from_env(), ledger=Ledger.open())
+    if found.error is not None:
+        raise found.error
     return found, spec.lag.max_records
 
 
 def decide(found: Backlog, limit: int, on_idle: OnIdle) -> OnIdle:
     """Return ``PROCEED`` when a run is worth starting, otherwise what ``on_idle`` says."""
-    return OnIdle.PROCEED if found.is_over(limit) else on_idle
+    found = replace(found, limits=replace(found.limits, max_records=limit))
+    return OnIdle.PROCEED if found.worth_a_run else on_idle

@@ -231,8 +231,8 @@ def test_the_look_takes_limit_and_epoch_from_their_owners(
 ) -> None:
     seen: list[Any] = []
 
-    def fake(pipeline: Any, cluster: Any, *, home: Any, epoch: int) -> Backlog:
-        seen.append((pipeline.name, cluster.timeout, epoch))
+    def fake(pipeline: Any, cluster: Any, *, home: Any, ledger: Any) -> Backlog:
+        seen.append((pipeline.name, cluster.timeout, ledger.epoch("demo").number))
         return behind(1)
 
     monkeypatch.setattr(gate, "backlog", fake)

@@ -107,7 +107,7 @@ def lag(pipeline: OptionalName = None, as_json: AsJson = False) -> None:
     found = []
     for spec in specs:
         cluster = Cluster(KafkaSettings.from_connection(Connection.from_env(spec.kafka.connection)))
-        found.append(backlog(spec, cluster, home=home, epoch=ledger.epoch(spec.name)).as_dict())
+        found.append(backlog(spec, cluster, home=home, ledger=ledger).as_dict())
     if as_json:
         print_json(found)
     else:

@@ -7,7 +7,7 @@ import socket
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from concurrent.futures import TimeoutError as FutureTimeout
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from sluice.errors import AuthorizationError, ConfigError, SluiceError, SourceUnreachableError
@@ -23,19 +23,29 @@ _UNTOUCHED = "nothing was read or written; the position stays where it was"
 
 @dataclass(frozen=True)
 class PartitionState:
-    """Log start and end (exclusive; the last stable offset under ``read_committed``) of one partition."""
+    """Log start and end (exclusive; the last stable offset under ``read_committed``) of one partition.
+
+    ``high`` is the high watermark, where it was asked for beside the last stable offset.
+    """
 
     start: int
     end: int
+    high: int | None = field(default=None, compare=False)
 
 
 @dataclass(frozen=True)
 class TopicState:
-    """One topic as the broker sees it now. ``topic_id`` changes when the topic is deleted and made again."""
+    """One topic as the broker sees it now. ``topic_id`` changes when the topic is deleted and made again.
+
+    ``errors`` holds what the broker refused or could not say of single partitions, ``error`` of the whole topic; both
+    are empty in a :meth:`Cluster.snapshot`.
+    """
 
     topic: str
     topic_id: str
     partitions: dict[int, PartitionState]
+    errors: dict[int, SluiceError] = field(default_factory=dict)
+    error: SluiceError | None = None
 
 
 def starts(states: Iterable[TopicState]) -> Positions:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
@@ -224,6 +225,49 @@ class Ledger:
         """Return the topics' ids as the last run that planned anything saw them."""
         rows = self.runs(pipeline, limit=1)
         return rows[0].topic_ids if rows else {}
+
+    def past(self, pipeline: str, *, limit: int) -> list[tuple[RunRow, list[OffsetRange], list[OffsetRange]]]:
+        """Return the newest closed live runs, newest first, with the ranges each planned and those it committed."""
+        table, events, parts = schema.run, schema.event, schema.account
+        closed = sa.select(table).where(
+            table.c.pipeline == pipeline, table.c.kind == "live", table.c.state.in_(["done", "failed", "abandoned"])
+        )
+        runs = [RunRow(**r) for r in self._rows(closed.order_by(table.c.sequence.desc()).limit(limit))]
+        names = [r.run for r in runs]
+        plans = sa.select(events.c.run, events.c.payload).where(
+            events.c.pipeline == pipeline, events.c.run.in_(names), events.c.type == "RunPlanned"
+        )
+        planned = {
+            r["run"]: [OffsetRange(*span) for span in r["payload"]["ranges"]]
+            for r in self._rows(plans.order_by(events.c.id))
+        }  # of several attempts the newest
+        accounts = sa.select(parts.c.run, parts.c.topic, parts.c.partition, parts.c.start, parts.c.end).where(
+            parts.c.pipeline == pipeline, parts.c.run.in_(names)
+        )
+        committed: dict[str, list[OffsetRange]] = {name: [] for name in names}
+        for r in self._rows(accounts):
+            committed[r["run"]].append(OffsetRange(r["topic"], r["partition"], r["start"], r["end"]))
+        return [(run, planned.get(run.run, []), committed[run.run]) for run in runs]
+
+    def furthest(self, pipeline: str) -> Positions:
+        """Return where the committed live batches end, per partition."""
+        table = schema.account
+        query = sa.select(table.c.topic, table.c.partition, sa.func.max(table.c.end).label("end")).where(
+            table.c.pipeline == pipeline, table.c.epoch != REDRIVEN
+        )
+        ends: Positions = {}
+        for r in self._rows(query.group_by(table.c.topic, table.c.partition)):
+            ends.setdefault(r["topic"], {})[int(r["partition"])] = int(r["end"])
+        return ends
+
+    def running(self, pipeline: str) -> str | None:
+        """Return the run whose driver holds the pipeline's lease and may be alive; None when there is none."""
+        table = schema.lease
+        for row in self._rows(sa.select(table).where(table.c.pipeline == pipeline)):
+            holder = Holder(**row["holder"]) if row["holder"] else None
+            if holder is not None and row["expires"] > time.time() and not holder.is_dead():
+                return holder.run
+        return None
 
     def epoch(self, pipeline: str) -> Epoch:
         """Return the newest epoch; the first, direct one for a pipeline that never ran."""

@@ -109,8 +109,10 @@ class Demo:
         """Trigger a run when records wait, as a user would, and wait for its end."""
         os.environ.update(self.connections)
         settings = KafkaSettings(self.broker.bootstrap, {"bootstrap.servers": self.broker.bootstrap})
-        epoch = Ledger.open().epoch(_PIPELINE)
-        waiting = backlog(load(_PIPELINE), Cluster(settings), home=self.home, epoch=epoch).records
+        found = backlog(load(_PIPELINE), Cluster(settings), home=self.home, ledger=Ledger.open())
+        if found.error is not None:
+            raise found.error
+        waiting = found.records
         if not waiting:
             _say("  nothing waits: every record was run through already")
             return

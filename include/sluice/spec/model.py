@@ -230,11 +230,16 @@ class Wal(_Strict):
 
 
 class Lag(_Strict):
-    """From which backlog on a run is worth starting. This version judges ``max_records`` alone."""
+    """From which backlog on a run is worth starting. ``max_records`` counts beside the others only when written."""
 
     max_records: Annotated[int, Field(ge=0)] = 0
+    """More offsets than these wait."""
     max_age: Duration | None = None
+    """The first record that waits is older, by Kafka's time."""
     max_retention_share: Annotated[float, Field(gt=0, le=1)] | None = None
+    """The first record that waits has used up more of the topic's retention time."""
+    match: Literal["any", "all"] = "any"
+    """Whether any of the limits must be passed, or all that are given."""
     mirror_group: Annotated[str, Field(min_length=1, max_length=255)] | None = None
     """A consumer group into which each run copies its positions, for tools that only know groups; never read back."""
 
