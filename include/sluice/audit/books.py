@@ -1,0 +1,210 @@
+"""What the ledger says of a pipeline's offsets, and whether that is one story."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from sluice.audit.cover import Cover
+from sluice.audit.report import AuditReport, shortened
+from sluice.ledger import Epoch, Ledger, LostRow
+from sluice.ranges import Counts, OffsetRange, RangeAccount, describe
+
+__all__ = ["Books", "Page", "audit"]
+
+
+def audit(ledger: Ledger, pipeline: str) -> AuditReport:
+    """Prove the one law from the ledger alone.
+
+    The ranges of all live runs tile ``[initial, position)``, through changes of epoch too; each splits without
+    remainder; the lost ranges on record are what the accounts count as lost; what was redriven was lost or quarantined
+    before, and was redriven once.
+    """
+    try:
+        return Books.read(ledger, pipeline).report()
+    except ValueError as error:  # an account that does not add up cannot even be read
+        return AuditReport(pipeline, [], [], [str(error)])
+
+
+@dataclass
+class Page:
+    """What the ledger says of one partition; each list in the order of offsets.
+
+    Attributes
+    ----------
+    live
+        The splits of live runs.
+    lost
+        Lost ranges, open or redriven.
+    of_lost, of_quarantined
+        The splits of what was redriven, by what it was before.
+    epoch
+        The newest epoch's number and where it begins here; None for where the pipeline file says.
+    """
+
+    topic: str
+    partition: int
+    live: list[RangeAccount] = field(default_factory=list)
+    lost: list[LostRow] = field(default_factory=list)
+    of_lost: list[RangeAccount] = field(default_factory=list)
+    of_quarantined: list[RangeAccount] = field(default_factory=list)
+    epoch: tuple[int, int] | None = None
+
+    @property
+    def open(self) -> list[LostRow]:
+        """Lost ranges that were not redriven yet."""
+        return [row for row in self.lost if row.state == "open"]
+
+    @property
+    def counts(self) -> Counts:
+        """The split after redriving: what was redriven counts as what it became."""
+        lost, quarantined = _planned(self.of_lost), _planned(self.of_quarantined)
+        moved = Counts(lost=-lost, quarantined=-quarantined)
+        return sum((a.counts for a in (*self.live, *self.of_lost, *self.of_quarantined)), moved)
+
+    def as_row(self) -> dict[str, Any]:
+        """Return a flat JSON-ready form."""
+        return {
+            "topic": self.topic,
+            "partition": self.partition,
+            "start": self.live[0].range.start,
+            "end": max(a.range.end for a in self.live),
+            **self.counts.as_dict(),
+            "redriven": _planned(self.of_lost) + _planned(self.of_quarantined),
+            "open": sum(len(row.range) for row in self.open),
+        }
+
+    def problems(self) -> list[str]:
+        """Return whatever does not add up, in words."""
+        found = [*self._tiles(), *self._losses(), *self._redriven_losses(), *self._redriven_records()]
+        return shortened(found, f"{self.topic}-{self.partition}")
+
+    def _tiles(self) -> Iterable[str]:
+        reach: OffsetRange | None = None
+        for span in (a.range for a in self.live):
+            if reach is not None and span.start != reach.end:
+                kind = "a gap" if span.start > reach.end else "an overlap"
+                yield f"{kind} between {reach} and {span}"
+            reach = span if reach is None or span.end > reach.end else reach
+        if reach is not None and self.epoch is not None:
+            number, begin = self.epoch
+            if begin != self.live[0].range.start and all(a.range.end != begin for a in self.live):
+                yield f"epoch {number} begins at offset {begin} of {self.topic}-{self.partition}, where no range ends"
+
+    def _losses(self) -> Iterable[str]:
+        live, lost = Cover(a.range for a in self.live), Cover(row.range for row in self.lost)
+        yield from _doubled((row.range for row in self.lost), "is recorded as lost twice")
+        for account in self.live:
+            span, count = account.range, account.counts.lost
+            recorded = lost.length(span.start, span.end)
+            if recorded != count:
+                where = describe(lost.cut(span)) or "nothing"
+                yield f"the account of {span} counts {count:,} offsets as lost, recorded as lost there: {where}"
+        for row in self.lost:
+            for part in live.holes(row.range):
+                yield f"{part} is recorded as lost, but no account covers it"
+
+    def _redriven_losses(self) -> Iterable[str]:
+        redriven = Cover(a.range for a in self.of_lost)
+        lost = Cover(row.range for row in self.lost)
+        yield from _doubled((a.range for a in self.of_lost), "was redriven twice, as lost")
+        for account in self.of_lost:
+            for part in lost.holes(account.range):
+                yield f"{part} was redriven as lost, but was never lost"
+            if account.counts.lost:
+                yield f"the account of {account.range} counts {account.counts.lost:,} redriven offsets as lost again"
+        for row in self.lost:
+            wrong = redriven.cut(row.range) if row.state == "open" else redriven.holes(row.range)
+            for part in wrong:
+                if row.state == "open":
+                    yield f"{part} was redriven, but is open as lost"
+                else:
+                    yield f"{part} is closed as redriven, but no account covers it"
+
+    def _redriven_records(self) -> Iterable[str]:
+        """The ledger knows how many offsets of a range were quarantined, not which: no more may have left it."""
+        redriven = Cover(a.range for a in self.of_quarantined)
+        live, gone = Cover(a.range for a in self.live), Cover(row.range for row in self.open)
+        again = Cover(a.range for a in self.of_lost)
+        yield from _doubled((a.range for a in self.of_quarantined), "was redriven twice, from the quarantine")
+        for account in self.of_quarantined:
+            for part in (*live.holes(account.range), *gone.cut(account.range)):
+                yield f"{part} was redriven from the quarantine, but was never in it"
+        rest = Cover(part for a in self.of_quarantined for part in again.holes(a.range))
+        for account, left in (*((a, rest) for a in self.live), *((a, redriven) for a in self.of_lost)):
+            span, count = account.range, account.counts.quarantined
+            taken = left.length(span.start, span.end)
+            if taken > count:
+                yield (
+                    f"{describe(left.cut(span))} was redriven from the quarantine, {taken:,} offsets, "
+                    f"but only {count:,} of {span} were quarantined"
+                )
+
+
+@dataclass(frozen=True)
+class Books:
+    """What the ledger says of a pipeline's offsets."""
+
+    pipeline: str
+    pages: list[Page]
+    problems: list[str]
+
+    @classmethod
+    def read(cls, ledger: Ledger, pipeline: str) -> Books:
+        """Read them.
+
+        Raises
+        ------
+        ValueError
+            When an account does not add up; it names the range.
+        """
+        pages: dict[tuple[str, int], Page] = {}
+
+        def page(span: OffsetRange) -> Page:
+            return pages.setdefault((span.topic, span.partition), Page(span.topic, span.partition))
+
+        problems = []
+        for account in ledger.accounts(pipeline):
+            page(account.range).live.append(account)
+        for row in ledger.lost(pipeline, state=None):
+            page(row.range).lost.append(row)
+        for account, of in ledger.redriven(pipeline):
+            if of == "lost":
+                page(account.range).of_lost.append(account)
+            elif of == "quarantined":
+                page(account.range).of_quarantined.append(account)
+            else:
+                problems.append(f"{account.range} was redriven, but the ledger does not say what it was before")
+        _begin(pages, ledger.epoch(pipeline))
+        return cls(pipeline, [pages[key] for key in sorted(pages)], problems)
+
+    def report(self) -> AuditReport:
+        """Return what they prove."""
+        return AuditReport(
+            self.pipeline,
+            [page.as_row() for page in self.pages if page.live],
+            [row.as_dict() for page in self.pages for row in page.open],
+            [*self.problems, *(problem for page in self.pages for problem in page.problems())],
+        )
+
+
+def _begin(pages: dict[tuple[str, int], Page], epoch: Epoch) -> None:
+    for topic, partitions in (epoch.positions or {}).items():
+        for partition, offset in partitions.items():
+            if (topic, partition) in pages:
+                pages[topic, partition].epoch = (epoch.number, offset)
+
+
+def _planned(accounts: Sequence[RangeAccount]) -> int:
+    return sum(len(a.range) for a in accounts)
+
+
+def _doubled(ranges: Iterable[OffsetRange], what: str) -> Iterable[str]:
+    """Name what stands in two of the ranges."""
+    reach: OffsetRange | None = None
+    for span in sorted(ranges):
+        common = reach.cut(span) if reach is not None else None
+        if common is not None:
+            yield f"{common} {what}"
+        reach = span if reach is None or span.end > reach.end else reach

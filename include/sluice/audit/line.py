@@ -1,0 +1,153 @@
+"""Accounted offsets laid end to end on one line, so that arrays can be asked about all of them at once."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from sluice.audit.books import Page
+from sluice.ranges import OffsetRange, RangeAccount
+
+__all__ = ["Cell", "Line"]
+
+_PARTITIONS = 1 << 32
+
+
+@dataclass
+class Cell:
+    """What must be found of the offsets that an entry of the ledger has the last word on.
+
+    Attributes
+    ----------
+    range
+        The entry's.
+    written, quarantined
+        How many offsets the sink and the quarantine hold.
+    run
+        Which run's rows these are; None when the ledger does not tell.
+    whole
+        No offset is missing in both.
+    open
+        The entry is a lost range that nobody redrove yet.
+    """
+
+    range: OffsetRange
+    written: int = 0
+    quarantined: int = 0
+    run: str | None = None
+    whole: bool = False
+    open: bool = False
+
+
+class Line:
+    """The accounted offsets of all partitions, from first to last, one partition behind the other.
+
+    Later entries have the last word: what was lost and redriven is what redriving made of it. So the line falls into
+    pieces, each of one cell.
+
+    Parameters
+    ----------
+    runs
+        Which run each account belongs to.
+
+    Attributes
+    ----------
+    length
+        How many places it has.
+    cells
+        What must be found.
+    points, owners
+        Piece ``i`` is ``points[i]`` to ``points[i + 1]`` and belongs to cell ``owners[i]``; -1 for a gap.
+    """
+
+    def __init__(self, pages: Sequence[Page], runs: Mapping[RangeAccount, str]) -> None:
+        self._pages = [page for page in pages if page.live]
+        self.topics = sorted({page.topic for page in self._pages})
+        numbers = {topic: n for n, topic in enumerate(self.topics)}
+        self._first: Any = np.array([page.live[0].range.start for page in self._pages], dtype=np.int64)
+        self._last: Any = np.array([max(a.range.end for a in page.live) for page in self._pages], dtype=np.int64)
+        self._keys: Any = np.array(
+            [numbers[page.topic] * _PARTITIONS + page.partition for page in self._pages], dtype=np.int64
+        )
+        self._base: Any = np.append(0, np.cumsum(self._last - self._first))
+        self.length = int(self._base[-1])
+        self.cells: list[Cell] = []
+        points, owners = [], []
+        for number, page in enumerate(self._pages):
+            offsets, here = self._pieces(page, runs)
+            points.append(offsets[:-1] - self._first[number] + self._base[number])
+            owners.append(here)
+        self.points: Any = np.append(np.concatenate(points) if points else np.empty(0, np.int64), self.length)
+        self.owners: Any = np.concatenate(owners) if owners else np.empty(0, np.int64)
+
+    def _pieces(self, page: Page, runs: Mapping[RangeAccount, str]) -> tuple[Any, Any]:
+        def cells(accounts: Sequence[RangeAccount]) -> list[Cell]:
+            return [
+                Cell(
+                    a.range,
+                    a.counts.written,
+                    a.counts.quarantined,
+                    runs.get(a),
+                    whole=not (a.counts.absent or a.counts.filtered),
+                )
+                for a in accounts
+                if len(a.range)
+            ]
+
+        of_quarantined = cells(page.of_quarantined)
+        layers = [cells(page.live), [Cell(row.range, open=True) for row in page.open], cells(page.of_lost)]
+        first, last = page.live[0].range.start, max(a.range.end for a in page.live)
+        edges = [p for layer in (*layers, of_quarantined) for c in layer for p in (c.range.start, c.range.end)]
+        points = np.unique(np.clip(np.array([first, last, *edges], dtype=np.int64), first, last))
+        owners = np.full(len(points) - 1, -1, dtype=np.int64)
+        for layer in layers:
+            self._lay(layer, points, owners)
+        before = owners.copy()
+        self._lay(of_quarantined, points, owners)
+        for piece in np.flatnonzero((owners != before) & (before >= 0)):
+            # what left the quarantine is no longer in it
+            self.cells[before[piece]].quarantined -= int(points[piece + 1] - points[piece])
+        return points, owners
+
+    def _lay(self, layer: Sequence[Cell], points: Any, owners: Any) -> None:
+        if not layer:
+            return
+        starts = np.array([cell.range.start for cell in layer], dtype=np.int64)
+        ends = np.array([cell.range.end for cell in layer], dtype=np.int64)
+        number = np.searchsorted(starts, points[:-1], side="right") - 1
+        inside = (number >= 0) & (points[:-1] < ends[number])
+        owners[inside] = number[inside] + len(self.cells)
+        self.cells += layer
+
+    def places(self, topics: Any, partitions: Any, offsets: Any) -> Any:
+        """Return the place of each offset; -1 for one that lies outside.
+
+        Parameters
+        ----------
+        topics
+            Numbers in :attr:`topics`; -1 for another topic.
+        """
+        if not self._pages:
+            return np.full(len(offsets), -1, dtype=np.int64)
+        keys = np.where(topics < 0, -1, topics * _PARTITIONS + partitions)
+        slots = np.minimum(np.searchsorted(self._keys, keys), len(self._keys) - 1)
+        inside = (self._keys[slots] == keys) & (offsets >= self._first[slots]) & (offsets < self._last[slots])
+        return np.where(inside, offsets - self._first[slots] + self._base[slots], -1)
+
+    def owner(self, places: Any) -> Any:
+        """Return the cell of each place; -1 in a gap."""
+        return self.owners[np.searchsorted(self.points, places, side="right") - 1]
+
+    def named(self, start: int, end: int) -> list[OffsetRange]:
+        """Return the offsets of places ``[start, end)``."""
+        found = []
+        while start < end:
+            slot = int(np.searchsorted(self._base, start, side="right")) - 1
+            stop = min(end, int(self._base[slot + 1]))
+            page, shift = self._pages[slot], int(self._first[slot]) - int(self._base[slot])
+            found.append(OffsetRange(page.topic, page.partition, start + shift, stop + shift))
+            start = stop
+        return found

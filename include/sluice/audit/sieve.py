@@ -1,0 +1,214 @@
+"""Which accounted offsets stand in the tables, and how: one byte an offset."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import numpy as np
+
+from sluice.audit.line import Line
+from sluice.audit.report import shortened
+from sluice.ranges import OffsetRange, describe, runs_of
+
+__all__ = ["QUARANTINE", "SINK", "Sieve", "Strays"]
+
+SINK, QUARANTINE = 1, 2
+"""The tables, and the marks at offsets that stand in them."""
+
+_TWICE, _FOREIGN = 4, 16
+"""Marks for the sink; times :data:`QUARANTINE` for the quarantine."""
+
+_WRONG = {
+    SINK | QUARANTINE: "is in the sink and in the quarantine",
+    _TWICE: "stands more than once in the sink",
+    _TWICE * QUARANTINE: "stands more than once in the quarantine",
+    _FOREIGN: "is in the sink, by another run than the ledger names",
+    _FOREIGN * QUARANTINE: "is in the quarantine, by another run than the ledger names",
+}
+
+_BLOCK = 1 << 22
+_MOST = 1000
+
+
+class Strays:
+    """Rows of one table whose offsets are nowhere on the line.
+
+    Parameters
+    ----------
+    name
+        The table's, for people.
+    """
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._nameless = 0
+        self._found: dict[tuple[str, int], tuple[int, int, int, list[int]]] = {}
+
+    def take(self, topics: Any, partitions: Any, offsets: Any) -> None:
+        """Remember rows: how many, from where to where, and which, while they are few. None has no topic, -1 no
+        number."""
+        named = np.array([t is not None for t in topics], dtype=bool) & (partitions >= 0) & (offsets >= 0)
+        self._nameless += int((~named).sum())
+        topics, partitions, offsets = topics[named], partitions[named], offsets[named]
+        for topic, partition in set(zip(topics.tolist(), partitions.tolist(), strict=True)):
+            here = offsets[(topics == topic) & (partitions == partition)]
+            count, first, last, known = self._found.get((topic, partition), (0, int(here[0]), 0, []))
+            known += here[: _MOST - len(known)].tolist()
+            ends = (min(first, int(here.min())), max(last, int(here.max())))
+            self._found[topic, partition] = (count + len(here), *ends, known)
+
+    def problems(self) -> list[str]:
+        """Name them."""
+        found = [f"{self._nameless:,} rows of the {self._name} have no offset"] if self._nameless else []
+        for (topic, partition), (count, first, last, known) in sorted(self._found.items()):
+            if len(known) == count:
+                where = describe(runs_of(topic, partition, sorted(set(known))))
+                found.append(f"{where} is in the {self._name}, but no account covers it")
+            else:
+                span = OffsetRange(topic, partition, first, last + 1)
+                found.append(f"{count:,} rows of the {self._name} lie within {span}, but no account covers them")
+        return shortened(found, f"rows of the {self._name} that no account covers")
+
+
+class Sieve:
+    """Marks the places of a stretch of the line at which rows stand.
+
+    Memory is one byte a place, and what a batch of rows takes.
+
+    Parameters
+    ----------
+    start, end
+        The stretch.
+    """
+
+    def __init__(self, line: Line, start: int, end: int) -> None:
+        self._line, self._start, self._end = line, start, end
+        self._marks: Any = np.zeros(end - start, dtype=np.uint8)
+        self._topics = {topic: number for number, topic in enumerate(line.topics)}
+        self._runs: dict[str, int] = {}
+        expected = [-1 if c.run is None else self._runs.setdefault(c.run, len(self._runs)) for c in line.cells]
+        # the last one is that of gaps
+        self._expected: Any = np.array([*expected, -1], dtype=np.int64)
+        self._whole: Any = np.array([*(c.whole for c in line.cells), False])
+        self._empty: Any = np.array([*(c.open for c in line.cells), True])
+
+    def take(self, rows: Any, table: int, *, once: bool, strays: Strays | None = None) -> None:
+        """Mark a batch of rows.
+
+        Parameters
+        ----------
+        rows
+            An Arrow batch of ``_topic``, ``_partition``, ``_offset``, ``_run``.
+        table
+            :data:`SINK` or :data:`QUARANTINE`.
+        once
+            Whether an offset may stand there once only.
+        strays
+            Takes the rows that are nowhere on the line.
+        """
+        partitions, offsets = (
+            rows.column(name).fill_null(-1).to_numpy(zero_copy_only=False) for name in ("_partition", "_offset")
+        )
+        places = self._line.places(_numbers(rows.column("_topic"), self._topics), partitions, offsets)
+        outside = places < 0
+        if strays is not None and outside.any():
+            topics = np.array(rows.column("_topic").to_pylist(), dtype=object)
+            strays.take(topics[outside], partitions[outside], offsets[outside])
+        here = (places >= self._start) & (places < self._end)
+        places = places[here]
+        expected = self._expected[self._line.owner(places)]
+        runs = _numbers(rows.column("_run"), self._runs)[here]
+        places -= self._start
+        self._marks[places[(expected >= 0) & (expected != runs)]] |= _FOREIGN * table
+        if once:
+            again = (self._marks[places] & table) != 0
+            self._marks[places[again]] |= _TWICE * table
+            if not (np.diff(places) > 0).all():
+                places = np.sort(places)
+                self._marks[places[1:][np.diff(places) == 0]] |= _TWICE * table
+        self._marks[places] |= table
+
+    def counts(self, table: int) -> Any:
+        """Return how many offsets of each cell stand in a table, as far as the stretch reaches."""
+        found = np.zeros(len(self._line.cells) + 1, dtype=np.int64)
+        for marks, points, owners in self._blocks():
+            np.add.at(found, owners, np.add.reduceat((marks & table) != 0, points, dtype=np.int64))
+        return found[:-1]
+
+    def problems(self, *, both: bool) -> list[str]:
+        """Name the offsets that stand where they must not, as they must not, or nowhere.
+
+        Parameters
+        ----------
+        both
+            Whether the rows of both tables were taken: only then is something missing that stands in neither.
+        """
+        found: dict[str, _Stretches] = {}
+        position = 0
+        for marks, points, owners in self._blocks():
+            for wrong, what in _WRONG.items():
+                _add(found, what, position, (marks & wrong) == wrong)
+            lengths = np.diff(points, append=len(marks))
+            held = np.add.reduceat((marks & (SINK | QUARANTINE)) != 0, points, dtype=np.int64)
+            suspects = (self._empty[owners] & (held > 0)) | (self._whole[owners] & (held < lengths) & both)
+            for start, length, owner in zip(*(a[suspects].tolist() for a in (points, lengths, owners)), strict=True):
+                self._judge(found, position + start, marks[start : start + length], owner)
+            position += len(marks)
+        return [
+            problem
+            for what, stretches in found.items()
+            for problem in shortened([f"{s} {what}" for s in stretches.named(self._line, self._start)], f"what {what}")
+        ]
+
+    def _judge(self, found: dict[str, _Stretches], position: int, marks: Any, owner: int) -> None:
+        if self._whole[owner]:
+            what = "is missing: it was written or quarantined, and is in neither table"
+            _add(found, what, position, (marks & (SINK | QUARANTINE)) == 0)
+            return
+        but = "no account covers it" if owner < 0 else "is open as lost"
+        for table, name in ((SINK, "sink"), (QUARANTINE, "quarantine")):
+            _add(found, f"is in the {name}, but {but}", position, (marks & table) != 0)
+
+    def _blocks(self) -> Iterator[tuple[Any, Any, Any]]:
+        """Yield the marks, block by block, with the first places of the pieces in it and their owners."""
+        for first in range(0, len(self._marks), _BLOCK):
+            marks = self._marks[first : first + _BLOCK]
+            start = self._start + first
+            low = int(np.searchsorted(self._line.points, start, side="right")) - 1
+            high = int(np.searchsorted(self._line.points, start + len(marks)))
+            yield marks, np.maximum(self._line.points[low:high] - start, 0), self._line.owners[low:high]
+
+
+class _Stretches:
+    """Places, as stretches without a gap."""
+
+    def __init__(self) -> None:
+        self._pairs: list[list[int]] = []
+
+    def add(self, first: int, hit: Any) -> None:
+        """Add those of the places from ``first`` on that were hit."""
+        edges = np.flatnonzero(np.diff(np.concatenate(([0], hit.view(np.int8), [0])))) + first
+        for start, end in edges.reshape(-1, 2).tolist():
+            if self._pairs and self._pairs[-1][1] == start:
+                self._pairs[-1][1] = end
+            else:
+                self._pairs.append([start, end])
+
+    def named(self, line: Line, shift: int) -> list[OffsetRange]:
+        """Return them as ranges."""
+        return [span for start, end in self._pairs for span in line.named(start + shift, end + shift)]
+
+
+def _add(found: dict[str, _Stretches], what: str, first: int, hit: Any) -> None:
+    if hit.any():
+        found.setdefault(what, _Stretches()).add(first, hit)
+
+
+def _numbers(column: Any, known: Mapping[str, int]) -> Any:
+    """Return a column of names as their numbers; -2 for other names and for none."""
+    import pyarrow as pa
+
+    coded = column.cast(pa.string()).dictionary_encode()
+    lookup = np.array([*(known.get(name, -2) for name in coded.dictionary.to_pylist()), -2], dtype=np.int64)
+    return lookup[coded.indices.fill_null(len(lookup) - 1).to_numpy(zero_copy_only=False)]

@@ -1,0 +1,71 @@
+"""``sluice audit``: proves the account of a pipeline, and says what is open."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from sluice.audit import AuditReport, audit, deep_audit
+from sluice.cli.output import COUNTS, err, print_json, print_table
+from sluice.errors import ExitCode
+from sluice.home import Home
+from sluice.ledger import Ledger
+from sluice.spec import load
+
+__all__ = ["prove"]
+
+_SHOWN = 50
+
+
+def prove(pipeline: str, *, deep: bool, as_json: bool) -> int:
+    """Audit a pipeline, print what was found; return the exit code: 0 when it balances, else 1.
+
+    Raises
+    ------
+    ConfigError
+        When neither the ledger nor a pipeline file knows the name, or a deep audit finds no valid file.
+    SinkError
+        When a table cannot be read.
+    """
+    ledger = Ledger.open()
+    if deep:
+        report = deep_audit(ledger, load(pipeline), Home.from_env(), lambda text: err.print(text, markup=False))
+    else:
+        name = load(pipeline).name if pipeline.endswith((".yaml", ".yml")) else pipeline
+        if not ledger.runs(name, limit=1):
+            load(pipeline)  # a misspelt name must not be found balanced
+        report = audit(ledger, name)
+    if as_json:
+        print_json(report.as_dict())
+    else:
+        _show(report, pipeline)
+    return int(ExitCode.DONE if report.balanced else ExitCode.OTHER)
+
+
+def _show(report: AuditReport, argument: str) -> None:
+    print_table(report.partitions, ["topic", "partition", "start", "end", *COUNTS, "redriven"])
+    for row in report.lost[:_SHOWN]:
+        print(_lost(row))
+    if report.lost:
+        count, more = sum(row["offsets"] for row in report.lost), len(report.lost) - _SHOWN
+        print(
+            f"{f'and {more:,} more ranges; ' if more > 0 else ''}{count:,} offsets are lost: sluice redrive {argument}"
+        )
+    for name, found in report.tables.items():
+        holds = ", ".join(f"{n:,} {what}" for what, n in found.items() if what in ("rows", "segments", "records"))
+        err.print(f"compared with the {name} {found['path']}: {holds}", markup=False)
+    for text in report.unproved:
+        err.print(f"not proved: {text}", markup=False)
+    for problem in report.problems[:_SHOWN]:
+        err.print(f"problem: {problem}", markup=False)
+    if len(report.problems) > _SHOWN:
+        err.print(f"and {len(report.problems) - _SHOWN:,} more problems; --json has them", markup=False)
+    err.print("balanced" if report.balanced else "NOT balanced")
+
+
+def _lost(row: Mapping[str, Any]) -> str:
+    where = f"{row['topic']}-{row['partition']} [{row['start']}, {row['end']})"
+    sample = row["sample"]
+    here = sample and row["start"] <= sample["offset"] < row["end"]  # a part of what was lost together
+    shown = f"; offset {sample['offset']} has key {sample['key']!r}, value {sample['value']!r}" if here else ""
+    return f"lost: {where} by run {row['lost_by']}: {row['reason']}{shown}"
