@@ -58,21 +58,21 @@ def test_a_lease_that_was_given_back_can_be_taken_with_a_higher_token(ledger_url
 
 def test_who_writes_now_can_be_asked_without_taking_the_lease(ledger_url: str) -> None:
     ledger = Ledger.open(ledger_url)
-    assert ledger.holder("p") is None
-    with ledger.acquire("p", "mine") as lease:
-        assert ledger.holder("p") == lease.holder
-        assert ledger.holder("q") is None
+    assert ledger.running("p") is None
+    with ledger.acquire("p", "mine"):
+        assert ledger.running("p") == "mine"
+        assert ledger.running("q") is None
         assert Lease.holder_of(ledger._engine, "p", now=lambda: time.time() + TTL + 1) is None
-    assert ledger.holder("p") is None
+    assert ledger.running("p") is None
 
 
 def test_a_dead_driver_writes_nothing(ledger_url: str) -> None:
     ledger = Ledger.open(ledger_url)
     process = driver(ledger_url)
-    assert ledger.holder("p").pid == process.pid
+    assert ledger.running("p") == "theirs"
     process.kill()
     process.wait()
-    assert ledger.holder("p") is None
+    assert ledger.running("p") is None
 
 
 def test_a_killed_driver_of_this_machine_is_succeeded_at_once_and_a_living_one_is_not(ledger_url: str) -> None:

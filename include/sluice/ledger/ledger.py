@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
@@ -12,7 +11,7 @@ from sqlalchemy.exc import IntegrityError
 
 from sluice.home import Home
 from sluice.ledger import schema
-from sluice.ledger.lease import Holder, Lease
+from sluice.ledger.lease import Lease
 from sluice.ledger.projection import project, rebuild
 from sluice.ledger.rows import BatchRow, Epoch, LostRow, RunRow
 from sluice.ledger.store import open_engine, spoken
@@ -55,11 +54,6 @@ class Ledger:
                 return Lease.acquire(self._engine, pipeline, run)
             except IntegrityError:  # two first drivers at once: the other one's row is there now
                 return Lease.acquire(self._engine, pipeline, run)
-
-    def holder(self, pipeline: str) -> Holder | None:
-        """Return the driver that may be writing a pipeline now; see :meth:`Lease.holder_of`."""
-        with spoken():
-            return Lease.holder_of(self._engine, pipeline)
 
     # --- events ------------------------------------------------------------------------------------------------
 
@@ -262,12 +256,9 @@ class Ledger:
 
     def running(self, pipeline: str) -> str | None:
         """Return the run whose driver holds the pipeline's lease and may be alive; None when there is none."""
-        table = schema.lease
-        for row in self._rows(sa.select(table).where(table.c.pipeline == pipeline)):
-            holder = Holder(**row["holder"]) if row["holder"] else None
-            if holder is not None and row["expires"] > time.time() and not holder.is_dead():
-                return holder.run
-        return None
+        with spoken():
+            holder = Lease.holder_of(self._engine, pipeline)
+        return holder.run if holder else None
 
     def epoch(self, pipeline: str) -> Epoch:
         """Return the newest epoch; the first, direct one for a pipeline that never ran."""
