@@ -2,22 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from contextlib import nullcontext
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any, ClassVar
+from typing import ClassVar
 
-from pyspark.sql import DataFrame, SparkSession
-
-from sluice.errors import (
-    AuthorizationError,
-    ConfigError,
-    OffsetsGoneError,
-    SluiceError,
-    SourceUnreachableError,
-    TopicRecreatedError,
-)
+from sluice.errors import ConfigError, OffsetsGoneError, SluiceError
 from sluice.faults import point
 from sluice.kafka import Cluster
 from sluice.kafka.cluster import TopicState, ends, starts
@@ -26,25 +16,15 @@ from sluice.ledger import Epoch, Lease
 from sluice.preflight import check as preflight
 from sluice.ranges import OffsetRange, Positions, ranges_between
 from sluice.recovery import Lineage, Recovery
-from sluice.wal import DamagedLogError
-from sluice_spark.batch import BatchWriter, PreparedBatch, Records
-from sluice_spark.failures import classify
+from sluice.wal.cleaning import clean
+from sluice_spark.drain import Drain
 from sluice_spark.log import logger
 from sluice_spark.progress import Progress
-from sluice_spark.reconcile import HANDOVER
-from sluice_spark.recovery.apply import Applier, Sealed, sealed_batches
-from sluice_spark.recovery.hot import held_twice
-from sluice_spark.recovery.ignore import Ignoring
-from sluice_spark.recovery.wal import Landing, LogRecords, landing_size
+from sluice_spark.recovery.apply import sealed_batches
 from sluice_spark.run import Run
-from sluice_spark.sinks.staged import NOTHING
-from sluice_spark.sources.held import HeldRecords
-from sluice_spark.sources.kafka import KafkaRecords, stream
 from sluice_spark.tables import Tables
 
 __all__ = ["LiveRun"]
-
-_TROUBLE = "what the write-ahead log held was applied: {} batches; what came into Kafka since is not in the log yet"
 
 
 @dataclass
@@ -86,7 +66,7 @@ class LiveRun(Run):
         if busy:
             spark = self._session()
             progress = Progress(ends(states), positions or starts(states))
-            drain = _Drain(self, lease, spark, cluster, states, progress)
+            drain = Drain(self, lease, spark, cluster, states, progress)
             with self.watch.phase("query"):
                 tables = drain.run(tables, left, trouble, target)
             point("query-ended")
@@ -162,8 +142,6 @@ class LiveRun(Run):
 
     def _clean(self, lease: Lease, tables: Tables) -> None:
         """Let go of segments that are older than the pipeline keeps them."""
-        from sluice.wal.cleaning import clean
-
         threshold = datetime.now(UTC) - self.pipeline.wal.keep
         applied = {tables.epoch.number: tables.sink.version()}
         found = clean(self.ledger, lease, tables.log, applied, threshold, thorough=False)
@@ -171,278 +149,3 @@ class LiveRun(Run):
             logger.info(
                 "%d segments older than %s were removed", len(found.segments), threshold.isoformat("T", "seconds")
             )
-
-
-@dataclass
-class _Drain:
-    """The part of a live run that has a session."""
-
-    live: LiveRun
-    lease: Lease
-    spark: SparkSession
-    cluster: Cluster
-    states: Sequence[TopicState]
-    progress: Progress
-
-    def run(self, tables: Tables, left: Sequence[Sealed], trouble: SluiceError | None, target: Epoch) -> Tables:
-        """Apply what is left in the log, change over when the strategy asks for it, then drain Kafka."""
-        if target.number != tables.epoch.number:
-            tables = self._hand_over(tables, left, target)
-            left = []
-        if tables.epoch.lineage is Lineage.LOG:
-            self._land(tables, left, trouble)
-        elif trouble is not None:
-            raise _told(trouble, "what the write-ahead log held is in the sink; the next run goes on from Kafka alone")
-        else:
-            self._drain(tables)
-        return tables
-
-    # --- straight ------------------------------------------------------------------------------------------------
-
-    def _drain(self, tables: Tables) -> None:
-        live, hot = self.live, self.live.recovery is Recovery.HOT
-        writer = live._writer(self.spark, tables)
-        sweep = tables.checkpoint.open_batch()
-
-        def on_batch(records: DataFrame, batch: int) -> None:
-            ranges = tables.checkpoint.ranges_of(batch)
-            if writer.sink.version() >= batch:
-                # the driver died between the sink's commit and Spark's; reconciling entered it into the ledger
-                logger.info("batch %d is in the sink already", batch)
-                if batch == sweep:
-                    writer.sweep(tables.batch_name(batch), batch)
-                return
-            source: Records = KafkaRecords(self.spark, self.cluster.settings, live.pipeline.kafka, self.cluster)
-            with held_twice(records) if hot else nullcontext((records, None)) as (held, short):
-                if short:
-                    logger.warning("strategy hot goes on as replay: %s", short)
-                    live.ledger.degraded(self.lease, f"hot went on as replay: {short}")
-                elif hot:
-                    source = HeldRecords(held, source)
-                self.process(tables, writer, batch, ranges, source, held, sweep=batch == sweep)
-
-        self._stream(tables, on_batch, lambda: live.ask_broker(self.cluster, tables), headers=hot)
-
-    def _stream(
-        self,
-        tables: Tables,
-        on_batch: Callable[[DataFrame, int], None],
-        ask: Callable[[], object],
-        *,
-        headers: bool,
-        max_records: int | None = None,
-    ) -> None:
-        """Run one bounded query over Kafka."""
-        live = self.live
-        failures: list[Exception] = []
-
-        def guarded(records: DataFrame, batch: int) -> None:
-            try:
-                on_batch(records, batch)
-            except Exception as error:
-                failures.append(error)
-                raise
-
-        try:
-            (
-                stream(
-                    self.spark,
-                    self.cluster.settings,
-                    live.pipeline.kafka,
-                    max_records or live.max_records,
-                    start=tables.epoch.positions,
-                    states=self.states,
-                    headers=headers,
-                    over_gaps=live.recovery.ignores,
-                )
-                .writeStream.foreachBatch(guarded)
-                .queryName(f"sluice {live.pipeline.name}")
-                .option("checkpointLocation", tables.checkpoint.path)
-                .trigger(availableNow=True)
-                .start()
-                .awaitTermination()
-            )
-        except Exception as error:
-            raise classify(failures[0] if failures else error, ask) from error
-
-    def process(
-        self,
-        tables: Tables,
-        writer: BatchWriter,
-        batch: int,
-        ranges: Sequence[OffsetRange],
-        source: Records,
-        records: DataFrame | None,
-        *,
-        sweep: bool,
-    ) -> None:
-        """Take one batch through to the ledger, by the run's strategy."""
-        live, name, epoch = self.live, tables.batch_name(batch), tables.epoch.number
-        with live.watch.phase("ledger"):
-            live.ledger.batch_started(self.lease, epoch=epoch, batch=batch, ranges=ranges)
-        point("batch-started")
-        self.progress.begin(batch, ranges)
-        with live.watch.phase("batches"):
-            prepared = self._prepare(tables, writer, name, ranges, source, records)
-        with live.watch.phase("ledger"):
-            self.lease.verify()
-        with live.watch.phase("commits"):
-            writer.commit(batch, prepared, {})
-        with live.watch.phase("ledger"):
-            live.ledger.batch_committed(
-                self.lease, epoch=epoch, batch=batch, accounts=prepared.accounts, lost=prepared.lost
-            )
-        point("batch-recorded")
-        if sweep or live.recovery.ignores:
-            writer.sweep(name, batch)
-        self.progress.end(batch, ranges, prepared.accounts)
-
-    def _prepare(
-        self,
-        tables: Tables,
-        writer: BatchWriter,
-        name: str,
-        ranges: Sequence[OffsetRange],
-        source: Records,
-        records: DataFrame | None,
-    ) -> PreparedBatch:
-        live = self.live
-
-        def typed(error: Exception) -> SluiceError:
-            if isinstance(source, LogRecords):
-                try:
-                    source.explain(ranges)
-                except SluiceError as found:
-                    return found
-                return classify(error, lambda: None)
-            return classify(error, lambda: live.ask_broker(self.cluster, tables))
-
-        if live.recovery.ignores:
-            return Ignoring(writer, live.recovery, typed).prepare(records, name, ranges, source)
-        try:
-            return writer.prepare(records if records is not None else source.again(ranges), name, ranges, source)
-        except SluiceError:
-            raise
-        except Exception as error:
-            raise typed(error) from error
-
-    # --- by way of the log ---------------------------------------------------------------------------------------
-
-    def _applier(self, tables: Tables, left: Sequence[Sealed]) -> Applier:
-        writer = self.live._writer(self.spark, tables)
-        first = left[0].batch if left else None  # what an earlier driver may have died in
-
-        def apply(sealed: Sealed) -> None:
-            source = LogRecords(self.spark, tables.log, sealed.segments)
-            self.process(
-                tables, writer, sealed.batch, sealed.ranges, source, None, sweep=sealed.batch == first
-            )  # fmt: skip
-
-        applier = Applier(apply)
-        for sealed in left:
-            applier.put(sealed)
-        return applier
-
-    def _land(self, tables: Tables, left: Sequence[Sealed], trouble: SluiceError | None) -> None:
-        """Land what Kafka holds, and apply each batch as soon as it is sealed, beside the landing of the next."""
-        live, kafka = self.live, self.live.pipeline.kafka
-        source = KafkaRecords(self.spark, self.cluster.settings, kafka, self.cluster)
-        landing = Landing(
-            live.pipeline.name, live.run, tables.log_table, source, live.pipeline.wal.segment_records
-        )  # fmt: skip
-        size = landing_size(tables.log_table.last_note(), live.pipeline.wal.roll.total_seconds(), live.max_records)
-        sweep = tables.checkpoint.open_batch()
-
-        def on_batch(records: DataFrame, batch: int) -> None:
-            name = tables.batch_name(batch)
-            if landing.table.version() < batch:
-                landed = landing.stage(records, name, tables.checkpoint.ranges_of(batch))
-                self.lease.verify()
-                landing.seal(batch, landed)
-                segments = [s.as_dict() for s in landed.segments]
-                live.ledger.segment_sealed(self.lease, epoch=tables.epoch.number, batch=batch, segments=segments)
-                point("seal-recorded")
-                applier.put(Sealed(batch, landed.ranges, landed.segments))
-            if batch == sweep:
-                landing.table.sweep(name)
-
-        with self._applier(tables, left) as applier:
-            if trouble is None:
-                try:
-                    self._stream(
-                        tables,
-                        on_batch,
-                        lambda: live.ask_broker(self.cluster, tables),
-                        headers=True,
-                        max_records=size,
-                    )
-                except SluiceError as error:
-                    trouble = error
-            applier.finish()
-        if trouble is not None:
-            raise _told(trouble, _TROUBLE.format(applier.done))
-
-    def _hand_over(self, tables: Tables, left: Sequence[Sealed], target: Epoch) -> Tables:
-        """Close this epoch at its committed positions, and open the next one there.
-
-        What the log holds is applied first: Kafka may no longer have it. The sink's commit decides: it takes the
-        closed epoch's next batch number, so that a driver that still works in it cannot commit any more.
-        """
-        live, sink = self.live, tables.sink
-        positions = self._committed(tables)
-        if left:
-            with self._applier(tables, left) as applier:
-                try:
-                    applier.finish()
-                except DamagedLogError as damaged:
-                    positions = self._position_before(tables, left, damaged)
-        writer = live._writer(self.spark, tables)
-        note: dict[str, Any] = {
-            HANDOVER: {"epoch": target.number, "lineage": target.lineage.value, "positions": positions},
-            "run": live.run,
-            "pipeline": live.pipeline.name,
-        }
-        self.lease.verify()
-        sink.commit(NOTHING, writer.schema, sink.version() + 1, note)
-        point("epoch-closed")
-        live.ledger.epoch_opened(self.lease, epoch=target.number, lineage=target.lineage, positions=positions)
-        point("epoch-opened")
-        logger.info(
-            "epoch %d (%s) ended; epoch %d (%s) begins where it stopped",
-            tables.epoch.number, tables.epoch.lineage.value, target.number, target.lineage.value,
-        )  # fmt: skip
-        return Tables.of(live.pipeline, live.home, Epoch(target.number, target.lineage, positions))
-
-    @staticmethod
-    def _committed(tables: Tables) -> Positions | None:
-        """Return where the epoch stopped: Spark's own record may be one batch behind the table that it fills."""
-        table = tables.sink if tables.epoch.lineage is Lineage.DIRECT else tables.log_table
-        held = table.version()
-        return tables.checkpoint.end_of(held) if held in tables.checkpoint.planned() else tables.checkpoint.positions()
-
-    def _position_before(self, tables: Tables, left: Sequence[Sealed], damaged: DamagedLogError) -> Positions:
-        """Return the position before the damaged batch, if Kafka still has everything from there on.
-
-        Raises
-        ------
-        DamagedLogError
-            When it has not.
-        """
-        first = next(s for s in left if s.batch > tables.sink.version())
-        positions = tables.checkpoint.start_of(first.batch)
-        try:
-            known = self.live.ledger.topic_ids(self.live.pipeline.name)
-            preflight(self.live.pipeline.name, positions, self.states, known)
-        except SluiceError:
-            raise damaged from None
-        if not self.states:
-            raise damaged
-        logger.warning("%s. Kafka still has these offsets: they are read from there", damaged.what)
-        return positions
-
-
-def _told(trouble: SluiceError, state: str) -> SluiceError:
-    """Return the trouble, with what was achieved in spite of it."""
-    if isinstance(trouble, SourceUnreachableError | OffsetsGoneError | TopicRecreatedError | AuthorizationError):
-        trouble.state = state
-    return trouble

@@ -89,7 +89,7 @@ class RedriveRun(Run):
         if not found.found:
             return
         spark = self._session()
-        writer = self._writer(spark, tables)
+        writer = self.writer(spark, tables)
         with self.watch.phase("query"):
             for kind, source, ranges in self._sources(spark, tables, found):
                 self._redrive(lease, tables, writer, source, ranges, {"kind": kind})
@@ -211,7 +211,7 @@ class RedriveRun(Run):
         if tables.quarantine.table() is None:
             return
         spark = self._session()
-        writer = self._writer(spark, tables)
+        writer = self.writer(spark, tables)
         rows = tables.quarantine.rows(spark)
         files = tables.quarantine.files()
         chosen = F.lit(True) if self.of_run is None else F.col("_run") == self.of_run

@@ -130,7 +130,7 @@ class Run(ABC):
         point("session-started")
         return spark
 
-    def _writer(self, spark: SparkSession, tables: Tables) -> BatchWriter:
+    def writer(self, spark: SparkSession, tables: Tables) -> BatchWriter:
         """Return the writer of these tables' batches, after checking that transform and tables fit each other.
 
         Raises
