@@ -54,8 +54,8 @@ test: $(STAMP) ## All tests, the ones with real Kafka, Spark and Airflow include
 test-unit: $(STAMP) ## The tests that need no JVM and no broker: seconds
 	@$(BIN)/python -m pytest -q tests/unit
 
-bench: $(STAMP) ## Side by side against a bare script: make bench [ARGS="--quick"]
-	@$(BIN)/python tests/bench/bench.py $(ARGS)
+bench: $(STAMP) ## Whole cold processes side by side: make bench [ARGS="--quick --only wal"]
+	@$(BIN)/python -m tests.bench.bench $(ARGS)
 
 lint: $(STAMP) ## Format, lint, types, import contracts
 	@$(BIN)/ruff format --check . && $(BIN)/ruff check . && $(BIN)/mypy && $(BIN)/lint-imports

@@ -1,0 +1,272 @@
+"""What every comparison needs: a scratch home, a broker, whole processes that are measured, pairs in turn."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from sluice.cli.output import err, print_table
+from sluice.connections import Connection, variable_of
+from sluice.home import Home
+from sluice.local import archive, jars
+from sluice.local.kafka import Broker, Topics
+from sluice.spec import load
+from sluice.submit import SparkSubmit, archive_file, bounded_run
+
+__all__ = ["HERE", "SCHEMA", "Bench", "Figure", "Goal", "Options", "Ran", "compare", "median"]
+
+HERE = Path(__file__).parent
+SCHEMA = "id BIGINT, ts TIMESTAMP, amount DOUBLE, country STRING, payload STRING"
+SUITE = {
+    "name": "bench",
+    "expectations": [
+        {"type": "expect_column_values_to_not_be_null", "kwargs": {"column": "id"}},
+        {
+            "type": "expect_column_values_to_be_between",
+            "kwargs": {"column": "amount", "min_value": 0, "max_value": 1000},
+        },
+        {
+            "type": "expect_column_values_to_be_in_set",
+            "kwargs": {"column": "country", "value_set": ["DE", "FR", "IT", "ES", "PL"]},
+        },
+        {
+            "type": "expect_compound_columns_to_be_unique",
+            "kwargs": {"column_list": ["_topic", "_partition", "_offset"]},
+        },
+    ],
+}
+ONE_BATCH = 10_000_000
+
+_PHASE = re.compile(r"([a-z]+) (\d+\.\d\d)")
+_BATCH = re.compile(r"sluice: batch (\d+): ([\d,]+) offsets in")
+
+
+@dataclass(frozen=True)
+class Options:
+    """How much is measured."""
+
+    runs: int
+    records: int
+    quick: bool
+
+
+@dataclass(frozen=True)
+class Goal:
+    """What a figure must not exceed."""
+
+    what: str
+    limit: float
+
+    def verdict(self, value: float) -> str:
+        """Return the goal in words, and whether it is met."""
+        return f"goal {self.what} ≤ {self.limit:g}: {'met' if value <= self.limit else 'MISSED'}"
+
+
+@dataclass(frozen=True)
+class Figure:
+    """What one whole process cost."""
+
+    wall: float
+    cpu: float
+    peak_mb: float
+
+
+@dataclass(frozen=True)
+class Ran:
+    """How a whole process ended, and what it said."""
+
+    figure: Figure
+    code: int
+    out: str
+    log: str
+
+    @property
+    def account(self) -> dict[str, Any]:
+        """The account that ``--json`` prints."""
+        return dict(json.loads(self.out.splitlines()[-1]))
+
+    @property
+    def phases(self) -> dict[str, float]:
+        """Seconds by phase, of the line with which a run ends its log."""
+        (line,) = [text for text in self.log.splitlines() if "sluice: seconds:" in text]
+        return {name: float(seconds) for name, seconds in _PHASE.findall(line.partition("seconds:")[2])}
+
+    @property
+    def batches(self) -> list[tuple[int, int]]:
+        """Number and offsets of each batch that it began to process, as its log says."""
+        return [(int(n), int(size.replace(",", ""))) for n, size in _BATCH.findall(self.log)]
+
+
+def median(values: Sequence[float]) -> float:
+    """Return the median."""
+    return float(statistics.median(values))
+
+
+def measure(argv: Sequence[str], env: Mapping[str, str], log: Path, *, expect: int | None = 0) -> Ran:
+    """Run a command to its end; fail when it ends otherwise than expected (None: in whatever way)."""
+    out = log.with_suffix(".out")
+    began = time.monotonic()
+    with log.open("wb") as stderr, out.open("wb") as stdout:
+        child = subprocess.Popen(list(argv), env={**os.environ, **env}, stdout=stdout, stderr=stderr)
+        _, status, usage = os.wait4(child.pid, 0)
+    wall = time.monotonic() - began
+    child.returncode = os.waitstatus_to_exitcode(status)
+    said = log.read_text(errors="replace")
+    if expect is not None and child.returncode != expect:
+        tail = "\n".join((said + out.read_text(errors="replace")).splitlines()[-30:])
+        raise SystemExit(f"{' '.join(argv[:3])} ended with {child.returncode}:\n{tail}")
+    figure = Figure(wall, usage.ru_utime + usage.ru_stime, usage.ru_maxrss / 1024)
+    return Ran(figure, child.returncode, out.read_text(errors="replace"), said)
+
+
+class Bench:
+    """One scratch folder, one broker, and the programs that are compared."""
+
+    def __init__(self, scratch: Path) -> None:
+        self.scratch = scratch
+        self._shared = Home.from_env()
+        archive.make(report=err.print)
+        self.jars = ",".join(map(str, jars.fetch("spark")))
+        self.home = self.make_home("home")
+        self.suite = scratch / "suite.json"
+        self.suite.write_text(json.dumps(SUITE))
+        self.broker = Broker(scratch / "kafka", port=0, jar_files=jars.fetch("kafka"))
+        self.broker.start()
+        self.topics = Topics(self.broker.bootstrap)
+        self.kafka = Connection("kafka_default", "kafka", extra={"bootstrap.servers": self.broker.bootstrap})
+        self.spark = Connection("spark_default", "spark", "local[2]")
+        os.environ["SLUICE_HOME"] = str(self.home)
+        os.environ[variable_of("kafka_default")] = self.kafka.to_json()
+        os.environ[variable_of("spark_default")] = self.spark.to_json()
+        self._count = 0
+        self._filled: dict[str, int] = {}
+
+    def fresh(self, stem: str) -> str:
+        """Return a name that was not used before."""
+        self._count += 1
+        return f"{stem}-{self._count}"
+
+    def make_home(self, name: str) -> Path:
+        """Make a ``SLUICE_HOME`` that shares jars and class-data archive with the checkout's."""
+        home = self.scratch / name
+        (home / "jvm").mkdir(parents=True)
+        (home / "jars").symlink_to(self._shared.jars)
+        for kept in (archive_file(self._shared), archive_file(self._shared).with_suffix(".stamp")):
+            (home / "jvm" / kept.name).symlink_to(kept)
+        return home
+
+    def topic(self, name: str, records: int) -> str:
+        """Return a topic of four partitions with so many records; made and filled when asked for the first time."""
+        if name not in self._filled:
+            self.topics.create(name, 4, {"retention.ms": "-1"})
+            err.print(f"filling {name} with {records:,} records")
+            self.bare("fill.py", self.broker.bootstrap, name, str(records))
+            self._filled[name] = records
+        return name
+
+    def pipeline(self, topic: str, name: str, **keys: Any) -> Path:
+        """Write a pipeline file that drains ``topic`` in one batch; ``keys`` replace or add to its keys."""
+        file = self.scratch / f"{name}.yaml"
+        spec = {
+            "pipeline": name,
+            "source": {"kafka": {"topics": [topic], "max_records_per_batch": ONE_BATCH}},
+            "decode": {"json": {"schema": SCHEMA}},
+            "sink": {"delta": {"path": name}},
+            "quality": {"suite": "suite.json"},
+        }
+        file.write_text(json.dumps(spec | keys))
+        return file
+
+    def sluice(self, *arguments: str, expect: int | None = 0, env: Mapping[str, str] | None = None) -> Ran:
+        """Run a ``sluice`` command, its command line's own start included."""
+        program = str(Path(sys.executable).with_name("sluice"))
+        return measure([program, *arguments], env or {}, self._log(f"sluice-{arguments[0]}"), expect=expect)
+
+    def run(self, file: Path, *options: str, expect: int | None = 0, env: Mapping[str, str] | None = None) -> Ran:
+        """Run a pipeline."""
+        return self.sluice("run", str(file), "--json", *options, expect=expect, env=env)
+
+    def remove(self, name: str) -> None:
+        """Remove what a pipeline left in the home."""
+        for part in (name, f"{name}_quarantine", f"checkpoints/{name}", f"logs/{name}"):
+            shutil.rmtree(self.home / part, ignore_errors=True)
+
+    def submit(self, name: str, topic: str) -> SparkSubmit:
+        """Return the spark-submit of a run."""
+        return bounded_run(
+            load(self.pipeline(topic, name)), "bench", spark=self.spark, kafka=self.kafka, validate=False
+        )
+
+    def bare(self, script: str, *arguments: str) -> Figure:
+        """Run a bare script under plain spark-submit."""
+        probe = self.submit("probe", "none")
+        conf = [
+            "spark.sql.extensions=io.delta.sql.DeltaSparkSessionExtension",
+            "spark.sql.catalog.spark_catalog=org.apache.spark.sql.delta.catalog.DeltaCatalog",
+            "spark.ui.enabled=false",
+        ]
+        argv = [probe.argv()[0], "--master", "local[2]", "--jars", self.jars]
+        for item in conf:
+            argv += ["--conf", item]
+        env = {k: v for k, v in probe.env.items() if k in ("SPARK_HOME", "PYSPARK_PYTHON", "SPARK_LOCAL_IP")}
+        return measure([*argv, str(HERE / script), *arguments], env, self._log(script)).figure
+
+    def _log(self, stem: str) -> Path:
+        return self.scratch / f"{self.fresh(stem)}.log"
+
+
+def compare(
+    title: str,
+    records: int,
+    runs: int,
+    sides: Mapping[str, Callable[[], Figure]],
+    *,
+    fields: Sequence[str] = ("wall", "cpu", "peak_mb"),
+    goal: Goal | None = None,
+) -> dict[str, Any]:
+    """Run two sides in turn, the first one first and then the second one first, and print medians and ratios.
+
+    Parameters
+    ----------
+    goal
+        For the second side's wall seconds over the first one's.
+    """
+    one, two = sides
+    pairs: list[dict[str, Figure]] = []
+    for number in range(runs):
+        order = (one, two) if number % 2 == 0 else (two, one)
+        found = {name: sides[name]() for name in order}
+        pairs.append(found)
+        told = "; ".join(f"{n} {found[n].wall:.1f} s, {found[n].cpu:.1f} CPU s" for n in sides)
+        err.print(f"{title}, pair {number + 1}: {told}; wall {found[two].wall / found[one].wall:.2f}")
+    medians = {n: {f: median([getattr(p[n], f) for p in pairs]) for f in fields} for n in sides}
+    by_pair = {f: [round(getattr(p[two], f) / getattr(p[one], f), 3) for p in pairs] for f in fields}
+    ratios = {f: round(median(values), 3) for f, values in by_pair.items()}
+    err.print(f"\n[bold]{title}[/bold]: {records:,} records, {runs} pairs, medians")
+    rows: list[dict[str, Any]] = [
+        {"what": name, **{k: round(v, 1) for k, v in m.items()}, "records/s": round(records / m["wall"])}
+        for name, m in medians.items()
+    ]
+    rows.append({"what": f"ratio {two}/{one}", **{k: f"{v:.2f}" for k, v in ratios.items()}})
+    print_table(rows, ["what", *fields, "records/s"])
+    if goal:
+        err.print(f"{two}/{one} {ratios['wall']:.2f}; {goal.verdict(ratios['wall'])}")
+    return {
+        "title": title,
+        "records": records,
+        "pairs": [{n: asdict(figure) for n, figure in p.items()} for p in pairs],
+        **medians,
+        "ratio": ratios,
+        "ratio_by_pair": by_pair,
+        **({"goal": goal.limit, "met": ratios["wall"] <= goal.limit} if goal else {}),
+    }

@@ -1,0 +1,142 @@
+"""Whether a pipeline's past costs its next run anything: the 500th run against the 10th, as whole cold processes."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import sqlalchemy as sa
+from tests.bench.harness import HERE, Bench, Goal, Options, Ran, measure, median
+from tests.bench.many_runs import RECORDS, feed
+
+from sluice.cli.output import err, print_table
+from sluice.spec import load
+from sluice.submit import bounded_run
+
+__all__ = ["history"]
+
+_YOUNG = 5
+"""Runs before the first one that is measured of a young pipeline."""
+
+_MEASURED = 5
+_JUDGED = 55
+"""So many of an old pipeline's last runs are judged: more than Data Docs keep (``data_docs.KEPT_RUNS``)."""
+
+
+def history(bench: Bench, options: Options) -> dict[str, Any]:
+    """Compare runs 6 to 10 of a pipeline with runs 496 to 500, for a direct and for a logged one."""
+    old = 60 if options.quick else 500 - _MEASURED
+    found = {strategy: _compare(bench, strategy, old) for strategy in ("replay", "wal")}
+    return {
+        "title": f"history: run {old + _MEASURED} of a pipeline against run {_YOUNG + _MEASURED}",
+        "records": RECORDS,
+        **found,
+        "goal": 1.1,
+        "met": all(f["ratio"]["wall"] <= 1.1 for f in found.values()),
+    }
+
+
+def _compare(bench: Bench, strategy: str, age: int) -> dict[str, Any]:
+    """Two pipelines, alike but for their age, run in turn: what the machine does meanwhile hits both."""
+    lives = [_Life(bench, f"{stage}-{strategy}", strategy) for stage in ("young", "old")]
+    young, old = lives
+    young.live_through(_YOUNG, judged=_YOUNG)
+    old.live_through(age, judged=_JUDGED)
+    sizes = [{"of": life.name, **life.sizes()} for life in lives]
+    pairs: list[tuple[Ran, Ran]] = []
+    for number in range(_MEASURED):
+        order = lives if number % 2 == 0 else lives[::-1]
+        ran = {life.name: life.run() for life in order}
+        pairs.append((ran[young.name], ran[old.name]))
+        told = "; ".join(f"{life.name} {ran[life.name].figure.wall:.2f} s" for life in lives)
+        err.print(f"history, {strategy}, pair {number + 1}: {told}")
+    rows = [{"of": life.name, "run": life.number, **s} for life, s in zip(lives, sizes, strict=True)]
+    print_table(rows, list(rows[0]))
+    phases = []
+    for side, life in enumerate(lives):
+        names = pairs[0][side].phases
+        phases.append(
+            {
+                "of": life.name,
+                "wall": round(median([p[side].figure.wall for p in pairs]), 2),
+                "cpu": round(median([p[side].figure.cpu for p in pairs]), 2),
+                **{n: round(median([p[side].phases.get(n, 0.0) for p in pairs]), 2) for n in names},
+            }
+        )
+    print_table(phases, list(phases[0]))
+    by_pair = {
+        f: [round(getattr(b.figure, f) / getattr(a.figure, f), 3) for a, b in pairs] for f in ("wall", "cpu", "peak_mb")
+    }
+    ratios = {f: round(median(values), 3) for f, values in by_pair.items()}
+    goal = Goal(f"run {old.number} / run {young.number} wall", 1.1)
+    err.print(f"history, {strategy}: {ratios['wall']:.3f}; {goal.verdict(ratios['wall'])}")
+    return {"ratio": ratios, "ratio_by_pair": by_pair, "medians": phases, "sizes": rows}
+
+
+class _Life:
+    """One pipeline with a home, a ledger and a topic of its own, fed for each run."""
+
+    def __init__(self, bench: Bench, name: str, strategy: str) -> None:
+        self.bench, self.name, self.strategy = bench, name, strategy
+        self.home = bench.make_home(f"home-{name}")
+        self.number = 0
+        bench.topics.create(name, 4, {"retention.ms": "-1"})
+        self.file = bench.pipeline(name, name, recovery=strategy)
+
+    def live_through(self, runs: int, *, judged: int) -> None:
+        """Make runs up to this number, in one session; only the last ``judged`` of them are judged."""
+        begun = bounded_run(load(self.file), "r", spark=self.bench.spark, kafka=self.bench.kafka, waiting=0)
+        arguments = {
+            "pipeline": self.file, "recovery": self.strategy, "bootstrap": self.bench.broker.bootstrap,
+            "topic": self.name, "first": self.number + 1, "last": runs, "judged-from": runs - judged + 1,
+        }  # fmt: skip
+        argv = [str(part) for key, value in arguments.items() for part in (f"--{key}", value)]
+        loop = dataclasses.replace(begun, application=HERE / "many_runs.py", arguments=argv)
+        err.print(f"{self.name}: runs {self.number + 1} to {runs} in one session")
+        env = {**loop.env, "SLUICE_HOME": str(self.home), "PYTHONPATH": str(HERE.parents[1])}
+        log = self.bench.scratch / f"{self.bench.fresh('many')}.log"
+        figure = measure(loop.argv(), env, log).figure
+        err.print(f"{self.name}: {figure.wall:.0f} s")
+        self.number = runs
+
+    def run(self) -> Ran:
+        """Feed the next run, and make it as a whole cold process, judged."""
+        self.number += 1
+        with self.bench.topics.producer() as producer:
+            feed(producer, self.name, self.number)
+        ran = self.bench.run(self.file, "--run", f"run-{self.number:04d}", env={"SLUICE_HOME": str(self.home)})
+        account = ran.account
+        if (account["written"], account["quarantined"], account["verdict"]) != (RECORDS - 1, 1, "passed"):
+            raise SystemExit(f"not what was to be measured: {account}")
+        return ran
+
+    def sizes(self) -> dict[str, str]:
+        """Return files and bytes of everything that a pipeline keeps."""
+        places = {
+            "checkpoint": f"checkpoints/{self.name}",
+            "sink's log": f"{self.name}/_delta_log",
+            "sink": f"{self.name}/batches",
+            "quarantine's log": f"{self.name}_quarantine/_delta_log",
+            "write-ahead log's log": f"logs/{self.name}/_delta_log",
+            "write-ahead log": f"logs/{self.name}/batches",
+            "Data Docs": f"quality/{self.name}",
+        }
+        found = {what: _size(self.home / place) for what, place in places.items()}
+        engine = sa.create_engine(f"sqlite:///{self.home}/ledger.db")
+        with engine.connect() as connection:
+            names = [n for n in sa.inspect(connection).get_table_names() if n.startswith("sluice_")]
+            rows = sum(connection.execute(sa.text(f"SELECT count(*) FROM {n}")).scalar_one() for n in names)
+        engine.dispose()
+        size = sum(f.stat().st_size for f in self.home.glob("ledger.db*"))
+        return {**found, "ledger": f"{rows:,} rows, {size / 1000:,.0f} kB"}
+
+
+def _size(folder: Path) -> str:
+    files = list(_files(folder))
+    return f"{len(files):,} files, {sum(f.stat().st_size for f in files) / 1000:,.0f} kB" if files else "–"
+
+
+def _files(folder: Path) -> Iterator[Path]:
+    return (f for f in folder.rglob("*") if f.is_file())

@@ -1,0 +1,65 @@
+"""Spark main: many runs of one pipeline, each fed with records of its own; what bounded_run.py does, in a loop."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import time
+from typing import Any
+
+from pyspark.sql import SparkSession
+
+from sluice.home import Home
+from sluice.ledger import Ledger
+from sluice.local.kafka import Topics
+from sluice.recovery import Recovery
+from sluice.spec import load
+from sluice_spark.live import LiveRun
+from sluice_spark.log import logger, set_up
+from sluice_spark.quality.judge import Judge
+from sluice_spark.session import run_main, session
+
+RECORDS = 100
+"""Of a run; one of them does not decode."""
+
+
+def feed(producer: Any, topic: str, number: int) -> None:
+    """Produce the records of one run."""
+    for n in range(number * RECORDS, (number + 1) * RECORDS):
+        country = ["DE", "FR", "IT", "ES", "PL"][n % 5]
+        record = {"id": n, "ts": "2026-01-01T00:00:00Z", "amount": n % 1000, "country": country, "payload": f"{n:x}"}
+        value = json.dumps(record) if n % RECORDS else '{"id": '
+        producer.send(topic, value=value.encode(), partition=n % 4)
+    producer.flush()
+
+
+def main() -> None:
+    set_up()
+    parser = argparse.ArgumentParser()
+    for name in ("--pipeline", "--recovery", "--bootstrap", "--topic"):
+        parser.add_argument(name, required=True)
+    for name in ("--first", "--last", "--judged-from"):
+        parser.add_argument(name, required=True, type=int)
+    args = parser.parse_args()
+    pipeline, home = load(args.pipeline), Home.from_env()
+    kept: list[SparkSession] = []
+
+    def open_session() -> SparkSession:
+        if not kept:
+            kept.append(session())
+        return kept[0]
+
+    with Topics(args.bootstrap).producer() as producer:
+        for number in range(args.first, args.last + 1):
+            began = time.monotonic()
+            feed(producer, args.topic, number)
+            run = f"run-{number:04d}"
+            judge = Judge(pipeline, home, run) if number >= args.judged_from else None
+            batch = pipeline.kafka.max_records_per_batch
+            recovery = Recovery(args.recovery)
+            LiveRun(pipeline, run, Ledger.open(), home, open_session, recovery, judge, batch).execute()
+            logger.info("%s took %.2f s", run, time.monotonic() - began)
+
+
+if __name__ == "__main__":
+    run_main(main)
