@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Mapping
+from datetime import timedelta
 from enum import StrEnum
+from typing import Any
 
+from pydantic import ValidationError
+
+from sluice.errors import ConfigError, Retry
 from sluice.home import Home
 from sluice.kafka import Cluster, KafkaSettings
 from sluice.kafka.backlog import backlog
-from sluice.lag import Backlog
+from sluice.lag import Backlog, Limits
 from sluice.ledger import Ledger
-from sluice.spec import load
+from sluice.spec import Pipeline, load
+from sluice.spec.model import Lag
 
-__all__ = ["OnIdle", "decide", "look"]
+__all__ = ["OnIdle", "decide", "given", "limits_of", "look", "why_waiting"]
 
 
 class OnIdle(StrEnum):
@@ -26,26 +32,75 @@ class OnIdle(StrEnum):
     """Skip the run, and everything after it; nothing is recorded."""
 
 
-def look(pipeline: str, settings: KafkaSettings, *, timeout: float = 20.0) -> tuple[Backlog, int]:
-    """Return the backlog of a pipeline (name or path) and the limit of its file.
+def given(**limits: Any) -> dict[str, Any]:
+    """Return those limits that an argument or its template gave, as plain values.
 
-    Blocks for up to ``timeout`` seconds; call it from a thread where that matters.
+    A template that renders to nothing, or to the text ``None``, gives nothing.
+    """
+    plain = {k: v.total_seconds() if isinstance(v, timedelta) else v for k, v in limits.items()}
+    return {k: v for k, v in plain.items() if v is not None and str(v).strip() not in ("", "None")}
+
+
+def limits_of(pipeline: Pipeline, instead: Mapping[str, Any] | None = None) -> Limits:
+    """Return the limits of a pipeline's file, those of ``instead`` in place of its own.
 
     Raises
     ------
-    SourceUnreachableError
-        When the lag is unknown. Unknown is never zero.
+    ConfigError
+        When one of ``instead`` is none.
+    """
+    try:
+        merged = Lag.model_validate(pipeline.lag.model_dump(exclude_unset=True) | dict(instead or {}))
+    except ValidationError as error:
+        wrong = "; ".join(f"{'.'.join(map(str, e['loc']))}={e.get('input')!r}: {e['msg']}" for e in error.errors())
+        raise ConfigError(
+            f"the limits of this task are not valid: {wrong}",
+            state="nothing was read or written",
+            next_step="mend max_records, max_age (15m, 2h), max_retention_share (0 to 1) or match (any, all)",
+        ) from None
+    return Limits.of(merged)
+
+
+def look(
+    pipeline: str, settings: KafkaSettings, *, limits: Mapping[str, Any] | None = None, timeout: float = 20.0
+) -> Backlog:
+    """Return the backlog of a pipeline (name or path), judged by its file's limits or by ``limits`` instead.
+
+    Blocks for about ``timeout`` seconds at most; call it from a thread where that matters. A broker that is silent or
+    refuses is an answer: see :class:`~sluice.lag.Backlog`.
+
+    Raises
+    ------
     SluiceError
-        Every other reason that waiting does not mend.
+        When the file, the checkpoint or the ledger cannot be read.
     """
     spec = load(pipeline)
-    found = backlog(spec, Cluster(settings, timeout=timeout), home=Home.from_env(), ledger=Ledger.open())
-    if found.error is not None:
+    judged_by = limits_of(spec, limits)
+    cluster = Cluster(settings, timeout=timeout)
+    return backlog(spec, cluster, home=Home.from_env(), ledger=Ledger.open(), limits=judged_by)
+
+
+def decide(found: Backlog, on_idle: OnIdle, *, hold_while_running: bool = True) -> OnIdle:
+    """Return ``PROCEED`` when a run is worth starting, otherwise what ``on_idle`` says.
+
+    ``WAIT`` while the lag is unknown (unknown is never zero), and while a run of the pipeline is at work.
+
+    Raises
+    ------
+    AuthorizationError, ConfigError
+        Waiting does not mend them.
+    """
+    if found.error is not None and found.error.retry is Retry.NEVER:
         raise found.error
-    return found, spec.lag.max_records
+    if why_waiting(found, hold_while_running=hold_while_running):
+        return OnIdle.WAIT
+    return OnIdle.PROCEED if found.over or found.needs_a_run else on_idle
 
 
-def decide(found: Backlog, limit: int, on_idle: OnIdle) -> OnIdle:
-    """Return ``PROCEED`` when a run is worth starting, otherwise what ``on_idle`` says."""
-    found = replace(found, limits=replace(found.limits, max_records=limit))
-    return OnIdle.PROCEED if found.worth_a_run else on_idle
+def why_waiting(found: Backlog, *, hold_while_running: bool = True) -> str | None:
+    """Return what has to be waited for whatever the lag is, in words; None for nothing."""
+    if found.incomplete:
+        return f"the lag is unknown: {found.error.what if found.error else 'the broker did not say'}"
+    if hold_while_running and found.running is not None:
+        return f"run {found.running!r} of {found.pipeline!r} is at work"
+    return None

@@ -32,7 +32,7 @@ def _cell(value: Any) -> str:
 
 def lag_table(backlog: dict[str, Any]) -> str:
     """Return the lag per partition, from :meth:`sluice.lag.Backlog.as_dict`."""
-    keys = ("topic", "partition", "position", "start", "end", "lag", "lost")
+    keys = ("topic", "partition", "status", "position", "start", "end", "lag", "age", "lost")
     return table(keys, ([part[key] for key in keys] for part in backlog["partitions"]))
 
 

@@ -161,7 +161,7 @@ def test_the_page_and_the_schedule(pipeline_file: Callable[..., Path]) -> None:
 def dag(spark: FakeSpark, monkeypatch: pytest.MonkeyPatch) -> DAG:
     """The project's own DAG, with the fake spark-submit and a broker that has a little."""
     state = Backlog("flights", (PartitionLag("flights", 0, 0, 0, 12),))
-    monkeypatch.setattr(sensor_module, "look", lambda *_, **__: (state, 0))
+    monkeypatch.setattr(sensor_module, "look", lambda *_, **__: state)
     dag = build_dag("flights")
     for task in ("ingest", "validate"):
         dag.get_task(task)._spark_binary = spark.binary
@@ -242,7 +242,7 @@ def test_what_cannot_help_is_not_tried_again(dag: DAG, spark: FakeSpark) -> None
 
 def test_idle_and_skip_skips_everything(spark: FakeSpark, monkeypatch: pytest.MonkeyPatch, dag: DAG) -> None:
     nothing = Backlog("flights", (PartitionLag("flights", 0, 12, 0, 12),))
-    monkeypatch.setattr(sensor_module, "look", lambda *_, **__: (nothing, 0))
+    monkeypatch.setattr(sensor_module, "look", lambda *_, **__: nothing)
     dag.get_task("wait_for_lag").on_idle = "skip"
     run = dag.test(logical_date=None)
     assert set(states(run).values()) == {"skipped"}
@@ -252,12 +252,10 @@ def test_idle_and_skip_skips_everything(spark: FakeSpark, monkeypatch: pytest.Mo
 def test_a_broker_that_comes_back_lets_the_run_through(
     dag: DAG, spark: FakeSpark, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def down(*_: Any, **__: Any) -> Any:
-        raise SourceUnreachableError("no broker answers")
-
+    down = Backlog("flights", (), error=SourceUnreachableError("no broker answers"))
     back = Backlog("flights", (PartitionLag("flights", 0, 0, 0, 12),))
-    monkeypatch.setattr(sensor_module, "look", down)
-    monkeypatch.setattr(trigger_module, "look", lambda *_, **__: (back, 0))
+    monkeypatch.setattr(sensor_module, "look", lambda *_, **__: down)
+    monkeypatch.setattr(trigger_module, "look", lambda *_, **__: back)
     spark.plan("bounded_run.py", written=[12], verdict="passed")
     assert set(states(dag.test(logical_date=None)).values()) == {"success"}
 

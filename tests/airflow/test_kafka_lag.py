@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable
+from dataclasses import replace
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +16,9 @@ from airflow.sdk.module_loading import import_string
 from tests.airflow.conftest import SECRET
 
 from sluice.errors import AuthorizationError, ConfigError, SluiceError, SourceUnreachableError
-from sluice.lag import Backlog, PartitionLag
+from sluice.home import Home
+from sluice.lag import Backlog, Limits, PartitionLag
+from sluice.spec import load
 from sluice_airflow import gate
 from sluice_airflow.gate import OnIdle
 from sluice_airflow.sensors import kafka_lag as sensor_module
@@ -27,8 +31,12 @@ pytestmark = [pytest.mark.airflow, pytest.mark.usefixtures("airflow_db")]
 DOWN = SourceUnreachableError("no broker answers", state="untouched", next_step="start it")
 
 
-def behind(records: int, *, position: int = 5) -> Backlog:
-    return Backlog("demo", (PartitionLag("demo", 0, position, 0, position + records),))
+def behind(records: int, *, position: int = 5, **more: Any) -> Backlog:
+    return Backlog("demo", (PartitionLag("demo", 0, position, 0, position + records),), Limits(10), **more)
+
+
+def unknown(error: SluiceError = DOWN) -> Backlog:
+    return Backlog("demo", (), Limits(10), error)
 
 
 class Looks:
@@ -37,13 +45,15 @@ class Looks:
     def __init__(self, *answers: Backlog | SluiceError) -> None:
         self.answers = list(answers)
         self.count = 0
+        self.limits: Any = None
 
-    def __call__(self, pipeline: str, settings: Any, *, timeout: float) -> tuple[Backlog, int]:
+    def __call__(self, pipeline: str, settings: Any, *, limits: Any, timeout: float) -> Backlog:
         answer = self.answers[min(self.count, len(self.answers) - 1)]
         self.count += 1
+        self.limits = limits
         if isinstance(answer, SluiceError):
             raise answer
-        return answer, 10
+        return answer
 
 
 @pytest.fixture
@@ -90,7 +100,7 @@ def test_what_only_a_run_can_report_starts_one(sensor: Any, looks: Any, context:
 
 
 def test_a_silent_broker_is_waited_for_in_the_triggerer(sensor: Any, looks: Any, context: Any) -> None:
-    looks(DOWN)
+    looks(unknown())
     with pytest.raises(TaskDeferred) as caught:
         sensor(on_idle="proceed").execute(context())
     trigger = caught.value.trigger
@@ -105,20 +115,20 @@ def test_a_silent_broker_is_waited_for_in_the_triggerer(sensor: Any, looks: Any,
 def test_what_waiting_does_not_mend_fails_at_once(
     sensor: Any, looks: Any, context: Any, error: SluiceError, deferrable: bool
 ) -> None:
-    fake = looks(error)
+    fake = looks(unknown(error))
     with pytest.raises(type(error)):
         sensor(deferrable=deferrable).execute(context())
     assert fake.count == 1
 
 
 def test_poking_waits_for_the_broker(sensor: Any, looks: Any, context: Any) -> None:
-    fake = looks(DOWN, behind(0), behind(99))
+    fake = looks(unknown(), behind(0), behind(99))
     sensor(deferrable=False, poke_interval=0).execute(context())
     assert fake.count == 3
 
 
 def test_poking_ends_with_the_type_of_what_it_waited_for(sensor: Any, looks: Any, context: Any) -> None:
-    looks(DOWN)
+    looks(unknown())
     with pytest.raises(SourceUnreachableError):
         sensor(deferrable=False, poke_interval=0, timeout=0).execute(context())
     looks(behind(1))
@@ -174,23 +184,23 @@ def test_the_trigger_can_be_made_again(trigger: Any) -> None:
 
 
 def test_it_fires_when_there_is_enough(trigger: Any, looks: Any, sensor: Any, context: Any) -> None:
-    fake = looks(behind(1), DOWN, behind(50))
+    fake = looks(behind(1), unknown(), behind(50))
     event = fire(trigger())
     assert (event["status"], event["backlog"]["lag"], fake.count) == ("proceed", 50, 3)
     sensor().execute_complete(context(), event)
 
 
 def test_a_broker_that_is_back_ends_an_idle_wait(trigger: Any, looks: Any, sensor: Any, context: Any) -> None:
-    looks(DOWN, DOWN, behind(0))
+    looks(unknown(), unknown(), behind(0))
     assert fire(trigger("proceed"))["status"] == "proceed"
-    looks(DOWN, behind(0))
+    looks(unknown(), behind(0))
     event = fire(trigger("skip"))
     with pytest.raises(AirflowSkipException):
         sensor().execute_complete(context(), event)
 
 
 def test_a_broker_that_stays_silent_is_a_typed_failure(trigger: Any, looks: Any, sensor: Any, context: Any) -> None:
-    looks(DOWN)
+    looks(unknown())
     event = fire(trigger(deadline=0))
     with pytest.raises(SourceUnreachableError, match="no broker answers") as caught:
         sensor().execute_complete(context(), event)
@@ -204,14 +214,16 @@ def test_too_little_for_too_long_is_a_timeout(trigger: Any, looks: Any, sensor: 
         sensor().execute_complete(context(), event)
 
 
-@pytest.mark.parametrize("error", [AuthorizationError("refused"), ConfigError("no topic"), SluiceError("ledger")])
+@pytest.mark.parametrize(
+    "answer", [unknown(AuthorizationError("refused")), unknown(ConfigError("no topic")), SluiceError("ledger")]
+)
 def test_the_trigger_gives_up_at_once_too(
-    trigger: Any, looks: Any, sensor: Any, context: Any, error: SluiceError
+    trigger: Any, looks: Any, sensor: Any, context: Any, answer: Backlog | SluiceError
 ) -> None:
-    fake = looks(error)
+    fake = looks(answer)
     event = fire(trigger())
     assert fake.count == 1
-    with pytest.raises(type(error)):
+    with pytest.raises(type(answer if isinstance(answer, SluiceError) else answer.error)):
         sensor().execute_complete(context(), event)
 
 
@@ -223,18 +235,92 @@ def test_a_missing_connection_is_an_event_and_not_a_crash(
     assert fire(trigger())["code"] == 10
 
 
+# --- holding, and limits of one's own ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("on_idle", list(OnIdle))
+def test_a_run_at_work_is_waited_for(sensor: Any, looks: Any, context: Any, on_idle: OnIdle) -> None:
+    for waiting in (0, 99):
+        looks(behind(waiting, running="theirs"))
+        with pytest.raises(TaskDeferred):
+            sensor(on_idle=on_idle).execute(context())
+
+
+def test_who_does_not_hold_goes_on_beside_it(sensor: Any, looks: Any, context: Any) -> None:
+    looks(behind(99, running="theirs"))
+    sensor(hold_while_running=False).execute(context())
+    looks(behind(0, running="theirs"))
+    with pytest.raises(AirflowSkipException):
+        sensor(hold_while_running=False, on_idle="skip").execute(context())
+
+
+def test_the_trigger_holds_too_and_names_the_run_at_its_end(
+    trigger: Any, looks: Any, sensor: Any, context: Any
+) -> None:
+    fake = looks(behind(99, running="theirs"), behind(99))
+    assert (fire(trigger())["status"], fake.count) == ("proceed", 2)
+    looks(behind(99, running="theirs"))
+    event = fire(trigger("proceed", deadline=0))
+    with pytest.raises(AirflowSensorTimeout, match="theirs"):
+        sensor().execute_complete(context(), event)
+
+
+def test_what_is_partly_unknown_is_unknown(sensor: Any, looks: Any, context: Any) -> None:
+    silent = PartitionLag("demo", 1, 5, None, None, error="no leader")
+    looks(replace(behind(99), partitions=(*behind(99).partitions, silent)))
+    with pytest.raises(TaskDeferred):
+        sensor(on_idle="proceed").execute(context())
+
+
+def test_the_tasks_own_limits_reach_the_look_and_the_trigger(sensor: Any, looks: Any, context: Any) -> None:
+    fake = looks(behind(1))
+    task = sensor(max_records="7", max_age=timedelta(minutes=15), max_retention_share=" ", match="None")
+    with pytest.raises(TaskDeferred) as caught:
+        task.execute(context())
+    assert fake.limits == {"max_records": "7", "max_age": 900.0}
+    assert caught.value.trigger.serialize()[1]["limits"] == fake.limits
+
+
+def test_the_limits_are_templated() -> None:
+    assert {"max_records", "max_age", "max_retention_share", "match", "on_idle"} <= set(KafkaLagSensor.template_fields)
+
+
+@pytest.mark.parametrize(
+    ("instead", "limits"),
+    [
+        ({}, Limits(10)),
+        ({"max_records": "7"}, Limits(7)),
+        ({"max_age": "15m"}, Limits(10, timedelta(minutes=15))),
+        ({"max_age": 900.0, "match": "all"}, Limits(10, timedelta(minutes=15), match="all")),
+        ({"max_retention_share": "0.5"}, Limits(10, max_retention_share=0.5)),
+    ],
+)
+def test_an_argument_stands_in_for_the_files_limit(
+    pipeline_file: Callable[..., Path], instead: dict[str, Any], limits: Limits
+) -> None:
+    assert gate.limits_of(load(pipeline_file()), instead) == limits
+
+
+@pytest.mark.parametrize("wrong", [{"max_records": -1}, {"max_age": "soon"}, {"match": "some"}, {"max_recrods": 1}])
+def test_a_limit_that_is_none_is_a_configuration_error(
+    pipeline_file: Callable[..., Path], wrong: dict[str, Any]
+) -> None:
+    with pytest.raises(ConfigError, match=next(iter(wrong))):
+        gate.limits_of(load(pipeline_file()), wrong)
+
+
 # --- the look ------------------------------------------------------------------------------------------------------
 
 
-def test_the_look_takes_limit_and_epoch_from_their_owners(
+def test_the_look_takes_limits_home_and_ledger_from_their_owners(
     pipeline_file: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seen: list[Any] = []
 
-    def fake(pipeline: Any, cluster: Any, *, home: Any, ledger: Any) -> Backlog:
-        seen.append((pipeline.name, cluster.timeout, ledger.epoch("demo").number))
+    def fake(pipeline: Any, cluster: Any, *, home: Any, ledger: Any, limits: Any) -> Backlog:
+        seen.append((pipeline.name, cluster.timeout, home, ledger.epoch("demo").number, limits))
         return behind(1)
 
     monkeypatch.setattr(gate, "backlog", fake)
-    found, limit = gate.look(str(pipeline_file()), object(), timeout=4)  # type: ignore[arg-type]
-    assert (found.records, limit, seen) == (1, 10, [("demo", 4, 1)])
+    found = gate.look(str(pipeline_file()), object(), limits={"max_records": 3}, timeout=4)  # type: ignore[arg-type]
+    assert (found.records, seen) == (1, [("demo", 4, Home.from_env(), 1, Limits(3))])

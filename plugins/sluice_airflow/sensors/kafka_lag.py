@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from airflow.sdk import BaseSensorOperator
 from airflow.sdk.exceptions import AirflowSensorTimeout, AirflowSkipException
 
-from sluice.errors import SourceUnreachableError, error_for_exit_code
+from sluice.errors import SluiceError, error_for_exit_code
 from sluice.spec import load
-from sluice_airflow.gate import OnIdle, decide, look
+from sluice_airflow.gate import OnIdle, decide, given, limits_of, look, why_waiting
 from sluice_airflow.hooks.kafka import KafkaHook
 from sluice_airflow.tables import lag_table
 from sluice_airflow.triggers.kafka_lag import KafkaLagTrigger
@@ -28,16 +28,22 @@ _GRACE = timedelta(minutes=2)
 class KafkaLagSensor(BaseSensorOperator):
     """Compares the checkpoint's committed positions with the broker's end offsets, per partition.
 
-    Done when more records wait than the pipeline's ``lag.max_records``, or when something is amiss that only a run can
-    report (offsets that retention removed, a position beyond the end). A broker that does not answer means that the
-    lag is *unknown*, never zero: the sensor goes on waiting and says so.
+    Done when the limits are passed, or when something is amiss that only a run can report (offsets that retention
+    removed, a topic that was made again). A broker that does not answer means that the lag is *unknown*, never zero:
+    the sensor goes on waiting and says so. It also waits while another run of the pipeline is at work: the lag is
+    that run's to read, and a second driver would be refused the lease.
 
     Parameters
     ----------
     pipeline
         Name or path (templated).
     on_idle
-        What to do when too little waits, a value of :class:`~sluice_airflow.gate.OnIdle`.
+        What to do when too little waits, a value of :class:`~sluice_airflow.gate.OnIdle` (templated).
+    max_records, max_age, max_retention_share, match
+        Limits instead of those in the pipeline's file, written as there (templated): ``max_age="15m"``,
+        ``match="all"``. None, or a template that renders to nothing, leaves the file's.
+    hold_while_running
+        Wait while a run of this pipeline is at work, by the ledger: a driver that is alive holds the lease.
     deferrable
         Wait in the triggerer; the first look is the worker's. False: in the worker, as ``mode`` says.
     broker_timeout
@@ -52,20 +58,32 @@ class KafkaLagSensor(BaseSensorOperator):
     AuthorizationError, ConfigError
         At once: waiting does not mend them.
     AirflowSensorTimeout
-        When the broker answers, ``on_idle`` is ``wait``, and too little waits at ``timeout``.
+        When the broker answers and, at ``timeout``, too little waits and ``on_idle`` is ``wait``, or a run is at work.
     AirflowSkipException
         When too little waits and ``on_idle`` is ``skip``.
     """
 
-    template_fields: ClassVar[tuple[str, ...]] = ("pipeline", "on_idle")
+    template_fields: ClassVar[tuple[str, ...]] = (
+        "pipeline",
+        "on_idle",
+        "max_records",
+        "max_age",
+        "max_retention_share",
+        "match",
+    )
 
-    _unreachable: SourceUnreachableError | None = None
+    _unknown: SluiceError | None = None
 
     def __init__(
         self,
         *,
         pipeline: str,
         on_idle: OnIdle | str = OnIdle.WAIT,
+        max_records: int | str | None = None,
+        max_age: timedelta | str | None = None,
+        max_retention_share: float | str | None = None,
+        match: str | None = None,
+        hold_while_running: bool = True,
         deferrable: bool = True,
         broker_timeout: float = 20.0,
         **kwargs: Any,
@@ -73,6 +91,11 @@ class KafkaLagSensor(BaseSensorOperator):
         super().__init__(**kwargs)
         self.pipeline = str(pipeline)
         self.on_idle = str(on_idle)
+        self.max_records = max_records
+        self.max_age = max_age
+        self.max_retention_share = max_retention_share
+        self.match = match
+        self.hold_while_running = hold_while_running
         self.deferrable = deferrable
         self.broker_timeout = broker_timeout
 
@@ -85,35 +108,41 @@ class KafkaLagSensor(BaseSensorOperator):
         try:
             super().execute(context)
         except AirflowSensorTimeout:
-            if self._unreachable is not None:
-                raise self._unreachable from None
+            if self._unknown is not None:
+                raise self._unknown from None
             raise
 
     def poke(self, context: Context) -> bool:
         """Look once; False means to go on waiting."""
         settings = KafkaHook(load(self.pipeline).kafka.connection).settings()
-        try:
-            found, limit = look(self.pipeline, settings, timeout=self.broker_timeout)
-        except SourceUnreachableError as error:
-            self._unreachable = error
-            self.log.warning("The lag is unknown, still waiting: %s", error.what)
-            return False
-        self._unreachable = None
-        self._show(found.as_dict(), limit)
-        return self._act(decide(found, limit, OnIdle(self.on_idle)))
+        found = look(self.pipeline, settings, limits=self._limits(), timeout=self.broker_timeout)
+        decision = decide(found, OnIdle(self.on_idle), hold_while_running=self.hold_while_running)
+        self._unknown = found.error
+        why = why_waiting(found, hold_while_running=self.hold_while_running)
+        if why:
+            self.log.warning("Still waiting: %s", why)
+        self._show(found.as_dict(), str(found.limits))
+        return self._act(decision)
 
     def execute_complete(self, context: Context, event: dict[str, Any]) -> None:
         """Turn the trigger's event into success, a skip, or the typed error."""
         if event["status"] == "error":
             kind = error_for_exit_code(event["code"])
             raise kind(event["what"], state=event["state"], next_step=event["next_step"])
-        self._show(event["backlog"], event["limit"])
+        limits = str(limits_of(load(self.pipeline), self._limits()))
+        self._show(event["backlog"], limits)
         if event["status"] == "timeout":
-            raise AirflowSensorTimeout(
-                f"after {self.timeout:.0f} s the lag of {self.pipeline} is {event['backlog']['lag']}, "
-                f"not over the limit of {event['limit']}"
-            )
+            why = event.get("why") or f"the lag of {self.pipeline} is {event['backlog']['lag']}, waiting for {limits}"
+            raise AirflowSensorTimeout(f"after {self.timeout:.0f} s {why}")
         self._act(OnIdle(event["status"]))
+
+    def _limits(self) -> dict[str, Any]:
+        return given(
+            max_records=self.max_records,
+            max_age=self.max_age,
+            max_retention_share=self.max_retention_share,
+            match=self.match,
+        )
 
     def _defer(self) -> None:
         self.defer(
@@ -121,6 +150,8 @@ class KafkaLagSensor(BaseSensorOperator):
                 pipeline=self.pipeline,
                 kafka_conn_id=load(self.pipeline).kafka.connection,
                 on_idle=self.on_idle,
+                limits=self._limits(),
+                hold_while_running=self.hold_while_running,
                 poll_interval=self.poke_interval,
                 broker_timeout=self.broker_timeout,
                 deadline=time.time() + self.timeout,
@@ -134,8 +165,9 @@ class KafkaLagSensor(BaseSensorOperator):
             raise AirflowSkipException("too little to read, and on_idle is skip")
         return decision is OnIdle.PROCEED
 
-    def _show(self, backlog: dict[str, Any], limit: int) -> None:
+    def _show(self, backlog: dict[str, Any], limits: str) -> None:
+        lag = "an unknown number of" if backlog["lag"] is None else f"{backlog['lag']:,}"
         self.log.info(
-            "%s: %s records wait, limit %s, on_idle %s\n%s",
-            backlog["pipeline"], f"{backlog['lag']:,}", f"{limit:,}", self.on_idle, lag_table(backlog),
+            "%s: %s; %s records wait; a run is due when there are %s; on_idle %s\n%s",
+            backlog["pipeline"], backlog["verdict"], lag, limits, self.on_idle, lag_table(backlog),
         )  # fmt: skip

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from typing import Any
 
 from airflow.triggers.base import BaseTrigger, TriggerEvent
 
-from sluice.errors import SluiceError, SourceUnreachableError
+from sluice.errors import SluiceError
 from sluice.kafka import KafkaSettings
 from sluice_airflow import connections
-from sluice_airflow.gate import OnIdle, decide, look
+from sluice_airflow.gate import OnIdle, decide, look, why_waiting
 
 __all__ = ["KafkaLagTrigger"]
 
@@ -32,6 +32,10 @@ class KafkaLagTrigger(BaseTrigger):
         The connection; its secrets are read here, not handed over.
     on_idle
         A value of :class:`~sluice_airflow.gate.OnIdle`.
+    limits
+        Instead of the pipeline file's; see :func:`~sluice_airflow.gate.limits_of`.
+    hold_while_running
+        Wait while a run of the pipeline is at work.
     poll_interval, broker_timeout
         Seconds between two looks, and for one.
     deadline
@@ -39,9 +43,8 @@ class KafkaLagTrigger(BaseTrigger):
 
     Notes
     -----
-    Events are ``{"status": "proceed" | "skip", "backlog": …, "limit": …}``,
-    ``{"status": "timeout", "backlog": …, "limit": …}``, or ``{"status": "error", "code": …, "what": …, "state": …,
-    "next_step": …}`` with the exit code that names the type.
+    Events are ``{"status": "proceed" | "skip", "backlog": …}``, ``{"status": "timeout", "backlog": …, "why": …}``,
+    or ``{"status": "error", "code": …, "what": …, "state": …, "next_step": …}`` with the exit code that names the type.
     """
 
     def __init__(
@@ -53,11 +56,15 @@ class KafkaLagTrigger(BaseTrigger):
         poll_interval: float,
         broker_timeout: float,
         deadline: float,
+        limits: Mapping[str, Any] | None = None,
+        hold_while_running: bool = True,
     ) -> None:
         super().__init__()
         self.pipeline = pipeline
         self.kafka_conn_id = kafka_conn_id
         self.on_idle = on_idle
+        self.limits = dict(limits or {})
+        self.hold_while_running = hold_while_running
         self.poll_interval = poll_interval
         self.broker_timeout = broker_timeout
         self.deadline = deadline
@@ -70,6 +77,8 @@ class KafkaLagTrigger(BaseTrigger):
                 "pipeline": self.pipeline,
                 "kafka_conn_id": self.kafka_conn_id,
                 "on_idle": self.on_idle,
+                "limits": self.limits,
+                "hold_while_running": self.hold_while_running,
                 "poll_interval": self.poll_interval,
                 "broker_timeout": self.broker_timeout,
                 "deadline": self.deadline,
@@ -82,25 +91,23 @@ class KafkaLagTrigger(BaseTrigger):
 
     async def _wait(self) -> dict[str, Any]:
         while True:
-            unreachable: SourceUnreachableError | None = None
-            seen: dict[str, Any] = {}
             try:
                 settings = KafkaSettings.from_connection(await connections.aget(self.kafka_conn_id))
-                found, limit = await asyncio.to_thread(look, self.pipeline, settings, timeout=self.broker_timeout)
-            except SourceUnreachableError as error:
-                unreachable = error
-                self.log.warning("The lag is unknown, still waiting: %s", error.what)
+                found = await asyncio.to_thread(
+                    look, self.pipeline, settings, limits=self.limits, timeout=self.broker_timeout
+                )
+                decision = decide(found, OnIdle(self.on_idle), hold_while_running=self.hold_while_running)
             except SluiceError as error:
                 return _as_event(error)
-            else:
-                seen = {"backlog": found.as_dict(), "limit": limit}
-                decision = decide(found, limit, OnIdle(self.on_idle))
-                if decision is not OnIdle.WAIT:
-                    return {"status": decision.value, **seen}
-                self.log.info("%s waits: lag %d, limit %d", found.pipeline, found.records, limit)
+            if decision is not OnIdle.WAIT:
+                return {"status": decision.value, "backlog": found.as_dict()}
+            why = why_waiting(found, hold_while_running=self.hold_while_running)
+            self.log.info("%s waits: %s", found.pipeline, why or f"lag {found.records}, waiting for {found.limits}")
             left = self.deadline - time.time()
             if left <= 0:
-                return _as_event(unreachable) if unreachable else {"status": "timeout", **seen}
+                if found.error is not None:
+                    return _as_event(found.error)
+                return {"status": "timeout", "backlog": found.as_dict(), "why": why}
             await asyncio.sleep(min(self.poll_interval, left))
 
 
