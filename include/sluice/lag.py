@@ -14,7 +14,7 @@ from itertools import pairwise
 from typing import Any, Literal
 
 from sluice.errors import AuthorizationError, ConfigError, ExitCode, SluiceError
-from sluice.kafka.cluster import PartitionState, TopicState
+from sluice.kafka.state import FirstUnread, Key, PartitionState, TopicState
 from sluice.ranges import OffsetRange, Positions
 from sluice.spec.model import Lag
 
@@ -22,9 +22,6 @@ __all__ = ["Backlog", "FirstUnread", "Key", "Limits", "PartitionLag", "PastRun",
 
 RUNS = 3
 """How many runs in a row make a run of bad luck a pattern (``STUCK``, ``GROWING``)."""
-
-Key = tuple[str, int]
-"""Topic and partition."""
 
 
 class Status(StrEnum):
@@ -109,18 +106,6 @@ class Limits:
         """Return a JSON-ready form; ``max_age`` in seconds."""
         seconds = None if self.max_age is None else self.max_age.total_seconds()
         return {**asdict(self), "max_age": seconds}
-
-
-@dataclass(frozen=True)
-class FirstUnread:
-    """The first record at or after the position that a run would read.
-
-    ``time`` is its Kafka time in seconds since 1970, by ``clock``: ``CreateTime`` (the producer's word) or
-    ``LogAppendTime`` (the broker's). None: there is no record, only markers and gaps, up to the end.
-    """
-
-    time: float | None
-    clock: str | None = None
 
 
 @dataclass(frozen=True)

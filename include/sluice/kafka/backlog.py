@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from datetime import datetime
+import contextlib
+from datetime import UTC, datetime
+from typing import Any
 
 from sluice.checkpoint import Checkpoint
 from sluice.connections import Connection
 from sluice.errors import SluiceError
 from sluice.home import Home
-from sluice.kafka.cluster import Cluster, TopicState
+from sluice.kafka.cluster import Cluster
 from sluice.kafka.settings import KafkaSettings
+from sluice.kafka.state import TopicState
 from sluice.lag import Backlog, Limits, PastRun, measure
 from sluice.ledger import Epoch, Ledger
 from sluice.spec import Pipeline
@@ -25,6 +28,7 @@ def backlog(
     ledger: Ledger,
     limits: Limits | None = None,
     now: datetime | None = None,
+    ages: bool = True,
 ) -> Backlog:
     """Ask the checkpoint and the ledger first and the broker second: a run in between shows as less lag, never as
     negative.
@@ -38,6 +42,8 @@ def backlog(
         Instead of the pipeline file's.
     now
         What ages are counted from, for tests; by default the time of the broker's answer.
+    ages
+        Ask for the records that wait longest, and for the topics' retention time. Without them ages are unknown.
 
     Raises
     ------
@@ -51,23 +57,56 @@ def backlog(
     positions, open_batch = checkpoint.positions(), checkpoint.open_batch()
     planned = checkpoint.end_of(open_batch) if open_batch is not None else None
     known_ids, furthest, history = ledger.topic_ids(name), ledger.furthest(name), _history(ledger, name)
+    limits = limits or Limits.of(pipeline.lag)
+
+    def judge(**known: Any) -> Backlog:
+        return measure(
+            name,
+            positions,
+            states,
+            source.starting_offsets,
+            planned=planned,
+            known_ids=known_ids,
+            furthest=furthest,
+            history=history,
+            limits=limits,
+            running=running,
+            now=now,
+            **known,
+        )
+
     try:
-        states = cluster.snapshot(source.topics, isolation_level=source.isolation_level)
+        states = cluster.look(source.topics, isolation_level=source.isolation_level)
     except SluiceError as error:
         states = [TopicState(topic, "", {}, error=error) for topic in sorted(source.topics)]
-    return measure(
-        name,
-        positions,
-        states,
-        source.starting_offsets,
-        planned=planned,
-        known_ids=known_ids,
-        furthest=furthest,
-        history=history,
-        limits=limits or Limits.of(pipeline.lag),
-        running=running,
-        now=now,
-    )
+        return judge()
+    if not ages:
+        return judge()
+    return judge(**_times(cluster, judge(), limits, source.isolation_level, now))
+
+
+def _times(
+    cluster: Cluster, found: Backlog, limits: Limits, isolation_level: str, now: datetime | None
+) -> dict[str, Any]:
+    """Ask for what makes seconds of offsets; a right that is missing leaves ages unknown, and is no failure."""
+    behind = {
+        p.key: (max(p.next, p.start), p.end)
+        for p in found.partitions
+        if p.records and p.next is not None and p.start is not None and p.end is not None
+    }
+    known: dict[str, Any] = {}
+    with contextlib.suppress(SluiceError):
+        known["first_unread"] = cluster.first_unread(
+            {key: span[0] for key, span in behind.items()},
+            {key: span[1] for key, span in behind.items()},
+            isolation_level=isolation_level,
+        )
+        unknown = set(behind) - set(known["first_unread"])
+        if unknown and limits.max_age is not None:
+            moment = (now or datetime.now(UTC)) - limits.max_age
+            known["at_age_limit"] = cluster.at_time(unknown, moment, isolation_level=isolation_level)
+        known["retention"] = cluster.retention({p.topic for p in found.partitions})
+    return known
 
 
 def waiting(pipeline: Pipeline, kafka: Connection, *, home: Home, epoch: Epoch) -> int | None:
@@ -75,8 +114,8 @@ def waiting(pipeline: Pipeline, kafka: Connection, *, home: Home, epoch: Epoch) 
     source = pipeline.kafka
     try:
         positions = Checkpoint(home.checkpoint(pipeline.name, epoch.number), epoch.positions).positions()
-        cluster = Cluster(KafkaSettings.from_connection(kafka), timeout=5)
-        states = cluster.snapshot(source.topics, isolation_level=source.isolation_level)
+        with Cluster(KafkaSettings.from_connection(kafka), timeout=5) as cluster:
+            states = cluster.snapshot(source.topics, isolation_level=source.isolation_level)
         return measure(pipeline.name, positions, states, source.starting_offsets).records
     except SluiceError:
         return None

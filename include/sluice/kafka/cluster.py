@@ -2,75 +2,34 @@
 
 from __future__ import annotations
 
-import logging
-import socket
-from collections.abc import Callable, Iterable
-from concurrent.futures import ThreadPoolExecutor
-from concurrent.futures import TimeoutError as FutureTimeout
-from dataclasses import dataclass, field
-from typing import Any, TypeVar
+import contextlib
+import os
+import threading
+import time
+import weakref
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
+from datetime import datetime, timedelta
+from typing import TypeVar
 
-from sluice.errors import AuthorizationError, ConfigError, SluiceError, SourceUnreachableError
+from sluice.errors import AuthorizationError, ConfigError, SluiceError
+from sluice.kafka import questions
+from sluice.kafka.client import UNTOUCHED, Client, refused, unreachable
 from sluice.kafka.settings import KafkaSettings
-from sluice.ranges import Positions
+from sluice.kafka.state import FirstUnread, Key, PartitionState, TopicState, ends, starts
 
 __all__ = ["Cluster", "PartitionState", "TopicState", "ends", "starts"]
 
 T = TypeVar("T")
 
-_UNTOUCHED = "nothing was read or written; the position stays where it was"
-
-
-@dataclass(frozen=True)
-class PartitionState:
-    """Log start and end (exclusive; the last stable offset under ``read_committed``) of one partition.
-
-    ``high`` is the high watermark, where it was asked for beside the last stable offset.
-    """
-
-    start: int
-    end: int
-    high: int | None = field(default=None, compare=False)
-
-
-@dataclass(frozen=True)
-class TopicState:
-    """One topic as the broker sees it now. ``topic_id`` changes when the topic is deleted and made again.
-
-    ``errors`` holds what the broker refused or could not say of single partitions, ``error`` of the whole topic; both
-    are empty in a :meth:`Cluster.snapshot`.
-    """
-
-    topic: str
-    topic_id: str
-    partitions: dict[int, PartitionState]
-    errors: dict[int, SluiceError] = field(default_factory=dict)
-    error: SluiceError | None = None
-
-
-def starts(states: Iterable[TopicState]) -> Positions:
-    """Return the log starts."""
-    return {s.topic: {p: state.start for p, state in s.partitions.items()} for s in states}
-
-
-def ends(states: Iterable[TopicState]) -> Positions:
-    """Return the log ends."""
-    return {s.topic: {p: state.end for p, state in s.partitions.items()} for s in states}
-
-
-class _Refusals(logging.Handler):
-    """Keeps a refused login: kafka-python 3.0.12 tells its log of it, and its caller only of a timeout."""
-
-    last = ""
-
-    def emit(self, record: logging.LogRecord) -> None:
-        message = record.getMessage()
-        if "AuthenticationFailed" in message:
-            self.last = message.rpartition("Error: ")[2].rstrip(")")
+_CONFIG_FOR = 60.0
+"""Seconds for which a topic's retention is remembered."""
 
 
 class Cluster:
-    """A Kafka cluster, asked through kafka-python's admin client.
+    """A Kafka cluster, asked through one client, which is kept between questions and made anew when it fails.
+
+    Safe to be asked from several threads, and after a fork. The client ends with :meth:`close`, at the end of a
+    ``with`` block, or when nobody holds the cluster any more.
 
     Parameters
     ----------
@@ -83,9 +42,30 @@ class Cluster:
     def __init__(self, settings: KafkaSettings, *, timeout: float = 20.0) -> None:
         self.settings = settings
         self.timeout = timeout
+        self._retention: dict[str, tuple[float, timedelta | None]] = {}
+        self._begin()
+
+    def _begin(self) -> None:
+        self._pid = os.getpid()
+        self._lock = threading.Lock()
+        self._kept: list[Client] = []  # one or none
+        weakref.finalize(self, _close_all, self._kept).atexit = False
+
+    def __enter__(self) -> Cluster:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End the client and its thread; the next question makes another one."""
+        if os.getpid() == self._pid:
+            _close_all(self._kept)
+
+    # --- questions -------------------------------------------------------------------------------------------------
 
     def snapshot(self, topics: Iterable[str], *, isolation_level: str = "read_uncommitted") -> list[TopicState]:
-        """Return the state of each topic.
+        """Return the state of each topic, whole.
 
         Raises
         ------
@@ -94,122 +74,160 @@ class Cluster:
         AuthorizationError
             When credentials or a right are missing; it names the topic.
         ConfigError
-            When a topic does not exist.
+            When a topic does not exist, or the connection's settings cannot work.
         """
+        states = self._states(topics, isolation_level, self.timeout / 2)
+        errors = [e for s in states for e in (s.error, *s.errors.values()) if e is not None]
+        for kind in (AuthorizationError, ConfigError, SluiceError):
+            for error in errors:
+                if isinstance(error, kind):
+                    raise error
+        return states
+
+    def look(self, topics: Iterable[str], *, isolation_level: str = "read_uncommitted") -> list[TopicState]:
+        """Return what can be known of each topic; what cannot is an error of its partition or topic.
+
+        Raises
+        ------
+        SourceUnreachableError, AuthorizationError, ConfigError
+            When nothing can be known of any.
+        """
+        return self._states(topics, isolation_level, min(2.0, self.timeout / 4))
+
+    def first_unread(
+        self, positions: Mapping[Key, int], ends: Mapping[Key, int], *, isolation_level: str = "read_uncommitted"
+    ) -> dict[Key, FirstUnread]:
+        """Return the first record at or after each position, and below each end; needs READ.
+
+        Partitions that refuse, or that do not answer in time, are missing in the answer.
+
+        Raises
+        ------
+        SourceUnreachableError, AuthorizationError, ConfigError
+            When no broker answers at all.
+        """
+        if not positions:
+            return {}
+        return self._ask(lambda client, until: questions.first_unread(client, positions, ends, isolation_level, until))
+
+    def at_time(
+        self, keys: Collection[Key], moment: datetime, *, isolation_level: str = "read_uncommitted"
+    ) -> dict[Key, int | None]:
+        """Return the first offset whose record is not older than a moment; None where all are older.
+
+        Partitions that do not answer are missing.
+
+        Raises
+        ------
+        SourceUnreachableError, AuthorizationError, ConfigError
+            When no broker answers at all.
+        """
+        if not keys:
+            return {}
+        milliseconds = int(moment.timestamp() * 1000)
+        return self._ask(lambda client, until: questions.at_time(client, keys, milliseconds, isolation_level, until))
+
+    def retention(self, topics: Iterable[str]) -> dict[str, timedelta | None]:
+        """Return each topic's retention time; None when it has no end. Needs DESCRIBE_CONFIGS.
+
+        Topics that are compacted and never deleted from have none, and topics that refuse are missing. The answer may
+        be a minute old.
+
+        Raises
+        ------
+        SourceUnreachableError, AuthorizationError, ConfigError
+            When no broker answers at all.
+        """
+        names, now = sorted(topics), time.monotonic()
+        known = {t: value for t, (asked, value) in list(self._retention.items()) if asked + _CONFIG_FOR > now}
+        missing = [t for t in names if t not in known]
+        if missing:
+            found = self._ask(lambda client, until: questions.retention(client, missing, until))
+            self._retention.update({t: (now, value) for t, value in found.items()})
+            known |= found
+        return {t: known[t] for t in names if t in known}
+
+    def _states(self, topics: Iterable[str], isolation_level: str, patience: float) -> list[TopicState]:
         names = sorted(topics)
-        return self._ask(lambda admin: _snapshot(admin, names, isolation_level, self.timeout))
-
-    def _probe(self) -> None:
-        # A client that fails to bootstrap leaves its thread behind for good (kafka-python 3.0.12): look first.
-        problems = []
-        for server in self.settings.bootstrap.split(","):
-            host, _, port = server.strip().rpartition(":")
-            try:
-                with socket.create_connection((host.strip("[]"), int(port)), timeout=min(5.0, self.timeout)):
-                    return
-            except (OSError, ValueError) as error:
-                problems.append(f"{server.strip()}: {error}")
-        raise self._unreachable("; ".join(problems))
-
-    def _unreachable(self, why: str) -> SourceUnreachableError:
-        return SourceUnreachableError(
-            f"Kafka at {self.settings.bootstrap} cannot be reached: {why}",
-            state=_UNTOUCHED,
-            next_step="start the broker or mend bootstrap.servers; the next run catches up by itself",
+        answers = self._ask(
+            lambda client, until: questions.states(client, names, isolation_level, patience=patience, until=until)
         )
+        return [self._state(answer) for answer in answers]
 
-    def _ask(self, question: Callable[[Any], T]) -> T:
-        self._probe()
-        pool = ThreadPoolExecutor(max_workers=1, thread_name_prefix="sluice-kafka")
-        future = pool.submit(self._with_admin, question)
-        try:
-            return future.result(self.timeout)
-        except FutureTimeout:
-            raise self._unreachable(f"no answer within {self.timeout:.0f} s") from None
-        finally:
-            pool.shutdown(wait=False)
+    def _state(self, answer: questions.TopicAnswer) -> TopicState:
+        partitions = {p: found for p, found in answer.partitions.items() if isinstance(found, PartitionState)}
+        errors = {
+            p: self._typed(found, f"{answer.topic}-{p}")
+            for p, found in answer.partitions.items()
+            if isinstance(found, Exception)
+        }
+        error = self._typed(answer.error, f"topic {answer.topic!r}") if answer.error else None
+        return TopicState(answer.topic, answer.topic_id, partitions, errors, error)
 
-    def _with_admin(self, question: Callable[[Any], T]) -> T:
+    def _typed(self, error: Exception, of: str) -> SluiceError:
         from kafka import errors
-        from kafka.admin import KafkaAdminClient
-        from tenacity import Retrying, retry_if_exception, stop_after_delay, wait_exponential
 
-        budget = int(self.timeout * 1000)
-        config = {"request_timeout_ms": budget, **self.settings.for_python(), "bootstrap_timeout_ms": budget * 3 // 4}
-        refusals = _Refusals()
-        log = logging.getLogger("kafka.net.transport")
-        log.addHandler(refusals)
-        try:
-            admin = KafkaAdminClient(**config)
-            try:
-                retriable = retry_if_exception(lambda e: isinstance(e, errors.KafkaError) and bool(e.retriable))
-                for attempt in Retrying(
-                    retry=retriable,
-                    wait=wait_exponential(0.1, max=1),
-                    stop=stop_after_delay(self.timeout / 2),
-                    reraise=True,
-                ):
-                    with attempt:
-                        return question(admin)
-                raise AssertionError("unreachable")
-            finally:
-                admin.close()
-        except SluiceError:
-            raise
-        except (errors.SaslAuthenticationFailedError, errors.AuthorizationError) as error:
-            raise self._refused(str(error)) from error
-        except (errors.KafkaError, OSError) as error:
-            if refusals.last:
-                raise self._refused(refusals.last) from error
-            raise self._unreachable(f"{type(error).__name__}: {error}") from error
-        finally:
-            log.removeHandler(refusals)
-
-    def _refused(self, why: str) -> AuthorizationError:
-        return AuthorizationError(
-            f"Kafka at {self.settings.bootstrap} refused: {why}",
-            state=_UNTOUCHED,
-            next_step="grant the user DESCRIBE and READ on the topics, or mend the connection's credentials",
-        )
-
-
-def _snapshot(admin: Any, topics: list[str], isolation_level: str, timeout: float) -> list[TopicState]:
-    from kafka import TopicPartition
-    from kafka.admin import OffsetSpec
-    from kafka.errors import for_code
-
-    described = {d["name"]: d for d in admin.describe_topics(topics)}
-    partitions: dict[str, list[int]] = {}
-    for topic in topics:
-        answer = described.get(topic, {"error_code": 3})
-        code = int(answer.get("error_code") or 0)
-        if code == 3:
-            raise ConfigError(
-                f"Kafka has no topic {topic!r}",
-                state=_UNTOUCHED,
+        if isinstance(error, errors.UnknownTopicOrPartitionError) and of.startswith("topic"):
+            return ConfigError(
+                f"Kafka has no {of}",
+                state=UNTOUCHED,
                 next_step="create the topic, or mend source.kafka.topics in the pipeline file",
             )
-        if code:
-            raise for_code(code)(topic)
-        for partition in answer["partitions"]:
-            if partition.get("leader_id", 0) < 0:
-                raise for_code(5)(f"{topic}-{partition['partition_index']} has no leader")
-        partitions[topic] = sorted(int(p["partition_index"]) for p in answer["partitions"])
-    tps = [TopicPartition(t, p) for t, ps in partitions.items() for p in ps]
-    # begin first, then end: a partition that is read in between looks longer, never negative
-    budget = int(timeout * 1000)
-    first = admin.list_partition_offsets(dict.fromkeys(tps, OffsetSpec.EARLIEST), timeout_ms=budget)
-    last = admin.list_partition_offsets(
-        dict.fromkeys(tps, OffsetSpec.LATEST), isolation_level=isolation_level, timeout_ms=budget
-    )
-    return [
-        TopicState(
-            topic,
-            str(described[topic].get("topic_id") or ""),
-            {
-                p: PartitionState(first[TopicPartition(topic, p)].offset, last[TopicPartition(topic, p)].offset)
-                for p in partitions[topic]
-            },
+        if isinstance(error, errors.AuthorizationError):
+            return refused(self.settings, f"{of}: {type(error).__name__}, the right DESCRIBE on it is missing")
+        why = (
+            "has no leader" if isinstance(error, errors.LeaderNotAvailableError) else f"{type(error).__name__} {error}"
         )
-        for topic in topics
-    ]
+        return unreachable(self.settings, f"{of}: {why.strip()}")
+
+    # --- asking ----------------------------------------------------------------------------------------------------
+
+    def _ask(self, question: Callable[[Client, float], Awaitable[T]]) -> T:
+        """Put a question; it is told until when it may wait for single nodes, so that the others' answers count."""
+        from kafka import errors
+
+        if os.getpid() != self._pid:
+            self._begin()  # a fork: thread and sockets of the client are the parent's
+        begun = time.monotonic()
+        deadline = begun + self.timeout
+        while True:
+            client = self._client(deadline)
+            left = deadline - time.monotonic()
+            until = time.monotonic() + 0.7 * left
+            try:
+                return client.ask(lambda c, until=until: question(c, until), max(0.0, left))  # type: ignore[misc]
+            except SluiceError:
+                self._drop(client)
+                raise
+            except TimeoutError:
+                self._drop(client)
+                raise unreachable(self.settings, f"no answer within {self.timeout:.0f} s") from None
+            except (errors.SaslAuthenticationFailedError, errors.AuthorizationError) as error:
+                self._drop(client)
+                raise refused(self.settings, str(error) or type(error).__name__) from error
+            except (errors.KafkaError, OSError) as error:
+                self._drop(client)
+                again = isinstance(error, errors.KafkaError) and bool(error.retriable)
+                if not again or time.monotonic() - begun > self.timeout / 2:
+                    raise unreachable(self.settings, f"{type(error).__name__}: {error}") from error
+            time.sleep(0.1)
+
+    def _client(self, deadline: float) -> Client:
+        if not self._lock.acquire(timeout=max(0.0, deadline - time.monotonic())):
+            raise unreachable(self.settings, f"no answer within {self.timeout:.0f} s")
+        try:
+            if not self._kept:
+                self._kept.append(Client.open(self.settings, max(0.1, deadline - time.monotonic())))
+            return self._kept[0]
+        finally:
+            self._lock.release()
+
+    def _drop(self, client: Client) -> None:
+        with contextlib.suppress(ValueError):
+            self._kept.remove(client)
+        client.close()
+
+
+def _close_all(kept: list[Client]) -> None:
+    while kept:
+        kept.pop().close()
