@@ -32,6 +32,10 @@ __all__ = ["DeltaSink"]
 
 _NOTE = "sluice"
 
+_SETTINGS = {"delta.checkpointInterval": "10"}
+"""Of a table that is made here. Whoever opens a table reads each commit behind its log's last checkpoint, a run does so
+some twenty times, and a run is one commit: with the default of 100 a run's cost would depend on its number."""
+
 
 class DeltaSink:
     """One Delta table, by path or URL; made at the first commit.
@@ -232,7 +236,11 @@ class DeltaSink:
                 fs, base = fsspec.core.url_to_fs(self.path)
                 fs.makedirs(base, exist_ok=True)
                 table = DeltaTable.create(
-                    self.path, schema=self._schema(schema), mode="ignore", partition_by=self.partition_by
+                    self.path,
+                    schema=self._schema(schema),
+                    mode="ignore",
+                    partition_by=self.partition_by,
+                    configuration=_SETTINGS,
                 )
             found = table.transaction_version(self.app_id)
             if found is not None and found >= version:
