@@ -7,7 +7,7 @@ import logging
 import os
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,7 @@ from sluice.errors import ConfigError
 from sluice.home import Home
 from sluice.spec import Pipeline
 from sluice_spark.log import logger
-from sluice_spark.quality.data_docs import prune
+from sluice_spark.quality.data_docs import build, prune
 from sluice_spark.quality.judgement import ExpectationResult, Judgement
 from sluice_spark.sinks.delta import DeltaSink
 
@@ -67,7 +67,9 @@ class Judge:
         suite = self._suite or {"name": "none", "expectations": []}
         try:
             rows, count = sink.rows_of(spark, runs)
-            judgement = self._validate(suite, {"slice": rows, "table": sink.rows(spark)}, count, runs)
+            # the whole table is looked at only when an expectation asks for it: Spark asks for each file's status
+            scopes = {"slice": lambda: rows, "table": lambda: sink.rows(spark)}
+            judgement = self._validate(suite, scopes, count, runs)
         except Exception as error:
             logger.exception("judging failed")
             return Judgement(suite["name"], 0, error=f"{type(error).__name__}: {error}"[:2000], runs=tuple(runs))
@@ -81,7 +83,7 @@ class Judge:
         return judgement
 
     def _validate(
-        self, suite: dict[str, Any], scopes: dict[str, DataFrame], rows: int, runs: Sequence[str]
+        self, suite: dict[str, Any], scopes: Mapping[str, Callable[[], DataFrame]], rows: int, runs: Sequence[str]
     ) -> Judgement:
         import great_expectations as gx
 
@@ -95,23 +97,33 @@ class Judge:
         for item in suite["expectations"]:
             split[_scope(item)].append(item)
         results: list[ExpectationResult] = []
+        pages: list[Any] = []
         for scope, expectations in split.items():
             if not expectations:
                 continue
+            frame = scopes[scope]()
             # Counts first: fetching examples is a Spark job for each expectation, needed only when one fails.
-            found = self._evaluate(context, scope, scopes[scope], expectations, examples=0)
+            found = self._evaluate(context, scope, frame, expectations, pages, examples=0)
             if not all(r.success for r in found):
-                found = self._evaluate(context, scope, scopes[scope], expectations, examples=_EXAMPLES)
+                found = self._evaluate(context, scope, frame, expectations, pages, examples=_EXAMPLES)
             results += found
-        context.build_data_docs()
-        index = f"{folder}/gx/uncommitted/data_docs/local_site/index.html"
+        index = build(context, Path(folder), pages)
         return Judgement(suite["name"], rows, tuple(results), data_docs=index, runs=tuple(runs))
 
     def _evaluate(
-        self, context: Any, scope: str, frame: DataFrame, expectations: list[dict[str, Any]], *, examples: int
+        self,
+        context: Any,
+        scope: str,
+        frame: DataFrame,
+        expectations: list[dict[str, Any]],
+        pages: list[Any],
+        *,
+        examples: int,
     ) -> list[ExpectationResult]:
+        """Evaluate expectations; add to ``pages`` what Data Docs have to show anew."""
         from great_expectations import Checkpoint, ExpectationSuite, ValidationDefinition
         from great_expectations.core.run_identifier import RunIdentifier
+        from great_expectations.data_context.types.resource_identifiers import ExpectationSuiteIdentifier
 
         name = f"{self._pipeline.name}-{scope}"
         source = context.data_sources.add_or_update_spark(name, persist=False)
@@ -130,6 +142,7 @@ class Judge:
         outcome = checkpoint.run(
             batch_parameters={"dataframe": frame}, run_id=RunIdentifier(run_name=self._run.replace("/", "_"))
         )
+        pages += [ExpectationSuiteIdentifier(name), *outcome.run_results]
         return [_result(r, scope) for v in outcome.run_results.values() for r in v.results]
 
 
