@@ -23,7 +23,7 @@ from sluice.local.kafka import Broker, Topics
 from sluice.spec import load
 from sluice.submit import SparkSubmit, archive_file, bounded_run
 
-__all__ = ["HERE", "SCHEMA", "Bench", "Figure", "Goal", "Options", "Ran", "compare", "median"]
+__all__ = ["HERE", "SCHEMA", "Bench", "Figure", "Goal", "Options", "Ran", "compare", "median", "python_path"]
 
 HERE = Path(__file__).parent
 SCHEMA = "id BIGINT, ts TIMESTAMP, amount DOUBLE, country STRING, payload STRING"
@@ -110,6 +110,11 @@ class Ran:
 def median(values: Sequence[float]) -> float:
     """Return the median."""
     return float(statistics.median(values))
+
+
+def python_path(folder: Path) -> str:
+    """Return a ``PYTHONPATH`` with one more folder in front."""
+    return os.pathsep.join(filter(None, [str(folder), os.environ.get("PYTHONPATH")]))
 
 
 def measure(argv: Sequence[str], env: Mapping[str, str], log: Path, *, expect: int | None = 0) -> Ran:

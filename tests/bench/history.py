@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import sqlalchemy as sa
-from tests.bench.harness import HERE, Bench, Goal, Options, Ran, measure, median
+from tests.bench.harness import HERE, Bench, Goal, Options, Ran, measure, median, python_path
 from tests.bench.many_runs import RECORDS, feed
 
 from sluice.cli.output import err, print_table
@@ -95,7 +95,7 @@ class _Life:
         argv = [str(part) for key, value in arguments.items() for part in (f"--{key}", value)]
         loop = dataclasses.replace(begun, application=HERE / "many_runs.py", arguments=argv)
         err.print(f"{self.name}: runs {self.number + 1} to {runs} in one session")
-        env = {**loop.env, "SLUICE_HOME": str(self.home), "PYTHONPATH": str(HERE.parents[1])}
+        env = {**loop.env, "SLUICE_HOME": str(self.home), "PYTHONPATH": python_path(HERE.parents[1])}
         log = self.bench.scratch / f"{self.bench.fresh('many')}.log"
         figure = measure(loop.argv(), env, log).figure
         err.print(f"{self.name}: {figure.wall:.0f} s")

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from tests.bench.harness import Bench, Figure, Goal, Options, compare, median
+from tests.bench.harness import Bench, Figure, Goal, Options, compare, median, python_path
 
 from sluice.cli.output import err, print_table
 from sluice.ledger import Ledger
@@ -161,7 +161,7 @@ def redrive(bench: Bench, options: Options) -> dict[str, Any]:
     """Redrive one lost record out of a log of many segments, and see which of them were opened."""
     records = 1_000_000 if not options.quick else 100_000
     topic, name = bench.topic("many", records), bench.fresh("redrive")
-    env = {"PYTHONPATH": os.pathsep.join(filter(None, [str(_MODULES), os.environ.get("PYTHONPATH")]))}
+    env = {"PYTHONPATH": python_path(_MODULES)}
     poison = str(records * 7 // 10)
 
     def file(strategy: str) -> Path:
@@ -170,10 +170,8 @@ def redrive(bench: Bench, options: Options) -> dict[str, Any]:
             recovery=strategy, transform={"python": "poison:dying"}, wal={"segment_records": records // 200},
         )  # fmt: skip
 
-    was = os.environ.get("PYTHONPATH")
     bench.run(file("wal"), "--no-validate", "--run", "r", expect=1, env={**env, "POISON_IDS": poison})
     bench.run(file("ignore_range"), "--no-validate", "--run", "r", env={**env, "POISON_IDS": poison})
-    assert os.environ.get("PYTHONPATH") == was
     ledger = Ledger.open()
     (lost,) = [row.range for row in ledger.lost(name)]
     bench.topics.delete_records(topic, bench.topics.ends(topic))
