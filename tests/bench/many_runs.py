@@ -20,7 +20,15 @@ from sluice_spark.quality.judge import Judge
 from sluice_spark.session import run_main, session
 
 RECORDS = 100
-"""Of a run; one of them does not decode."""
+"""Of a run."""
+
+_BROKEN = 5
+"""One record of each so manieth run does not decode."""
+
+
+def broken(number: int) -> int:
+    """Return how many records of a run do not decode."""
+    return int(number % _BROKEN == 0)
 
 
 def feed(producer: Any, topic: str, number: int) -> None:
@@ -28,7 +36,7 @@ def feed(producer: Any, topic: str, number: int) -> None:
     for n in range(number * RECORDS, (number + 1) * RECORDS):
         country = ["DE", "FR", "IT", "ES", "PL"][n % 5]
         record = {"id": n, "ts": "2026-01-01T00:00:00Z", "amount": n % 1000, "country": country, "payload": f"{n:x}"}
-        value = json.dumps(record) if n % RECORDS else '{"id": '
+        value = '{"id": ' if n % RECORDS < broken(number) else json.dumps(record)
         producer.send(topic, value=value.encode(), partition=n % 4)
     producer.flush()
 
