@@ -347,11 +347,9 @@ class Backlog:
             "partitions": [p.as_dict() for p in self.partitions],
         }  # fmt: skip
 
-    @staticmethod
-    def _sum(values: Iterable[int | None]) -> int | None:
-        known = list(values)
-        found = [v for v in known if v is not None]
-        return sum(found) if found or not known else None
+    def _sum(self, values: Iterable[int | None]) -> int | None:
+        found = [v for v in values if v is not None]
+        return sum(found) if found or not self.incomplete else None
 
 
 def measure(

@@ -12,7 +12,7 @@ import typer
 
 from sluice.cli.output import COUNTS, err, print_json, print_table
 from sluice.errors import ConfigError, ExitCode, SluiceError
-from sluice.home import PROJECT, Home
+from sluice.home import PROJECT
 from sluice.recovery import Recovery
 
 __all__ = ["main"]
@@ -94,25 +94,31 @@ def status(pipeline: OptionalName = None, limit: int = 20, as_json: AsJson = Fal
 
 
 @app.command()
-def lag(pipeline: OptionalName = None, as_json: AsJson = False) -> None:
-    """Show how many offsets wait, per partition: the broker's ends against the checkpoint's positions."""
-    from sluice.connections import Connection
-    from sluice.kafka import Cluster, KafkaSettings
-    from sluice.kafka.backlog import backlog
-    from sluice.ledger import Ledger
-    from sluice.spec import load, load_all
+def lag(
+    pipeline: OptionalName = None,
+    watch: Annotated[bool, typer.Option("--watch", help="Look again and again, until Ctrl-C.")] = False,
+    interval: Annotated[float, typer.Option(min=0.1, help="Seconds between two looks.")] = 10.0,
+    as_json: AsJson = False,
+    openmetrics: Annotated[
+        str | None,
+        typer.Option("--openmetrics", metavar="FILE", help="Write OpenMetrics text into FILE, whole; - for stdout."),
+    ] = None,
+) -> None:
+    """Show how far pipelines are behind: the broker's ends against the checkpoint's positions.
 
-    specs = [load(pipeline)] if pipeline else [s for _, s in load_all() if not isinstance(s, SluiceError)]
-    ledger, home = Ledger.open(), Home.from_env()
-    found = []
-    for spec in specs:
-        cluster = Cluster(KafkaSettings.from_connection(Connection.from_env(spec.kafka.connection)))
-        found.append(backlog(spec, cluster, home=home, ledger=ledger).as_dict())
-    if as_json:
-        print_json(found)
-    else:
-        rows = [{"pipeline": b["pipeline"], **p} for b in found for p in b["partitions"]]
-        print_table(rows, ["pipeline", "topic", "partition", "position", "start", "end", "lag", "lost"])
+    Per partition what waits (lag, in offsets), since when (age, by the time of the first unread record), how much of
+    the topic's retention time that is (share), what the broker removed unread (lost), and a status; per pipeline a
+    verdict, the worst status. A dash is what is not known. Statuses, from mild to severe: OK nothing waits, NEW never
+    read, BACKLOG records wait, GROWING over the limits and each run finds more, UNKNOWN no answer, STUCK three runs
+    failed at the same position, REWOUND the checkpoint was taken back, LOST removed unread, RECREATED another topic
+    of the same name, AUTH refused.
+    Exit codes: 0 OK, NEW or BACKLOG within the limits of the pipeline file (lag:), 1 over the limits or worse,
+    20 UNKNOWN because no broker answers, 10 UNKNOWN because a topic is not there, 23 AUTH. Of several pipelines the
+    worst counts.
+    """
+    from sluice.cli.lag import show
+
+    raise typer.Exit(show(pipeline, watch=watch, interval=interval, as_json=as_json, metrics=openmetrics))
 
 
 @app.command()

@@ -1,0 +1,215 @@
+"""``sluice lag``: how far pipelines are behind, for people, for scripts and for Prometheus."""
+
+from __future__ import annotations
+
+import os
+import sys
+import tempfile
+import time
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+from sluice.cli.output import err, print_json, print_table
+from sluice.connections import Connection
+from sluice.errors import ConfigError, ExitCode, SluiceError
+from sluice.home import Home
+from sluice.kafka import Cluster, KafkaSettings
+from sluice.kafka.backlog import backlog
+from sluice.lag import Backlog, Status
+from sluice.ledger import Ledger
+from sluice.spec import Pipeline, load, load_all
+
+__all__ = ["exit_code", "openmetrics", "show"]
+
+STDOUT = "-"
+"""The file name that means stdout."""
+
+_COLUMNS = ("pipeline", "topic", "partition", "status", "position", "start", "end", "lag", "age", "share", "lost")
+_CALM = (Status.OK, Status.NEW, Status.BACKLOG)
+
+
+def show(pipeline: str | None, *, watch: bool, interval: float, as_json: bool, metrics: str | None) -> int:
+    """Look once, or every ``interval`` seconds until interrupted; return the exit code of the last look."""
+    specs = [load(pipeline)] if pipeline else [s for _, s in load_all() if not isinstance(s, SluiceError)]
+    looks = _Looks(specs)
+    code = 0
+    try:
+        while True:
+            found = looks.once()
+            _print(found, as_json=as_json, metrics=metrics, clear=watch)
+            code = exit_code(found)
+            if not watch:
+                break
+            time.sleep(interval)
+    except KeyboardInterrupt:
+        pass  # the way a watch ends
+    finally:
+        looks.close()
+    return code
+
+
+def exit_code(found: Iterable[Backlog]) -> int:
+    """Return what a script is to know of the worst pipeline.
+
+    0: nothing waits that is worth a run. 1: over the limits, or a status worse than that of a backlog. When the lag is
+    unknown, the exit code of the reason: 20 for a silent broker, 23 for a refusal, 10 for a topic that is not there.
+    """
+    worst = max(found, key=lambda b: (b.verdict.severity, b.over), default=None)
+    if worst is None or (worst.verdict in _CALM and not worst.over):
+        return int(ExitCode.DONE)
+    if worst.verdict in (Status.UNKNOWN, Status.AUTH) and worst.error is not None:
+        return int(worst.error.exit_code)
+    return int(ExitCode.OTHER)
+
+
+class _Looks:
+    """Looks at pipelines again and again, with one client for each cluster."""
+
+    def __init__(self, specs: Sequence[Pipeline]) -> None:
+        self._specs = specs
+        self._ledger, self._home = Ledger.open(), Home.from_env()
+        self._clusters: dict[str, Cluster] = {}
+
+    def once(self) -> list[Backlog]:
+        return [backlog(s, self._cluster(s), home=self._home, ledger=self._ledger) for s in self._specs]
+
+    def close(self) -> None:
+        for cluster in self._clusters.values():
+            cluster.close()
+
+    def _cluster(self, spec: Pipeline) -> Cluster:
+        name = spec.kafka.connection
+        if name not in self._clusters:
+            self._clusters[name] = Cluster(KafkaSettings.from_connection(Connection.from_env(name)))
+        return self._clusters[name]
+
+
+def _print(found: Sequence[Backlog], *, as_json: bool, metrics: str | None, clear: bool) -> None:
+    if metrics is not None:
+        text = openmetrics(found)
+        if metrics == STDOUT:
+            sys.stdout.write(text)
+            sys.stdout.flush()
+            return
+        _replace(Path(metrics), text)
+    if as_json:
+        print_json([b.as_dict() for b in found])
+        return
+    if metrics is not None and not clear:
+        return
+    if clear and sys.stdout.isatty():
+        sys.stdout.write("\x1b[H\x1b[2J")
+    rows = [{"pipeline": b.pipeline, **_row(p.as_dict())} for b in found for p in b.partitions]
+    print_table(rows, _COLUMNS)
+    for b in found:
+        err.print(_summary(b), markup=False)
+
+
+def _row(part: dict[str, Any]) -> dict[str, Any]:
+    age, share = part["age"], part["share"]
+    return part | {"age": _length(age), "share": None if share is None else f"{share:.1%}"}
+
+
+def _length(seconds: float | None) -> str | None:
+    """Return a length of time as people say it."""
+    if seconds is None:
+        return None
+    if seconds < 120:
+        return f"{seconds:.0f} s" if seconds >= 1 or seconds == 0 else f"{seconds:.1f} s"
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    days, hours = divmod(hours, 24)
+    if days:
+        return f"{days} d {hours} h"
+    return f"{hours} h {minutes} min" if hours else f"{minutes} min {rest} s"
+
+
+def _summary(b: Backlog) -> str:
+    parts = []
+    if b.records is not None:
+        parts.append(f"{b.records:,} records wait" + (" at least" if b.incomplete else ""))
+    if b.age:
+        parts.append(f"the oldest since {_length(b.age)}")
+    if b.share:
+        parts.append(f"{b.share:.1%} of the retention time used")
+    if b.lost:
+        parts.append(f"{b.lost:,} are lost")
+    if b.over:
+        parts.append(f"over the limits ({b.limits})")
+    else:  # unknown is never within
+        parts.append(f"{'not known to be over' if b.incomplete else 'within'} the limits ({b.limits})")
+    if b.running:
+        parts.append(f"run {b.running} is at work")
+    lines = [f"{b.pipeline}: {b.verdict}: {', '.join(parts)}"]
+    if b.error is not None:
+        lines += [f"  {line}" for line in str(b.error).splitlines()]
+    return "\n".join(lines)
+
+
+# --- OpenMetrics -----------------------------------------------------------------------------------------------------
+
+_GAUGES = (
+    ("sluice_lag_records", "Offsets that no run has read; markers and gaps count as well.", "lag"),
+    ("sluice_lag_age_seconds", "Seconds since the time of the first unread record.", "age"),
+    ("sluice_lag_retention_share", "The age of the first unread record as a share of the retention time.", "share"),
+    ("sluice_lag_lost_records", "Offsets that the broker removed before any run read them.", "lost"),
+)
+
+
+def openmetrics(found: Sequence[Backlog]) -> str:
+    """Return gauges per partition, and the verdict per pipeline, in the OpenMetrics text format.
+
+    What is unknown has no sample: never a zero.
+    """
+    lines: list[str] = []
+    for name, about, key in _GAUGES:
+        lines += _head(name, about, "seconds" if name.endswith("_seconds") else None)
+        for b in found:
+            for part in b.partitions:
+                value = part.as_dict()[key]
+                if value is not None:
+                    labels = _labels(pipeline=b.pipeline, topic=part.topic, partition=part.partition)
+                    lines.append(f"{name}{labels} {value}")
+    lines += _head("sluice_lag_status", "1 for the pipeline's verdict, 0 for the others.", None)
+    for b in found:
+        for status in Status:
+            lines.append(f"sluice_lag_status{_labels(pipeline=b.pipeline, status=status)} {int(b.verdict is status)}")
+    lines += _head("sluice_lag_over_limits", "Whether the pipeline's limits are passed, by what is known.", None)
+    lines += [
+        f"sluice_lag_over_limits{_labels(pipeline=b.pipeline)} {int(b.over)}"
+        for b in found
+        if b.over or not b.incomplete
+    ]
+    return "\n".join([*lines, "# EOF", ""])
+
+
+def _head(name: str, about: str, unit: str | None) -> list[str]:
+    return [f"# TYPE {name} gauge", *([f"# UNIT {name} {unit}"] if unit else []), f"# HELP {name} {about}"]
+
+
+def _labels(**values: object) -> str:
+    def quoted(value: object) -> str:
+        return str(value).replace("\\", "\\\\").replace("\n", "\\n").replace('"', '\\"')
+
+    return "{" + ",".join(f'{k}="{quoted(v)}"' for k, v in values.items()) + "}"
+
+
+def _replace(path: Path, text: str) -> None:
+    """Write a file so that a reader sees the old text or the new one, and never a part."""
+    try:
+        descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+        try:
+            with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+                file.write(text)
+            os.chmod(name, 0o644)  # the node exporter is another user
+            os.replace(name, path)
+        except BaseException:
+            Path(name).unlink(missing_ok=True)
+            raise
+    except OSError as error:
+        raise ConfigError(
+            f"{path} cannot be written: {error}",
+            state="nothing was read or written otherwise",
+            next_step="name a file in a folder that exists, such as the node exporter's textfile directory",
+        ) from error
