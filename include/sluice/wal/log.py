@@ -11,7 +11,7 @@ from typing import Any
 from sluice.errors import SinkError
 from sluice.faults import point
 from sluice.ranges import OffsetRange, Positions
-from sluice.wal.segment import Damage, Segment, footer_of
+from sluice.wal.segment import Damage, Segment, batch_of, footer_of
 
 __all__ = ["SEAL", "Cleaned", "WriteAheadLog", "seal_text"]
 
@@ -130,8 +130,7 @@ class WriteAheadLog:
         known = [
             (path, span)
             for path, span in self._known()
-            if (epoch is None or path.split("/")[1].startswith(f"e{epoch}-"))
-            and (batch is None or int(path.split("/")[1].split("-")[1]) == batch)
+            if epoch in (None, batch_of(path)[0]) and batch in (None, batch_of(path)[1])
         ]
         found = [self._handle(path) for path in (_near(known, wanted) if wanted is not None else [p for p, _ in known])]
         if wanted is not None:
@@ -193,11 +192,14 @@ class WriteAheadLog:
         ValueError
             When a page fails its checksum; see :meth:`check` for which segment that is.
         """
-        for segment in self.segments():
-            span = segment.range
-            start = positions.get(span.topic, {}).get(span.partition, 0)
-            if span.end > start:
-                yield from self._rows(segment, max(start, span.start), span.end)
+        ends: dict[tuple[str, int], int] = {}
+        for _, span in self._known():
+            key = (span.topic, span.partition)
+            ends[key] = max(span.end, ends.get(key, 0))
+        starts = {key: positions.get(key[0], {}).get(key[1], 0) for key in ends}
+        yield from self.read(
+            [OffsetRange(*key, starts[key], end) for key, end in sorted(ends.items()) if end > starts[key]]
+        )
 
     def read(self, ranges: Sequence[OffsetRange]) -> Iterator[Any]:
         """Yield the records of these ranges as Arrow batches. Segments, and row groups, outside are not read.
@@ -211,18 +213,20 @@ class WriteAheadLog:
             for item in ranges:
                 common = segment.range.cut(item)
                 if common is not None:
-                    yield from self._rows(segment, common.start, common.end)
+                    try:
+                        yield from self._rows(segment, common.start, common.end)
+                    except (OSError, ValueError) as error:
+                        raise ValueError(f"{segment} cannot be read: {error}") from error
 
     def _rows(self, segment: Segment, start: int, end: int) -> Iterator[Any]:
+        import pyarrow as pa
         import pyarrow.compute as pc
         import pyarrow.parquet as pq
 
         try:
             with self._fs.open(f"{self._root}/{segment.path}", "rb") as handle:
                 parquet = pq.ParquetFile(handle, page_checksum_verification=True)
-                column = parquet.schema_arrow.get_field_index("offset")
                 leaf = next(i for i in range(len(parquet.schema)) if parquet.metadata.schema.column(i).path == "offset")
-                assert column >= 0
                 for group in range(parquet.num_row_groups):
                     stats = parquet.metadata.row_group(group).column(leaf).statistics
                     if stats.max < start or stats.min >= end:
@@ -232,8 +236,8 @@ class WriteAheadLog:
                         kept = rows.filter(pc.and_(pc.greater_equal(offsets, start), pc.less(offsets, end)))
                         if kept.num_rows:
                             yield kept
-        except (OSError, ValueError) as error:
-            raise ValueError(f"{segment} cannot be read: {error}") from error
+        except (pa.ArrowException, MemoryError) as error:  # of these some are neither OSError nor ValueError
+            raise ValueError(str(error)) from error
 
     # --- checking ------------------------------------------------------------------------------------------------
 
@@ -346,8 +350,8 @@ class WriteAheadLog:
         self._fs.invalidate_cache()
         for folder in self._fs.glob(f"{self._root}/batches/*"):
             name = str(folder).rsplit("/", 1)[-1]
-            epoch, batch, _ = name.split("-", 2)
-            if int(batch) > applied.get(int(epoch.removeprefix("e")), -1):
+            epoch, batch = batch_of(f"batches/{name}")
+            if batch > applied.get(epoch, -1):
                 continue  # a driver may be about to seal it
             files = [str(f) for f in self._fs.glob(f"{folder}/*.parquet")]
             inside = {f: f"batches/{name}/{f.rsplit('/', 1)[-1]}" in kept for f in files}
@@ -369,12 +373,18 @@ def _cleaned(old: Sequence[Segment], everything: Sequence[Segment]) -> Cleaned:
 
 
 def _near(known: Sequence[tuple[str, OffsetRange]], wanted: Sequence[OffsetRange]) -> list[str]:
-    """Return the files that hold records of these ranges, and their neighbours: they account for the gaps between."""
+    """Return the files that may account for these ranges.
+
+    These are the files that hold records of them, and, for a range that begins or ends where no record is, the
+    neighbour there: the gap may be its.
+    """
     chosen: set[str] = set()
     for item in wanted:
         here = sorted(((s, p) for p, s in known if (s.topic, s.partition) == (item.topic, item.partition)))
         inside = [i for i, (span, _) in enumerate(here) if span.cut(item)]
-        before = [i for i, (span, _) in enumerate(here) if span.end <= item.start][-1:]
-        behind = [i for i, (span, _) in enumerate(here) if span.start >= item.end][:1]
+        begins = inside and here[inside[0]][0].start <= item.start
+        ends = inside and here[inside[-1]][0].end >= item.end
+        before = [] if begins else [i for i, (span, _) in enumerate(here) if span.end <= item.start][-1:]
+        behind = [] if ends else [i for i, (span, _) in enumerate(here) if span.start >= item.end][:1]
         chosen.update(here[i][1] for i in (*before, *inside, *behind))
     return sorted(chosen)

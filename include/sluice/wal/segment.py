@@ -12,7 +12,7 @@ from typing import Any
 from sluice.errors import OffsetsGoneError
 from sluice.ranges import OffsetRange
 
-__all__ = ["Damage", "DamagedLogError", "Segment", "inspect", "spread"]
+__all__ = ["Damage", "DamagedLogError", "Segment", "batch_of", "inspect", "spread"]
 
 
 @dataclass(frozen=True)
@@ -47,12 +47,12 @@ class Segment:
     @property
     def epoch(self) -> int:
         """The epoch whose landing made it."""
-        return _batch_of(self.path)[0]
+        return batch_of(self.path)[0]
 
     @property
     def batch(self) -> int:
         """The batch that landed it."""
-        return _batch_of(self.path)[1]
+        return batch_of(self.path)[1]
 
     def __str__(self) -> str:
         return f"segment {self.path} of {self.range}"
@@ -69,7 +69,8 @@ class Segment:
         return cls(path=str(data["path"]), range=span, **numbers)
 
 
-def _batch_of(path: str) -> tuple[int, int]:
+def batch_of(path: str) -> tuple[int, int]:
+    """Return the epoch and the batch of a segment's path below the log's root."""
     # batches/e3-000017-0a1b2c3d/part-….parquet
     epoch, batch, _ = path.split("/")[1].split("-", 2)
     return int(epoch.removeprefix("e")), int(batch)
