@@ -8,6 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from types import TracebackType
 
+from sluice.errors import SinkError
 from sluice.ranges import OffsetRange
 from sluice.wal import Segment
 from sluice_spark.tables import Tables
@@ -25,11 +26,17 @@ class Sealed:
 
 
 def sealed_batches(tables: Tables) -> list[Sealed]:
-    """Return the batches of an epoch that are in the log and not in the sink, oldest first."""
-    applied = tables.sink.version()
-    if tables.log_table.version() <= applied:
+    """Return the batches of an epoch that are in the log and not in the sink, oldest first.
+
+    Raises
+    ------
+    SinkError
+        When the log's history does not tell of all of them.
+    """
+    applied, sealed = tables.sink.version(), tables.log_table.version()
+    if sealed <= applied:
         return []  # without a look at the history
-    return [
+    found = [
         Sealed(
             note["version"],
             tuple(OffsetRange(*r) for r in note["ranges"]),
@@ -37,6 +44,15 @@ def sealed_batches(tables: Tables) -> list[Sealed]:
         )
         for note in reversed(list(tables.log_table.notes(newer_than=applied)))
     ]
+    told = [batch.batch for batch in found]
+    if told[: sealed - applied] != list(range(applied + 1, sealed + 1)):
+        raise SinkError(
+            f"the write-ahead log {tables.log.path} holds batches {applied + 1} to {sealed} that were not applied; its "
+            f"history tells only of {', '.join(map(str, told)) or 'none'}",
+            state="nothing was read or written now; nothing was skipped",
+            next_step="put the log's _delta_log back from a copy",
+        )
+    return found
 
 
 class Applier:
