@@ -229,7 +229,8 @@ class Drain:
         landing = Landing(
             live.pipeline.name, live.run, tables.log_table, source, live.pipeline.wal.segment_records
         )  # fmt: skip
-        size = landing_size(tables.log_table.last_note(), live.pipeline.wal.roll.total_seconds(), live.max_records)
+        recent = tables.log_table.last_notes(20)
+        size = landing_size(recent, live.pipeline.wal.roll.total_seconds(), live.max_records)
         sweep = tables.checkpoint.open_batch()
 
         def on_batch(records: DataFrame, batch: int) -> None:

@@ -63,13 +63,17 @@ class Landed:
     seconds: float
 
 
-def landing_size(note: Mapping[str, Any] | None, roll: float, most: int) -> int:
+_FEWEST = 1000
+"""Records that a landing may take however slow the last one was: smaller ones would only cost more."""
+
+
+def landing_size(notes: Sequence[Mapping[str, Any]], roll: float, most: int) -> int:
     """Return how many records a landing may take so that it is sealed in time; pure.
 
     Parameters
     ----------
-    note
-        Of the newest seal; None when there is none.
+    notes
+        Of the newest seals.
     roll
         Seconds within which a segment is to be sealed.
     most
@@ -77,12 +81,14 @@ def landing_size(note: Mapping[str, Any] | None, roll: float, most: int) -> int:
 
     Notes
     -----
-    A landing that took less than half of the time says nothing about the pace: it may have been a small one.
+    The largest tells the pace: the newest is, as a rule, what was left at the end of a run. One that took less than
+    half of the time says nothing: it may have been a small one.
     """
-    if note is None or note["seconds"] < roll / 2:
+    landings = ((sum(s["records"] for s in note["segments"]), note["seconds"]) for note in notes)
+    records, seconds = max(landings, default=(0, 0.0))
+    if seconds < roll / 2:
         return most
-    records = sum(s["records"] for s in note["segments"])
-    return max(1, min(most, int(records / note["seconds"] * roll)))
+    return min(most, max(_FEWEST, int(records / seconds * roll)))
 
 
 @dataclass(frozen=True)
@@ -182,9 +188,8 @@ class LogRecords:
             When a segment is missing, cut, or its footer is garbled. What is garbled inside shows when it is read.
         """
         chosen = [s for s in self.segments if any(s.range.cut(r) for r in ranges)]
-        damages = self.log.check(chosen)
-        if damages:
-            raise self._damaged(damages)
+        if self.log.check(chosen):
+            self.explain(ranges)  # names what is garbled inside, too
         if not chosen:
             return self.spark.createDataFrame([], LOG_SCHEMA)
         files = [f"{self.log.path}/{s.path}" for s in chosen]

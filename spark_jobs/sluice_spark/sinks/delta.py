@@ -84,10 +84,11 @@ class DeltaSink:
             if note is not None:
                 yield note
 
-    def last_note(self) -> dict[str, Any] | None:
-        """Return the note of the table's newest commit; None when it is not this application's."""
+    def last_notes(self, commits: int = 1) -> list[dict[str, Any]]:
+        """Return the notes of this application among the table's newest commits, newest first."""
         table = self.table()
-        return self._note(table.history(1)[0]) if table is not None else None
+        found = [self._note(commit) for commit in table.history(commits)] if table is not None else []
+        return [note for note in found if note is not None]
 
     def _note(self, commit: Mapping[str, Any]) -> dict[str, Any] | None:
         note = commit.get(_NOTE)
