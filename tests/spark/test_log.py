@@ -1,0 +1,563 @@
+"""The write-ahead log: what was landed is found, read, checked and cleaned, byte for byte, segment by segment."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime, timedelta
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from deltalake import DeltaTable
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from sluice.errors import LeaseHeldError, OffsetsGoneError, SinkError
+from sluice.ranges import OffsetRange
+from sluice.wal import DamagedLogError, Segment, WriteAheadLog
+from sluice.wal.log import SEAL, seal_text
+from sluice.wal.segment import inspect, spread
+from sluice_spark.recovery.apply import sealed_batches
+from sluice_spark.recovery.wal import LOG_SCHEMA, Landed, Landing, LogRecords, landing_size
+from sluice_spark.sinks.delta import DeltaSink
+from sluice_spark.sinks.staged import read_back
+
+pytestmark = pytest.mark.spark
+
+EPOCH = datetime(2026, 1, 1, tzinfo=UTC)
+
+ARROW = pa.schema(
+    [
+        ("key", pa.binary()),
+        ("value", pa.binary()),
+        ("headers", pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))),
+        ("topic", pa.string()),
+        ("partition", pa.int32()),
+        ("offset", pa.int64()),
+        ("timestamp", pa.timestamp("us", tz="UTC")),
+        ("timestampType", pa.int32()),
+    ]
+)
+
+
+@dataclass
+class Kafka:
+    """What landing asks of Kafka."""
+
+    dropped: list[OffsetRange] = field(default_factory=list)
+    asked: list[OffsetRange] = field(default_factory=list)
+
+    def gone(self, ranges: Sequence[OffsetRange]) -> list[OffsetRange]:
+        self.asked += ranges
+        return [common for r in ranges for d in self.dropped if (common := r.cut(d))]
+
+
+def record(offset: int, partition: int = 0, topic: str = "t", **values: Any) -> dict[str, Any]:
+    """One second of record time for each offset."""
+    usual = {"key": b"k", "value": b"%d" % offset, "headers": None, "timestampType": 0}
+    place = {"topic": topic, "partition": partition, "offset": offset, "timestamp": EPOCH + timedelta(seconds=offset)}
+    return {**usual, **place, **values}
+
+
+def span(start: int, end: int, partition: int = 0, topic: str = "t") -> OffsetRange:
+    return OffsetRange(topic, partition, start, end)
+
+
+@dataclass
+class Made:
+    """A log on disk, filled without Spark: one file for each list of records."""
+
+    root: Path
+    epoch: int = 1
+
+    @property
+    def table(self) -> DeltaSink:
+        return DeltaSink(str(self.root), WriteAheadLog(str(self.root), "p").app_id(self.epoch))
+
+    @property
+    def log(self) -> WriteAheadLog:
+        return WriteAheadLog(str(self.root), "p")
+
+    def seal(
+        self,
+        batch: int,
+        files: Sequence[Sequence[Mapping[str, Any]]],
+        ranges: Sequence[OffsetRange] | None = None,
+        *,
+        rows: int = 1 << 20,
+        seconds: float = 1.0,
+    ) -> tuple[Segment, ...]:
+        folder = f"batches/e{self.epoch}-{batch:06d}-0123abcd"
+        (self.root / folder).mkdir(parents=True)
+        for number, records in enumerate(files):
+            table = pa.Table.from_pylist([dict(r) for r in records], ARROW)
+            target = self.root / folder / f"part-{number:05d}.snappy.parquet"
+            pq.write_table(table, target, row_group_size=rows, write_page_checksum=True)
+        staged = read_back(str(self.root), folder, offsets=False)
+        import fsspec
+
+        found = [inspect(fsspec.filesystem("file"), str(self.root), f.path) for f in staged.files]
+        segments = tuple(spread(found, ranges if ranges is not None else _hull(found)))
+        (self.root / folder / SEAL).write_text(seal_text(segments))
+        landed = Landed(staged, segments, tuple(ranges or _hull(found)), seconds)
+        Landing("p", "r", self.table, Kafka(), 10).seal(batch, landed)
+        return segments
+
+    def seal_lines(self, batches: int, each: int = 10, **options: Any) -> list[Segment]:
+        """Seal batches of one segment for each of two partitions."""
+        return [
+            segment
+            for batch in range(batches)
+            for segment in self.seal(
+                batch,
+                [[record(o, p) for o in range(batch * each, (batch + 1) * each)] for p in (0, 1)],
+                **options,
+            )
+        ]
+
+    def file(self, segment: Segment) -> Path:
+        return self.root / segment.path
+
+    def folders(self) -> set[str]:
+        return {folder.name.split("-")[1] for folder in (self.root / "batches").iterdir()}
+
+    def files(self) -> set[str]:
+        return {str(f.relative_to(self.root)) for f in self.root.glob("batches/*/*.parquet")}
+
+
+def _hull(segments: Sequence[Segment]) -> list[OffsetRange]:
+    keys = sorted({(s.range.topic, s.range.partition) for s in segments})
+    here = {k: [s.range for s in segments if (s.range.topic, s.range.partition) == k] for k in keys}
+    return [OffsetRange(*k, min(r.start for r in rs), max(r.end for r in rs)) for k, rs in here.items()]
+
+
+def rows_of(batches: Iterator[Any]) -> list[dict[str, Any]]:
+    return [row for batch in batches for row in batch.to_pylist()]
+
+
+def offsets_of(batches: Iterator[Any]) -> list[tuple[int, int]]:
+    return [(row["partition"], row["offset"]) for row in rows_of(batches)]
+
+
+@pytest.fixture
+def made(tmp_path: Path) -> Made:
+    return Made(tmp_path / "log")
+
+
+# --- found ---------------------------------------------------------------------------------------------------------
+
+
+def test_segments_are_found_by_ranges_and_nothing_else_is_opened(made: Made) -> None:
+    segments = made.seal_lines(5)
+    wanted = [s for s in segments if (s.batch, s.range.partition) in ((1, 0), (2, 0), (4, 1))]
+    for other in (s for s in segments if s not in wanted):
+        made.file(other).write_bytes(b"spoilt")
+        if other.batch in (0, 3):
+            made.file(other).with_name(SEAL).write_bytes(b"spoilt")
+    ranges = [span(12, 25), span(47, 48, partition=1)]
+    assert made.log.segments(ranges) == [wanted[0], wanted[1], wanted[2]]
+    assert offsets_of(made.log.read(ranges)) == [*((0, o) for o in range(12, 25)), (1, 47)]
+    assert made.log.check(wanted, pages=True) == []
+    assert made.log.segments([span(50, 60), span(0, 9, partition=7), span(0, 9, topic="other")]) == []
+    with pytest.raises(SinkError, match=r"the seal .*e1-000003-.* is damaged"):
+        made.log.segments([span(30, 31)])
+
+
+def test_a_gap_belongs_to_the_segment_that_accounts_for_it(made: Made) -> None:
+    first, second, third = made.seal(0, [[record(2)], [record(5), record(7)], [record(11)]], [span(0, 20)])
+    assert [s.range for s in (first, second, third)] == [span(0, 5), span(5, 11), span(11, 20)]
+    for start, end, found in (
+        (0, 1, [first]), (3, 5, [first]), (3, 6, [first, second]), (6, 7, [second]), (8, 11, [second]),
+        (8, 12, [second, third]), (12, 20, [third]), (0, 20, [first, second, third]), (20, 30, []),
+    ):  # fmt: skip
+        assert made.log.segments([span(start, end)]) == found, (start, end)
+
+
+def test_a_landing_is_found_by_its_epoch_and_batch(made: Made) -> None:
+    one = made.seal(7, [[record(0)]])
+    two = replace(made, epoch=12).seal(7, [[record(1)]])
+    assert made.log.segments(epoch=1) == list(one)
+    assert made.log.segments(batch=7) == [*one, *two]
+    assert made.log.segments(epoch=12, batch=7) == list(two)
+    assert (made.log.version(1), made.log.version(12), made.log.version(2)) == (7, 7, -1)
+
+
+def test_a_log_that_is_not_there_yet_is_empty_and_one_that_was_closed_says_so(made: Made) -> None:
+    log = made.log
+    assert (log.segments(), list(log.read_from({})), log.version(1)) == ([], [], -1)
+    made.seal(0, [[record(0)]])
+    assert len(log.segments()) == 1
+    made.seal(1, [[record(1)]])
+    assert len(log.segments()) == 1, "an open log is a snapshot"
+    log.refresh()
+    assert len(log.segments()) == 2
+    log.close()
+    for ask in (log.segments, log.refresh, lambda: list(log.read([span(0, 1)]))):
+        with pytest.raises(ValueError, match="was closed"):
+            ask()
+
+
+# --- read ----------------------------------------------------------------------------------------------------------
+
+
+def test_reading_from_a_position_is_complete_and_in_order(made: Made) -> None:
+    made.seal(0, [[record(o) for o in range(3)], [record(o) for o in range(3, 6)], [record(0, 1)]])
+    made.seal(1, [[record(8), record(9)]], [span(6, 12)])
+    replace(made, epoch=2).seal(0, [[record(12)], [record(o, 1) for o in (1, 2)]])
+    everything = [*((0, o) for o in (*range(6), 8, 9, 12)), *((1, o) for o in range(3))]
+    assert offsets_of(made.log.read_from({})) == everything
+    assert offsets_of(made.log.read_from({"t": {0: 4, 1: 2}})) == [(0, 4), (0, 5), (0, 8), (0, 9), (0, 12), (1, 2)]
+    assert offsets_of(made.log.read_from({"t": {0: 7, 1: 3}})) == [(0, 8), (0, 9), (0, 12)]
+    assert offsets_of(made.log.read_from({"t": {0: 13, 1: 3}})) == []
+
+
+def test_of_a_segment_only_the_row_groups_that_are_asked_for_are_read(made: Made) -> None:
+    (segment,) = made.seal(0, [[record(o) for o in range(40)]], rows=10)
+    spoil_pages(made.file(segment), keep_groups=(1, 2))
+    assert offsets_of(made.log.read([span(10, 30)])) == [(0, o) for o in range(10, 30)]
+    assert offsets_of(made.log.read([span(15, 16)])) == [(0, 15)]
+    with pytest.raises(ValueError, match=r"segment .* cannot be read"):
+        list(made.log.read([span(29, 31)]))
+    assert [d.segment for d in made.log.check([segment], pages=True)] == [segment]
+
+
+STRANGE = [
+    record(0, key=None, value=None),
+    record(1, key=b"", value=b""),
+    record(2, key=b"\x00\xff\xfe", value=bytes(range(256)) * 40),
+    record(3, headers=[]),
+    record(4, headers=[{"key": "a", "value": b"1"}, {"key": "a", "value": b"2"}, {"key": "a", "value": b"1"}]),
+    record(5, headers=[{"key": "", "value": None}, {"key": "ü", "value": b""}, {"key": "b", "value": b"\xff"}]),
+    record(6, timestamp=datetime(1969, 12, 31, 23, 59, 59, 999000, tzinfo=UTC), timestampType=-1),
+    record(7, timestamp=datetime(2026, 3, 29, 1, 30, 0, 123000, tzinfo=UTC), timestampType=1),
+    record(9, key=b"k" * 70_000, value=b"{"),
+]
+
+
+def frame(spark: SparkSession, *partitions: Sequence[Mapping[str, Any]]) -> DataFrame:
+    """One task for each list of records, as Kafka's partitions have."""
+    rows = [tuple(record[name] for name in LOG_SCHEMA.names) for records in partitions for record in records]
+    whole = spark.createDataFrame(rows, LOG_SCHEMA)
+    if len(partitions) == 1:
+        return whole.coalesce(1)
+    return whole.repartitionById(len(partitions), F.col("partition")).sortWithinPartitions("offset")
+
+
+def land(made: Made, batch: int, records: DataFrame, ranges: Sequence[OffsetRange], **options: Any) -> Landed:
+    settings = {"source": Kafka(), "segment_records": 1000, **options}
+    landing = Landing("p", "r", made.table, **settings)
+    landed = landing.stage(records, f"e{made.epoch}-{batch:06d}", ranges)
+    landing.seal(batch, landed)
+    return landed
+
+
+def plain(row: Any) -> dict[str, Any]:
+    found = row.asDict(recursive=True) if hasattr(row, "asDict") else dict(row)
+    stamp = found["timestamp"]
+    binary = {n: None if found[n] is None else bytes(found[n]) for n in ("key", "value")}
+    headers = found["headers"] and [
+        {"key": h["key"], "value": None if h["value"] is None else bytes(h["value"])} for h in found["headers"]
+    ]
+    return {**found, **binary, "headers": headers, "timestamp": stamp.astimezone(UTC)}
+
+
+def test_what_spark_lands_comes_back_byte_for_byte(spark: SparkSession, made: Made) -> None:
+    landed = land(made, 0, frame(spark, STRANGE), [span(0, 10)])
+    log = made.log
+    assert [plain(r) for r in rows_of(log.read_from({}))] == STRANGE
+    source = LogRecords(spark, log, landed.segments)
+    assert sorted(map(plain, source.again([span(0, 10)]).collect()), key=lambda r: r["offset"]) == STRANGE
+    assert [plain(r) for r in source.again([span(4, 6)]).collect()] == STRANGE[4:6]
+    assert source.again([span(8, 9)]).collect() == source.again([span(0, 5, topic="x")]).collect() == []
+    assert log.check(landed.segments, pages=True) == []
+    assert (landed.segments[0].first, landed.segments[0].last) == (-1, 1774747800123)
+
+
+# --- landed --------------------------------------------------------------------------------------------------------
+
+
+def test_segments_roll_by_size_and_tile_what_was_planned(spark: SparkSession, made: Made) -> None:
+    zero = [record(o) for o in (3, 4, 5, 9, 10, 17, 18)]
+    one = [record(o, 1) for o in range(5)]
+    ranges = [span(1, 20), span(0, 5, partition=1), span(0, 3, partition=2)]
+    kafka = Kafka()
+    landed = land(made, 0, frame(spark, zero, one), ranges, segment_records=2, source=kafka)
+    assert made.log.segments() == sorted(landed.segments, key=lambda s: s.range)
+    assert [s.records for s in made.log.segments()] == [2, 2, 2, 1, 2, 2, 1]
+    for item in ranges[:2]:
+        here = [s.range for s in made.log.segments([item])]
+        assert (here[0].start, here[-1].end) == (item.start, item.end)
+        assert all(a.end == b.start for a, b in pairwise(here))
+    assert kafka.asked == [ranges[0], ranges[2]], "only what has gaps is asked for"
+    assert [plain(r) for r in rows_of(made.log.read_from({}))] == [*zero, *one]
+    (sealed,) = sealed_batches(tables(made, applied=-1))
+    assert (sealed.batch, sealed.ranges, sealed.segments) == (0, tuple(ranges), landed.segments)
+
+
+def test_what_kafka_dropped_while_it_was_landed_is_refused_and_nothing_is_sealed(
+    spark: SparkSession, made: Made
+) -> None:
+    source = Kafka(dropped=[span(0, 3)])
+    with pytest.raises(OffsetsGoneError, match=r"t-0 \[0, 3\)") as refused:
+        land(made, 0, frame(spark, [record(o) for o in (3, 4)]), [span(0, 5)], source=source)
+    assert refused.value.ranges == (span(0, 3),)
+    assert made.table.table() is None
+
+
+def test_an_empty_batch_is_sealed_too(spark: SparkSession, made: Made) -> None:
+    landed = land(made, 0, frame(spark, [record(0)]).limit(0), [span(0, 4)])
+    assert (landed.segments, made.log.version(1), made.log.segments()) == ((), 0, [])
+    assert LogRecords(spark, made.log, ()).again([span(0, 4)]).collect() == []
+
+
+def test_of_two_drivers_that_seal_one_batch_one_gets_in(spark: SparkSession, made: Made) -> None:
+    records, ranges = frame(spark, [record(o) for o in range(4)]), [span(0, 4)]
+    landing = Landing("p", "late", made.table, Kafka(), 1000)
+    late = landing.stage(records, "e1-000000", ranges)
+    first = land(made, 0, records, ranges)
+    version = DeltaTable(str(made.root)).version()
+    with pytest.raises(LeaseHeldError, match="another driver sealed batch 0"):
+        landing.seal(0, late)
+    assert DeltaTable(str(made.root)).version() == version
+    assert made.log.segments() == list(first.segments)
+
+
+@dataclass
+class Applied:
+    """A sink that holds batches up to a version."""
+
+    version_: int
+
+    def version(self) -> int:
+        return self.version_
+
+
+def tables(made: Made, applied: int) -> Any:
+    """What :func:`sealed_batches` looks at."""
+
+    @dataclass
+    class Places:
+        sink: Applied
+        log: WriteAheadLog
+        log_table: DeltaSink
+
+    return Places(Applied(applied), made.log, made.table)
+
+
+def test_sealed_batches_are_those_that_the_sink_does_not_hold_and_none_is_skipped(made: Made) -> None:
+    made.seal_lines(4)
+    assert [s.batch for s in sealed_batches(tables(made, 3))] == []
+    assert [s.batch for s in sealed_batches(tables(made, 1))] == [2, 3]
+    made.log.clean(EPOCH + timedelta(days=1), applied={1: 1})
+    assert [s.batch for s in sealed_batches(tables(made, 1))] == [2, 3]
+    # Delta lets go of history after its retention: then the log no longer tells what a batch was planned with
+    table = DeltaTable(str(made.root))
+    table.create_checkpoint()
+    for entry in sorted((made.root / "_delta_log").glob("*.json"))[:4]:  # the table's own, and batches 0 to 2
+        entry.unlink()
+    with pytest.raises(SinkError, match=r"batches 2 to 3 that were not applied; its history tells only of 3"):
+        sealed_batches(tables(made, 1))
+
+
+# --- rolled by time ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("landings", "roll", "size"),
+    [
+        ([], 60, 500_000),
+        ([(6, 1.5)], 60, 500_000),  # a second and a half are what any batch costs: they tell nothing
+        ([(9000, 30.0)], 60, 18_000),
+        ([(9000, 30.0), (20, 1.0)], 60, 18_000),  # what was left at the end of a run does not hide a full batch
+        ([(9000, 30.0), (9500, 19.0)], 30, 15_000),  # the largest tells
+        ([(0, 40.0)], 60, 1000),
+        ([(3, 2.0)], 1, 1000),
+    ],
+)
+def test_a_landing_is_as_large_as_can_be_sealed_in_time_at_the_pace_measured(
+    made: Made, landings: list[tuple[int, float]], roll: float, size: int
+) -> None:
+    notes = [{"segments": [{"records": n // 3}, {"records": n - n // 3}], "seconds": s} for n, s in landings]
+    assert landing_size(notes, roll, 500_000) == size
+    assert landing_size(notes, roll, 700) == 700, "never more than the pipeline file allows"
+
+
+def test_the_pace_is_told_by_this_epochs_own_seals_whatever_was_cleaned_since(made: Made) -> None:
+    replace(made, epoch=7).seal(0, [[record(0)]])
+    made.seal_lines(2)
+    made.log.clean(EPOCH + timedelta(seconds=11), applied={1: 1})
+    assert [(n["version"], n["seconds"]) for n in made.table.last_notes(20)] == [(1, 1.0), (0, 1.0)]
+    assert made.table.last_notes(2) == made.table.last_notes(20)[:1]
+
+
+# --- checked -------------------------------------------------------------------------------------------------------
+
+
+def spoil_pages(file: Path, keep_groups: Sequence[int] = ()) -> None:
+    """Flip a byte in the middle of each page of columns whose length a reader cannot tell from elsewhere."""
+    content, metadata = bytearray(file.read_bytes()), pq.ParquetFile(file).metadata
+    for group in (g for g in range(metadata.num_row_groups) if g not in keep_groups):
+        for column in range(metadata.num_columns):
+            chunk = metadata.row_group(group).column(column)
+            content[chunk.data_page_offset + chunk.total_compressed_size // 2] ^= 0xFF
+    write(file, bytes(content))
+
+
+def write(file: Path, content: bytes) -> None:
+    """Change a file below Hadoop's own checksum, which guards it on a local disk alone."""
+    file.with_name(f".{file.name}.crc").unlink(missing_ok=True)
+    file.write_bytes(content)
+
+
+def garble_value(file: Path) -> None:
+    """Change one letter of one value, so that everything but its checksum still fits."""
+    content = file.read_bytes()
+    assert content.count(b"needle") == 1, "the value lies in its page as it is"
+    write(file, content.replace(b"needle", b"noodle"))
+
+
+DAMAGES: dict[str, tuple[Callable[[Path], object], str, bool]] = {
+    "missing": (lambda f: f.unlink(), "missing", False),
+    "truncated by a byte": (lambda f: write(f, f.read_bytes()[:-1]), "truncated: ", False),
+    "truncated to nothing": (lambda f: write(f, b""), "truncated: 0 of ", False),
+    "grown": (lambda f: write(f, f.read_bytes() + b"PAR1"), "truncated: ", False),
+    "magic": (lambda f: write(f, f.read_bytes()[:-4] + b"PAR2"), "garbled: no Parquet footer", False),
+    "footer": (lambda f: write(f, _flipped(f, -20)), "garbled: its footer fails its checksum", False),
+    "length of the footer": (lambda f: write(f, _flipped(f, -8)), "garbled: its footer fails", False),
+    "page": (garble_value, "garbled: ", True),
+}
+
+
+def _flipped(file: Path, where: int) -> bytes:
+    content = bytearray(file.read_bytes())
+    content[where] ^= 0x01
+    return bytes(content)
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_each_kind_of_damage_is_found_named_and_never_read_over(spark: SparkSession, made: Made, damage: str) -> None:
+    spoil, what, inside = DAMAGES[damage]
+    whole, hurt = (
+        land(
+            made,
+            batch,
+            frame(spark, [record(10 * batch + n, value=v) for n, v in enumerate((b"a", b"needle", b"z"))]),
+            [span(10 * batch, 10 * batch + 10)],
+        )
+        for batch in (0, 1)
+    )
+    (segment,) = hurt.segments
+    spoil(made.file(segment))
+    log = made.log
+    both = (*whole.segments, segment)
+    assert [str(d) for d in log.check(both)] == [] if inside else [f"{segment} is {what}"]
+    (found,) = log.check(both, pages=True)
+    assert found.segment == segment
+    assert found.what.startswith(what)
+    assert f"{found}".startswith(f"segment {segment.path} of t-0 [10, 20) is {what}")
+    source = LogRecords(spark, log, both)
+    if inside:
+        with pytest.raises(Exception, match="CRC checksum verification failed"):
+            source.again([segment.range]).collect()
+    with pytest.raises(DamagedLogError, match=r"t-0 \[10, 20\)") as refused:
+        (source.explain if inside else source.again)([segment.range])
+    assert refused.value.ranges == (segment.range,)
+    assert segment.path in str(refused.value)
+    assert len(source.again([whole.segments[0].range]).collect()) == 3, "the other segment is as good as ever"
+
+
+def test_no_byte_can_change_without_being_found_or_making_no_difference(spark: SparkSession, made: Made) -> None:
+    records = [record(o, value=b"value %d" % o, headers=STRANGE[5]["headers"]) for o in range(3)]
+    (segment,) = land(made, 0, frame(spark, records), [span(0, 3)]).segments
+    file, log = made.file(segment), made.log
+    content, rows = file.read_bytes(), rows_of(log.read([segment.range]))
+    silent = []
+    for where in range(len(content)):
+        file.write_bytes(content[:where] + bytes([content[where] ^ 0x41]) + content[where + 1 :])
+        if not log.check([segment], pages=True) and rows_of(log.read([segment.range])) != rows:
+            silent.append(where)
+    assert silent == []
+
+
+# --- cleaned -------------------------------------------------------------------------------------------------------
+
+
+def test_cleaning_takes_what_is_old_and_applied_and_leaves_no_orphans(made: Made) -> None:
+    made.seal_lines(4)  # each batch is ten seconds of record time
+    stray = made.root / "batches/e1-000009-ffffffff"
+    stray.mkdir()
+    (stray / "part-0.parquet").write_bytes(b"a driver may be about to seal it")
+
+    def clean(seconds: float, **options: Any) -> tuple[int, set[str]]:
+        told = made.log.clean(EPOCH + timedelta(seconds=seconds), **{"applied": {1: 2}, **options})
+        return len(told.segments), made.folders()
+
+    everything = {f"{n:06d}" for n in (0, 1, 2, 3, 9)}
+    version = DeltaTable(str(made.root)).version()
+    assert clean(9) == (0, everything), "the newest record of batch 0 is not older than that"
+    assert clean(9.001, dry_run=True) == (2, everything)
+    assert DeltaTable(str(made.root)).version() == version
+    assert clean(9.001) == (2, everything - {"000000"})
+    assert clean(9.001) == (0, everything - {"000000"})
+    assert DeltaTable(str(made.root)).version() == version + 1, "nothing to clean is no commit"
+    assert clean(1000, applied={1: 1}) == (2, {"000002", "000003", "000009"})
+    assert clean(1000, applied={2: 99}) == (0, {"000002", "000003", "000009"})
+    assert clean(1000) == (2, {"000003", "000009"}), "what was not applied stays, however old"
+    assert offsets_of(made.log.read_from({})) == [(p, o) for p in (0, 1) for o in range(30, 40)]
+    assert DeltaTable(str(made.root)).to_pyarrow_table().num_rows == 20
+
+
+def test_cleaning_keeps_segments_that_hold_an_open_lost_range(made: Made) -> None:
+    made.seal_lines(3)
+    told = made.log.clean(EPOCH + timedelta(days=1), applied={1: 2}, needed=[span(19, 20), span(25, 26, partition=1)])
+    assert [s.range for s in made.log.segments()] == [span(10, 20), span(20, 30, partition=1)]
+    assert made.files() == {s.path for s in made.log.segments()}
+    assert told.as_dict()["batches"] == [
+        {"epoch": 1, "batch": batch, "segments": left, "records": 10 * left, "bytes": size}
+        for batch, left, size in zip(
+            (0, 1, 2), (0, 1, 1), (0, *(s.length for s in made.log.segments())), strict=True
+        )
+    ]  # fmt: skip
+    assert made.log.check(made.log.segments(), pages=True) == []
+    assert len(made.log.clean(EPOCH + timedelta(days=1), applied={1: 2}).segments) == 2
+    assert made.folders() == set()
+
+
+def test_cleaning_needs_no_seal_but_of_what_it_removes(made: Made) -> None:
+    segments = made.seal_lines(3)
+    for batch in (1, 2):
+        made.file(segments[2 * batch]).with_name(SEAL).write_text("spoilt")
+    assert len(made.log.clean(EPOCH + timedelta(seconds=10), applied={1: 2}).segments) == 2
+
+
+@pytest.mark.parametrize("point", ["segments-forgotten", "segments-removed"])
+def test_a_cleaning_that_is_killed_is_finished_by_the_next_one(made: Made, point: str) -> None:
+    made.seal_lines(3)
+    program = (
+        "import sys; from datetime import datetime; from sluice.wal import WriteAheadLog\n"
+        "WriteAheadLog(sys.argv[1], 'p').clean(datetime.fromisoformat(sys.argv[2]), applied={1: 9})"
+    )
+    threshold = EPOCH + timedelta(seconds=15)
+    killed = subprocess.run(
+        [sys.executable, "-c", program, str(made.root), threshold.isoformat()],
+        env={**os.environ, "SLUICE_KILL_AT": point},
+        start_new_session=True,
+        check=False,
+    )
+    assert killed.returncode == -signal.SIGKILL
+    kept = [(p, o) for p in (0, 1) for o in range(10, 30)]
+    assert offsets_of(made.log.read_from({})) == kept
+    told = made.log.clean(threshold, applied={1: 9})
+    assert told.segments == ()
+    assert made.files() == {s.path for s in made.log.segments()}
+    assert made.folders() == {"000001", "000002"}
+    assert Counter(offsets_of(made.log.read_from({}))) == Counter(kept)
