@@ -198,16 +198,21 @@ class PartitionLag:
         return self.start if self.fresh is None else self.fresh
 
     @property
+    def recreated(self) -> bool:
+        """Whether the position is of another topic of this name, so that it counts nothing in this one."""
+        return Status.RECREATED in self.signs or bool(self.beyond)
+
+    @property
     def records(self) -> int | None:
         """Readable offsets that no run has read."""
-        if self.next is None or self.start is None or self.end is None:
+        if self.recreated or self.next is None or self.start is None or self.end is None:
             return None
         return max(0, self.end - max(self.next, self.start))
 
     @property
     def lost(self) -> int | None:
         """Offsets that the broker removed before any run read them."""
-        if self.next is None or self.start is None or self.end is None:
+        if self.recreated or self.next is None or self.start is None or self.end is None:
             return None
         return max(0, min(self.start, self.end) - self.next)
 
@@ -229,12 +234,12 @@ class PartitionLag:
             found.add(Status.NEW)
         elif self.records:
             found.add(Status.BACKLOG)
-        if self.records is None and not found & {Status.AUTH, Status.RECREATED}:
+        if self.recreated:
+            found.add(Status.RECREATED)
+        elif self.records is None:
             found.add(Status.UNKNOWN)
         if self.lost:
             found.add(Status.LOST)
-        if self.beyond:
-            found.add(Status.RECREATED)
         return Status.worst(found)
 
     def as_dict(self) -> dict[str, Any]:
@@ -276,7 +281,7 @@ class Backlog:
     @property
     def incomplete(self) -> bool:
         """Whether the lag of a part is not known: sums and maxima are those of the rest."""
-        return self.error is not None or any(p.records is None for p in self.partitions)
+        return self.error is not None or any(p.records is None and not p.recreated for p in self.partitions)
 
     @property
     def records(self) -> int | None:
@@ -349,7 +354,8 @@ class Backlog:
 
     def _sum(self, values: Iterable[int | None]) -> int | None:
         found = [v for v in values if v is not None]
-        return sum(found) if found or not self.incomplete else None
+        nothing_to_know = not self.partitions and self.error is None
+        return sum(found) if found or nothing_to_know else None
 
 
 def measure(
