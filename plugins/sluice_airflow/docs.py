@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from sluice.home import PROJECT
+from sluice.lag import Limits
 from sluice.spec import Pipeline, Rows
 from sluice.spec.model import Schedule
 from sluice_airflow.params import MEANING
+from sluice_airflow.triggers.lag_watcher import POLL_INTERVAL
 
 __all__ = ["page"]
 
@@ -16,8 +18,16 @@ _ROWS = {
     Rows.AGGREGATE: "sink rows that no longer belong to single records",
 }
 
+_ON_LAG = """
+**On lag.** A watcher in the triggerer compares the checkpoint with the broker. One event of the asset
+`x-sluice://{name}/lag`, and so one run, for each time that the limits are passed: the next one can follow when a run
+has read what the event announced, or when the lag has fallen to half of the limits. There is none while a run of this
+DAG or of this pipeline is at work, and none while the broker is silent. A run that failed is not started again by the
+same backlog: clear it.
+"""
 
-def page(pipeline: Pipeline) -> str:
+
+def page(pipeline: Pipeline, *, poll_interval: float = POLL_INTERVAL) -> str:
     """Return the page in Markdown: what it reads, writes and promises, how it recovers, what to type."""
     kafka, delta, quality = pipeline.kafka, pipeline.sink.delta, pipeline.quality
     topics = ", ".join(f"`{t}`" for t in kafka.topics)
@@ -37,7 +47,7 @@ for: `end - start = written + filtered + quarantined + absent + lost`.
 | promises | {_ROWS[pipeline.rows]}, exactly once |
 | recovers by | `{pipeline.recovery}`: {MEANING[pipeline.recovery]} |
 | judged by | {judged} |
-| runs | {_schedule(pipeline)} |
+| runs | {_schedule(pipeline, poll_interval)} |
 | file | `{file}` |
 
 **Tasks.** *wait_for_lag* compares the checkpoint with the broker · *ingest* is the Spark application ·
@@ -45,7 +55,7 @@ for: `end - start = written + filtered + quarantined + absent + lost`.
 something was written.
 
 A manual run and a scheduled run mean *available now*. Clearing *ingest* goes on with the same run.
-
+{_ON_LAG.format(name=pipeline.name) if pipeline.schedule == "on_lag" else ""}
 ```
 sluice lag {pipeline.name}
 sluice status {pipeline.name}
@@ -54,11 +64,11 @@ sluice audit {pipeline.name}
 """
 
 
-def _schedule(pipeline: Pipeline) -> str:
+def _schedule(pipeline: Pipeline, poll_interval: float) -> str:
     match pipeline.schedule:
         case Schedule(cron=cron, timezone=zone):
             return f"at `{cron}` ({zone})"
         case "on_lag":
-            return "by hand for now: this version does not start runs by lag (`schedule: on_lag`) yet"
+            return f"by itself, within {poll_interval:.0f} s of the backlog being *{Limits.of(pipeline.lag)}*"
         case _:
             return "by hand"

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
 
-from airflow.sdk import DAG, CronDataIntervalTimetable, get_parsing_context, timezone
+from airflow.sdk import DAG, Asset, CronDataIntervalTimetable, get_parsing_context, timezone
 
 from sluice.errors import ConfigError, SluiceError
 from sluice.spec import Pipeline, load, load_all
@@ -19,6 +19,7 @@ from sluice_airflow.operators.bounded_run import BoundedRunOperator
 from sluice_airflow.operators.validate import ValidateOperator
 from sluice_airflow.retry import TypedRetryPolicy
 from sluice_airflow.sensors.kafka_lag import KafkaLagSensor
+from sluice_airflow.triggers.lag_watcher import POLL_INTERVAL, lag_asset
 
 __all__ = ["build_all", "build_dag", "refuse_bad_files"]
 
@@ -30,6 +31,7 @@ def build_dag(
     *,
     on_idle: OnIdle = OnIdle.PROCEED,
     spark_conn_id: str = "spark_default",
+    poll_interval: float = POLL_INTERVAL,
 ) -> DAG:
     """Return the DAG of a pipeline: ``wait_for_lag`` → ``ingest`` → ``validate`` → ``account``.
 
@@ -45,6 +47,9 @@ def build_dag(
         with the verdict ``empty``, and the ledger shows that somebody looked.
     spark_conn_id
         The Spark connection.
+    poll_interval
+        Seconds within which a run starts once the limits are passed, for ``schedule: on_lag``. All pipelines of one
+        Kafka connection that name the same share their looks at the broker.
 
     Raises
     ------
@@ -55,13 +60,13 @@ def build_dag(
     reference = spec.file.stem if spec.file.parent == PIPELINES else str(spec.file)
     dag = DAG(
         dag_id=spec.name,
-        schedule=_timetable(spec),
+        schedule=_schedule(spec, reference, poll_interval),
         start_date=_START,
         catchup=False,
         max_active_runs=1,
         auto_register=False,  # a DAG belongs to the file that holds it in a global, not to the one that built it
         params=params.of(spec),
-        doc_md=docs.page(spec),
+        doc_md=docs.page(spec, poll_interval=poll_interval),
         tags={"sluice", f"recovery:{spec.recovery}", *(f"topic:{t}" for t in spec.kafka.topics)},
         default_args={
             "retries": 3,
@@ -153,9 +158,11 @@ def _read(folder: Path) -> Iterator[tuple[Path, DAG | SluiceError]]:
             )
 
 
-def _timetable(spec: Pipeline) -> CronDataIntervalTimetable | None:
+def _schedule(spec: Pipeline, reference: str, poll_interval: float) -> CronDataIntervalTimetable | list[Asset] | None:
     match spec.schedule:
         case Schedule(cron=cron, timezone=zone):
             return CronDataIntervalTimetable(cron, timezone=zone)
+        case "on_lag":
+            return [lag_asset(spec, reference, poll_interval=poll_interval)]
         case _:
             return None

@@ -17,7 +17,7 @@ from tests.airflow.conftest import SECRET
 
 from sluice.errors import AuthorizationError, ConfigError, SluiceError, SourceUnreachableError
 from sluice.home import Home
-from sluice.lag import Backlog, Limits, PartitionLag
+from sluice.lag import Backlog, Limits, PartitionLag, Status
 from sluice.spec import load
 from sluice_airflow import gate
 from sluice_airflow.gate import OnIdle
@@ -270,6 +270,12 @@ def test_what_is_partly_unknown_is_unknown(sensor: Any, looks: Any, context: Any
     looks(replace(behind(99), partitions=(*behind(99).partitions, silent)))
     with pytest.raises(TaskDeferred):
         sensor(on_idle="proceed").execute(context())
+
+
+def test_a_topic_that_was_made_again_is_for_a_run_to_report(sensor: Any, looks: Any, context: Any) -> None:
+    again = PartitionLag("demo", 1, 5, None, None, signs=frozenset({Status.RECREATED}))
+    looks(replace(behind(0), partitions=(*behind(0).partitions, again)))
+    sensor(on_idle="wait").execute(context())
 
 
 def test_the_tasks_own_limits_reach_the_look_and_the_trigger(sensor: Any, looks: Any, context: Any) -> None:

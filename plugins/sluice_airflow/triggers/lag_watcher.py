@@ -1,0 +1,260 @@
+"""Starts DAGs when a backlog is worth a run: the event trigger behind ``schedule: on_lag``."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import AsyncIterator, Hashable
+from typing import Any
+
+from airflow.sdk import Asset, AssetWatcher
+from airflow.triggers.base import BaseEventTrigger, TriggerEvent
+
+from sluice.errors import SluiceError
+from sluice.home import Home
+from sluice.kafka import Cluster, KafkaSettings
+from sluice.kafka.backlog import backlog
+from sluice.lag import Backlog
+from sluice.ledger import Ledger
+from sluice.spec import Pipeline, load
+from sluice_airflow import connections
+from sluice_airflow.triggers.crossing import Crossing, Runs
+
+__all__ = ["POLL_INTERVAL", "LagWatcher", "lag_asset"]
+
+POLL_INTERVAL = 15.0
+"""Seconds within which a run starts once the limits are passed."""
+
+_HEADROOM = 3.0
+"""Seconds of them that Airflow needs to make a run of an event."""
+
+_JOINING = 0.5
+"""Seconds that the first look waits for watchers that start together."""
+
+_KEY = "crossing"
+
+_log = logging.getLogger(__name__)
+
+_watching: dict[Hashable, dict[int, str]] = {}
+"""Who looks at which pipeline, by shared stream: a triggerer's process has one event loop, and one look for all."""
+
+
+def lag_asset(pipeline: Pipeline, reference: str, *, poll_interval: float = POLL_INTERVAL) -> Asset:
+    """Return the asset of a pipeline's backlog, with its watcher; a DAG runs on lag by being scheduled on it.
+
+    It is not the sink's asset: that one has an event for what was written, this one for what waits.
+    """
+    watcher = LagWatcher(
+        pipeline=reference,
+        dag_id=pipeline.name,
+        kafka_conn_id=pipeline.kafka.connection,
+        poll_interval=poll_interval,
+    )
+    return Asset(
+        name=f"sluice/{pipeline.name}/lag",
+        uri=f"x-sluice://{pipeline.name}/lag",
+        watchers=[AssetWatcher(name=f"sluice/{pipeline.name}/lag", trigger=watcher)],
+    )
+
+
+class LagWatcher(BaseEventTrigger):
+    """Yields one event each time a pipeline's lag rises above the limits of its file; never while a run is at work.
+
+    When an event is due, and when the next one may be, is for :class:`~sluice_airflow.triggers.crossing.Crossing` to
+    say. What it remembers lies in the asset's state store, so that a triggerer that starts again, or another one,
+    goes on where this one stopped. All watchers of one connection share one look at the broker; each reads its
+    pipeline's file anew, so edited limits count from the next look on. A broker, ledger or file that cannot be read
+    makes no event and ends no watcher: the next look tries again.
+
+    Parameters
+    ----------
+    pipeline
+        Name or path.
+    dag_id
+        The DAG that the event starts: while a run of it is queued or running there is no event, and an event that no
+        run answered is sent again. None: only the ledger says whether a run is at work.
+    kafka_conn_id
+        The connection; its secrets are read here, not handed over.
+    poll_interval
+        Seconds within which the event and its run follow the crossing.
+    broker_timeout
+        Seconds for one look at one pipeline.
+
+    Notes
+    -----
+    The payload is the snapshot: ``pipeline``, ``verdict``, ``records``, ``lost``, ``oldest`` (the time of the first
+    unread record), ``limits``, ``positions`` and ``ends``. It depends on what lies in Kafka and on nothing else, so
+    two triggerers that see the same make the same of it.
+    """
+
+    def __init__(
+        self,
+        *,
+        pipeline: str,
+        kafka_conn_id: str,
+        dag_id: str | None = None,
+        poll_interval: float = POLL_INTERVAL,
+        broker_timeout: float = 10.0,
+    ) -> None:
+        super().__init__()
+        self.pipeline = pipeline
+        self.dag_id = dag_id
+        self.kafka_conn_id = kafka_conn_id
+        self.poll_interval = poll_interval
+        self.broker_timeout = broker_timeout
+        self._said = ""
+
+    def serialize(self) -> tuple[str, dict[str, Any]]:
+        """Return the class path and plain values."""
+        return (
+            f"{type(self).__module__}.{type(self).__qualname__}",
+            {
+                "pipeline": self.pipeline,
+                "dag_id": self.dag_id,
+                "kafka_conn_id": self.kafka_conn_id,
+                "poll_interval": self.poll_interval,
+                "broker_timeout": self.broker_timeout,
+            },
+        )
+
+    # --- one look for all ----------------------------------------------------------------------------------------
+
+    def shared_stream_key(self) -> Hashable:
+        """Return what watchers that share their looks have in common."""
+        return _key(self.serialize()[1])
+
+    @classmethod
+    async def open_shared_stream(cls, kwargs: dict[str, Any]) -> AsyncIterator[dict[str, Backlog]]:
+        """Look at the pipelines of all watchers again and again; yield what was found, by the pipeline's reference."""
+        key, conn_id = _key(kwargs), kwargs["kafka_conn_id"]
+        interval = max(kwargs["poll_interval"] - _HEADROOM, kwargs["poll_interval"] / 2)
+        lookout = _Lookout(kwargs["broker_timeout"])
+        await asyncio.sleep(_JOINING)
+        try:
+            while True:
+                began = time.monotonic()
+                pipelines = sorted(set(_watching.get(key, {}).values()))
+                try:
+                    settings = KafkaSettings.from_connection(await connections.aget(conn_id))
+                    found = await asyncio.to_thread(lookout.look, pipelines, settings, interval)
+                except Exception as error:  # let through, it would end every watcher of the connection
+                    lookout.say(conn_id, error)
+                    found = {}
+                yield found
+                await asyncio.sleep(max(0.1, interval - (time.monotonic() - began)))
+        finally:
+            await asyncio.to_thread(lookout.close)
+
+    async def filter_shared_stream(
+        self, shared_stream: AsyncIterator[dict[str, Backlog]]
+    ) -> AsyncIterator[TriggerEvent]:
+        """Yield this pipeline's events."""
+        _watching.setdefault(self.shared_stream_key(), {})[id(self)] = self.pipeline
+        crossing: Crossing | None = None
+        async for found in shared_stream:
+            mine = found.get(self.pipeline)
+            if mine is None:
+                continue
+            self._say(mine)
+            try:
+                if crossing is None:
+                    crossing = Crossing.of(await self._remembered())
+                runs = await self._runs() if crossing.wants_runs(mine) else None
+                after, payload = crossing.step(mine, runs)
+                if after.state != crossing.state:
+                    await self._remember(after.state)
+            except Exception as error:  # Airflow does not answer: nothing is sent that could not be remembered
+                self.log.warning("%s: the next look tries again: %s: %s", self.pipeline, type(error).__name__, error)
+                continue
+            crossing = after
+            if payload is not None:
+                yield TriggerEvent(payload)
+
+    async def run(self) -> AsyncIterator[TriggerEvent]:
+        """Do the same alone, where nobody shares."""
+        async for event in self.filter_shared_stream(self.open_shared_stream(self.serialize()[1])):
+            yield event
+
+    async def cleanup(self) -> None:
+        """Leave the shared look."""
+        key = self.shared_stream_key()
+        if key in _watching:
+            _watching[key].pop(id(self), None)
+            if not _watching[key]:
+                del _watching[key]
+
+    # --- Airflow -------------------------------------------------------------------------------------------------
+
+    async def _remembered(self) -> Any:
+        return None if self.asset_state_store is None else await self.asset_state_store.aget(_KEY)
+
+    async def _remember(self, state: dict[str, Any]) -> None:
+        if self.asset_state_store is not None:
+            await self.asset_state_store.aset(_KEY, state)
+
+    async def _runs(self) -> Runs | None:
+        if self.dag_id is None:
+            return None
+        from airflow.sdk.execution_time.task_runner import RuntimeTaskInstance
+
+        count = RuntimeTaskInstance.get_dr_count
+        active = await asyncio.to_thread(count, dag_id=self.dag_id, states=["queued", "running"])
+        return Runs(await asyncio.to_thread(count, dag_id=self.dag_id), active)
+
+    def _say(self, found: Backlog) -> None:
+        """Write a line whenever the pipeline's state is another one."""
+        unknown = f": {found.error.what}" if found.error else ""
+        running = f"; run {found.running!r} is at work" if found.running else ""
+        state = f"{found.verdict}{', over the limits' if found.over else ''}{unknown}{running}"
+        if state != self._said:
+            self.log.info("%s: %s (lag %s, limits: %s)", found.pipeline, state, found.records, found.limits)
+            self._said = state
+
+
+class _Lookout:
+    """Looks at pipelines with one client and one ledger; blocks, so it is called from a thread."""
+
+    def __init__(self, timeout: float) -> None:
+        self._timeout = timeout
+        self._cluster: Cluster | None = None
+        self._ledger: Ledger | None = None
+        self._last = ""
+        self._said: dict[str, str] = {}
+
+    def look(self, pipelines: list[str], settings: KafkaSettings, seconds: float) -> dict[str, Backlog]:
+        """Return the backlogs that can be had in about so many seconds; who had to wait is first next time."""
+        if self._cluster is None or self._cluster.settings != settings:
+            self.close()
+            self._cluster = Cluster(settings, timeout=self._timeout)
+        until = time.monotonic() + seconds
+        found: dict[str, Backlog] = {}
+        for reference in [p for p in pipelines if p > self._last] + [p for p in pipelines if p <= self._last]:
+            self._last = reference
+            try:
+                self._ledger = self._ledger or Ledger.open()
+                found[reference] = backlog(load(reference), self._cluster, home=Home.from_env(), ledger=self._ledger)
+                self._said.pop(reference, None)
+            except Exception as error:
+                self._ledger = None
+                self.say(reference, error)
+            if time.monotonic() > until:
+                break
+        return found
+
+    def say(self, about: str, error: Exception) -> None:
+        """Write a line for an error that is another one than before."""
+        text = error.what if isinstance(error, SluiceError) else f"{type(error).__name__}: {error}"
+        if self._said.get(about) != text:
+            self._said[about] = text
+            _log.warning("%s: the lag is unknown, the next look tries again: %s", about, text)
+
+    def close(self) -> None:
+        """End the client."""
+        if self._cluster is not None:
+            self._cluster.close()
+            self._cluster = None
+
+
+def _key(kwargs: dict[str, Any]) -> Hashable:
+    return "sluice lag", kwargs["kafka_conn_id"], kwargs["poll_interval"], kwargs["broker_timeout"]
