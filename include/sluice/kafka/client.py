@@ -1,9 +1,10 @@
 """One client of kafka-python, opened and asked with a deadline, and closed without a trace.
 
-Three traps of kafka-python 3.0.12 are dealt with here. A constructor that cannot reach a broker leaves its thread
+Four traps of kafka-python 3.0.12 are dealt with here. A constructor that cannot reach a broker leaves its thread
 behind for good; a refused login, and a certificate that is not trusted, are told to its log, while the caller sees a
-timeout; and its blocking calls wait without a limit. It reaches into the client (``_manager``, ``_net``): the public
-calls answer for all partitions or for none.
+timeout; what a broker says before it hangs up, such as why it refuses a login, is thrown away when both arrive at
+once; and its blocking calls wait without a limit. It reaches into the client (``_manager``, ``_net``): the public calls
+answer for all partitions or for none.
 """
 
 from __future__ import annotations
@@ -160,6 +161,12 @@ class Client:
             raise RuntimeError("closed while connecting")
         net = KafkaNetClient(**config)
         self._nets.append(net)  # kafka-python keeps no handle on it when it cannot bootstrap
+        build = net._manager._build_transport
+
+        async def build_transport(*args: Any, **kwargs: Any) -> Any:
+            return _hears_last_words(await build(*args, **kwargs))
+
+        net._manager._build_transport = build_transport
         return net
 
     def _connect(self, timeout: float) -> None:
@@ -267,6 +274,23 @@ def refused(settings: KafkaSettings, why: str) -> AuthorizationError:
         state=UNTOUCHED,
         next_step="grant the user DESCRIBE and READ on the topics, or mend the connection's credentials",
     )
+
+
+def _hears_last_words(transport: Any) -> Any:
+    """Let a transport hand on what arrived together with the end of the connection, before that end."""
+    receive, ends = transport._sock_recv, list[Exception]()
+
+    def receive_all() -> tuple[bytes, Exception | None]:
+        if ends:
+            return b"", ends.pop()
+        data, end = receive()
+        if data and end is not None:
+            ends.append(end)
+            end = None
+        return data, end
+
+    transport._sock_recv = receive_all
+    return transport
 
 
 def _told(error: Exception) -> str:

@@ -13,7 +13,8 @@ import subprocess
 import sys
 import time
 import uuid
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +26,7 @@ from sluice.local import jars
 from sluice.local.machine import free_port, is_free, is_listening, java
 from sluice.local.topics import Record, Topics
 
-__all__ = ["DEFAULT_PORT", "Broker", "Record", "Topics", "main"]
+__all__ = ["DEFAULT_PORT", "Broker", "Record", "Secure", "Topics", "main"]
 
 DEFAULT_PORT = 9092
 
@@ -69,6 +70,46 @@ _SETTINGS = {
 }
 
 
+@dataclass(frozen=True)
+class Secure:
+    """Two more listeners: ``SASL_PLAINTEXT`` and ``SASL_SSL``, both with mechanism PLAIN; and access lists.
+
+    Parameters
+    ----------
+    users
+        Passwords by user. On these listeners nobody has a right that was not granted; on the plain one everybody has
+        all.
+    pem
+        The broker's key and certificate, in one PEM file.
+    sasl_port, ssl_port
+        Where to listen.
+    """
+
+    users: Mapping[str, str]
+    pem: Path
+    sasl_port: int
+    ssl_port: int
+
+    def settings(self, host: str, plain: Mapping[str, object]) -> dict[str, object]:
+        """Return what a broker's settings become."""
+        more = f"SASL_PLAINTEXT://{host}:{self.sasl_port},SASL_SSL://{host}:{self.ssl_port}"
+        logins = " ".join(f'user_{user}="{password}"' for user, password in self.users.items())
+        jaas = f"org.apache.kafka.common.security.plain.PlainLoginModule required {logins};"
+        protocols = "SASL_PLAINTEXT:SASL_PLAINTEXT,SASL_SSL:SASL_SSL"
+        return {
+            "listeners": f"{plain['listeners']},{more}",
+            "advertised.listeners": f"{plain['advertised.listeners']},{more}",
+            "listener.security.protocol.map": f"{plain['listener.security.protocol.map']},{protocols}",
+            "sasl.enabled.mechanisms": "PLAIN",
+            "listener.name.sasl_plaintext.plain.sasl.jaas.config": jaas,
+            "listener.name.sasl_ssl.plain.sasl.jaas.config": jaas,
+            "ssl.keystore.type": "PEM",
+            "ssl.keystore.location": self.pem,
+            "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
+            "super.users": "User:ANONYMOUS",
+        }
+
+
 class Broker:
     """A broker whose data, settings, log and process id live in one folder.
 
@@ -89,6 +130,8 @@ class Broker:
         The JVM's ``-Xmx``.
     jar_files
         The ``kafka`` set; default: where it was fetched to, looked up at the start.
+    secure
+        Listen on two more ports that demand a login, for tests of it.
     """
 
     def __init__(
@@ -100,6 +143,7 @@ class Broker:
         host: str = "127.0.0.1",
         heap: str = "512m",
         jar_files: Sequence[Path] | None = None,
+        secure: Secure | None = None,
     ) -> None:
         self.data_dir = Path(data_dir).absolute()
         self.host = host
@@ -108,6 +152,7 @@ class Broker:
         self._port = port
         self._controller_port = controller_port
         self._jar_files = jar_files
+        self._secure = secure
         self._properties = self.data_dir / "server.properties"
         self._state_file = self.data_dir / "broker.json"
         self._child: subprocess.Popen[bytes] | None = None
@@ -300,6 +345,8 @@ class Broker:
             "controller.quorum.voters": f"1@{self.host}:{controller_port}",
             "log.dirs": self.data_dir / "data",
         }
+        if self._secure is not None:
+            settings |= self._secure.settings(self.host, settings)
         self._properties.write_text("".join(f"{key}={value}\n" for key, value in settings.items()), encoding="utf-8")
 
     def _state(self) -> dict[str, Any]:
