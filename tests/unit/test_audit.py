@@ -233,6 +233,17 @@ def test_tables_that_another_tool_rewrote_are_read_right(story: Place) -> None:
     assert "t-1 [2, 3) is missing: it was written or quarantined, and is in neither table" in (story.deep().problems)
 
 
+def test_a_pipeline_without_a_quarantine_is_judged_as_one_with_an_empty_one(place: Place) -> None:
+    place.commit("a", split(0, 3))
+    place.append(rows("a", 0, 1, 2), place.ends)
+    assert place.deep().problems == []
+    DeltaTable(place.path).delete("_offset = 1")
+    assert place.deep().problems == [
+        "t-0 [1, 2) is missing: it was written or quarantined, and is in neither table",
+        "of t-0 [0, 3) the ledger counts 3 offsets as written, the sink holds 2",
+    ]
+
+
 def test_a_filter_may_drop_any_offsets_of_its_range(place: Place) -> None:
     place.configure(rows="filter")
     place.commit("a", split(0, 10, written=3, filtered=7))
@@ -421,7 +432,7 @@ def test_a_table_that_is_not_there_is_one_problem(story: Place) -> None:
     assert sorted(story.deep().problems) == [
         *(f"the ledger has batch {batch} of {what}, but there is no table at {story.path}: it was removed or taken back"
           for batch, what in ((0, "epoch 2"), (1, "epoch 1"), (1, "what was redriven"))),
-        f"there is no quarantine at {story.path}_quarantine, where 1 records were put: of t-0 [0, 10)",
+        f"there is no quarantine at {story.path}_quarantine, where records of t-0 [0, 10) were put",
     ]  # fmt: skip
 
 

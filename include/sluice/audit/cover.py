@@ -33,7 +33,7 @@ class Cover:
 
     def length(self, start: int, end: int) -> int:
         """Return how many of the offsets ``[start, end)`` are in it."""
-        return self._below(end) - self._below(start) if end > start else 0
+        return self._below(end) - self._below(start) if end > start and len(self.starts) else 0
 
     def _below(self, offset: int) -> int:
         number = int(np.searchsorted(self.starts, offset))
