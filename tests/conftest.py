@@ -1,1 +1,7 @@
-pytest_plugins = ["tests.fixtures.cluster", "tests.fixtures.kafka", "tests.fixtures.runs", "tests.fixtures.spark"]
+pytest_plugins = [
+    "tests.fixtures.cluster",
+    "tests.fixtures.kafka",
+    "tests.fixtures.runs",
+    "tests.fixtures.node",
+    "tests.fixtures.spark",
+]

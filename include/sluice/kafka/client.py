@@ -104,8 +104,8 @@ class Client:
         if not done.wait(timeout):
             raise self._ear.error(self.settings) or TimeoutError
         failure = box.get("error")
-        if isinstance(failure, GeneratorExit):
-            raise KafkaConnectionError("the client was closed")
+        if isinstance(failure, GeneratorExit | RuntimeError) and self._closed:
+            raise KafkaConnectionError("the client was closed") from failure
         if failure is not None:
             raise self._ear.error(self.settings) or failure
         value: T = box["value"]

@@ -216,9 +216,11 @@ class Cluster:
         if not self._lock.acquire(timeout=max(0.0, deadline - time.monotonic())):
             raise unreachable(self.settings, f"no answer within {self.timeout:.0f} s")
         try:
-            if not self._kept:
-                self._kept.append(Client.open(self.settings, max(0.1, deadline - time.monotonic())))
-            return self._kept[0]
+            for client in self._kept:
+                return client
+            client = Client.open(self.settings, max(0.1, deadline - time.monotonic()))
+            self._kept.append(client)
+            return client
         finally:
             self._lock.release()
 
