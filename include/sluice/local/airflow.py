@@ -42,14 +42,27 @@ class Airflow:
         Of the UI and the API.
     connections
         ``AIRFLOW_CONN_<ID>`` variables for every component.
+    dags
+        The folder of DAGs.
+    settings
+        More variables for every component.
     """
 
-    def __init__(self, folder: Path, *, port: int = DEFAULT_PORT, connections: dict[str, str] | None = None) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        port: int = DEFAULT_PORT,
+        connections: dict[str, str] | None = None,
+        dags: Path = PROJECT / "dags",
+        settings: dict[str, str] | None = None,
+    ) -> None:
         self.folder = Path(folder).absolute()
         self.port = port
         self.url = f"http://localhost:{port}"
         self.log_file = self.folder / "standalone.log"
-        self._connections = connections or {}
+        self._more = {**(connections or {}), **(settings or {})}
+        self._dags = Path(dags)
         self._pid_file = self.folder / "standalone.pid"
         self._passwords = self.folder / "simple_auth_manager_passwords.json.generated"
         self._token = ""
@@ -91,7 +104,7 @@ class Airflow:
             with self.log_file.open("ab") as log:
                 child = subprocess.Popen(
                     [str(Path(sys.executable).with_name("airflow")), "standalone"],
-                    env=self._environment(),
+                    env=self.environment(),
                     stdin=subprocess.DEVNULL,
                     stdout=log,
                     stderr=log,
@@ -146,10 +159,11 @@ class Airflow:
                     next_step="choose another: SLUICE_AIRFLOW_PORT=8081 make demo",
                 ) from None
 
-    def _environment(self) -> dict[str, str]:
+    def environment(self) -> dict[str, str]:
+        """Return what each component is started with."""
         settings = {
             "AIRFLOW_HOME": str(self.folder),
-            "AIRFLOW__CORE__DAGS_FOLDER": str(PROJECT / "dags"),
+            "AIRFLOW__CORE__DAGS_FOLDER": str(self._dags),
             "AIRFLOW__CORE__PLUGINS_FOLDER": str(PROJECT / "plugins"),
             "AIRFLOW__CORE__LOAD_EXAMPLES": "False",
             "AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_USERS": f"{_USER}:admin",
@@ -164,7 +178,7 @@ class Airflow:
             # standalone looks for its own commands, and the operators for spark-submit, on the path
             "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}",
         }
-        return {**os.environ, **settings, **self._connections}
+        return {**os.environ, **settings, **self._more}
 
     def _health(self) -> str:
         """Return what is not healthy yet, empty when all is."""
