@@ -13,7 +13,7 @@ from sluice.errors import (
     SourceUnreachableError,
 )
 
-__all__ = ["classify"]
+__all__ = ["classify", "printable"]
 
 _SAFE = "batches that were committed are in the sink and stay; the open batch is read again, exactly, by the next run"
 
@@ -40,13 +40,28 @@ _SIGNS: tuple[tuple[type[SluiceError], tuple[str, ...], str], ...] = (
         "run again: it names the ranges that are gone",
     ),
     (
+        OffsetsGoneError,
+        ("Record is corrupt", "CorruptRecordException", "corrupt message when fetching", "please seek past the record"),
+        "strategy replay cannot go on without what cannot be read; ignore_range or ignore_batch record it as lost and "
+        "go on. Where the broker has another replica, mend this one",
+    ),
+    (
         SourceUnreachableError,
         ("TimeoutException", "DisconnectException", "BrokerNotAvailable", "UnknownHostException", "Connection refused"),
         "start the broker; the next run catches up by itself",
     ),
     (
         SinkError,
-        ("No space left on device", "Permission denied", "AccessDenied", "FileAlreadyExistsException", "Mkdirs failed"),
+        (
+            "No space left on device",
+            "Disk quota exceeded",
+            "Read-only file system",
+            "Permission denied",
+            "AccessDenied",
+            "FileAlreadyExistsException",
+            "ParentNotDirectoryException",
+            "Mkdirs failed",
+        ),
         "mend the sink's storage, then run again",
     ),
 )
@@ -68,12 +83,28 @@ def classify(error: Exception, ask_broker: Callable[[], object]) -> SluiceError:
         try:
             ask_broker()
         except SluiceError as found:
-            return type(found)(f"{found.what} (while the run was reading)", state=_SAFE, next_step=found.next_step)
+            told = type(found)(f"{found.what} (while the run was reading)", state=_SAFE, next_step=found.next_step)
+            if isinstance(told, OffsetsGoneError) and isinstance(found, OffsetsGoneError):
+                told.ranges = found.ranges
+            return told
     kind, hint = by_sign or (SluiceError, "read the log above; run again when the cause is mended")
     return kind(f"the query failed: {_summary(text)}", state=_SAFE, next_step=hint)
 
 
 def _summary(text: str) -> str:
-    lines = [line.strip() for line in text.splitlines() if line.strip()]
-    causes = [line for line in lines if line.startswith("Caused by:")]
-    return " / ".join([lines[0] if lines else "no message", *causes[-1:]])[:800]
+    lines = [line.rstrip() for line in text.splitlines() if line.strip()]
+    causes = [line.strip() for line in lines if line.strip().startswith("Caused by:")]
+    if lines and lines[0].startswith("An exception was thrown from the Python worker"):
+        # what was raised stands behind the last frame of the traceback
+        frames = [n for n, line in enumerate(lines) if line.startswith("  File ")]
+        raised = [line for line in lines[frames[-1] if frames else 0 :] if not line.startswith(" ")]
+        lines = raised or lines
+    elif len(lines) > 1 and lines[0].startswith("An error occurred while calling "):
+        lines = [causes.pop().removeprefix("Caused by: ")] if causes else [lines[1].removeprefix(": ")]
+        causes = []
+    return printable(" / ".join([lines[0].strip() if lines else "no message", *causes[-1:]]))[:800]
+
+
+def printable(text: str) -> str:
+    """Return text of unknown origin as databases and terminals take it: PostgreSQL, for one, has no NUL in a text."""
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)

@@ -7,6 +7,7 @@ import pytest
 from sluice import errors
 from sluice.errors import ExitCode, Retry, SluiceError, error_for_exit_code
 from sluice.faults import point
+from sluice.ranges import OffsetRange
 from sluice_spark.failures import classify
 from sluice_spark.quality.judgement import ExpectationResult, Judgement
 
@@ -59,7 +60,13 @@ def fine() -> None:
         ("[STREAMING_CHECKPOINT_MISSING_METADATA_FILE]", errors.CheckpointError),
         ("KAFKA_DATA_LOSS.START_OFFSET_RESET", errors.OffsetsGoneError),
         ("org.apache.kafka.common.errors.TimeoutException: Timeout", errors.SourceUnreachableError),
+        (
+            "org.apache.kafka.common.KafkaException: Record batch for partition t-1 at offset 3 is invalid, cause: "
+            "Record is corrupt (stored crc = 1, computed crc = 2)",
+            errors.OffsetsGoneError,
+        ),
         ("java.io.IOException: No space left on device", errors.SinkError),
+        ("org.apache.hadoop.fs.ParentNotDirectoryException: Parent path is not a directory", errors.SinkError),
         ("java.lang.NullPointerException", SluiceError),
     ],
 )
@@ -71,14 +78,57 @@ def test_a_failed_query_is_known_by_its_signs(text: str, kind: type[SluiceError]
     assert found.next_step
 
 
+PYTHON = """An exception was thrown from the Python worker:
+Traceback (most recent call last):
+  File "udf.py", line 5, in inner
+    raise KeyError(x)
+KeyError: 3
+
+During handling of the above exception, another exception occurred:
+
+Traceback (most recent call last):
+  File "udf.py", line 7, in outer
+    raise ValueError(x)
+          ^^^^^^^^^^
+ValueError: bad value 3
+of two lines
+"""
+
+JAVA = """An error occurred while calling o245.parquet.
+: org.apache.spark.SparkException: Job aborted
+\tat a.Frame
+"""
+
+CAUSES = """Caused by: java.lang.Some: first
+\tat b.Frame
+Caused by: java.lang.Other: root
+\tat c.Frame
+"""
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        (PYTHON, "ValueError: bad value 3"),
+        (JAVA, "org.apache.spark.SparkException: Job aborted"),
+        (JAVA + CAUSES, "java.lang.Other: root"),
+        ("[CAST] The value 'a\x00\x1b[2J' is no number\n== SQL ==", r"[CAST] The value 'a\x00\x1b[2J' is no number"),
+        ("", "no message"),
+    ],
+)
+def test_a_failure_tells_what_was_raised_and_the_same_each_time(text: str, told: str) -> None:
+    assert classify(RuntimeError(text), fine).what == f"the query failed: {told}"
+
+
 def test_the_broker_knows_better_than_the_message() -> None:
     def ask() -> None:
-        raise errors.OffsetsGoneError("t-0 [0, 5) is gone", next_step="n")
+        raise errors.OffsetsGoneError("t-0 [0, 5) is gone", next_step="n", ranges=[OffsetRange("t", 0, 0, 5)])
 
     for text in ("java.lang.NullPointerException", "No space left on device"):
         found = classify(RuntimeError(text), ask)
         assert type(found) is errors.OffsetsGoneError
         assert "t-0 [0, 5)" in found.what
+        assert found.ranges == (OffsetRange("t", 0, 0, 5),)
 
 
 def test_a_broken_checkpoint_is_not_explained_by_the_broker() -> None:
