@@ -9,8 +9,9 @@ from functools import reduce
 
 from pyspark.sql import DataFrame, SparkSession
 
+from sluice.errors import TopicRecreatedError
 from sluice.kafka import Cluster, KafkaSettings
-from sluice.kafka.cluster import TopicState, starts
+from sluice.kafka.cluster import TopicState
 from sluice.ranges import OffsetRange, Positions
 from sluice.spec.model import KafkaSource
 
@@ -103,17 +104,26 @@ class KafkaRecords:
 
         Raises
         ------
+        TopicRecreatedError
+            When they lie beyond the log end: what is there now is not what they were planned for.
         SluiceError
             When the broker does not say.
         """
         if not ranges:
             return []
-        logs = starts(self.cluster.snapshot({r.topic for r in ranges}))
-        return [
-            OffsetRange(r.topic, r.partition, r.start, min(r.end, logs[r.topic][r.partition]))
-            for r in ranges
-            if logs[r.topic].get(r.partition, r.end) > r.start
-        ]
+        states = {s.topic: s.partitions for s in self.cluster.snapshot({r.topic for r in ranges})}
+        gone: list[OffsetRange] = []
+        for r in ranges:
+            now = states[r.topic].get(r.partition)
+            if now is None or now.end < r.end:
+                raise TopicRecreatedError(
+                    f"{r} was to be read, but the partition {'is gone' if now is None else f'ends at {now.end}'}",
+                    state="batches that were committed are in the sink and stay; nothing of this one is visible",
+                    next_step="if the topic was made anew, name the pipeline anew, or move checkpoint and sink away",
+                )
+            if now.start > r.start:
+                gone.append(OffsetRange(r.topic, r.partition, r.start, min(r.end, now.start)))
+        return gone
 
     def check(self, read: Mapping[tuple[str, int], int], ranges: Sequence[OffsetRange]) -> None:
         """Do nothing: Kafka does not say how many records it has."""
