@@ -187,23 +187,34 @@ class Drain:
     ) -> PreparedBatch:
         live = self.live
 
-        def typed(error: Exception) -> SluiceError:
+        def typed(error: Exception, reading: Sequence[OffsetRange] = ranges) -> SluiceError:
             if isinstance(source, LogRecords):
                 try:
-                    source.explain(ranges)
+                    source.explain(reading)
                 except SluiceError as found:
                     return found
                 return classify(error, lambda: None)
-            return classify(error, lambda: live.ask_broker(self.cluster, tables))
+            return classify(error, lambda: self._ask_about(tables, reading, source))
 
         if live.recovery.ignores:
-            return Ignoring(writer, live.recovery, typed).prepare(records, name, ranges, source)
+            return Ignoring(writer, live.recovery, self.spark, typed).prepare(records, name, ranges, source)
         try:
             return writer.prepare(records if records is not None else source.again(ranges), name, ranges, source)
         except SluiceError:
             raise
         except Exception as error:
             raise typed(error) from error
+
+    def _ask_about(self, tables: Tables, reading: Sequence[OffsetRange], source: Records) -> None:
+        """Ask the broker as before a run; what an ignoring strategy has given up already is no reason any more."""
+        try:
+            self.live.ask_broker(self.cluster, tables)
+        except OffsetsGoneError as found:
+            if self.live.recovery.ignores:
+                found.ranges = tuple(source.gone(reading))
+                if not found.ranges:
+                    return
+            raise
 
     # --- by way of the log ---------------------------------------------------------------------------------------
 

@@ -1,0 +1,334 @@
+"""Records that cannot be had or processed are given up, exactly these; whatever else goes wrong costs no record."""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+import pytest
+from tests.fixtures.runs import Driver, Offset, Outcome, Sandbox, await_that, good
+
+from sluice.checkpoint import Checkpoint
+from sluice.home import Home
+from sluice.ledger.rows import LostRow
+from sluice.local.kafka import Record
+from sluice.ranges import Positions
+
+pytestmark = [pytest.mark.chaos, pytest.mark.spark, pytest.mark.kafka]
+
+
+def dying_of(*ids: int) -> dict[str, str]:
+    """A transform that cannot take the records with these ids."""
+    deadly = "CAST(raise_error(concat('cannot take ', id)) AS BIGINT)"
+    chosen = ", ".join(map(str, ids)) or "NULL"
+    return {"sql": f"SELECT * EXCEPT (id), CASE WHEN id IN ({chosen}) THEN {deadly} ELSE id END AS id FROM source"}
+
+
+def lost(sandbox: Sandbox) -> Counter[Offset]:
+    spans = [row.range for row in sandbox.ledger.lost(sandbox.name)]
+    return Counter((r.topic, r.partition, offset) for r in spans for offset in range(r.start, r.end))
+
+
+def spans(rows: Sequence[LostRow]) -> list[tuple[int, int, int]]:
+    return [(row.range.partition, row.range.start, row.range.end) for row in rows]
+
+
+def assert_conserved(sandbox: Sandbox) -> None:
+    """Each record that was produced is in the sink, in the quarantine or lost, once; and the books say the same."""
+    parts = {"written": sandbox.sink(), "quarantined": sandbox.quarantine(), "lost": lost(sandbox)}
+    assert sum(parts.values(), Counter()) == Counter(sandbox.produced)
+    assert {part: sandbox.total(part) for part in parts} == {part: sum(c.values()) for part, c in parts.items()}
+    sandbox.assert_balanced()
+
+
+def position(sandbox: Sandbox) -> Positions | None:
+    return Checkpoint(Home(str(sandbox.home)).checkpoint(sandbox.name, 1)).positions()
+
+
+def account(sandbox: Sandbox, run: str) -> dict[str, int]:
+    return {part: count for part, count in sandbox.account(run).items() if count}
+
+
+def test_poison_costs_what_the_strategy_of_the_run_says_and_runs_may_change_it(sandbox: Sandbox) -> None:
+    def configure(recovery: str, *poison: int) -> None:
+        sandbox.configure(
+            recovery=recovery, transform=dying_of(*poison), kafka={"max_records_per_batch": 12}
+        )  # fmt: skip
+
+    configure("ignore_range", 2, 7, 13, 22)  # in both partitions of both batches
+    placed = sandbox.feed(24, bad_every=5)
+    sandbox.run("fine")
+    rows = sandbox.ledger.lost(sandbox.name)
+    by_offset = {(row.range.partition, row.range.start): row for row in rows}
+    assert lost(sandbox) == Counter(placed[n] for n in (2, 7, 13, 22))
+    for n in (2, 7, 13, 22):
+        row = by_offset[placed[n][1:]]
+        assert f"cannot take {n}" in row.reason
+        assert row.sample == {"offset": placed[n][2], "key": f"k{n}", "value": good(n).decode()}
+        assert (len(row.range), row.run, row.state) == (1, "fine", "open")
+    assert sandbox.quarantine() == Counter(placed[0:24:5])
+    assert account(sandbox, "fine") == dict(planned=24, written=15, quarantined=5, lost=4)
+    assert sandbox.ledger.run(sandbox.name, "fine").state == "done"
+    assert_conserved(sandbox)
+
+    configure("replay", 41, 46)
+    sandbox.feed(24, bad_every=5)  # 24 to 35 make a batch, 36 to 47 another one
+    refused = sandbox.run("strict", expect=1)
+    assert any(f"cannot take {n}" in refused.message for n in (41, 46))
+    assert sandbox.sink() + sandbox.quarantine() + lost(sandbox) == Counter(sandbox.produced[:36])
+    assert position(sandbox) == {sandbox.topic: {0: 18, 1: 18}}
+
+    configure("ignore_batch", 41, 46)
+    sandbox.feed(12)
+    sandbox.run("coarse")
+    rows = sandbox.ledger.lost(sandbox.name, run="coarse")
+    assert spans(rows) == [(0, 18, 24), (1, 18, 24)]
+    assert {row.reason.partition("cannot take ")[2][:2] for row in rows} <= {"41", "46"}
+    assert [row.sample["offset"] for row in rows] == [18, 18]
+    assert account(sandbox, "coarse") == dict(planned=24, written=12, lost=12)
+    assert_conserved(sandbox)
+
+    for strategy in ("hot", "ignore_range", "replay"):
+        configure(strategy)
+        sandbox.feed(6, bad_every=4)
+        sandbox.run(strategy)
+        assert_conserved(sandbox)
+    assert len(lost(sandbox)) == 16
+    assert sandbox.ledger.epoch(sandbox.name).number == 1
+    assert "EpochOpened" not in {e["type"] for e in sandbox.ledger.events(sandbox.name, limit=1000)}
+
+
+def test_what_retention_took_is_lost_exactly_whether_before_the_run_or_while_it_reads(sandbox: Sandbox) -> None:
+    sandbox.feed(6)
+    sandbox.run("before")
+
+    sandbox.configure(recovery="ignore_range", kafka={"max_records_per_batch": 100})
+    sandbox.feed(10)  # offsets 3 to 7 of both partitions
+    sandbox.topics.delete_records(sandbox.topic, {1: 5})
+    sandbox.run("fine")
+    (row,) = sandbox.ledger.lost(sandbox.name)
+    assert spans([row]) == [(1, 3, 5)]
+    assert f"gone from Kafka before they were read: {sandbox.topic}-1 [3, 5)" in row.reason
+    assert row.sample is None
+    assert account(sandbox, "fine") == dict(planned=10, written=8, lost=2)
+
+    sandbox.configure(recovery="ignore_batch")  # 6 in a batch
+    sandbox.feed(12)  # offsets 8 to 13 of both
+    sandbox.topics.delete_records(sandbox.topic, {0: 9})
+    sandbox.run("coarse")
+    assert spans(sandbox.ledger.lost(sandbox.name, run="coarse")) == [(0, 8, 11), (1, 8, 11)]
+    assert account(sandbox, "coarse") == dict(planned=12, written=6, lost=6)
+
+    # the end of a transaction leaves a gap that is no loss
+    sandbox.configure(
+        recovery="ignore_range", transform={"python": "gate:passing"}, kafka={"max_records_per_batch": 50}
+    )
+    sandbox.feed(4)  # offsets 14 and 15 of both
+    transaction = [(1, None, good(n)) for n in (1, 2)]
+    sandbox.produced += [(sandbox.topic, *at) for at in sandbox.topics.produce_transaction(
+        sandbox.topic, transaction, commit=True
+    )]  # fmt: skip
+    meanwhile(sandbox, "reading", "batch-started", {0: 15})
+    assert spans(sandbox.ledger.lost(sandbox.name, run="reading")) == [(0, 14, 15)]
+    assert account(sandbox, "reading") == dict(planned=7, written=5, absent=1, lost=1)
+
+    sandbox.feed(4)
+    sandbox.topics.produce_transaction(sandbox.topic, [], commit=True)
+    meanwhile(sandbox, "read", "rows-staged", {0: 18})
+    assert account(sandbox, "read") == dict(planned=4, written=4), "what was read in time is not lost"
+    assert_conserved(sandbox)
+
+
+def meanwhile(sandbox: Sandbox, run: str, point: str, before: dict[int, int]) -> None:
+    """Run, and let retention pass while the driver stands at a point."""
+    driver = sandbox.start(run, gate_at=point)
+    driver.await_gate()
+    sandbox.topics.delete_records(sandbox.topic, before)
+    opened(driver, expect=0)
+
+
+def opened(driver: Driver, *, expect: int) -> Outcome:
+    driver.open_gate()
+    end = driver.wait()
+    assert end.code == expect, f"exit code {end.code}, not {expect}:\n{end.stderr[-6000:]}"
+    return end
+
+
+def garble(sandbox: Sandbox, partition: int, text: bytes) -> None:
+    """Flip a bit of a record where the broker keeps it."""
+    sandbox.broker.stop()
+    (log,) = (sandbox.broker.data_dir / "data" / f"{sandbox.topic}-{partition}").glob("*.log")
+    data = bytearray(log.read_bytes())
+    assert data.count(text) == 1
+    data[data.index(text)] ^= 1
+    log.write_bytes(data)
+    sandbox.broker.start()
+
+
+def test_what_cannot_be_read_any_more_is_named_under_replay_and_lost_alone_under_ignore_range(
+    sandbox: Sandbox,
+) -> None:
+    sandbox.configure(kafka={"max_records_per_batch": 100})
+    for n in range(8):
+        sandbox.produce([(n % 2, b"k%d" % n, good(n))])  # each a batch of its own in the broker's log
+    together = [Record(0, None, good(n)) for n in range(100, 105)]
+    placed = sandbox.topics.produce(sandbox.topic, together, linger_ms=10_000)  # one batch, of one checksum
+    sandbox.produced += [(sandbox.topic, *at) for at in placed]
+    garble(sandbox, 1, b"name 5")
+    garble(sandbox, 0, b"name 102")
+
+    refused = sandbox.run("strict", expect=21)
+    assert f"partition {sandbox.topic}-" in refused.message
+    assert "Record is corrupt" in refused.message
+    assert "ignore_range" in refused.message
+    assert not sandbox.sink()
+
+    sandbox.configure(recovery="ignore_range", kafka={"max_records_per_batch": 100})
+    sandbox.run("fine")
+    rows = sandbox.ledger.lost(sandbox.name)
+    assert spans(rows) == [(0, 4, 9), (1, 2, 3)]
+    assert [f"-{p} at offset {o} is invalid" in row.reason for (p, o, _), row in zip(spans(rows), rows, strict=True)]
+    assert [row.sample for row in rows] == [None, None]
+    assert account(sandbox, "fine") == dict(planned=13, written=7, lost=6)
+    assert_conserved(sandbox)
+
+
+KILLS = ["batch-started", "rows-staged", "before-sink-commit", "sink-committed", "batch-recorded"]
+
+
+def test_a_driver_killed_over_and_over_loses_the_same_ranges_once(sandbox: Sandbox) -> None:
+    """One run id: each attempt has to make the one before it good; each batch loses and quarantines something."""
+    poison = {"POISON_IDS": "1,6,13,19,25,26,31"}
+    sandbox.configure(recovery="ignore_range", transform={"python": "poison:dying"})
+    for point in KILLS:
+        sandbox.feed(6, bad_every=5)
+        sandbox.run("r", kill_at=point, **poison)
+        seen = sandbox.sink() + sandbox.quarantine() + lost(sandbox)
+        assert set(seen.values()) <= {1}, f"counted twice after {point}"
+        assert seen <= sandbox.on_broker()
+    sandbox.feed(6, bad_every=5)
+    sandbox.run("r", **poison)
+    assert lost(sandbox) == Counter(sandbox.produced[n] for n in (1, 6, 13, 19, 26, 31))  # 25 is bad, so not decoded
+    assert sandbox.sink() + sandbox.quarantine() + lost(sandbox) == sandbox.on_broker()
+    assert_conserved(sandbox)
+    told = [item for e in sandbox.ledger.events(sandbox.name, limit=1000) if e["type"] == "RangeLost"
+            for item in e["payload"]["ranges"]]  # fmt: skip
+    assert len(told) == len({(item["partition"], item["start"]) for item in told}) == 6
+    assert sandbox.orphans() == sandbox.orphans("table_quarantine") == set()
+    assert sandbox.ledger.run(sandbox.name, "r").attempts == len(KILLS) + 1
+
+
+@contextmanager
+def locked_ledger(sandbox: Sandbox) -> Iterator[None]:
+    """Hold the ledger's write lock, as another process may."""
+    connection = sqlite3.connect(sandbox.home / "ledger.db", isolation_level=None, timeout=60)
+    connection.execute("BEGIN IMMEDIATE")
+    try:
+        yield
+    finally:
+        connection.close()
+
+
+def is_over(group: int) -> bool:
+    try:
+        os.killpg(group, 0)
+    except ProcessLookupError:
+        return True
+    return False
+
+
+def test_trouble_that_is_not_the_records_loses_none(sandbox: Sandbox) -> None:
+    impatient = {"SLUICE_LEDGER_URL": f"{sandbox.ledger_url}?timeout=2"}
+    sandbox.feed(12)  # two batches
+
+    def configure(recovery: str, **more: object) -> None:
+        sandbox.configure(recovery=recovery, **{"transform": {"python": "gate:passing"}, **more})
+
+    def assert_untouched(done: int = 0) -> None:
+        assert not lost(sandbox)
+        assert sum(sandbox.sink().values()) == done
+
+    configure("ignore_batch")
+    sandbox.broker.kill()
+    sandbox.run("no-broker", expect=20)
+    sandbox.broker.start()
+    assert_untouched()
+
+    configure("ignore_range", transform={"sql": "SELECT * FROM source WHERE id <> 3"})
+    assert "the promise about rows is broken" in sandbox.run("drops", expect=10).message
+    assert_untouched()
+
+    configure("ignore_batch")
+    driver = sandbox.start("no-sink", gate_at="batch-started")
+    driver.await_gate()
+    table, aside = sandbox.home / "table", sandbox.home / "aside"
+    table.rename(aside)
+    table.write_text("a file where the table should be")
+    opened(driver, expect=30)
+    table.unlink()
+    aside.rename(table)
+    assert_untouched()
+
+    driver = sandbox.start("no-jvm", gate_at="batch-started")
+    driver.await_gate()
+    driver.process.kill()  # the JVM alone, as Airflow does when a task is cleared; its Python child goes on
+    driver.process.wait()
+    driver.open_gate()
+    await_that(lambda: is_over(driver.process.pid), "the driver's Python ended")
+    assert_untouched()
+
+    configure("ignore_range")
+    driver = sandbox.start("fenced", gate_at="rows-staged")
+    driver.await_gate()
+    sandbox.execute("UPDATE sluice_lease SET token = token + 1, holder = NULL, expires = 0")
+    opened(driver, expect=40)
+    assert_untouched()
+
+    driver = sandbox.start("no-ledger", gate_at="batch-recorded", **impatient)
+    driver.await_gate()  # the first batch is done, the second one is to begin
+    with locked_ledger(sandbox):
+        assert "the ledger does not answer" in opened(driver, expect=1).message
+    assert_untouched(6)
+
+    configure("ignore_batch")
+    driver = sandbox.start("no-ledger-again", gate_at="sink-committed", **impatient)
+    driver.await_gate()
+    with locked_ledger(sandbox):
+        assert "the ledger does not answer" in opened(driver, expect=1).message
+    assert_untouched(12)
+    assert sandbox.total("written") == 6
+
+    sandbox.run("after")
+    sandbox.assert_exact()
+    assert not lost(sandbox)
+    assert sandbox.account("no-ledger-again")["written"] == 6
+    assert account(sandbox, "after") == {}
+
+
+def test_a_topic_made_anew_while_it_is_read_is_no_gap_and_no_loss(sandbox: Sandbox) -> None:
+    sandbox.configure(recovery="ignore_range", transform={"python": "gate:passing"})
+    sandbox.feed(6)
+    driver = sandbox.start("r", gate_at="batch-started")
+    driver.await_gate()
+    sandbox.topics.recreate(sandbox.topic, 2)
+    sandbox.topics.produce(sandbox.topic, [(0, None, good(1)), (1, None, good(2))])
+    opened(driver, expect=22)
+    assert not lost(sandbox)
+    assert not sandbox.sink()
+
+
+def test_an_aggregate_cannot_drop_batches(sandbox: Sandbox) -> None:
+    """Its rows are made of many records: what a batch left out would show nowhere."""
+    aggregate = {"rows": "aggregate", "transform": {"sql": "SELECT count(*) AS n FROM source"}}
+    sandbox.configure(recovery="ignore_batch", **aggregate)
+    told = "is for stateless pipelines"
+    refused = [sandbox.cli("validate-spec", str(sandbox.file)), sandbox.cli("run", str(sandbox.file))]
+    sandbox.configure(**aggregate)
+    refused.append(sandbox.cli("run", str(sandbox.file), "--recovery", "ignore_batch"))
+    assert [(done.returncode, told in " ".join((done.stdout + done.stderr).split())) for done in refused] == [
+        (10, True)
+    ] * 3
+    assert sandbox.ledger.runs(sandbox.name) == []
