@@ -40,6 +40,8 @@ _CONF = {
     "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
     "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
     "spark.hadoop.mapreduce.fileoutputcommitter.marksuccessfuljobs": "false",
+    # strategy hot: for a minute after one executor died the others would know of no new one to send a second copy to
+    "spark.storage.cachedPeersTtl": "0",
     # damage is an error, whoever's defaults are in spark-defaults.conf
     "spark.sql.files.ignoreCorruptFiles": "false",
     "spark.sql.files.ignoreMissingFiles": "false",

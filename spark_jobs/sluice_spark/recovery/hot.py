@@ -67,10 +67,12 @@ def held_twice(records: DataFrame) -> Iterator[tuple[DataFrame, str | None]]:
     Notes
     -----
     What it does not do: an executor that dies during that first read makes its tasks read again. Of two executors that
-    die at once, or of one that dies while it has no twin, the blocks are read again. The driver's death ends the run;
-    the next one reads the logged ranges again. That a block found a second place is Spark's word (it warns in its log
-    when not), and two executors may stand on one machine. Blocks that do not fit into memory lie on the executors'
-    disks, and they are released at the end of the block whatever happens.
+    die at once, or of a second one that dies in the same block (what the first held is not copied once more), the
+    records are read again. The driver's death ends the run; the next one reads the logged ranges again. That each part
+    found a second place is Spark's word: executors only warn in their own logs when not, as they do for a minute after
+    one of them died unless ``spark.storage.cachedPeersTtl`` is 0, which :mod:`sluice.submit` sees to. Two executors
+    may stand on one machine. What does not fit into memory lies on the executors' disks; all of it is released at the
+    end of the block whatever happens.
     """
     count = executors(records.sparkSession)
     if count < 2:
