@@ -73,6 +73,7 @@ def dags_of(tmp_path: Path) -> Callable[[Path], DagBag]:
     ("more", "says"),
     [
         ("recovry: replay\n", "did you mean 'recovery'?"),
+        ("rows: aggregate\nrecovery: ignore_batch\n", "is for stateless pipelines"),
         ('schedule: {cron: "61 * * * *"}\n', "61"),
         ("{", "not YAML"),
     ],

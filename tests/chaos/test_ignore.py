@@ -105,15 +105,16 @@ def test_what_retention_took_is_lost_exactly_whether_before_the_run_or_while_it_
     sandbox.feed(6)
     sandbox.run("before")
 
-    sandbox.configure(recovery="ignore_range", kafka={"max_records_per_batch": 100})
+    sandbox.configure(recovery="ignore_range", transform=dying_of(12), kafka={"max_records_per_batch": 100})
     sandbox.feed(10)  # offsets 3 to 7 of both partitions
     sandbox.topics.delete_records(sandbox.topic, {1: 5})
     sandbox.run("fine")
-    (row,) = sandbox.ledger.lost(sandbox.name)
-    assert spans([row]) == [(1, 3, 5)]
-    assert f"gone from Kafka before they were read: {sandbox.topic}-1 [3, 5)" in row.reason
-    assert row.sample is None
-    assert account(sandbox, "fine") == dict(planned=10, written=8, lost=2)
+    poison, gone = sandbox.ledger.lost(sandbox.name)
+    assert spans([poison, gone]) == [(0, 6, 7), (1, 3, 5)]
+    assert "cannot take 12" in poison.reason, "what is gone beside it does not hide it"
+    assert f"gone from Kafka before they were read: {sandbox.topic}-1 [3, 5)" in gone.reason
+    assert gone.sample is None
+    assert account(sandbox, "fine") == dict(planned=10, written=7, lost=3)
 
     sandbox.configure(recovery="ignore_batch")  # 6 in a batch
     sandbox.feed(12)  # offsets 8 to 13 of both
