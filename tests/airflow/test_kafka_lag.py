@@ -6,12 +6,17 @@ import asyncio
 import time
 from collections.abc import Callable
 from dataclasses import replace
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
-from airflow.sdk.exceptions import AirflowSensorTimeout, AirflowSkipException, TaskDeferred
+from airflow.sdk.exceptions import (
+    AirflowRescheduleException,
+    AirflowSensorTimeout,
+    AirflowSkipException,
+    TaskDeferred,
+)
 from airflow.sdk.module_loading import import_string
 from tests.airflow.conftest import SECRET
 
@@ -134,6 +139,26 @@ def test_poking_ends_with_the_type_of_what_it_waited_for(sensor: Any, looks: Any
     looks(behind(1))
     with pytest.raises(AirflowSensorTimeout):
         sensor(deferrable=False, poke_interval=0, timeout=0).execute(context())
+
+
+def test_rescheduling_keeps_the_timeout_over_its_pokes(
+    sensor: Any, looks: Any, context: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    task = sensor(deferrable=False, mode="reschedule", timeout=60)
+    first: list[datetime | None] = [None]
+    now = context()
+    monkeypatch.setattr(type(now["ti"]), "get_first_reschedule_date", lambda *_: first[0], raising=False)
+    looks(behind(1))
+    with pytest.raises(AirflowRescheduleException):
+        task.execute(now)
+    first[0] = datetime.now(UTC) - timedelta(seconds=61)
+    with pytest.raises(AirflowSensorTimeout):
+        task.execute(now)
+    looks(unknown())
+    with pytest.raises(SourceUnreachableError):
+        task.execute(now)
+    looks(behind(11))
+    task.execute(now)
 
 
 def test_the_table_shows_each_partition(sensor: Any, looks: Any, context: Any, capfd: Any) -> None:

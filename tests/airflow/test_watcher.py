@@ -242,6 +242,15 @@ def test_an_event_that_no_run_answers_is_sent_again_after_a_while(watch: Watch) 
     assert watch.sent[0] == watch.sent[1]
 
 
+def test_runs_that_were_deleted_are_no_answer(watch: Watch) -> None:
+    assert watch.see(seen(0, 11)) == 1
+    watch.runs = Runs(3, 0)
+    assert watch.see(*[seen(0, 11)] * (PATIENCE + 1)) == 1
+    watch.a_run_begins()
+    watch.it_ends()
+    assert watch.see(*[seen(0, 11)] * (PATIENCE + 1)) == 0
+
+
 def test_without_a_dag_to_ask_about_nothing_is_sent_twice(watch: Watch) -> None:
     crossing, payload = Crossing().step(seen(0, 11))
     assert payload is not None

@@ -16,8 +16,8 @@ __all__ = ["KafkaHook"]
 class KafkaHook(BaseHook):
     """Reads the connection that Airflow's own Kafka provider reads: dotted keys in ``extra``.
 
-    Nothing is opened until a method is called, and nothing stays open after it: a
-    :class:`~sluice.kafka.Cluster` connects for each question.
+    Nothing is opened until a :class:`~sluice.kafka.Cluster` is asked something; it then keeps one client until it is
+    closed, or nobody holds it any more.
 
     Parameters
     ----------
@@ -61,8 +61,8 @@ class KafkaHook(BaseHook):
     def test_connection(self) -> tuple[bool, str]:
         """Ask the cluster something that needs no topic; what Airflow's button *Test* calls."""
         try:
-            cluster = self.cluster(timeout=10.0)
-            cluster.snapshot([])
+            with self.cluster(timeout=10.0) as cluster:
+                cluster.snapshot([])
         except SluiceError as error:
             return False, str(error)
         return True, f"{cluster.settings.bootstrap} answers"

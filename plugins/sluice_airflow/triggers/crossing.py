@@ -90,8 +90,9 @@ class Crossing:
         if now.announced is None:
             payload = _payload(found)
             return Crossing(payload, runs.known if runs else 0, heard=runs is None, unheard=0), payload
-        if runs is None or runs.known != now.runs:
+        if runs is None or runs.known > now.runs:
             return replace(now, heard=True), None
+        now = replace(now, runs=runs.known)  # fewer than there were: somebody deleted some
         if now.unheard < PATIENCE:
             return replace(now, unheard=now.unheard + 1), None
         return replace(now, unheard=0), now.announced
