@@ -54,7 +54,7 @@ class LiveRun(Run):
         left = sealed_batches(tables) if tables.epoch.lineage is Lineage.LOG else []
         if trouble is not None and not left:
             raise trouble
-        positions = tables.checkpoint.positions()
+        positions = tables.position()
         ranges = [r for batch in left for r in batch.ranges] + self._ahead(positions, states)
         busy = bool(ranges) or positions is None or tables.checkpoint.open_batch() is not None
         target = self._target(tables) if busy else tables.epoch  # a change of strategy begins with its first records
@@ -86,9 +86,11 @@ class LiveRun(Run):
         source, checkpoint = self.pipeline.kafka, tables.checkpoint
         states = cluster.snapshot(source.topics, isolation_level=source.isolation_level)
         open_batch = checkpoint.open_batch()
-        open_ranges = checkpoint.ranges_of(open_batch) if open_batch is not None else []
+        # what is sealed, or in the sink, is not read again, whatever Spark still has to note down
+        unread = open_batch is not None and open_batch > tables.filled.version()
+        open_ranges = checkpoint.ranges_of(open_batch) if open_batch is not None and unread else []
         known_ids = self.ledger.topic_ids(self.pipeline.name)
-        preflight(self.pipeline.name, checkpoint.positions(), states, known_ids, open_ranges)
+        preflight(self.pipeline.name, tables.position(), states, known_ids, open_ranges)
         return states
 
     def _look(self, cluster: Cluster, tables: Tables) -> tuple[list[TopicState], SluiceError | None]:

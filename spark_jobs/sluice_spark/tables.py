@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from sluice.checkpoint import Checkpoint
 from sluice.home import Home
 from sluice.ledger import REDRIVEN, Epoch
+from sluice.ranges import Positions
 from sluice.recovery import Lineage
 from sluice.spec import Pipeline
 from sluice.wal import WriteAheadLog
@@ -54,6 +55,19 @@ class Tables:
     def redriven(cls, pipeline: Pipeline, home: Home) -> Tables:
         """Return the places under which redriven ranges are committed: a lineage of their own."""
         return cls.of(pipeline, home, Epoch(REDRIVEN, Lineage.DIRECT, None))
+
+    @property
+    def filled(self) -> DeltaSink:
+        """The table that the epoch's stream fills."""
+        return self.log_table if self.epoch.lineage is Lineage.LOG else self.sink
+
+    def position(self) -> Positions | None:
+        """Return where the stream stopped; None before the first batch."""
+        return self.position_behind(self.filled.version())
+
+    def position_behind(self, held: int) -> Positions | None:
+        """Return where the newest batch of :attr:`filled` ends: Spark's own record may be one batch behind."""
+        return self.checkpoint.end_of(held) if held in self.checkpoint.planned() else self.checkpoint.positions()
 
     def batch_name(self, batch: int) -> str:
         """Return the name of a batch's folders."""
