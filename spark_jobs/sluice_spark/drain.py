@@ -82,10 +82,11 @@ class Drain:
         live, hot = self.live, self.live.recovery is Recovery.HOT
         writer = live.writer(self.spark, tables)
         sweep = tables.checkpoint.open_batch()
+        entered = live.ledger.last_batch(live.pipeline.name, tables.epoch.number)
 
         def on_batch(records: DataFrame, batch: int) -> None:
             ranges = tables.checkpoint.ranges_of(batch)
-            if writer.sink.version() >= batch:
+            if entered is not None and batch <= entered.batch:
                 # the driver died between the sink's commit and Spark's; reconciling entered it into the ledger
                 logger.info("batch %d is in the sink already", batch)
                 if batch == sweep:
@@ -243,10 +244,11 @@ class Drain:
         recent = tables.log_table.last_notes(20)
         size = landing_size(recent, live.pipeline.wal.roll.total_seconds(), live.max_records)
         sweep = tables.checkpoint.open_batch()
+        known = live.ledger.last_sealed(live.pipeline.name, tables.epoch.number)
 
         def on_batch(records: DataFrame, batch: int) -> None:
             name = tables.batch_name(batch)
-            if landing.table.version() < batch:
+            if batch > known:
                 landed = landing.stage(records, name, tables.checkpoint.ranges_of(batch))
                 self.lease.verify()
                 landing.seal(batch, landed)
