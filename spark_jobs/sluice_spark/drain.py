@@ -11,6 +11,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from sluice.errors import (
     AuthorizationError,
+    LeaseHeldError,
     OffsetsGoneError,
     SluiceError,
     SourceUnreachableError,
@@ -279,16 +280,24 @@ class Drain:
         """Close this epoch at its committed positions, and open the next one there.
 
         What the log holds is applied first: Kafka may no longer have it. The sink's commit decides: it takes the
-        closed epoch's next batch number, so that a driver that still works in it cannot commit any more.
+        number of the batch that begins at these positions, so that a driver that still works at it cannot commit.
+
+        Raises
+        ------
+        LeaseHeldError
+            When one did, just now.
         """
-        live, sink = self.live, tables.sink
-        positions = self._committed(tables)
+        live = self.live
+        entered = live.ledger.last_batch(live.pipeline.name, tables.epoch.number)
+        reached = left[-1].batch if left else entered.batch if entered else -1
+        number, positions = reached + 1, tables.position_behind(reached)
         if left:
             with self._applier(tables, left) as applier:
                 try:
                     applier.finish()
                 except DamagedLogError as damaged:
-                    positions = self._position_before(tables, left, damaged)
+                    number = left[applier.done].batch
+                    positions = self._position_before(positions or {}, left[applier.done :], damaged)
         writer = live.writer(self.spark, tables)
         note: dict[str, Any] = {
             HANDOVER: {"epoch": target.number, "lineage": target.lineage.value, "positions": positions},
@@ -296,7 +305,12 @@ class Drain:
             "pipeline": live.pipeline.name,
         }
         self.lease.verify()
-        sink.commit(NOTHING, writer.schema, sink.version() + 1, note)
+        if not tables.sink.commit(NOTHING, writer.schema, number, note):
+            raise LeaseHeldError(
+                f"another driver committed batch {number} to {tables.sink.path} first",
+                state="the epoch goes on; nothing was written by this driver",
+                next_step="run again: the next run begins behind that batch",
+            )
         point("epoch-closed")
         live.ledger.epoch_opened(self.lease, epoch=target.number, lineage=target.lineage, positions=positions)
         point("epoch-opened")
@@ -306,23 +320,22 @@ class Drain:
         )  # fmt: skip
         return Tables.of(live.pipeline, live.home, Epoch(target.number, target.lineage, positions))
 
-    @staticmethod
-    def _committed(tables: Tables) -> Positions | None:
-        """Return where the epoch stopped: Spark's own record may be one batch behind the table that it fills."""
-        table = tables.sink if tables.epoch.lineage is Lineage.DIRECT else tables.log_table
-        held = table.version()
-        return tables.checkpoint.end_of(held) if held in tables.checkpoint.planned() else tables.checkpoint.positions()
+    def _position_before(self, behind: Positions, unapplied: Sequence[Sealed], damaged: DamagedLogError) -> Positions:
+        """Return the position before these batches, if Kafka still has everything from there on.
 
-    def _position_before(self, tables: Tables, left: Sequence[Sealed], damaged: DamagedLogError) -> Positions:
-        """Return the position before the damaged batch, if Kafka still has everything from there on.
+        Parameters
+        ----------
+        behind
+            The position after all of them.
 
         Raises
         ------
         DamagedLogError
             When it has not.
         """
-        first = next(s for s in left if s.batch > tables.sink.version())
-        positions = tables.checkpoint.start_of(first.batch)
+        positions = {topic: dict(parts) for topic, parts in behind.items()}
+        for item in (item for sealed in reversed(unapplied) for item in sealed.ranges):
+            positions[item.topic][item.partition] = item.start  # Spark may have let go of how these were planned
         try:
             known = self.live.ledger.topic_ids(self.live.pipeline.name)
             preflight(self.live.pipeline.name, positions, self.states, known)
