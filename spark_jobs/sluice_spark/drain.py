@@ -29,7 +29,7 @@ from sluice_spark.batch import BatchWriter, PreparedBatch, Records
 from sluice_spark.failures import classify
 from sluice_spark.log import logger
 from sluice_spark.progress import Progress
-from sluice_spark.reconcile import HANDOVER
+from sluice_spark.reconcile import HANDOVER, seal_off
 from sluice_spark.recovery.apply import Applier, Sealed
 from sluice_spark.recovery.hot import held_twice
 from sluice_spark.recovery.ignore import Ignoring
@@ -90,8 +90,6 @@ class Drain:
             if entered is not None and batch <= entered.batch:
                 # the driver died between the sink's commit and Spark's; reconciling entered it into the ledger
                 logger.info("batch %d is in the sink already", batch)
-                if batch == sweep:
-                    writer.sweep(tables.batch_name(batch), batch)
                 return
             source: Records = KafkaRecords(self.spark, self.cluster.settings, live.pipeline.kafka, self.cluster)
             with held_twice(records) if hot else nullcontext((records, None)) as (held, short):
@@ -169,13 +167,13 @@ class Drain:
             self.lease.verify()
         with live.watch.phase("commits"):
             writer.commit(batch, prepared, {})
+        if sweep or live.recovery.ignores:
+            tables.sweep(batch)  # a driver that dies before the account is entered leaves this to the next one, too
         with live.watch.phase("ledger"):
             live.ledger.batch_committed(
                 self.lease, epoch=epoch, batch=batch, accounts=prepared.accounts, lost=prepared.lost
             )
         point("batch-recorded")
-        if sweep or live.recovery.ignores:
-            writer.sweep(name, batch)
         self.progress.end(batch, ranges, prepared.accounts)
 
     def _prepare(
@@ -312,6 +310,7 @@ class Drain:
                 next_step="run again: the next run begins behind that batch",
             )
         point("epoch-closed")
+        seal_off(tables, note)
         live.ledger.epoch_opened(self.lease, epoch=target.number, lineage=target.lineage, positions=positions)
         point("epoch-opened")
         logger.info(

@@ -8,20 +8,22 @@ state) is refused: going on would lose or double records.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import Any
 
 from sluice.checkpoint import Checkpoint
-from sluice.errors import CheckpointError
+from sluice.errors import CheckpointError, LeaseHeldError
 from sluice.ledger import REDRIVEN, Lease, Ledger
 from sluice.ranges import LostRange, RangeAccount
 from sluice.recovery import Lineage
 from sluice_spark.log import logger
 from sluice_spark.quarantine import SCHEMA
+from sluice_spark.recovery.wal import LOG_SCHEMA
 from sluice_spark.sinks.delta import DeltaSink
 from sluice_spark.sinks.staged import NOTHING, read_back
 from sluice_spark.tables import Tables
 
-__all__ = ["HANDOVER", "reconcile"]
+__all__ = ["HANDOVER", "reconcile", "seal_off"]
 
 HANDOVER = "handover"
 """In the note of a sink's commit: it closes an epoch and says where the next one starts."""
@@ -52,25 +54,27 @@ def reconcile(ledger: Ledger, lease: Lease, tables: Tables, redriven: Tables) ->
     # the table's history is read only when the ledger is behind
     notes = _notes(sink, upto, held)
     closed = next((note for note in notes if HANDOVER in note), None)
-    real = held if closed is None else held - 1
-    if tables.epoch.lineage is Lineage.LOG:
+    if closed is not None:
+        pass  # whoever closed the epoch had seen that all of it agrees
+    elif tables.epoch.lineage is Lineage.LOG:
         _follows(tables.log_table, tables.log_table.version(), checkpoint, "the write-ahead log")
         _seals(ledger, lease, tables)
-        if real > tables.log_table.version():
+        if held > tables.log_table.version():
             raise _contradiction(
-                f"the sink {sink.path} holds batch {real}, but the write-ahead log {tables.log.path} holds only up to "
+                f"the sink {sink.path} holds batch {held}, but the write-ahead log {tables.log.path} holds only up to "
                 f"{tables.log_table.version()}: it was removed or taken back",
                 "put the log back from a copy",
             )
     else:
-        _follows(sink, real, checkpoint, "the sink")
+        _follows(sink, held, checkpoint, "the sink")
     for note in notes:
         if note is not closed:
-            _enter(ledger, lease, note, number, tables.quarantine)
+            _enter(ledger, lease, note, tables)
     _same_end(ledger, lease.pipeline, number, checkpoint)
     for note in _notes(redriven.sink, _last(ledger, lease.pipeline, REDRIVEN), redriven.sink.version()):
-        _enter(ledger, lease, note, REDRIVEN, redriven.quarantine)
+        _enter(ledger, lease, note, redriven)
     if closed is not None:
+        seal_off(tables, closed)
         to = closed[HANDOVER]
         positions = {t: {int(p): int(o) for p, o in parts.items()} for t, parts in to["positions"].items()}
         ledger.epoch_opened(
@@ -118,14 +122,34 @@ def _notes(table: DeltaSink, upto: int, held: int) -> list[dict[str, Any]]:
     return notes
 
 
-def _enter(ledger: Ledger, lease: Lease, note: Mapping[str, Any], epoch: int, quarantine: DeltaSink) -> None:
-    refused, replaces = note.get("refused"), note.get("replaces") or []
+def seal_off(tables: Tables, note: Mapping[str, Any]) -> None:
+    """End the log of an epoch that its sink's commit closed, too, and remove what attempts at its open batch left.
+
+    Parameters
+    ----------
+    note
+        The one of the sink's commit.
+    """
+    tables.sweep(tables.sink.version())
+    if tables.epoch.lineage is Lineage.LOG:
+        log = tables.log_table
+        ended = any(HANDOVER in note for note in log.last_notes())
+        number = log.version() + (not ended)
+        if not ended:
+            with suppress(LeaseHeldError):  # a driver that slept until now sealed it: it is in the log, and in no sink
+                log.commit(NOTHING, LOG_SCHEMA, number, {HANDOVER: note[HANDOVER]})
+        log.sweep(tables.batch_name(number))
+
+
+def _enter(ledger: Ledger, lease: Lease, note: Mapping[str, Any], tables: Tables) -> None:
+    refused, replaces, quarantine = note.get("refused"), note.get("replaces") or [], tables.quarantine
     if refused or replaces:
         staged = read_back(quarantine.path, refused, offsets=False) if refused else NOTHING
         quarantine.commit(staged, SCHEMA, note["version"], {"run": note["run"]}, remove=replaces)
+    tables.sweep(note["version"])
     ledger.batch_committed(
         lease,
-        epoch=epoch,
+        epoch=tables.epoch.number,
         batch=note["version"],
         accounts=[RangeAccount.from_dict(a) for a in note["accounts"]],
         lost=[LostRange.from_dict(item) for item in note.get("lost") or []],

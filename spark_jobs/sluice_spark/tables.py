@@ -69,6 +69,15 @@ class Tables:
         """Return where the newest batch of :attr:`filled` ends: Spark's own record may be one batch behind."""
         return self.checkpoint.end_of(held) if held in self.checkpoint.planned() else self.checkpoint.positions()
 
+    def sweep(self, batch: int) -> None:
+        """Remove what attempts at a batch left in sink and quarantine.
+
+        Only once the sink holds the batch: until then a driver that was fenced between its last look at the lease and
+        its commit may still enter its files, and they must be there.
+        """
+        self.sink.sweep(self.batch_name(batch))
+        self.quarantine.sweep(self.batch_name(batch))
+
     def batch_name(self, batch: int) -> str:
         """Return the name of a batch's folders."""
         return f"e{self.epoch.number}-{batch:06d}"
