@@ -60,7 +60,7 @@ class LiveRun(Run):
         target = self._target(tables) if busy else tables.epoch  # a change of strategy begins with its first records
         self._plan(lease, ranges, states, epoch=target.number)
         if target.number == tables.epoch.number and target.lineage is not tables.epoch.lineage:
-            # nothing was committed in this epoch yet: it changes its lineage in place
+            # nothing was planned in this epoch yet: it changes its lineage in place
             self.ledger.epoch_opened(lease, epoch=target.number, lineage=target.lineage, positions=target.positions)
             tables = Tables.of(self.pipeline, self.home, target)
         if busy:
@@ -116,9 +116,7 @@ class LiveRun(Run):
         now = tables.epoch
         if self.recovery.lineage is now.lineage:
             return now
-        committed = tables.sink.version() >= 0 or (
-            now.lineage is Lineage.LOG and tables.log_table.version() >= 0
-        )  # fmt: skip
+        committed = tables.sink.version() >= 0 or tables.filled.version() >= 0
         if committed and self.pipeline.stateful:
             raise ConfigError(
                 f"pipeline {self.pipeline.name!r} has rows: aggregate, and cannot change to or from strategy wal: its "
@@ -127,7 +125,9 @@ class LiveRun(Run):
                 next_step=f"run with --recovery {'wal' if now.lineage is Lineage.LOG else 'replay'} as before, or give "
                 "the pipeline another name and sink for the new strategy",
             )
-        return Epoch(now.number + 1 if committed else now.number, self.recovery.lineage, now.positions)
+        # a batch that was planned may have left files, and a driver that still works at it: a new epoch shuts both out
+        begun = committed or bool(tables.checkpoint.planned())
+        return Epoch(now.number + 1 if begun else now.number, self.recovery.lineage, now.positions)
 
     def _mirror(self, cluster: Cluster, tables: Tables) -> None:
         """Copy the committed positions into the group that the pipeline file names; best effort."""
