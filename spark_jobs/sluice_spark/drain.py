@@ -11,6 +11,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from sluice.errors import (
     AuthorizationError,
+    ConfigError,
     LeaseHeldError,
     OffsetsGoneError,
     SluiceError,
@@ -348,6 +349,7 @@ class Drain:
 
 def _told(trouble: SluiceError, state: str) -> SluiceError:
     """Return the trouble, with what was achieved in spite of it."""
-    if isinstance(trouble, SourceUnreachableError | OffsetsGoneError | TopicRecreatedError | AuthorizationError):
+    kinds = (SourceUnreachableError, OffsetsGoneError, TopicRecreatedError, AuthorizationError, ConfigError)
+    if isinstance(trouble, kinds):
         trouble.state = state
     return trouble

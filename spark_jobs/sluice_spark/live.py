@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import ClassVar
 
-from sluice.errors import ConfigError, OffsetsGoneError, SluiceError
+from sluice.errors import ConfigError, OffsetsGoneError, SinkError, SluiceError
 from sluice.faults import point
 from sluice.kafka import Cluster
 from sluice.kafka.cluster import TopicState, ends, starts
@@ -146,7 +146,11 @@ class LiveRun(Run):
         """Let go of segments that are older than the pipeline keeps them."""
         threshold = datetime.now(UTC) - self.pipeline.wal.keep
         applied = {tables.epoch.number: tables.sink.version()}
-        found = clean(self.ledger, lease, tables.log, applied, threshold, thorough=False)
+        try:
+            found = clean(self.ledger, lease, tables.log, applied, threshold, thorough=False)
+        except SinkError as error:  # what was to be done is done; what is old can go another time
+            logger.warning("the write-ahead log could not be cleaned: %s", error)
+            return
         if found.segments:
             logger.info(
                 "%d segments older than %s were removed", len(found.segments), threshold.isoformat("T", "seconds")
