@@ -121,6 +121,17 @@ def test_a_reconciled_batch_belongs_to_the_run_that_wrote_it(ledger_url: str) ->
     assert ledger.unjudged("p") == []
 
 
+def test_rows_of_a_run_that_failed_behind_them_wait_for_a_verdict_too(ledger_url: str) -> None:
+    ledger = Ledger.open(ledger_url)
+    for run, batch in (("rows", 0), ("none", None)):
+        with ledger.acquire("p", run) as lease:
+            plan(ledger, lease)
+            if batch is not None:
+                ledger.batch_committed(lease, epoch=1, batch=batch, accounts=[split(0, 4)])
+            ledger.run_closed(lease, state="failed", error={"exit_code": 20})
+    assert ledger.unjudged("p") == ["rows"]
+
+
 def test_the_tables_can_be_made_anew_from_the_events(ledger_url: str) -> None:
     ledger = Ledger.open(ledger_url)
     with ledger.acquire("p", "a") as lease:

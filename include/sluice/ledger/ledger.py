@@ -309,11 +309,14 @@ class Ledger:
         return BatchRow(**rows[0]) if rows else None
 
     def unjudged(self, pipeline: str) -> list[str]:
-        """Return abandoned runs whose committed rows no verdict covers yet, oldest first."""
+        """Return runs that died or failed and whose committed rows no verdict covers yet, oldest first."""
         table, parts = schema.run, schema.account
         has_rows = sa.exists().where(parts.c.pipeline == table.c.pipeline, parts.c.run == table.c.run)
         query = sa.select(table.c.run).where(
-            table.c.pipeline == pipeline, table.c.state == "abandoned", table.c.verdict.is_(None), has_rows
+            table.c.pipeline == pipeline,
+            table.c.state.in_(("abandoned", "failed")),
+            table.c.verdict.is_(None),
+            has_rows,
         )
         return [r["run"] for r in self._rows(query.order_by(table.c.sequence))]
 
