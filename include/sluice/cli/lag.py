@@ -16,7 +16,7 @@ from sluice.errors import ConfigError, ExitCode, SluiceError
 from sluice.home import Home
 from sluice.kafka import Cluster, KafkaSettings
 from sluice.kafka.backlog import backlog
-from sluice.lag import Backlog, Status
+from sluice.lag import Backlog, Limits, Status
 from sluice.ledger import Ledger
 from sluice.spec import Pipeline, load, load_all
 
@@ -72,7 +72,13 @@ class _Looks:
         self._clusters: dict[str, Cluster] = {}
 
     def once(self) -> list[Backlog]:
-        return [backlog(s, self._cluster(s), home=self._home, ledger=self._ledger) for s in self._specs]
+        return [self._look(spec) for spec in self._specs]
+
+    def _look(self, spec: Pipeline) -> Backlog:
+        try:
+            return backlog(spec, self._cluster(spec), home=self._home, ledger=self._ledger)
+        except SluiceError as error:  # a connection that is not there hides no other pipeline
+            return Backlog(spec.name, (), Limits.of(spec.lag), error)
 
     def close(self) -> None:
         for cluster in self._clusters.values():

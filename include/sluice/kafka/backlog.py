@@ -56,7 +56,7 @@ def backlog(
     running = ledger.running(name)
     positions, open_batch = checkpoint.positions(), checkpoint.open_batch()
     planned = checkpoint.end_of(open_batch) if open_batch is not None else None
-    known_ids, furthest, history = ledger.topic_ids(name), ledger.furthest(name), _history(ledger, name)
+    known_ids, furthest, history = ledger.topic_ids(name), ledger.furthest(name, epoch.number), _history(ledger, name)
     limits = limits or Limits.of(pipeline.lag)
 
     def judge(**known: Any) -> Backlog:

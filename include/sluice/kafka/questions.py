@@ -18,7 +18,11 @@ _LEVELS = {"read_uncommitted": 0, "read_committed": 1}
 _CHUNK = 200
 """Partitions in one fetch."""
 _BYTES = 16 * 1024
-"""What one partition gives in a shared fetch; who has a larger batch is asked alone."""
+"""What one partition gives in a shared fetch."""
+_ALONE = 1024 * 1024
+"""What it gives when it is asked alone, because its batch is larger, or holds nothing readable."""
+_IN_VAIN = 10
+"""After so many fetches that brought nothing, nothing will come."""
 _UNTIMED = FirstUnread(-1.0)
 """A record of the oldest format, or of a producer that says no time."""
 
@@ -86,6 +90,20 @@ async def _states(client: Client, topics: Collection[str], isolation_level: str,
     return metadata.topics
 
 
+async def _of_any(client: Client, request: Any, until: float) -> Any:
+    """Ask any node, and another one when it is silent: kafka-python chooses the one that owes the fewest answers."""
+    from kafka.errors import KafkaError
+
+    for tries in (3, 2):
+        now = time.monotonic()
+        try:
+            return await client.within(client.send(request), now + (until - now) / tries)
+        except KafkaError as error:
+            if not _is_connection(error):
+                raise
+    return await client.within(client.send(request), until)
+
+
 async def _metadata(client: Client, topics: Collection[str], until: float) -> _Metadata:
     from kafka.errors import for_code
     from kafka.protocol.metadata import MetadataRequest
@@ -94,7 +112,7 @@ async def _metadata(client: Client, topics: Collection[str], until: float) -> _M
         topics=[MetadataRequest.MetadataRequestTopic(name=t) for t in sorted(topics)],
         allow_auto_topic_creation=False,
     )
-    response = await client.within(client.send(request), until)
+    response = await _of_any(client, request, until)
     named = {t.name: t for t in response.topics}
     found = _Metadata([], {})
     for topic in sorted(topics):
@@ -168,7 +186,7 @@ async def retention(client: Client, topics: Collection[str], until: float) -> di
     request = DescribeConfigsRequest(
         resources=[(2, topic, ["retention.ms", "cleanup.policy"]) for topic in topics], include_synonyms=False
     )
-    response = await client.within(client.send(request), until)
+    response = await _of_any(client, request, until)
     found: dict[str, timedelta | None] = {}
     for result in response.results:
         if result.error_code:
@@ -189,16 +207,19 @@ async def first_unread(
     """Fetch until each partition gave a record, or there is none below its end, or the time is over."""
     metadata = await _metadata(client, {t for t, _ in positions}, until)
     found: dict[Key, FirstUnread] = {}
-    wanted, large = dict(positions), set[Key]()
-    while wanted and time.monotonic() < until:
+    wanted, alone, in_vain = dict(positions), set[Key](), 0
+    while wanted and in_vain < _IN_VAIN and time.monotonic() < until:
         requests = []
         for node, mine in metadata.by_leader(wanted).items():
-            shared = [key for key in mine if key not in large]
+            shared = [key for key in mine if key not in alone]
             requests += [(node, shared[i : i + _CHUNK], _BYTES) for i in range(0, len(shared), _CHUNK)]
-            requests += [(node, [key], 1) for key in mine if key in large]  # at least one whole batch comes, always
+            requests += [(node, [key], _ALONE) for key in mine if key in alone]  # at least one whole batch comes
         sent = [client.send(_fetch(wanted, keys, isolation_level, size), node) for node, keys, size in requests]
         answers = [answer for future in sent if (answer := await _or_none(client.within(future, until))) is not None]
-        wanted = _harvest(answers, wanted, ends, isolation_level, found, large)
+        left = _harvest(answers, wanted, ends, isolation_level, found)
+        in_vain = in_vain + 1 if left == wanted else 0
+        wanted = left
+        alone |= set(left)
     return found
 
 
@@ -241,7 +262,6 @@ def _harvest(
     ends: Mapping[Key, int],
     isolation_level: str,
     found: dict[Key, FirstUnread],
-    large: set[Key],
 ) -> dict[Key, int]:
     """Take what came; return from where to go on where nothing readable came yet."""
     left: dict[Key, int] = {}
@@ -257,8 +277,6 @@ def _harvest(
                 elif upto >= ends[key]:
                     found[key] = FirstUnread(None)
                 else:
-                    if upto == wanted[key]:
-                        large.add(key)
                     left[key] = upto
     for key in [k for k, first in found.items() if first is _UNTIMED]:
         del found[key]

@@ -221,7 +221,7 @@ class Ledger:
         return rows[0].topic_ids if rows else {}
 
     def past(self, pipeline: str, *, limit: int) -> list[tuple[RunRow, list[OffsetRange], list[OffsetRange]]]:
-        """Return the newest closed live runs, newest first, with the ranges each planned and those it committed."""
+        """Return the newest closed live runs, newest first, with the ranges that each planned and committed."""
         table, events, parts = schema.run, schema.event, schema.account
         closed = sa.select(table).where(
             table.c.pipeline == pipeline, table.c.kind == "live", table.c.state.in_(["done", "failed", "abandoned"])
@@ -235,19 +235,22 @@ class Ledger:
             r["run"]: [OffsetRange(*span) for span in r["payload"]["ranges"]]
             for r in self._rows(plans.order_by(events.c.id))
         }  # of several attempts the newest
-        accounts = sa.select(parts.c.run, parts.c.topic, parts.c.partition, parts.c.start, parts.c.end).where(
-            parts.c.pipeline == pipeline, parts.c.run.in_(names)
-        )
+        span = (parts.c.run, parts.c.topic, parts.c.partition)
+        accounts = sa.select(*span, sa.func.min(parts.c.start).label("start"), sa.func.max(parts.c.end).label("end"))
         committed: dict[str, list[OffsetRange]] = {name: [] for name in names}
-        for r in self._rows(accounts):
+        for r in self._rows(
+            accounts.where(parts.c.pipeline == pipeline, parts.c.run.in_(names)).group_by(*span)
+        ):  # fmt: skip
             committed[r["run"]].append(OffsetRange(r["topic"], r["partition"], r["start"], r["end"]))
         return [(run, planned.get(run.run, []), committed[run.run]) for run in runs]
 
-    def furthest(self, pipeline: str) -> Positions:
-        """Return where the committed live batches end, per partition."""
-        table = schema.account
+    def furthest(self, pipeline: str, epoch: int, *, batches: int = 100) -> Positions:
+        """Return where an epoch's newest committed batches end, for the partitions that they read."""
+        last, table = self.last_batch(pipeline, epoch), schema.account
+        if last is None:
+            return {}
         query = sa.select(table.c.topic, table.c.partition, sa.func.max(table.c.end).label("end")).where(
-            table.c.pipeline == pipeline, table.c.epoch != REDRIVEN
+            table.c.pipeline == pipeline, table.c.epoch == epoch, table.c.batch > last.batch - batches
         )
         ends: Positions = {}
         for r in self._rows(query.group_by(table.c.topic, table.c.partition)):
