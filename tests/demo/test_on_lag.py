@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
+import httpx
 import pytest
 
 from sluice.connections import variable_of
@@ -47,7 +48,7 @@ SETTINGS = {
     "AIRFLOW__CORE__DAGS_ARE_PAUSED_AT_CREATION": "False",
     "AIRFLOW__DAG_PROCESSOR__MIN_FILE_PROCESS_INTERVAL": "5",
     # How soon another triggerer takes over what a killed one ran; half a minute by default.
-    "AIRFLOW__TRIGGERER__TRIGGERER_HEALTH_CHECK_THRESHOLD": "10",
+    "AIRFLOW__TRIGGERER__TRIGGERER_HEALTH_CHECK_THRESHOLD": "20",
     "AIRFLOW__TRIGGERER__JOB_HEARTBEAT_SEC": "2",
 }
 
