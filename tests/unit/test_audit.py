@@ -362,14 +362,22 @@ def test_a_gap_in_the_accounts_that_has_rows_is_named_twice_over(place: Place) -
 
 
 def test_very_many_wrongs_are_counted(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sieve, "_MOST", 10)
+    monkeypatch.setattr(sieve, "_BLOCK", 512)
     place.commit("a", split(0, 4000, written=2000, absent=2000))
-    place.sink = [*rows("a", *range(0, 4000, 2)) * 2, *rows("a", *range(5000, 5040))]
+    place.sink = [*rows("a", *range(0, 4000, 2)) * 2, *rows("a", *range(5000, 6040))]
     found = place.found()
     assert found[0] == "t-0 [0, 1) stands more than once in the sink"
     assert found[1000] == "what stands more than once in the sink: 1,000 more"
-    assert found[1001] == "40 rows of the sink lie within t-0 [5000, 5040), but no account covers them"
+    assert found[1001] == "1,040 rows of the sink lie within t-0 [5000, 6040), but no account covers them"
     assert len(found) == 1002
+
+
+def test_long_work_tells_how_far_it_is(logged: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(deep, "_EVERY", -1)
+    told: list[str] = []
+    deep_audit(logged.ledger, load(logged.file), logged.home, told.append)
+    assert "sink: 23 rows read" in told
+    assert told[-1] == "write-ahead log: 2 of 2 segments checked"
 
 
 def test_random_tables_are_judged_as_a_slow_oracle_judges_them(place: Place) -> None:
@@ -454,6 +462,13 @@ def test_a_batch_that_the_ledger_does_not_know_yet_is_one_problem(story: Place) 
         story.append(rows("e", 20, 21) if path == story.path else rows("e", 22), {app_id: 1}, path, sluice=note)
     (problem,) = story.deep().problems
     assert problem.startswith(f"the sink {story.path} holds batch 1 of epoch 2, the ledger ends with batch 0")
+
+
+def test_a_first_batch_that_the_ledger_does_not_know_yet_is_one_problem(place: Place) -> None:
+    note = json.dumps({"app_id": "sluice:p:1", "version": 0, "run": "a"})
+    place.append(rows("a", 0, 1), {"sluice:p:1": 0}, sluice=note)
+    (problem,) = place.deep().problems
+    assert "holds batch 0 of epoch 1, the ledger ends with batch -1" in problem
 
 
 def test_a_driver_that_commits_meanwhile_is_waited_for(story: Place, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -612,8 +627,8 @@ def test_what_was_redriven_is_what_it_became(place: Place) -> None:
 def test_covers_count_and_cut_as_sets_do() -> None:
     for seed in range(300):
         rng = random.Random(seed)
-        ranges = [span(a, a + rng.randint(0, 6)) for a in rng.sample(range(30), rng.randint(0, 6))]
-        start = rng.randint(0, 30)
+        ranges = [span(a, a + rng.randint(0, 6)) for a in rng.choices(range(16), k=rng.randint(0, 6))]
+        start = rng.randint(0, 16)
         asked = span(start, start + rng.randint(0, 12))
         inside = {o for r in ranges for o in range(r.start, r.end)} & set(range(asked.start, asked.end))
         cover = Cover(ranges)
@@ -748,6 +763,13 @@ def test_the_command_tells_programs_everything(story: Place, command: Callable[.
     assert told.exit_code == 1
     assert "problem: t-0 [5, 6) stands more than once in the sink" in told.output
     assert told.stderr.endswith("NOT balanced\n")
+
+
+def test_with_a_broken_ledger_the_tables_are_not_proved(story: Place, command: Callable[..., Any]) -> None:
+    story.execute("UPDATE sluice_account SET written = 0 WHERE run = 'a'")
+    report = json.loads(command("--deep", str(story.file), "--json").stdout)
+    assert not report["balanced"]
+    assert report["unproved"] == ["the tables were not compared: an account of the ledger does not add up"]
 
 
 def test_a_name_that_nobody_knows_is_not_found_balanced(story: Place, command: Callable[..., Any]) -> None:

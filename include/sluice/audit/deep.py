@@ -55,7 +55,7 @@ def deep_audit(ledger: Ledger, pipeline: Pipeline, home: Home, say: Say = lambda
         snapshot = Snapshot.take(ledger, pipeline.name, home.resolve(pipeline.sink.delta.path))
     except ValueError as error:
         unread = "the tables were not compared: an account of the ledger does not add up"
-        return AuditReport(pipeline.name, [], [], [str(error)], [unread])
+        return AuditReport(pipeline.name, [], [], [str(error)], [unread], {})
     proof = _Proof(snapshot, pipeline.rows, say)
     proof.compare()
     log = _Log(ledger, pipeline.name, home.log(pipeline.name), say)

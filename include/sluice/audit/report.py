@@ -11,10 +11,10 @@ __all__ = ["AuditReport", "shortened"]
 _MOST = 1000
 
 
-def shortened(problems: Sequence[str], what: str, most: int = _MOST) -> list[str]:
-    """Return problems of one kind; of very many the first, and how many more there are."""
-    rest = len(problems) - most
-    return [*problems[:most], f"{what}: {rest:,} more"] if rest > 0 else list(problems)
+def shortened(problems: Sequence[str], what: str, more: int = 0) -> list[str]:
+    """Return problems of one kind; of very many the first, and how many more there are, ``more`` included."""
+    rest = more + max(0, len(problems) - _MOST)
+    return [*problems[:_MOST], *([f"{what}: {rest:,} more"] if rest else [])]
 
 
 @dataclass(frozen=True)
@@ -32,7 +32,8 @@ class AuditReport:
     unproved
         In words, what cannot be proved of a pipeline of this kind.
     tables
-        What was read, by a deep audit: of ``sink``, ``quarantine`` and ``log`` the path and how much it holds.
+        What a deep audit read: of ``sink``, ``quarantine`` and ``log``, where they are there, the path and how much
+        they hold. None for an audit of the ledger alone.
     """
 
     pipeline: str
@@ -40,7 +41,7 @@ class AuditReport:
     lost: list[dict[str, Any]]
     problems: list[str]
     unproved: list[str] = field(default_factory=list)
-    tables: dict[str, dict[str, Any]] = field(default_factory=dict)
+    tables: dict[str, dict[str, Any]] | None = None
 
     @property
     def balanced(self) -> bool:
@@ -49,7 +50,7 @@ class AuditReport:
 
     def as_dict(self) -> dict[str, Any]:
         """Return a JSON-ready form."""
-        deep = {"unproved": self.unproved, "tables": self.tables} if self.tables else {}
+        deep = {} if self.tables is None else {"unproved": self.unproved, "tables": self.tables}
         return {
             "pipeline": self.pipeline,
             "balanced": self.balanced,

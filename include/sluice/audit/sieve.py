@@ -155,11 +155,11 @@ class Sieve:
             for start, length, owner in zip(*(a[suspects].tolist() for a in (points, lengths, owners)), strict=True):
                 self._judge(found, position + start, marks[start : start + length], owner)
             position += len(marks)
-        return [
-            problem
-            for what, stretches in found.items()
-            for problem in shortened([f"{s} {what}" for s in stretches.named(self._line, self._start)], f"what {what}")
-        ]
+        named: list[str] = []
+        for what, stretches in found.items():
+            spans = [s for pair in stretches.pairs for s in self._line.named(*(self._start + p for p in pair))]
+            named += shortened([f"{s} {what}" for s in spans], f"what {what}", stretches.more)
+        return named
 
     def _judge(self, found: dict[str, _Stretches], position: int, marks: Any, owner: int) -> None:
         if self._whole[owner]:
@@ -181,23 +181,21 @@ class Sieve:
 
 
 class _Stretches:
-    """Places, as stretches without a gap."""
+    """Places, as stretches without a gap; of very many the first, and how many more there are."""
 
     def __init__(self) -> None:
-        self._pairs: list[list[int]] = []
+        self.pairs: list[list[int]] = []
+        self.more = 0
 
     def add(self, first: int, hit: Any) -> None:
         """Add those of the places from ``first`` on that were hit."""
-        edges = np.flatnonzero(np.diff(np.concatenate(([0], hit.view(np.int8), [0])))) + first
-        for start, end in edges.reshape(-1, 2).tolist():
-            if self._pairs and self._pairs[-1][1] == start:
-                self._pairs[-1][1] = end
-            else:
-                self._pairs.append([start, end])
-
-    def named(self, line: Line, shift: int) -> list[OffsetRange]:
-        """Return them as ranges."""
-        return [span for start, end in self._pairs for span in line.named(start + shift, end + shift)]
+        edges = np.flatnonzero(np.diff(np.concatenate(([0], hit.view(np.int8), [0])))).reshape(-1, 2) + first
+        if self.pairs and not self.more and self.pairs[-1][1] == edges[0][0]:
+            self.pairs[-1][1] = int(edges[0][1])
+            edges = edges[1:]
+        room = _MOST - len(self.pairs)
+        self.pairs += edges[:room].tolist()
+        self.more += max(0, len(edges) - room)
 
 
 def _add(found: dict[str, _Stretches], what: str, first: int, hit: Any) -> None:

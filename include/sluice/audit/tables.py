@@ -61,17 +61,28 @@ class Table:
         return -1 if found is None else int(found)
 
     def go_back(self, upto: Mapping[str, int]) -> None:
-        """Become the version before the first batch behind ``upto``, which gives a batch for each writer lineage."""
+        """Become the version before the first batch behind ``upto``, which gives a batch for each writer lineage.
+
+        Raises
+        ------
+        SinkError
+            When the table's history cannot be read.
+        """
+        from deltalake.exceptions import DeltaError
+
         ahead = []
-        for commit in self.delta.history() if self.delta is not None else []:
-            note = commit.get(_NOTE)
-            note = json.loads(note) if isinstance(note, str) else note
-            if note and note.get("version", -1) > upto.get(note.get("app_id"), note.get("version", -1)):
-                ahead.append(int(commit["version"]))
-        if ahead and min(ahead) == 0:
-            self.delta = None
-        elif ahead:
-            self.delta.load_as_version(min(ahead) - 1)
+        try:
+            for commit in self.delta.history() if self.delta is not None else []:
+                note = commit.get(_NOTE)
+                note = json.loads(note) if isinstance(note, str) else note
+                if note and note.get("version", -1) > upto.get(note.get("app_id"), note.get("version", -1)):
+                    ahead.append(int(commit["version"]))
+            if ahead and min(ahead) == 0:
+                self.delta = None
+            elif ahead:
+                self.delta.load_as_version(min(ahead) - 1)
+        except (DeltaError, OSError, ValueError) as error:
+            raise _unread(self.name, self.path, error) from error
 
     def rows(self, columns: Sequence[str], ranges: Sequence[OffsetRange] | None = None) -> Iterator[Any]:
         """Yield its rows, or those of some ranges, as Arrow batches of a few thousand rows, in no order.

@@ -51,7 +51,7 @@ def _show(report: AuditReport, argument: str) -> None:
         print(
             f"{f'and {more:,} more ranges; ' if more > 0 else ''}{count:,} offsets are lost: sluice redrive {argument}"
         )
-    for name, found in report.tables.items():
+    for name, found in (report.tables or {}).items():
         holds = ", ".join(f"{n:,} {what}" for what, n in found.items() if what in ("rows", "segments", "records"))
         err.print(f"compared with the {name} {found['path']}: {holds}", markup=False)
     for text in report.unproved:
