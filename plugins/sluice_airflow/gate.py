@@ -13,12 +13,12 @@ from sluice.errors import ConfigError, Retry
 from sluice.home import Home
 from sluice.kafka import Cluster, KafkaSettings
 from sluice.kafka.backlog import backlog
-from sluice.lag import Backlog, Limits, Status
+from sluice.lag import Backlog, Limits
 from sluice.ledger import Ledger
 from sluice.spec import Pipeline, load
 from sluice.spec.model import Lag
 
-__all__ = ["OnIdle", "decide", "given", "is_unknown", "limits_of", "look", "why_waiting"]
+__all__ = ["OnIdle", "decide", "given", "limits_of", "look", "why_waiting"]
 
 
 class OnIdle(StrEnum):
@@ -97,15 +97,9 @@ def decide(found: Backlog, on_idle: OnIdle, *, hold_while_running: bool = True) 
     return OnIdle.PROCEED if found.over or found.needs_a_run else on_idle
 
 
-def is_unknown(found: Backlog) -> bool:
-    """Whether the broker left something open. That a topic is another one by now is known, and for a run to tell."""
-    unknown = (Status.UNKNOWN, Status.AUTH)
-    return found.error is not None or any(p.status in unknown for p in found.partitions)
-
-
 def why_waiting(found: Backlog, *, hold_while_running: bool = True) -> str | None:
     """Return what has to be waited for whatever the lag is, in words; None for nothing."""
-    if is_unknown(found):
+    if found.incomplete:
         return f"the lag is unknown: {found.error.what if found.error else 'the broker did not say'}"
     if hold_while_running and found.running is not None:
         return f"run {found.running!r} of {found.pipeline!r} is at work"

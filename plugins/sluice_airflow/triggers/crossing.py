@@ -7,7 +7,6 @@ from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
 from sluice.lag import Backlog, Limits, PartitionLag
-from sluice_airflow.gate import is_unknown
 
 __all__ = ["PATIENCE", "REARM", "Crossing", "Runs"]
 
@@ -82,7 +81,7 @@ class Crossing:
         runs
             None when nobody knows: then only the ledger says whether a run is at work, and no event is sent twice.
         """
-        if is_unknown(found):
+        if found.incomplete:
             return self, None  # unknown is neither much nor little: the next look will tell
         now = self._rearmed(found)
         if not _is_worth_it(found) or now.heard or (runs is not None and runs.active):
@@ -98,14 +97,14 @@ class Crossing:
         return replace(now, unheard=0), now.announced
 
     def _rearmed(self, found: Backlog) -> Crossing:
-        if self.announced is None or is_unknown(found):
+        if self.announced is None or found.incomplete:
             return self
         settled = _passed(self.announced, found) or _taken_back(self.announced, found) or _has_fallen(found)
         return Crossing() if settled else self
 
 
 def _is_worth_it(found: Backlog) -> bool:
-    return not is_unknown(found) and found.worth_a_run
+    return not found.incomplete and found.worth_a_run
 
 
 def _payload(found: Backlog) -> dict[str, Any]:
