@@ -93,6 +93,22 @@ def test_many_rows_of_a_record_count_as_one_record_written(sandbox: Sandbox) -> 
     sandbox.assert_balanced()
 
 
+def test_a_transform_that_sorts_or_stops_early_is_accounted_for_like_any_other(sandbox: Sandbox) -> None:
+    """Spark reads a batch twice to sort it, and not to its end for a limit."""
+    sandbox.configure(kafka={"max_records_per_batch": 100}, transform={"sql": "SELECT * FROM source ORDER BY name"})
+    sandbox.feed(12, bad_every=4)
+    sandbox.run("sorted")
+    assert sandbox.account("sorted") == dict(planned=12, written=9, filtered=0, quarantined=3, absent=0, lost=0)
+
+    sandbox.configure(
+        kafka={"max_records_per_batch": 100}, transform={"sql": "SELECT * FROM source LIMIT 2"}, rows="filter"
+    )
+    sandbox.feed(12, bad_every=4)
+    sandbox.run("cut")
+    assert sandbox.account("cut") == dict(planned=12, written=2, filtered=7, quarantined=3, absent=0, lost=0)
+    sandbox.assert_balanced()
+
+
 def test_an_aggregate_accounts_for_the_records_that_went_in(sandbox: Sandbox) -> None:
     sandbox.configure(
         kafka={"max_records_per_batch": 100},

@@ -131,3 +131,19 @@ def test_under_hot_nothing_is_fetched_again_though_one_executor_after_the_other_
     assert sandbox.account("r") == dict(planned=400, written=360, filtered=0, quarantined=40, absent=0, lost=0)
     assert not sandbox.ledger.account(sandbox.name, "r").get("notes"), "no batch went on as replay"
     sandbox.assert_balanced()
+
+
+def test_counts_hold_when_a_killed_executor_takes_shuffled_rows_with_it(
+    cluster: SparkCluster, sandbox: Sandbox, log: EventLog
+) -> None:
+    """The tasks that had read and shuffled them run again, successfully for the second time."""
+    sandbox.configure(kafka={"max_records_per_batch": 1000}, transform={"python": "taskgate:held_behind_a_shuffle"})
+    sandbox.feed(400)
+    with held(cluster, sandbox, log) as run:
+        run.await_both()
+        run.kill(run.executors()[0])
+        run.let_go()
+        end = run.driver.wait()
+    assert [read for read in log.kafka_reads() if read.launched > run.killed_at]
+    assert end.code == 0, end.stderr[-4000:]
+    sandbox.assert_exact()

@@ -1,12 +1,13 @@
-"""Counting in the pass that writes: exact, per partition, whatever the partitions."""
+"""Counting in the pass that writes: exact, per partition, whatever the partitions and whatever becomes of the rows."""
 
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from sluice.ranges import OffsetRange
@@ -21,7 +22,7 @@ Key = tuple[str, int]
 def tally(spark: SparkSession, folder: Path, read: Counter[Key], bad: Counter[Key], ranges: list[Key]) -> ReadTally:
     rows = [(t, p, "json" if n < bad[t, p] else None) for (t, p), count in read.items() for n in range(count)]
     frame = spark.createDataFrame(rows, f"topic STRING, partition INT, {RULE} STRING").repartition(5)
-    found = ReadTally(frame, [OffsetRange(t, p, 0, 10_000) for t, p in ranges])
+    found = ReadTally(frame, [OffsetRange(t, p, 0, read[t, p]) for t, p in ranges])
     found.frame.where(F.col(RULE).isNull()).write.parquet(str(folder / "out"))
     return found
 
@@ -50,3 +51,30 @@ def test_nothing_read_is_nothing_counted(spark: SparkSession, tmp_path: Path) ->
 def test_a_partition_without_records_among_others_is_left_out(spark: SparkSession, tmp_path: Path) -> None:
     found = tally(spark, tmp_path, Counter({("t", 1): 2}), Counter(), [("t", 0), ("t", 1), ("t", 2)])
     assert (found.read(), found.bad()) == ({("t", 1): 2}, {})
+
+
+PLANS: dict[str, Callable[[DataFrame], DataFrame]] = {
+    "as it is": lambda rows: rows,
+    "shuffled": lambda rows: rows.repartition(3),
+    "sorted, which samples first": lambda rows: rows.orderBy("offset"),
+    "cut by range, which samples first": lambda rows: rows.repartitionByRange(3, "offset"),
+    "cut short": lambda rows: rows.limit(2),
+    "numbered": lambda rows: rows.selectExpr("*", "row_number() OVER (PARTITION BY offset % 3 ORDER BY offset) AS n"),
+    "joined with itself": lambda rows: rows.join(rows.groupBy("partition").agg(F.max("offset")), "partition"),
+    "joined with nothing": lambda rows: rows.join(rows.sparkSession.range(0).toDF("offset"), "offset"),
+    "none": lambda rows: rows.where("false"),
+}
+
+
+@pytest.mark.parametrize("gap", [0, 7], ids=["no offset missing", "offsets missing"])
+@pytest.mark.parametrize("plan", PLANS)
+def test_what_was_read_does_not_depend_on_what_a_transform_makes_of_it(
+    spark: SparkSession, tmp_path: Path, plan: str, gap: int
+) -> None:
+    frame = spark.range(0, 1000, 1, 2).selectExpr(
+        "'t' AS topic", "spark_partition_id() AS partition", "id AS offset", f"if(id % 10 = 0, 'json', null) AS {RULE}"
+    )
+    found = ReadTally(frame, [OffsetRange("t", 0, 0, 500 + gap), OffsetRange("t", 1, 500, 1000)])
+    PLANS[plan](found.frame.where(F.col(RULE).isNull())).write.parquet(str(tmp_path / "out"))
+    assert found.read() == {("t", 0): 500, ("t", 1): 500}
+    assert found.bad() == {("t", 0): 50, ("t", 1): 50}
