@@ -9,7 +9,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 export PATH := $(CURDIR)/$(BIN):$(PATH)
 
-.PHONY: help setup lock demo down clean test test-unit bench lint check-tools
+.PHONY: help setup lock demo down clean test test-unit chaos bench lint check-tools
 
 help: ## List the commands
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -53,6 +53,10 @@ test: $(STAMP) ## All tests, the ones with real Kafka, Spark and Airflow include
 
 test-unit: $(STAMP) ## The tests that need no JVM and no broker: seconds
 	@$(BIN)/python -m pytest -q tests/unit
+
+chaos: $(STAMP) ## Crashes of every kind, with 20 kills at random moments a strategy: make chaos [SLUICE_CHAOS_KILLS=N] [SLUICE_CHAOS_SEED=S]
+	@$(BIN)/python -m sluice.local.archive >/dev/null
+	@SLUICE_CHAOS_KILLS=$${SLUICE_CHAOS_KILLS:-20} $(BIN)/python -m pytest -q tests/chaos
 
 bench: $(STAMP) ## Whole cold processes side by side: make bench [ARGS="--quick --only wal"]
 	@$(BIN)/python -m tests.bench.bench $(ARGS)

@@ -21,8 +21,11 @@ GROUPS = {
 }
 
 
-def test_every_point_is_killed_at() -> None:
-    assert [p.partition(":")[0] for points in GROUPS.values() for p in points] == list(POINTS)
+def test_every_point_is_killed_at(all_of_it: bool) -> None:
+    """Runs behind all other chaos tests, in whatever file: it looks at where drivers really died."""
+    if not all_of_it:
+        pytest.skip("only when all chaos tests run")
+    assert sorted(set(POINTS) - Sandbox.killed_at) == []
 
 
 @pytest.mark.parametrize("group", GROUPS)
@@ -128,11 +131,13 @@ def test_of_two_drivers_at_the_same_commit_one_gets_in_and_the_rows_are_its_own(
     sandbox.feed(6)
     zombie = sandbox.start("zombie", gate_at="before-sink-commit")
     zombie.await_gate()
+    zombie.signal(signal.SIGSTOP)  # or it would renew its lease before a heir on a busy machine has asked for it
     expire_lease(sandbox)
     heir = sandbox.start("heir", gate_at="before-sink-commit")
     heir.await_gate()
 
     zombie.open_gate()
+    zombie.signal(signal.SIGCONT)
     assert zombie.wait().code == 40
     assert runs_of(sandbox) == Counter(zombie=6), "the commit itself was the zombie's: it came first"
     heir.open_gate()

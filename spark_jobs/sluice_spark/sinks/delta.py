@@ -26,7 +26,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import ArrayType, MapType, StructField, StructType
 
 from sluice.errors import ConfigError, LeaseHeldError, SinkError
-from sluice_spark.sinks.staged import Staged, read_back
+from sluice_spark.sinks.staged import NOTHING, Staged, read_back
 
 __all__ = ["DeltaSink"]
 
@@ -201,7 +201,12 @@ class DeltaSink:
         if self.partition_by:
             writer = writer.partitionBy(*self.partition_by)
         writer.parquet(f"{self.path}/{folder}")
-        return read_back(self.path, folder, offsets=offsets)
+        staged = read_back(self.path, folder, offsets=offsets)
+        if not staged.files:  # no commit will name the folder
+            fs, base = fsspec.core.url_to_fs(self.path)
+            fs.rm(f"{base}/{folder}", recursive=True)
+            return NOTHING
+        return staged
 
     def commit(
         self,

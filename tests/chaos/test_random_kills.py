@@ -1,0 +1,122 @@
+"""Drivers die at moments that nobody chose: under every strategy each record ends in one place, once.
+
+``SLUICE_CHAOS_KILLS`` says how many die under each strategy, ``SLUICE_CHAOS_SEED`` repeats the moments of a session
+whose seed was printed, as far as a machine can.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import random
+import signal
+import subprocess
+from collections import Counter
+from dataclasses import dataclass, field
+
+import pytest
+from tests.fixtures.runs import KILLED, Driver, Offset, Sandbox, await_that
+
+pytestmark = [pytest.mark.chaos, pytest.mark.spark, pytest.mark.kafka]
+
+KILLS = int(os.environ.get("SLUICE_CHAOS_KILLS", "3"))
+SEED = int(os.environ.get("SLUICE_CHAOS_SEED", random.SystemRandom().randrange(1 << 32)))
+
+BATCH = 8
+FED = 10
+POISON = {"transform": {"python": "poison:dying"}}
+
+
+@dataclass
+class Moments:
+    """Draws when a driver dies: at some length of its log, and a little later, whatever the machine's pace is."""
+
+    chance: random.Random
+    longest: int = field(default=1500, init=False)
+    """Of the logs seen so far: about what a run of three batches says."""
+
+    def await_one(self, driver: Driver) -> bool:
+        """Return when the moment has come: True when the driver still lives."""
+        length, later = self.chance.randrange(self.longest), self.chance.random()
+        await_that(lambda: driver.log.stat().st_size >= length or driver.process.poll() is not None, "a moment to die")
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            driver.process.wait(later)
+        self.longest = max(self.longest, driver.log.stat().st_size)
+        return driver.process.poll() is None
+
+
+@dataclass
+class Drawn:
+    """A sandbox whose drivers die by chance."""
+
+    sandbox: Sandbox
+    chance: random.Random
+    env: dict[str, str]
+    kills: int = 0
+    attempts: int = 0
+
+    def __post_init__(self) -> None:
+        self.moments = Moments(self.chance)
+
+    def attempt(self) -> None:
+        """Feed, start a driver (of the same run or another) and kill it, unless it is through before its moment."""
+        self.attempts += 1
+        self.sandbox.feed(self.chance.randrange(FED + 1), bad_every=7)
+        driver = self.sandbox.start(f"run-{self.attempts // 2}", **self.env)
+        try:
+            alive = self.moments.await_one(driver)
+        finally:
+            with contextlib.suppress(ProcessLookupError):
+                driver.signal(signal.SIGKILL)
+        end = driver.wait()
+        assert end.code in (0, KILLED), end.stderr[-6000:]
+        self.kills += alive and end.code == KILLED
+        self.look(f"kill {self.kills}, {len(end.stderr)} bytes into its log")
+
+    def look(self, when: str) -> None:
+        """Check what must hold at any moment."""
+        seen = self.sandbox.sink() + self.sandbox.quarantine()
+        assert set(seen.values()) <= {1}, f"rows are visible twice after {when}"
+        assert seen <= Counter(self.sandbox.produced), f"rows of nothing after {when}"
+
+
+def lost(sandbox: Sandbox) -> Counter[Offset]:
+    spans = [row.range for row in sandbox.ledger.lost(sandbox.name)]
+    return Counter((r.topic, r.partition, offset) for r in spans for offset in range(r.start, r.end))
+
+
+@pytest.mark.timeout(600 + 120 * KILLS)
+@pytest.mark.parametrize("strategy", ["replay", "wal", "hot", "ignore_range", "ignore_batch"])
+def test_drivers_that_die_at_any_moment_leave_each_record_in_one_place_once(
+    sandbox: Sandbox, strategy: str, summary: list[str]
+) -> None:
+    print(f"SLUICE_CHAOS_SEED={SEED}")
+    chance = random.Random(f"{SEED} {strategy}")
+    ignores = strategy.startswith("ignore")
+    sandbox.configure(recovery=strategy, kafka={"max_records_per_batch": BATCH}, **(POISON if ignores else {}))
+    deadly = [n for n in range(FED * (4 * KILLS + 6)) if n % 11 == 5 and n % 7] if ignores else []
+    drawn = Drawn(sandbox, chance, {"POISON_IDS": ",".join(map(str, deadly))})
+    while drawn.kills < KILLS and drawn.attempts < 4 * KILLS + 4:
+        drawn.attempt()
+    assert drawn.kills == KILLS
+    sandbox.feed(2)
+    sandbox.run("last", **drawn.env)
+
+    seen, gone, fed = sandbox.sink() + sandbox.quarantine(), lost(sandbox), Counter(sandbox.produced)
+    doubled = sum(n - 1 for n in (seen + gone).values())
+    unaccounted = sum((fed - seen - gone).values())
+    summary.append(
+        f"{strategy:13} {drawn.kills:3} kills in {drawn.attempts:3} runs, {sum(seen.values()):4} rows, "
+        f"{sum(gone.values()):3} lost, {doubled} doubled, {unaccounted} unaccounted   SLUICE_CHAOS_SEED={SEED}"
+    )
+    assert (doubled, unaccounted) == (0, 0)
+    assert seen + gone == fed
+    if strategy == "ignore_range":
+        assert gone == Counter(place for n, place in enumerate(sandbox.produced) if n in set(deadly))
+    if not ignores:
+        assert not gone
+    assert sum(gone.values()) == sandbox.total("lost")
+    assert sum(sandbox.sink().values()) == sandbox.total("written")
+    sandbox.assert_balanced()
+    for path in ("table", "table_quarantine", f"logs/{sandbox.name}"):
+        assert sandbox.orphans(path) == set()
