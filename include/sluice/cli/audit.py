@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from sluice.audit import AuditReport, audit, deep_audit
+from sluice.cli.names import name_of
 from sluice.cli.output import COUNTS, err, print_json, print_table
 from sluice.errors import ExitCode
 from sluice.home import Home
@@ -31,10 +32,7 @@ def prove(pipeline: str, *, deep: bool, as_json: bool) -> int:
     if deep:
         report = deep_audit(ledger, load(pipeline), Home.from_env(), lambda text: err.print(text, markup=False))
     else:
-        name = load(pipeline).name if pipeline.endswith((".yaml", ".yml")) else pipeline
-        if not ledger.runs(name, limit=1):
-            load(pipeline)  # a misspelt name must not be found balanced
-        report = audit(ledger, name)
+        report = audit(ledger, name_of(ledger, pipeline))
     if as_json:
         print_json(report.as_dict())
     else:

@@ -70,9 +70,11 @@ def run(
 @app.command()
 def status(pipeline: OptionalName = None, limit: int = 20, as_json: AsJson = False) -> None:
     """Show the newest runs: state, split of the offsets, verdict, time."""
+    from sluice.cli.names import name_of
     from sluice.ledger import Ledger
 
     ledger = Ledger.open()
+    name = name_of(ledger, pipeline) if pipeline else None
     rows = [
         {
             "pipeline": r.pipeline,
@@ -82,7 +84,7 @@ def status(pipeline: OptionalName = None, limit: int = 20, as_json: AsJson = Fal
             "attempts": r.attempts,
             "notes": r.notes,
         }
-        for r in ledger.runs(pipeline, limit=limit)
+        for r in ledger.runs(name, limit=limit)
     ]
     if as_json:
         print_json(rows)
@@ -129,9 +131,11 @@ def ledger(
     as_json: AsJson = False,
 ) -> None:
     """Show the newest events of a pipeline, oldest first."""
+    from sluice.cli.names import name_of
     from sluice.ledger import Ledger
 
-    events = Ledger.open().events(pipeline, run_id, limit)
+    book = Ledger.open()
+    events = book.events(name_of(book, pipeline), run_id, limit)
     if as_json:
         print_json(events)
         return

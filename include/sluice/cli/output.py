@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 __all__ = ["COUNTS", "err", "print_json", "print_table"]
@@ -42,4 +43,4 @@ def _cell(value: Any) -> str:
         return str(value).lower()
     if isinstance(value, int):
         return f"{value:,}"
-    return f"{value:,.1f}" if isinstance(value, float) else str(value)
+    return f"{value:,.1f}" if isinstance(value, float) else escape(str(value))

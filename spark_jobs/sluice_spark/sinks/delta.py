@@ -32,7 +32,7 @@ __all__ = ["DeltaSink"]
 
 _NOTE = "sluice"
 
-_SETTINGS = {"delta.checkpointInterval": "10"}
+_SETTINGS = {"delta.checkpointInterval": "30"}
 """Of a table that is made here. Whoever opens a table reads each commit behind its log's last checkpoint, a run does so
 some twenty times, and a run is one commit: with the default of 100 a run's cost would depend on its number."""
 
