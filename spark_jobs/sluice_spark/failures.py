@@ -13,7 +13,7 @@ from sluice.errors import (
     SourceUnreachableError,
 )
 
-__all__ = ["classify", "printable"]
+__all__ = ["EngineError", "classify", "printable"]
 
 _SAFE = "batches that were committed are in the sink and stay; the open batch is read again, exactly, by the next run"
 
@@ -67,6 +67,10 @@ _SIGNS: tuple[tuple[type[SluiceError], tuple[str, ...], str], ...] = (
 )
 
 
+class EngineError(SluiceError):
+    """Spark itself is gone: nothing that fails now says anything about records, broker or sink."""
+
+
 def classify(error: Exception, ask_broker: Callable[[], object]) -> SluiceError:
     """Return the typed error behind a failed query.
 
@@ -78,6 +82,12 @@ def classify(error: Exception, ask_broker: Callable[[], object]) -> SluiceError:
     if isinstance(error, SluiceError):
         return error
     text = str(error)
+    if isinstance(error, ConnectionError) or type(error).__name__ == "Py4JNetworkError":  # not every PySpark has py4j
+        return EngineError(
+            f"Spark's JVM does not answer any more: {_summary(text)}",
+            state=_SAFE,
+            next_step="run again; when it happens again, look for what ended it: too little memory, or a kill",
+        )
     by_sign = next(((kind, hint) for kind, signs, hint in _SIGNS if any(s in text for s in signs)), None)
     if by_sign is None or by_sign[0] is not CheckpointError:
         try:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import pytest
+from py4j.protocol import Py4JNetworkError
 
 from sluice import errors
 from sluice.errors import ExitCode, Retry, SluiceError, error_for_exit_code
 from sluice.faults import point
 from sluice.ranges import OffsetRange
-from sluice_spark.failures import classify
+from sluice_spark.failures import EngineError, classify
 from sluice_spark.quality.judgement import ExpectationResult, Judgement
 
 TYPED = [c for c in SluiceError.__subclasses__() if c.__module__ == "sluice.errors"]
@@ -136,6 +137,16 @@ def test_a_broken_checkpoint_is_not_explained_by_the_broker() -> None:
         raise AssertionError("was asked")
 
     assert type(classify(RuntimeError("STREAMING_CHECKPOINT_X"), ask)) is errors.CheckpointError
+
+
+@pytest.mark.parametrize("error", [ConnectionRefusedError(111, "Connection refused"), Py4JNetworkError("is empty")])
+def test_a_jvm_that_is_gone_is_not_taken_for_a_broker_that_is_down(error: Exception) -> None:
+    def ask() -> None:
+        raise AssertionError("was asked")
+
+    found = classify(error, ask)
+    assert type(found) is EngineError
+    assert found.exit_code is ExitCode.OTHER
 
 
 def test_a_typed_error_stays_what_it_is() -> None:

@@ -21,7 +21,7 @@ from sluice.ledger.store import LedgerError
 from sluice.ranges import LostRange, OffsetRange, describe
 from sluice.recovery import Recovery
 from sluice_spark.batch import PromiseError
-from sluice_spark.failures import classify
+from sluice_spark.failures import EngineError, classify
 from sluice_spark.recovery import ignore
 from sluice_spark.recovery.ignore import Ignoring
 
@@ -190,7 +190,7 @@ def test_what_only_writing_dies_of_is_not_the_records_fault(strategy: Recovery) 
 def test_when_spark_itself_is_dead_nothing_is_lost(strategy: Recovery) -> None:
     """A JVM that was killed leaves the Python side alive, for which every record fails from then on."""
     world = World(spark_is_dead=True)
-    with pytest.raises(SluiceError, match="Spark fails, whatever it reads"):
+    with pytest.raises(EngineError, match="Spark fails, whatever it reads"):
         prepare(world, strategy)
     assert world.written is None
 
@@ -199,7 +199,8 @@ def test_when_spark_itself_is_dead_nothing_is_lost(strategy: Recovery) -> None:
 @pytest.mark.parametrize(
     "kind",
     [
-        ConfigError, PromiseError, SourceUnreachableError, TopicRecreatedError, SinkError, LeaseHeldError, LedgerError,
+        ConfigError, EngineError, LeaseHeldError, LedgerError, PromiseError, SinkError, SourceUnreachableError,
+        TopicRecreatedError,
     ],
 )  # fmt: skip
 def test_trouble_that_is_not_the_records_ends_the_run_as_it_is(strategy: Recovery, kind: type[SluiceError]) -> None:

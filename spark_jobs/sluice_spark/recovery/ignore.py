@@ -14,7 +14,7 @@ from sluice.ranges import LostRange, OffsetRange, describe, overlaps, subtract
 from sluice.recovery import Recovery
 from sluice_spark.batch import BatchWriter, PreparedBatch, Records
 from sluice_spark.decode import decode
-from sluice_spark.failures import printable
+from sluice_spark.failures import EngineError, printable
 from sluice_spark.log import logger
 
 __all__ = ["Ignoring", "can_be_ignored", "dies_of", "narrow"]
@@ -140,7 +140,7 @@ class Ignoring:
         try:
             self.spark.range(1).write.format("noop").mode("overwrite").save()
         except Exception as error:
-            raise SluiceError(
+            raise EngineError(
                 f"Spark fails, whatever it reads: {failure.what}",
                 state="nothing was given up; batches that were committed are in the sink and stay",
                 next_step="read the log above; run again when the cause is mended",
