@@ -47,7 +47,7 @@ clean: down ## Remove what was made here: var/, .venv, caches
 	rm -rf var $(VENV) .pytest_cache .mypy_cache .ruff_cache .import_linter_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
-test: $(STAMP) ## All tests, the ones with real Kafka, Spark and Airflow included
+test: $(STAMP) ## All tests with real Kafka, Spark and Airflow, but the longest of the crash tests: those are in make chaos
 	@$(BIN)/python -m sluice.local.archive >/dev/null
 	@$(BIN)/python -m pytest -q
 
@@ -56,7 +56,7 @@ test-unit: $(STAMP) ## The tests that need no JVM and no broker: seconds
 
 chaos: $(STAMP) ## Crashes of every kind, with 20 kills at random moments a strategy: make chaos [SLUICE_CHAOS_KILLS=N] [SLUICE_CHAOS_SEED=S]
 	@$(BIN)/python -m sluice.local.archive >/dev/null
-	@SLUICE_CHAOS_KILLS=$${SLUICE_CHAOS_KILLS:-20} $(BIN)/python -m pytest -q tests/chaos
+	@SLUICE_CHAOS_KILLS=$${SLUICE_CHAOS_KILLS:-20} $(BIN)/python -m pytest -q -m "" tests/chaos
 
 bench: $(STAMP) ## Whole cold processes side by side: make bench [ARGS="--quick --only wal"]
 	@$(BIN)/python -m tests.bench.bench $(ARGS)

@@ -133,6 +133,7 @@ def test_under_hot_nothing_is_fetched_again_though_one_executor_after_the_other_
     sandbox.assert_balanced()
 
 
+@pytest.mark.long
 def test_counts_hold_when_a_killed_executor_takes_shuffled_rows_with_it(
     cluster: SparkCluster, sandbox: Sandbox, log: EventLog
 ) -> None:

@@ -241,6 +241,7 @@ def is_over(group: int) -> bool:
     return False
 
 
+@pytest.mark.long
 def test_trouble_that_is_not_the_records_loses_none(sandbox: Sandbox) -> None:
     impatient = {"SLUICE_LEDGER_URL": f"{sandbox.ledger_url}?timeout=2"}
     sandbox.feed(12)  # two batches
@@ -309,6 +310,7 @@ def test_trouble_that_is_not_the_records_loses_none(sandbox: Sandbox) -> None:
     assert account(sandbox, "after") == {}
 
 
+@pytest.mark.long
 def test_a_topic_made_anew_while_it_is_read_is_no_gap_and_no_loss(sandbox: Sandbox) -> None:
     sandbox.configure(recovery="ignore_range", transform={"python": "gate:passing"})
     sandbox.feed(6)

@@ -319,6 +319,7 @@ def wake(zombie: Driver) -> str:
     return end.message
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("recovery", "point", "heir"),
     [
@@ -344,6 +345,7 @@ def test_a_driver_that_slept_through_a_change_of_strategy_or_of_drivers_writes_n
     sandbox.assert_exact()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("recovery", "point", "heir"),
     [
