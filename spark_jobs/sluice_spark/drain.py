@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
 
@@ -35,13 +35,11 @@ from sluice_spark.recovery.apply import Applier, Sealed
 from sluice_spark.recovery.hot import held_twice
 from sluice_spark.recovery.ignore import Ignoring
 from sluice_spark.recovery.wal import Landing, LogRecords, landing_size
+from sluice_spark.run import Run
 from sluice_spark.sinks.staged import NOTHING
 from sluice_spark.sources.held import HeldRecords
 from sluice_spark.sources.kafka import KafkaRecords, stream
 from sluice_spark.tables import Tables
-
-if TYPE_CHECKING:
-    from sluice_spark.live import LiveRun
 
 __all__ = ["Drain"]
 
@@ -56,14 +54,20 @@ class Drain:
     ----------
     states
         The topics as the broker saw them when the run was planned; empty when it did not answer.
+    max_records
+        About how many records a batch may have.
+    ask
+        Asks the broker whether it still has what is to be read; raises the typed error when not.
     """
 
-    live: LiveRun
+    live: Run
     lease: Lease
     spark: SparkSession
     cluster: Cluster
     states: Sequence[TopicState]
     progress: Progress
+    max_records: int
+    ask: Callable[[Tables], object]
 
     def run(self, tables: Tables, left: Sequence[Sealed], trouble: SluiceError | None, target: Epoch) -> Tables:
         """Apply what is left in the log, change over when the strategy asks for it, then drain Kafka."""
@@ -101,7 +105,7 @@ class Drain:
                     source = HeldRecords(held, source)
                 self.process(tables, writer, batch, ranges, source, held, sweep=batch == sweep)
 
-        self._stream(tables, on_batch, lambda: live.ask_broker(self.cluster, tables), headers=hot)
+        self._stream(tables, on_batch, lambda: self.ask(tables), headers=hot)
 
     def _stream(
         self,
@@ -129,7 +133,7 @@ class Drain:
                     self.spark,
                     self.cluster.settings,
                     live.pipeline.kafka,
-                    max_records or live.max_records,
+                    max_records or self.max_records,
                     start=tables.epoch.positions,
                     states=self.states,
                     headers=headers,
@@ -209,7 +213,7 @@ class Drain:
     def _ask_about(self, tables: Tables, reading: Sequence[OffsetRange], source: Records) -> None:
         """Ask the broker as before a run; what an ignoring strategy has given up already is no reason any more."""
         try:
-            self.live.ask_broker(self.cluster, tables)
+            self.ask(tables)
         except OffsetsGoneError as found:
             if self.live.recovery.ignores:
                 found.ranges = tuple(source.gone(reading))
@@ -242,7 +246,7 @@ class Drain:
             live.pipeline.name, live.run, tables.log_table, source, live.pipeline.wal.segment_records
         )  # fmt: skip
         recent = tables.log_table.last_notes(20)
-        size = landing_size(recent, live.pipeline.wal.roll.total_seconds(), live.max_records)
+        size = landing_size(recent, live.pipeline.wal.roll.total_seconds(), self.max_records)
         sweep = tables.checkpoint.open_batch()
         known = live.ledger.last_sealed(live.pipeline.name, tables.epoch.number)
 
@@ -265,7 +269,7 @@ class Drain:
                     self._stream(
                         tables,
                         on_batch,
-                        lambda: live.ask_broker(self.cluster, tables),
+                        lambda: self.ask(tables),
                         headers=True,
                         max_records=size,
                     )

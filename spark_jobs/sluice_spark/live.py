@@ -66,7 +66,9 @@ class LiveRun(Run):
         if busy:
             spark = self._session()
             progress = Progress(ends(states), positions or starts(states))
-            drain = Drain(self, lease, spark, cluster, states, progress)
+            drain = Drain(
+                self, lease, spark, cluster, states, progress, self.max_records, lambda t: self.ask_broker(cluster, t)
+            )
             with self.watch.phase("query"):
                 tables = drain.run(tables, left, trouble, target)
             point("query-ended")
