@@ -4,15 +4,21 @@ from __future__ import annotations
 
 import argparse
 import json
+from collections.abc import Callable
+
+from pyspark.sql import SparkSession
 
 from sluice.errors import ConfigError
 from sluice.home import Home
+from sluice.interval import Interval
 from sluice.ledger import Ledger
 from sluice.recovery import Recovery
-from sluice.spec import load
+from sluice.spec import Pipeline, load
+from sluice_spark.interval import IntervalRun
 from sluice_spark.live import LiveRun
 from sluice_spark.log import logger, set_up
 from sluice_spark.quality.judge import Judge
+from sluice_spark.run import Run
 from sluice_spark.session import run_main, session
 
 
@@ -22,7 +28,10 @@ class _Parser(argparse.ArgumentParser):
 
 
 def parse(argv: list[str] | None = None) -> argparse.Namespace:
-    parser = _Parser(prog="bounded_run.py", description="Drain what Kafka holds now into the sink, and judge it.")
+    parser = _Parser(
+        prog="bounded_run.py",
+        description="Drain what Kafka holds now into the sink, or replace an interval of record time in it; judge it.",
+    )
     parser.add_argument(
         "--pipeline", required=True, metavar="NAME_OR_PATH", help="a name in include/pipelines, or a file"
     )
@@ -31,35 +40,51 @@ def parse(argv: list[str] | None = None) -> argparse.Namespace:
         "--recovery", choices=[r.value for r in Recovery], help="instead of the pipeline file's strategy"
     )
     parser.add_argument("--max-records-per-batch", type=int, metavar="N", help="instead of the pipeline file's")
-    parser.add_argument("--start", metavar="TS", help="with --end: the interval of record time (to come)")
+    parser.add_argument("--start", metavar="TS", help="with --end: the interval of record time to replace (ISO 8601)")
     parser.add_argument("--end", metavar="TS")
+    parser.add_argument("--reason", help="why; kept in the ledger")
     parser.add_argument("--no-validate", action="store_true", help="leave the run without a verdict")
     return parser.parse_args(argv)
 
 
+def run_of(args: argparse.Namespace, open_session: Callable[[], SparkSession]) -> Run:
+    """Return the run that was asked for, not begun.
+
+    Raises
+    ------
+    ConfigError
+        When it cannot be meant.
+    """
+    pipeline = load(args.pipeline)
+    home = Home.from_env()
+    judge = None if args.no_validate else Judge(pipeline, home, args.run)
+    common = (pipeline, args.run, Ledger.open(), home, open_session)
+    asked = Recovery(args.recovery) if args.recovery else None
+    interval = Interval.asked(pipeline, args.start, args.end, asked)
+    if interval is not None:
+        return IntervalRun(*common, Recovery.REPLAY, judge, interval, reason=args.reason)
+    recovery, max_records = _checked(pipeline, asked, args.max_records_per_batch)
+    return LiveRun(*common, recovery, judge, max_records, reason=args.reason)
+
+
 def main() -> None:
     set_up()
-    args = parse()
-    pipeline = load(args.pipeline)
-    recovery = Recovery(args.recovery) if args.recovery else pipeline.recovery
+    account = run_of(parse(), session).execute()
+    logger.info("account %s", json.dumps(account))
+
+
+def _checked(pipeline: Pipeline, recovery: Recovery | None, max_records: int | None) -> tuple[Recovery, int]:
     untouched = "nothing was read or written"
-    refusal = recovery.refusal(stateful=pipeline.stateful)
+    strategy = recovery or pipeline.recovery
+    refusal = strategy.refusal(stateful=pipeline.stateful)
     if refusal:
         raise ConfigError(refusal, state=untouched, next_step="choose another strategy with --recovery")
-    if args.start or args.end:
-        raise ConfigError(
-            "interval runs are not in this version", state=untouched, next_step="leave out --start and --end"
-        )
-    max_records = args.max_records_per_batch or pipeline.kafka.max_records_per_batch
-    if max_records < 1:
+    size = pipeline.kafka.max_records_per_batch if max_records is None else max_records
+    if size < 1:
         raise ConfigError(
             "--max-records-per-batch must be at least 1", state=untouched, next_step="give a positive number"
         )
-    home = Home.from_env()
-    judge = None if args.no_validate else Judge(pipeline, home, args.run)
-    run = LiveRun(pipeline, args.run, Ledger.open(), home, session, recovery, judge, max_records)
-    account = run.execute()
-    logger.info("account %s", json.dumps(account))
+    return strategy, size
 
 
 if __name__ == "__main__":

@@ -14,6 +14,7 @@ from pathlib import Path
 from sluice.connections import Connection, variable_of
 from sluice.errors import ConfigError
 from sluice.home import PROJECT, Home
+from sluice.interval import Interval
 from sluice.local import jars
 from sluice.ranges import OffsetRange
 from sluice.recovery import Recovery
@@ -133,7 +134,8 @@ def bounded_run(
     kafka: Connection,
     recovery: Recovery | None = None,
     max_records_per_batch: int | None = None,
-    interval: tuple[str, str] | None = None,
+    interval: Interval | None = None,
+    reason: str | None = None,
     validate: bool = True,
     waiting: int | None = None,
 ) -> SparkSubmit:
@@ -144,7 +146,9 @@ def bounded_run(
     run
         The run's id; another attempt of the same run uses the same id.
     interval
-        ``(start, end)`` in ISO 8601; None means what is available now.
+        Of record time; None means what is available now.
+    reason
+        Why somebody asked for the run.
     validate
         Whether the run is judged after its last batch.
     waiting
@@ -157,7 +161,10 @@ def bounded_run(
     if max_records_per_batch is not None:
         arguments += ["--max-records-per-batch", str(max_records_per_batch)]
     if interval is not None:
-        arguments += ["--start", interval[0], "--end", interval[1]]
+        start, end = interval.key.split("/")
+        arguments += ["--start", start, "--end", end]
+    if reason:
+        arguments.append(f"--reason={reason}")
     if not validate:
         arguments += ["--no-validate"]
     small = waiting is not None and waiting <= _SMALL

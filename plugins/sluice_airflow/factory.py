@@ -23,7 +23,7 @@ from sluice_airflow.triggers.lag_watcher import POLL_INTERVAL, lag_asset
 
 __all__ = ["build_all", "build_dag", "refuse_bad_files"]
 
-_START = timezone.datetime(2020, 1, 1)
+_START = timezone.datetime(2000, 1, 1)  # an interval may lie long before the pipeline
 
 
 def build_dag(
@@ -36,7 +36,9 @@ def build_dag(
     """Return the DAG of a pipeline: ``wait_for_lag`` → ``ingest`` → ``validate`` → ``account``.
 
     Its id is the pipeline's name. A run, scheduled or manual, with or without a logical date, means *available now*;
-    its identity is Airflow's ``run_id``. One run at a time, since a pipeline has one writer.
+    its identity is Airflow's ``run_id``. One of them at a time, since a pipeline has one live writer. The runs of a
+    backfill, and manual ones with mode ``interval``, mean an interval of record time; those of a backfill run beside
+    live ones and beside each other, as many as the backfill allows.
 
     Parameters
     ----------

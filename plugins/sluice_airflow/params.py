@@ -6,6 +6,7 @@ from airflow.sdk import Param
 
 from sluice.recovery import Recovery
 from sluice.spec import Pipeline
+from sluice_airflow.window import Mode
 
 __all__ = ["MEANING", "of"]
 
@@ -18,6 +19,14 @@ MEANING = {
 }
 """What each strategy promises, in one line."""
 
+_ISO = r"^\d{4}-\d{2}-\d{2}([T ]\d{2}:\d{2}(:\d{2}(\.\d+)?)?(Z|[+-]\d{2}:?\d{2})?)?$"
+
+_MODES = {
+    Mode.AUTO: "a backfill means its interval, every other run what is available now",
+    Mode.AVAILABLE_NOW: "what Kafka holds now and no run has read yet",
+    Mode.INTERVAL: "read start to end again, and replace exactly these rows",
+}
+
 
 def of(pipeline: Pipeline) -> dict[str, Param]:
     """Return the typed params of a pipeline's DAG, with its file's values as defaults.
@@ -25,7 +34,23 @@ def of(pipeline: Pipeline) -> dict[str, Param]:
     Airflow checks them against their JSON schema when a run is triggered, so that a task sees only values that fit.
     """
     offered = [r for r in Recovery if r.refusal(stateful=pipeline.stateful) is None]
+    # rows: aggregate has no intervals: its rows do not say which records they came from
+    modes = [Mode.AUTO, Mode.AVAILABLE_NOW] if pipeline.stateful else list(Mode)
+    interval = {} if pipeline.stateful else {"start": _moment("Start"), "end": _moment("End, exclusive")}
     return {
+        "mode": Param(
+            Mode.AUTO.value,
+            type="string",
+            enum=[m.value for m in modes],
+            values_display={m.value: f"{m.value}: {_MODES[m]}" for m in modes},
+            title="What to read",
+            description_md="Live runs go on where the last one stopped. An interval is read again beside them, from "
+            "Kafka or the write-ahead log; what live runs have not reached is left to them.",
+        ),
+        **interval,
+        "reason": Param(
+            None, type=["null", "string"], title="Reason", description_md="Why this run; kept in the ledger."
+        ),
         "recovery": Param(
             pipeline.recovery.value,
             type="string",
@@ -49,3 +74,15 @@ def of(pipeline: Pipeline) -> dict[str, Param]:
             description_md="Off: the run is not judged, and the task *validate* is skipped.",
         ),
     }
+
+
+def _moment(title: str) -> Param:
+    return Param(
+        None,
+        type=["null", "string"],
+        format="date-time",
+        pattern=_ISO,  # Airflow checks patterns, and formats only with a package that it does not bring
+        title=title,
+        section="Interval",
+        description_md="With mode *interval*: of Kafka's record time, with a zone, such as `2013-03-01T00:00:00Z`.",
+    )

@@ -18,7 +18,7 @@ from sluice_spark.decode import RULE, decode, source_columns
 from sluice_spark.quarantine import SCHEMA, refused_records
 from sluice_spark.sinks.delta import DeltaSink
 from sluice_spark.sinks.staged import NOTHING, Staged, Tally
-from sluice_spark.tally import ReadTally
+from sluice_spark.tally import OUTSIDE, ReadTally
 from sluice_spark.transform import Transformer
 
 __all__ = ["BatchWriter", "PreparedBatch", "PromiseError", "Records", "account_for", "within"]
@@ -51,6 +51,8 @@ class PreparedBatch:
     staged: Staged
     quarantine: Staged | None = None
     lost: tuple[LostRange, ...] = ()
+    outside: int = 0
+    """Records that were read and not asked for; the accounts count them as filtered."""
 
 
 @dataclass(frozen=True)
@@ -61,6 +63,8 @@ class BatchWriter:
     ----------
     schema
         Of the sink's rows, ``_run`` included.
+    only
+        Which records are asked for; the others are read, and left out as filtered. None for all of them.
     """
 
     pipeline: Pipeline
@@ -69,6 +73,7 @@ class BatchWriter:
     schema: StructType
     sink: DeltaSink
     quarantine: DeltaSink
+    only: Column | None = None
 
     def prepare(
         self,
@@ -100,7 +105,7 @@ class BatchWriter:
         OffsetsGoneError
             When records of these ranges were dropped before they were read.
         """
-        tally = ReadTally(decode(records, self.pipeline.decode), ranges)
+        tally = ReadTally(self.decoded(records), ranges)
         staged = self.sink.stage(
             self.rows_of(tally.frame), name, offsets=self.pipeline.rows is not Rows.AGGREGATE
         )  # fmt: skip
@@ -108,18 +113,28 @@ class BatchWriter:
         read, bad = tally.read(), tally.bad()
         healthy = subtract(ranges, [item.range for item in lost])
         source.check(read, healthy)
-        accounts = account_for(self.pipeline.rows, ranges, read, bad, staged.tallies, [i.range for i in lost])
+        outside = tally.outside()
+        accounts = account_for(
+            self.pipeline.rows, ranges, read, bad, staged.tallies, [i.range for i in lost], outside=outside
+        )
         self._explain_gaps(accounts, healthy, source)
         quarantine = None
         if bad:
             where = [r for r in healthy if bad.get((r.topic, r.partition))]
             quarantine = self._stage_refused(source.again(where), name, bad)
             point("quarantine-staged")
-        return PreparedBatch(tuple(accounts), staged, quarantine, tuple(lost))
+        return PreparedBatch(tuple(accounts), staged, quarantine, tuple(lost), sum(outside.values()))
+
+    def decoded(self, records: DataFrame) -> DataFrame:
+        """Return the records decoded. One that is not asked for breaks no rule."""
+        decoded = decode(records, self.pipeline.decode)
+        if self.only is None:
+            return decoded
+        return decoded.withColumn(OUTSIDE, ~self.only).withColumn(RULE, F.when(self.only, F.col(RULE)))
 
     def rows_of(self, decoded: DataFrame) -> DataFrame:
-        """Return the sink's rows of decoded records: those that broke no rule, transformed."""
-        good = source_columns(decoded.where(F.col(RULE).isNull()))
+        """Return the sink's rows of decoded records: those that are asked for and broke no rule, transformed."""
+        good = source_columns(decoded.where(F.col(RULE).isNull() & (F.lit(True) if self.only is None else self.only)))
         return self.transform(good).withColumn("_run", F.lit(self.run))
 
     def give_up(self, ranges: Sequence[OffsetRange], lost: Sequence[LostRange]) -> PreparedBatch:
@@ -141,7 +156,7 @@ class BatchWriter:
 
     def _stage_refused(self, again: DataFrame, name: str, bad: Mapping[tuple[str, int], int]) -> Staged:
         # Only now, and only where something broke: the raw records once more, verbatim, with their headers.
-        staged = self.quarantine.stage(refused_records(decode(again, self.pipeline.decode), self.run), name)
+        staged = self.quarantine.stage(refused_records(self.decoded(again), self.run), name)
         kept = {key: t.offsets for key, t in staged.tallies.items()}
         if kept != dict(bad) or staged.rows != sum(bad.values()):
             raise OffsetsGoneError(
@@ -215,6 +230,8 @@ def account_for(
     bad: Mapping[tuple[str, int], int],
     written: Mapping[tuple[str, int], Tally],
     lost: Sequence[OffsetRange] = (),
+    *,
+    outside: Mapping[tuple[str, int], int] | None = None,
 ) -> list[RangeAccount]:
     """Split each planned range by what was counted; pure.
 
@@ -226,6 +243,8 @@ def account_for(
         What is in the staged files.
     lost
         Parts of the ranges that were given up and not read.
+    outside
+        Records read that were not asked for: filtered, whatever the pipeline file promises.
 
     Raises
     ------
@@ -241,7 +260,8 @@ def account_for(
     accounts = []
     for key, span in planned.items():
         came, refused = read.get(key, 0), bad.get(key, 0)
-        good = came - refused
+        aside = (outside or {}).get(key, 0)
+        good = came - refused - aside
         out = written.get(key, Tally(0, 0, 0, 0))
         given_up = sum(map(len, overlaps([span], lost)))
         if came > len(span) - given_up:
@@ -260,7 +280,7 @@ def account_for(
             )
         kept = good if rows is Rows.AGGREGATE else out.offsets
         absent = len(span) - given_up - came
-        counts = Counts(written=kept, filtered=good - kept, quarantined=refused, absent=absent, lost=given_up)
+        counts = Counts(written=kept, filtered=good - kept + aside, quarantined=refused, absent=absent, lost=given_up)
         accounts.append(RangeAccount(span, counts))
     return accounts
 

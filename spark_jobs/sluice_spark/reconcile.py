@@ -7,23 +7,26 @@ state) is refused: going on would lose or double records.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
+from sluice.appid import interval_app_id
 from sluice.checkpoint import Checkpoint
 from sluice.errors import CheckpointError, LeaseHeldError
-from sluice.ledger import REDRIVEN, Lease, Ledger
-from sluice.ranges import LostRange, RangeAccount
+from sluice.interval import Interval
+from sluice.ledger import REDRIVEN, IntervalRow, Lease, Ledger, RunRow
+from sluice.ranges import LostRange, OffsetRange, RangeAccount
 from sluice.recovery import Lineage
 from sluice_spark.log import logger
 from sluice_spark.quarantine import SCHEMA
 from sluice_spark.recovery.wal import LOG_SCHEMA
 from sluice_spark.sinks.delta import DeltaSink
-from sluice_spark.sinks.staged import NOTHING, read_back
+from sluice_spark.sinks.slice import Slice
+from sluice_spark.sinks.staged import NOTHING, Staged, read_back
 from sluice_spark.tables import Tables
 
-__all__ = ["HANDOVER", "reconcile", "seal_off"]
+__all__ = ["HANDOVER", "enter_interval", "half_done", "reconcile", "replace_quarantined", "seal_off", "take_over"]
 
 HANDOVER = "handover"
 """In the note of a sink's commit: it closes an epoch and says where the next one starts."""
@@ -81,10 +84,98 @@ def reconcile(ledger: Ledger, lease: Lease, tables: Tables, redriven: Tables) ->
             lease, epoch=to["epoch"], lineage=Lineage(to["lineage"]), positions=positions, run=closed["run"]
         )
         logger.info("reconciled: epoch %d was closed by run %s", number, closed["run"])
-    for row in ledger.runs(lease.pipeline, state="open", limit=1000):
-        if row.run != lease.holder.run:
-            ledger.run_closed(lease, state="abandoned", run=row.run, error={"what": "its driver died or was fenced"})
-            logger.info("run %s was never closed: its driver died. Its committed batches stay", row.run)
+    for known in half_done(ledger, lease.pipeline, sink):
+        with suppress(LeaseHeldError):  # somebody is at it
+            take_over(ledger, lease, redriven, known)
+    at_work = ledger.at_work(lease.pipeline)
+    _abandon(ledger, lease, [row for row in _open(ledger, lease) if at_work.get(row.interval or "") != row.run])
+
+
+def half_done(ledger: Ledger, pipeline: str, sink: DeltaSink) -> list[IntervalRow]:
+    """Return the intervals of which the sink holds more than the ledger says."""
+    table = sink.table()
+    if table is None:
+        return []
+    last = ledger.last_batches(pipeline)
+    held = [
+        (known, table.transaction_version(interval_app_id(pipeline, known.interval)))
+        for known in ledger.intervals(pipeline)
+    ]
+    return [known for known, done in held if done is not None and done > last.get(-known.number, -1)]
+
+
+def take_over(ledger: Ledger, lease: Lease, tables: Tables, known: IntervalRow) -> None:
+    """Enter what a dead driver left of another interval; see :func:`enter_interval`.
+
+    Raises
+    ------
+    LeaseHeldError
+        When its driver may be alive, or another one is at it.
+    """
+    with ledger.acquire(lease.pipeline, lease.holder.run, scope=known.interval) as own:
+        enter_interval(ledger, own, tables.of_interval(lease.pipeline, known.interval, known.number))
+
+
+def enter_interval(ledger: Ledger, lease: Lease, tables: Tables) -> None:
+    """Bring quarantine and ledger up to what the sink holds of an interval, when a driver died in between.
+
+    Calling it twice changes nothing the second time.
+
+    Parameters
+    ----------
+    lease
+        The interval's.
+    tables
+        As of :meth:`Tables.of_interval`.
+    """
+    number = tables.epoch.number
+    upto = _last(ledger, lease.pipeline, number)
+    for note in _notes(tables.sink, upto, max(upto, tables.sink.version())):
+        gone = Slice([OffsetRange(*span) for span in note["slice"]], *Interval.from_key(note["interval"]).milliseconds)
+        staged = read_back(tables.quarantine.path, note["refused"], offsets=False) if note["refused"] else NOTHING
+        aside = replace_quarantined(tables, gone, staged, note["version"], note["run"])
+        tables.sweep(note["version"])
+        accounts = [RangeAccount.from_dict(a) for a in note["accounts"]]
+        taken = {(topic, partition): count for topic, partition, count in note["replaced"]}
+        keys = {a.range: (a.range.topic, a.range.partition) for a in accounts}
+        ledger.batch_committed(
+            lease,
+            epoch=number,
+            batch=note["version"],
+            accounts=accounts,
+            replaced={span: (taken.get(key, 0), aside.get(key, 0)) for span, key in keys.items()},
+            run=note["run"],
+        )
+        logger.info("reconciled: run %s had replaced %s; entered into the ledger", note["run"], note["interval"])
+    _abandon(ledger, lease, [row for row in _open(ledger, lease) if row.interval == lease.scope])
+
+
+def replace_quarantined(
+    tables: Tables, gone: Slice, staged: Staged, batch: int, run: str
+) -> dict[tuple[str, int], int]:
+    """Make the quarantine what an interval's commit to the sink says; return how many offsets went out of it.
+
+    Doing it twice changes nothing the second time, and returns the same.
+    """
+    quarantine = tables.quarantine
+    if not staged.files and quarantine.table() is None:
+        return {}
+    counts = quarantine.replace(gone, staged, SCHEMA, batch, {"run": run}, name=tables.batch_name(batch))
+    if counts is not None:
+        return counts
+    note = next(note for note in quarantine.notes(newer_than=batch - 1) if note["version"] == batch)
+    return {(topic, partition): count for topic, partition, count in note["replaced"]}
+
+
+def _open(ledger: Ledger, lease: Lease) -> list[RunRow]:
+    rows = ledger.runs(lease.pipeline, state="open", limit=1000)
+    return [row for row in rows if row.run != lease.holder.run]
+
+
+def _abandon(ledger: Ledger, lease: Lease, rows: Sequence[RunRow]) -> None:
+    for row in rows:
+        ledger.run_closed(lease, state="abandoned", run=row.run, error={"what": "its driver died or was fenced"})
+        logger.info("run %s was never closed: its driver died. Its committed batches stay", row.run)
 
 
 def _last(ledger: Ledger, pipeline: str, epoch: int) -> int:

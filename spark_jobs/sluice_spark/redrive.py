@@ -10,7 +10,7 @@ import numpy as np
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from sluice.errors import OffsetsGoneError, SluiceError
+from sluice.errors import LeaseHeldError, OffsetsGoneError, SluiceError
 from sluice.faults import point
 from sluice.kafka.cluster import TopicState
 from sluice.ledger import REDRIVEN, Lease
@@ -29,7 +29,10 @@ from sluice_spark.sinks.staged import Staged, offsets_of
 from sluice_spark.sources.kafka import KafkaRecords
 from sluice_spark.tables import Tables
 
-__all__ = ["RedriveRun", "account_exactly"]
+__all__ = ["REDRIVING", "RedriveRun", "account_exactly"]
+
+REDRIVING = "redrive"
+"""The scope of the lease of who empties the quarantine: nobody replaces an interval meanwhile."""
 
 _RANGES = 500
 """Ranges that one commit takes: a plan of Spark's has a part for each."""
@@ -68,7 +71,9 @@ class RedriveRun(Run):
         tables = Tables.redriven(self.pipeline, self.home)
         if self.quarantined:
             self._plan(lease, [], [], epoch=REDRIVEN)
-            self._from_quarantine(lease, tables)
+            with self.ledger.acquire(self.pipeline.name, self.run, scope=REDRIVING):
+                self._beside_intervals()
+                self._from_quarantine(lease, tables)
         else:
             self._lost(lease, tables)
         return self._judge(lease, tables.sink)
@@ -203,6 +208,17 @@ class RedriveRun(Run):
         counts = sum((a.counts for a in prepared.accounts), Counts()).as_dict()
         split = ", ".join(f"{n:,} {k}" for k, n in counts.items() if n and k != "planned")
         logger.info("redriven: %d ranges, %s", len(prepared.accounts), split or "nothing")
+
+    def _beside_intervals(self) -> None:
+        """Both move records between quarantine and sink, by what they saw there before."""
+        others = {k: run for k, run in self.ledger.at_work(self.pipeline.name).items() if k not in ("", REDRIVING)}
+        if others:
+            interval, run = next(iter(others.items()))
+            raise LeaseHeldError(
+                f"pipeline {self.pipeline.name!r}: run {run!r} replaces the interval {interval}",
+                state="nothing was redriven",
+                next_step="try again when it has ended",
+            )
 
     # --- quarantined records ---------------------------------------------------------------------------------------
 

@@ -46,6 +46,8 @@ class Run(ABC):
         Makes the Spark session; called only when there is something to read.
     judge
         Judges the run after its last batch; None leaves it without a verdict.
+    reason
+        Why somebody asked for it; kept in the ledger.
     """
 
     kind: ClassVar[str]
@@ -57,8 +59,14 @@ class Run(ABC):
     open_session: Callable[[], SparkSession]
     recovery: Recovery
     judge: Judge | None
+    reason: str | None = field(default=None, kw_only=True)
     watch: Stopwatch = field(default_factory=Stopwatch, kw_only=True)
     _planned: bool = field(default=False, init=False)
+
+    @property
+    def scope(self) -> str:
+        """What only one driver may do at a time; see :class:`~sluice.ledger.Lease`."""
+        return ""
 
     def execute(self) -> dict[str, Any]:
         """Run it; return its account.
@@ -70,7 +78,7 @@ class Run(ABC):
         """
         began = time.monotonic()
         name = self.pipeline.name
-        with self.ledger.acquire(name, self.run) as lease:
+        with self.ledger.acquire(name, self.run, scope=self.scope) as lease:
             try:
                 verdict = self._drive(lease)
             except LeaseHeldError:
@@ -108,7 +116,9 @@ class Run(ABC):
             if self.ledger.epoch(self.pipeline.name) == tables.epoch:
                 return tables
 
-    def _plan(self, lease: Lease, ranges: Sequence[OffsetRange], states: Sequence[TopicState], *, epoch: int) -> None:
+    def _plan(
+        self, lease: Lease, ranges: Sequence[OffsetRange], states: Sequence[TopicState], *, epoch: int, **more: Any
+    ) -> None:
         known = self.ledger.topic_ids(self.pipeline.name)
         self.ledger.run_planned(
             lease,
@@ -117,6 +127,8 @@ class Run(ABC):
             epoch=epoch,
             ranges=ranges,
             topic_ids=known | {s.topic: s.topic_id for s in states},
+            reason=self.reason,
+            **more,
         )
         self._planned = True
         point("run-planned")
@@ -153,8 +165,7 @@ class Run(ABC):
     def _judge(self, lease: Lease, sink: DeltaSink) -> str | None:
         name = self.pipeline.name
         with self.watch.phase("judging"):
-            # rows of a run that died before it was judged are judged with this one
-            runs = [*self.ledger.unjudged(name), self.run]
+            runs = self._to_judge()
             if not any(self.ledger.accounts(name, run) for run in runs):
                 self.ledger.judged(lease, name, self.run, verdict="empty", judgement={})
                 logger.info("nothing new: verdict empty")
@@ -166,6 +177,10 @@ class Run(ABC):
                 self.ledger.judged(lease, name, run, verdict=judgement.verdict, judgement=judgement.as_dict())
             point("judged")
             return judgement.verdict
+
+    def _to_judge(self) -> list[str]:
+        # rows of a run that died before it was judged are judged with this one
+        return [*self.ledger.unjudged(self.pipeline.name), self.run]
 
     def _close_failed(self, lease: Lease, error: SluiceError, seconds: float) -> None:
         report = {

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+from sluice.appid import app_id, interval_app_id
 from sluice.checkpoint import Checkpoint
 from sluice.home import Home
 from sluice.ledger import REDRIVEN, Epoch
@@ -40,7 +41,7 @@ class Tables:
         """Return the places of a pipeline's epoch; number 0 is what was redriven."""
         number = epoch.number
         path = home.resolve(pipeline.sink.delta.path)
-        app = f"sluice:{pipeline.name}:{number if number != REDRIVEN else 'redriven'}"
+        app = app_id(pipeline.name, number)
         log = WriteAheadLog(home.log(pipeline.name), pipeline.name)
         return cls(
             epoch,
@@ -55,6 +56,22 @@ class Tables:
     def redriven(cls, pipeline: Pipeline, home: Home) -> Tables:
         """Return the places under which redriven ranges are committed: a lineage of their own."""
         return cls.of(pipeline, home, Epoch(REDRIVEN, Lineage.DIRECT, None))
+
+    def of_interval(self, pipeline: str, interval: str, number: int) -> Tables:
+        """Return the same tables as an interval's runs write them: a lineage for each interval.
+
+        Parameters
+        ----------
+        interval
+            Its key; number is what the ledger gave it.
+        """
+        app = interval_app_id(pipeline, interval)
+        return replace(
+            self,
+            epoch=Epoch(-number, Lineage.DIRECT, None),
+            sink=DeltaSink(self.sink.path, app, self.sink.partition_by),
+            quarantine=DeltaSink(self.quarantine.path, f"{app}:quarantine"),
+        )
 
     @property
     def filled(self) -> DeltaSink:
@@ -80,4 +97,5 @@ class Tables:
 
     def batch_name(self, batch: int) -> str:
         """Return the name of a batch's folders."""
-        return f"e{self.epoch.number}-{batch:06d}"
+        number = self.epoch.number
+        return f"{f'e{number}' if number >= REDRIVEN else f'i{-number}'}-{batch:06d}"

@@ -12,22 +12,26 @@ from pyspark.sql import functions as F
 from sluice.ranges import OffsetRange
 from sluice_spark.decode import RULE
 
-__all__ = ["ReadTally"]
+__all__ = ["OUTSIDE", "ReadTally"]
 
 Key = tuple[str, int]
 
 _SPREAD = 1_000_000  # more than the partitions of any topic
 _FIRST = "__sluice_first"
+OUTSIDE = "__sluice_outside"
+"""True for a record that was read and is not asked for; the column may be missing."""
 _ROW_IN_TASK = (1 << 33) - 1
 
 
 class _Figures(NamedTuple):
     read: dict[Key, int]
     bad: dict[Key, int]
+    outside: dict[Key, int]
 
 
 class ReadTally:
-    """Observes a decoded batch on its way: how many records per partition were read and how many broke a rule.
+    """Observes a decoded batch on its way: how many records per partition were read, how many broke a rule, and
+    how many were not asked for (:data:`OUTSIDE`).
 
     ``histogram_numeric`` is exact as long as it has a bin for each distinct value (it merges bins only beyond that),
     so one aggregate counts any number of partitions. Where two tasks read one partition, its bins are merged by a
@@ -59,6 +63,7 @@ class ReadTally:
             self._observation,
             F.histogram_numeric(key, bins).alias("read"),
             F.histogram_numeric(F.when(F.col(RULE).isNotNull(), key), bins).alias("bad"),
+            F.histogram_numeric(F.when(self._outside(), key), bins).alias("outside"),
             F.count(_FIRST).alias("passes"),
             F.size(F.collect_set(_FIRST)).alias("tasks"),
         )
@@ -71,13 +76,20 @@ class ReadTally:
         """Return the records that broke a rule per partition; waits for the first action to end."""
         return self._figures.bad
 
+    def outside(self) -> Mapping[Key, int]:
+        """Return the records per partition that were read and not asked for; waits for the first action to end."""
+        return self._figures.outside
+
+    def _outside(self) -> Column:
+        return F.col(OUTSIDE) if OUTSIDE in self._decoded.columns else F.lit(False)
+
     @cached_property
     def _figures(self) -> _Figures:
         observed = self._observed()
         # without decoding, where offsets that are missing are all that is in doubt
         if observed and (observed.read == self._expected or [observed.read] == self._counted(F.count("*"))):
             return observed
-        return _Figures(*self._counted(F.count("*"), F.count(RULE)))
+        return _Figures(*self._counted(F.count("*"), F.count(RULE), F.count_if(self._outside())))
 
     def _observed(self) -> _Figures | None:
         """Return what passed by; None when nothing did, or some of it twice."""
@@ -87,7 +99,7 @@ class ReadTally:
             return None
         if found.get("passes") is None or found["passes"] != found["tasks"]:
             return None
-        figures = _Figures({}, {})
+        figures = _Figures({}, {}, {})
         for name, counts in zip(figures._fields, figures, strict=True):
             for each in found[name] or []:
                 key = self._keys[round(each["x"])]

@@ -35,7 +35,7 @@ DAGS = PROJECT / "dags"
 def test_every_dag_of_the_project_is_sound() -> None:
     bag = DagBag(DAGS)
     assert bag.import_errors == {}
-    assert set(bag.dags) == {"flights", "recovery_side_by_side"}
+    assert set(bag.dags) == {"flights", "flights_monthly", "recovery_side_by_side"}
     assert bag.dags["flights"].task_ids == ["wait_for_lag", "ingest", "validate", "account"]
     for dag in bag.dags.values():
         assert dag.max_active_runs == 1
@@ -132,13 +132,26 @@ def test_parsing_imports_nothing_heavy() -> None:
 
 def test_the_form_has_types_and_the_files_values(pipeline_file: Callable[..., Path]) -> None:
     dag = build_dag(pipeline_file())
-    assert dag.params.dump() == {"recovery": "replay", "max_records_per_batch": 1000, "validate": True}
+    assert dag.params.dump() == {
+        "mode": "auto", "start": None, "end": None, "reason": None,
+        "recovery": "replay", "max_records_per_batch": 1000, "validate": True,
+    }  # fmt: skip
     recovery = dag.params.get_param("recovery").schema
     assert recovery["enum"] == [r.value for r in Recovery]
     assert set(recovery["values_display"]) == set(recovery["enum"])
-    for name, bad in (("recovery", "hope"), ("max_records_per_batch", 0), ("validate", "yes")):
-        with pytest.raises(ValueError, match=r"Invalid input|is not|less than"):
+    for name, bad in (
+        ("recovery", "hope"), ("max_records_per_batch", 0), ("validate", "yes"), ("mode", "sideways"),
+        ("start", "soon"),
+    ):  # fmt: skip
+        with pytest.raises(ValueError, match=r"Invalid input|is not|less than|does not match"):
             build_dag(pipeline_file()).params.get_param(name).resolve(bad)
+
+
+def test_the_form_offers_only_what_the_pipeline_supports(pipeline_file: Callable[..., Path]) -> None:
+    dag = build_dag(pipeline_file(more="rows: aggregate\n"))
+    assert {"start", "end"}.isdisjoint(dag.params.dump())
+    assert dag.params.get_param("mode").schema["enum"] == ["auto", "available_now"]
+    assert "ignore_batch" not in dag.params.get_param("recovery").schema["enum"]
 
 
 def test_every_strategy_is_explained() -> None:
@@ -231,6 +244,34 @@ def test_validate_false_skips_the_verdict_and_still_accounts(dag: DAG, spark: Fa
     assert "--no-validate" in argv
     assert argv[argv.index("--max-records-per-batch") + 1] == "9"
     assert len(events()) == before + 1
+
+
+def test_a_run_of_an_interval_waits_for_no_lag_and_has_a_run_of_its_own(
+    dag: DAG, spark: FakeSpark, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def never(*_: Any, **__: Any) -> None:
+        raise AssertionError("the lag is none of its business")
+
+    monkeypatch.setattr(sensor_module, "look", never)
+    before = len(events())
+    spark.plan("bounded_run.py", written=[12], verdict="passed")
+    conf = {"mode": "interval", "start": "2013-03-01T00:00:00Z", "end": "2013-04-01T00:00:00Z", "reason": "it's wrong"}
+    run = dag.test(logical_date=None, run_conf=conf)
+    assert set(states(run).values()) == {"success"}
+    argv = spark.call("bounded_run.py")["argv"]
+    assert argv[argv.index("--run") + 1] == f"{run.run_id}__interval"
+    assert argv[argv.index("--start") + 1 : argv.index("--start") + 4] == [
+        "2013-03-01T00:00:00Z", "--end", "2013-04-01T00:00:00Z",
+    ]  # fmt: skip
+    assert "--reason=it's wrong" in argv
+    assert len(events()) == before + 1
+
+
+def test_params_that_contradict_each_other_end_the_run_at_once(dag: DAG, spark: FakeSpark) -> None:
+    run = dag.test(logical_date=None, run_conf={"mode": "interval", "start": "2013-03-01T00:00:00Z"})
+    (first,) = (ti for ti in run.get_task_instances() if ti.task_id == "wait_for_lag")
+    assert (str(first.state), first.try_number) == ("failed", 1)
+    assert spark.call("bounded_run.py") is None
 
 
 def test_what_cannot_help_is_not_tried_again(dag: DAG, spark: FakeSpark) -> None:

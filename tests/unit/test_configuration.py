@@ -9,6 +9,7 @@ import pytest
 
 from sluice.connections import Connection, variable_of
 from sluice.errors import ConfigError
+from sluice.interval import Interval
 from sluice.kafka import KafkaSettings
 from sluice.local.jars import locked
 from sluice.recovery import Recovery
@@ -125,7 +126,7 @@ def submit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, spark_jars: list[Pat
         kafka=connection(SASL, password=SECRET),
         recovery=Recovery.REPLAY,
         max_records_per_batch=7,
-        interval=("2013-01-01", "2013-01-02"),
+        interval=Interval.parse("2013-01-01", "2013-01-02"),
         validate=False,
     )
 
@@ -147,7 +148,7 @@ def test_the_command_line_says_all_that_was_asked(submit: SparkSubmit, spark_jar
     assert Path(argv[main]).is_file()
     assert argv[main + 3 :] == [
         "--run", "scheduled__2013-01-01T00:00:00+00:00", "--recovery", "replay", "--max-records-per-batch", "7",
-        "--start", "2013-01-01", "--end", "2013-01-02", "--no-validate",
+        "--start", "2013-01-01T00:00:00Z", "--end", "2013-01-02T00:00:00Z", "--no-validate",
     ]  # fmt: skip
 
 

@@ -62,7 +62,7 @@ def test_who_writes_now_can_be_asked_without_taking_the_lease(ledger_url: str) -
     with ledger.acquire("p", "mine"):
         assert ledger.running("p") == "mine"
         assert ledger.running("q") is None
-        assert Lease.holder_of(ledger._engine, "p", now=lambda: time.time() + TTL + 1) is None
+        assert Lease.holders(ledger._engine, "p", now=lambda: time.time() + TTL + 1) == {}
     assert ledger.running("p") is None
 
 

@@ -156,6 +156,13 @@ def test_the_tables_can_be_made_anew_from_the_events(ledger_url: str) -> None:
         ledger.batch_committed(lease, epoch=REDRIVEN, batch=0, accounts=[split(5, 7)], redriven="lost")
         left = {"epoch": 2, "batch": 0, "segments": 0, "records": 0, "bytes": 0}
         ledger.segments_cleaned(lease, {"batches": [left]})
+        ledger.interval_resolved(
+            lease, "2013-01-01T00:00:00Z/2013-02-01T00:00:00Z", ranges=[OffsetRange("t", 0, 4, 9)], whole=True,
+            topic_ids={"t": "id"},
+        )  # fmt: skip
+        ledger.batch_committed(
+            lease, epoch=-1, batch=0, accounts=[split(4, 9)], replaced={OffsetRange("t", 0, 4, 9): (3, 1)}
+        )
         ledger.judged(lease, "q", "c", verdict="empty", judgement={})
         ledger.run_closed(lease, state="done")
     before = derived(ledger_url)

@@ -39,6 +39,8 @@ class Page:
         Lost ranges, open or redriven.
     of_lost, of_quarantined
         The splits of what was redriven, by what it was before.
+    replaced
+        The splits that intervals made, each with how many offsets it took out of sink and quarantine.
     epoch
         The newest epoch's number and where it begins here; None for where the pipeline file says.
     """
@@ -49,7 +51,18 @@ class Page:
     lost: list[LostRow] = field(default_factory=list)
     of_lost: list[RangeAccount] = field(default_factory=list)
     of_quarantined: list[RangeAccount] = field(default_factory=list)
+    replaced: list[tuple[RangeAccount, tuple[int, int]]] = field(default_factory=list)
     epoch: tuple[int, int] | None = None
+
+    @property
+    def first(self) -> int:
+        """The first offset that is accounted for: an interval may lie before what live runs began with."""
+        return min([self.live[0].range.start, *(a.range.start for a, _ in self.replaced)])
+
+    @property
+    def last(self) -> int:
+        """The offset behind the last one that is accounted for."""
+        return max(a.range.end for a in (*self.live, *(a for a, _ in self.replaced)))
 
     @property
     def open(self) -> list[LostRow]:
@@ -58,26 +71,63 @@ class Page:
 
     @property
     def counts(self) -> Counts:
-        """The split after redriving: what was redriven counts as what it became."""
+        """The split after redriving and replacing: each offset counts as what became of it.
+
+        Of an interval it is known how many offsets it brought to sink and quarantine and how many it took out. What
+        the transform filtered is the rest.
+        """
         lost, quarantined = _planned(self.of_lost), _planned(self.of_quarantined)
         moved = Counts(lost=-lost, quarantined=-quarantined)
-        return sum((a.counts for a in (*self.live, *self.of_lost, *self.of_quarantined)), moved)
+        live = sum((a.counts for a in (*self.live, *self.of_lost, *self.of_quarantined)), moved)
+        if not self.replaced:
+            return live
+        written = live.written + sum(a.counts.written - taken for a, (taken, _) in self.replaced)
+        refused = live.quarantined + sum(a.counts.quarantined - taken for a, (_, taken) in self.replaced)
+        total = Cover(a.range for a in (*self.live, *(a for a, _ in self.replaced))).length(self.first, self.last)
+        filtered = total - written - refused - live.absent - live.lost
+        return Counts(written, filtered, refused, live.absent, live.lost)
 
     def as_row(self) -> dict[str, Any]:
         """Return a flat JSON-ready form."""
         return {
             "topic": self.topic,
             "partition": self.partition,
-            "start": self.live[0].range.start,
-            "end": max(a.range.end for a in self.live),
+            "start": self.first,
+            "end": self.last,
             **self.counts.as_dict(),
             "redriven": _planned(self.of_lost) + _planned(self.of_quarantined),
             "open": sum(len(row.range) for row in self.open),
         }
 
+    def mixed(self) -> list[OffsetRange]:
+        """Return the stretches of entries that overlap each other and an interval.
+
+        Within one the ledger knows what sink and quarantine hold as a whole, not which entry's offsets these are.
+        """
+        parts = [
+            *(a.range for a in (*self.live, *self.of_lost, *self.of_quarantined)),
+            *(row.range for row in self.lost),
+        ]
+        edges = sorted({(r.start, r.end) for r in (*parts, *(a.range for a, _ in self.replaced)) if len(r)})
+        found: list[list[int]] = []
+        for start, end in edges:
+            if found and start < found[-1][1]:
+                found[-1][1] = max(found[-1][1], end)
+            else:
+                found.append([start, end])
+        anew = Cover(a.range for a, _ in self.replaced)
+        spans = [OffsetRange(self.topic, self.partition, start, end) for start, end in found]
+        return [span for span in spans if anew.cut(span)]
+
     def problems(self) -> list[str]:
         """Return whatever does not add up, in words."""
-        found = [*self._tiles(), *self._losses(), *self._redriven_losses(), *self._redriven_records()]
+        found = [
+            *self._tiles(),
+            *self._losses(),
+            *self._redriven_losses(),
+            *self._redriven_records(),
+            *self._replaced(),
+        ]
         return shortened(found, f"{self.topic}-{self.partition}")
 
     def _tiles(self) -> Iterable[str]:
@@ -91,6 +141,13 @@ class Page:
             number, begin = self.epoch
             if begin != self.live[0].range.start and all(a.range.end != begin for a in self.live):
                 yield f"epoch {number} begins at offset {begin} of {self.topic}-{self.partition}, where no range ends"
+
+    def _replaced(self) -> Iterable[str]:
+        counts = self.counts if self.replaced else Counts()
+        span = f"{self.topic}-{self.partition}"
+        for name in ("written", "quarantined", "filtered"):
+            if getattr(counts, name) < 0:
+                yield f"intervals took more offsets out of {span} than were there: {name} {getattr(counts, name):,}"
 
     def _losses(self) -> Iterable[str]:
         live, lost = Cover(a.range for a in self.live), Cover(row.range for row in self.lost)
@@ -131,11 +188,13 @@ class Page:
         for account in self.of_quarantined:
             for part in (*live.holes(account.range), *gone.cut(account.range)):
                 yield f"{part} was redriven from the quarantine, but was never in it"
+        # what an interval refused could leave the quarantine, too
+        anew = Cover(a.range for a, _ in self.replaced)
         rest = Cover(part for a in self.of_quarantined for part in again.holes(a.range))
         for account, left in (*((a, rest) for a in self.live), *((a, redriven) for a in self.of_lost)):
             span, count = account.range, account.counts.quarantined
             taken = left.length(span.start, span.end)
-            if taken > count:
+            if taken > count and not anew.cut(span):
                 yield (
                     f"{describe(left.cut(span))} was redriven from the quarantine, {taken:,} offsets, "
                     f"but only {count:,} of {span} were quarantined"
@@ -176,6 +235,8 @@ class Books:
                 page(account.range).of_quarantined.append(account)
             else:
                 problems.append(f"{account.range} was redriven, but the ledger does not say what it was before")
+        for _, account, taken in ledger.replaced(pipeline):
+            page(account.range).replaced.append((account, taken))
         _begin(pages, ledger.epoch(pipeline))
         return cls(pipeline, [pages[key] for key in sorted(pages)], problems)
 

@@ -46,7 +46,7 @@ class Line:
     """The accounted offsets of all partitions, from first to last, one partition behind the other.
 
     Later entries have the last word: what was lost and redriven is what redriving made of it. So the line falls into
-    pieces, each of one cell.
+    pieces, each of one cell. Where an interval was replaced, all entries that it overlaps are one cell.
 
     Parameters
     ----------
@@ -67,8 +67,8 @@ class Line:
         self._pages = [page for page in pages if page.live]
         self.topics = sorted({page.topic for page in self._pages})
         numbers = {topic: n for n, topic in enumerate(self.topics)}
-        self._first: Any = np.array([page.live[0].range.start for page in self._pages], dtype=np.int64)
-        self._last: Any = np.array([max(a.range.end for a in page.live) for page in self._pages], dtype=np.int64)
+        self._first: Any = np.array([page.first for page in self._pages], dtype=np.int64)
+        self._last: Any = np.array([page.last for page in self._pages], dtype=np.int64)
         self._keys: Any = np.array(
             [numbers[page.topic] * _PARTITIONS + page.partition for page in self._pages], dtype=np.int64
         )
@@ -99,8 +99,10 @@ class Line:
 
         of_quarantined = cells(page.of_quarantined)
         layers = [cells(page.live), [Cell(row.range, open=True) for row in page.open], cells(page.of_lost)]
-        first, last = page.live[0].range.start, max(a.range.end for a in page.live)
-        edges = [p for layer in (*layers, of_quarantined) for c in layer for p in (c.range.start, c.range.end)]
+        first, last = page.first, page.last
+        mixed = page.mixed()
+        spans = [*mixed, *(c.range for layer in (*layers, of_quarantined) for c in layer)]
+        edges = [p for span in spans for p in (span.start, span.end)]
         points = np.unique(np.clip(np.array([first, last, *edges], dtype=np.int64), first, last))
         owners = np.full(len(points) - 1, -1, dtype=np.int64)
         for layer in layers:
@@ -110,7 +112,26 @@ class Line:
         for piece in np.flatnonzero((owners != before) & (before >= 0)):
             # what left the quarantine is no longer in it
             self.cells[before[piece]].quarantined -= int(points[piece + 1] - points[piece])
+        for span in mixed:
+            self._mix(span, page, points, owners)
         return points, owners
+
+    def _mix(self, span: OffsetRange, page: Page, points: Any, owners: Any) -> None:
+        """Put the cells of a stretch together, with what intervals brought to it and took out of it."""
+        inside = (points[:-1] >= span.start) & (points[:-1] < span.end)
+        merged = Cell(span)
+        # cells of which nothing was left to own count, too: what was redriven of what was lost
+        for cell in self.cells:
+            if cell.range.cut(span):
+                merged.written += cell.written
+                merged.quarantined += cell.quarantined
+                cell.written = cell.quarantined = 0
+        for account, (written, quarantined) in page.replaced:
+            if account.range.cut(span):
+                merged.written += account.counts.written - written
+                merged.quarantined += account.counts.quarantined - quarantined
+        owners[inside] = len(self.cells)
+        self.cells.append(merged)
 
     def _lay(self, layer: Sequence[Cell], points: Any, owners: Any) -> None:
         if not layer:

@@ -6,6 +6,7 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from sluice.appid import app_id, interval_app_id
 from sluice.audit.books import Books
 from sluice.audit.tables import Table
 from sluice.ledger import REDRIVEN, Ledger
@@ -54,33 +55,43 @@ class Snapshot:
                 time.sleep(_PAUSE)
             ends = _ends(ledger, pipeline)
             books = Books.read(ledger, pipeline)
-            runs = {a: r.run for r in ledger.runs(pipeline, limit=1 << 31) for a in ledger.accounts(pipeline, r.run)}
+            live = (r for r in ledger.runs(pipeline, limit=1 << 31) if r.kind != "interval")
+            runs = {a: r.run for r in live for a in ledger.accounts(pipeline, r.run)}
             quarantine, sink = Table.open("quarantine", f"{path}_quarantine"), Table.open("sink", path)
-            held = {epoch: sink.batch(_app_id(pipeline, epoch)) for epoch in ends}
-            if ends == held:
+            held = {name: sink.batch(name) for name in ends}
+            if all(held[name] == batch for name, (_, batch) in ends.items()):
                 break
-        problems = [_difference(sink, epoch, ends[epoch], held[epoch]) for epoch in ends if held[epoch] != ends[epoch]]
-        if any(held[epoch] > ends[epoch] for epoch in ends):
-            upto = {_app_id(pipeline, epoch): batch for epoch, batch in ends.items()}
+        problems = [
+            _difference(sink, what, batch, held[name]) for name, (what, batch) in ends.items() if held[name] != batch
+        ]
+        if any(held[name] > batch for name, (_, batch) in ends.items()):
+            upto = {name: batch for name, (_, batch) in ends.items()}
             sink.go_back(upto)
-            quarantine.go_back({f"{app_id}:quarantine": batch for app_id, batch in upto.items()})
+            quarantine.go_back({f"{name}:quarantine": batch for name, batch in upto.items()})
         return cls(books, runs, sink, quarantine, problems)
 
 
-def _app_id(pipeline: str, epoch: int) -> str:
-    """Return the application id of a sink's commits, as ``sluice_spark.tables`` has it."""
-    return f"sluice:{pipeline}:{epoch if epoch != REDRIVEN else 'redriven'}"
+def _ends(ledger: Ledger, pipeline: str) -> Mapping[str, tuple[str, int]]:
+    """Return for each application id, in words and as a number, the batch that the sink must end with.
 
-
-def _ends(ledger: Ledger, pipeline: str) -> Mapping[int, int]:
-    """Return for each epoch the batch that the sink must end with; a closed one ends with the commit that closed it."""
+    A closed epoch ends with the commit that closed it.
+    """
     newest = ledger.epoch(pipeline).number
-    last = {epoch: ledger.last_batch(pipeline, epoch) for epoch in (*range(1, newest + 1), REDRIVEN)}
-    return {e: (row.batch if row else -1) + (REDRIVEN < e < newest) for e, row in last.items()}
+    last = ledger.last_batches(pipeline)
+    ends = {
+        app_id(pipeline, e): (
+            f"epoch {e}" if e != REDRIVEN else "what was redriven",
+            last.get(e, -1) + (REDRIVEN < e < newest),
+        )
+        for e in (*range(1, newest + 1), REDRIVEN)
+    }
+    for known in ledger.intervals(pipeline):
+        name = interval_app_id(pipeline, known.interval)
+        ends[name] = (f"interval {known.interval}", last.get(-known.number, -1))
+    return ends
 
 
-def _difference(sink: Table, epoch: int, known: int, held: int) -> str:
-    what = f"epoch {epoch}" if epoch != REDRIVEN else "what was redriven"
+def _difference(sink: Table, what: str, known: int, held: int) -> str:
     if held > known:
         return (
             f"the sink {sink.path} holds batch {held} of {what}, the ledger ends with batch {known}: a driver is at "

@@ -12,6 +12,7 @@ from sluice.cli.output import COUNTS, err, print_json, print_table
 from sluice.connections import Connection, variable_of
 from sluice.errors import ExitCode, QualityError
 from sluice.home import Home
+from sluice.interval import Interval
 from sluice.kafka.backlog import waiting
 from sluice.ledger import Ledger
 from sluice.recovery import Recovery
@@ -27,7 +28,9 @@ def drive(
     *,
     recovery: Recovery | None,
     max_records_per_batch: int | None,
-    interval: tuple[str, str] | None,
+    start: str | None,
+    end: str | None,
+    reason: str | None,
     validate: bool,
     as_json: bool,
 ) -> int:
@@ -35,8 +38,14 @@ def drive(
 
     The log of the application goes to stderr. A verdict that fails raises :class:`QualityError`.
     With ``as_json`` stdout ends with the run's account on one line.
+
+    Parameters
+    ----------
+    start, end
+        Of an interval of record time, in ISO 8601; None for what is available now.
     """
     spec = load(pipeline)
+    interval = Interval.asked(spec, start, end, recovery)
     spark, kafka = connections(spec)
     ledger = Ledger.open()
     submit = bounded_run(
@@ -47,8 +56,9 @@ def drive(
         recovery=recovery,
         max_records_per_batch=max_records_per_batch,
         interval=interval,
+        reason=reason,
         validate=validate,
-        waiting=waiting(spec, kafka, home=Home.from_env(), epoch=ledger.epoch(spec.name)),
+        waiting=None if interval else waiting(spec, kafka, home=Home.from_env(), epoch=ledger.epoch(spec.name)),
     )
     return spark_run(spec, run, submit, as_json=as_json)
 

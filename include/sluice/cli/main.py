@@ -34,13 +34,21 @@ def run(
     pipeline: Name,
     recovery: Annotated[Recovery | None, typer.Option(help="Instead of the pipeline file's strategy.")] = None,
     max_records_per_batch: Annotated[int | None, typer.Option(min=1, help="Instead of the pipeline file's.")] = None,
-    start: Annotated[str | None, typer.Option(help="With --end: an interval of record time (to come).")] = None,
-    end: Annotated[str | None, typer.Option()] = None,
+    start: Annotated[
+        str | None, typer.Option(metavar="TS", help="With --end: replace this interval of record time (ISO 8601).")
+    ] = None,
+    end: Annotated[str | None, typer.Option(metavar="TS", help="Exclusive. UTC where a time names no zone.")] = None,
+    reason: Annotated[str | None, typer.Option(help="Why; kept in the ledger.")] = None,
     validate: Annotated[bool, typer.Option(help="Judge the run after its last batch.")] = True,
     run_id: Annotated[str | None, typer.Option("--run", help="The run's id; give it again to try a run again.")] = None,
     as_json: AsJson = False,
 ) -> None:
     """Drain what Kafka holds now into the sink, and judge it. Needs no Airflow running.
+
+    With --start and --end: read the offsets of that interval of Kafka's record time again (from Kafka, or from the
+    write-ahead log where Kafka no longer has them) and replace exactly the interval's rows in sink and quarantine, in
+    one transaction each, beside live runs and other intervals. Nothing beyond the live position is touched. Running it
+    twice leaves the same rows.
 
     Starts the very spark-submit that the Airflow operator would start and waits. Connections are read from
     AIRFLOW_CONN_<ID> in JSON form; without AIRFLOW_CONN_SPARK_DEFAULT it runs on local[*].
@@ -49,18 +57,15 @@ def run(
     """
     from sluice.cli.drive import drive
 
-    interval = (start, end) if start and end else None
-    if (start or end) and interval is None:
-        raise ConfigError(
-            "--start and --end belong together", state="nothing was read or written", next_step="give both"
-        )
     name = run_id or f"cli__{datetime.now(UTC).isoformat(timespec='milliseconds')}"
     code = drive(
         pipeline,
         name,
         recovery=recovery,
         max_records_per_batch=max_records_per_batch,
-        interval=interval,
+        start=start,
+        end=end,
+        reason=reason,
         validate=validate,
         as_json=as_json,
     )

@@ -2,6 +2,6 @@
 
 from sluice.ledger.lease import Holder, Lease
 from sluice.ledger.ledger import REDRIVEN, Ledger
-from sluice.ledger.rows import BatchRow, Epoch, LostRow, RunRow
+from sluice.ledger.rows import BatchRow, Epoch, IntervalRow, LostRow, RunRow
 
-__all__ = ["REDRIVEN", "BatchRow", "Epoch", "Holder", "Lease", "Ledger", "LostRow", "RunRow"]
+__all__ = ["REDRIVEN", "BatchRow", "Epoch", "Holder", "IntervalRow", "Lease", "Ledger", "LostRow", "RunRow"]

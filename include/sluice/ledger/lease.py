@@ -63,7 +63,10 @@ class Holder:
 
 
 class Lease:
-    """The right to write one pipeline.
+    """The right to write one pipeline, or one scope of it.
+
+    The scope is empty for what only one driver may do (live runs, redriving, cleaning), or names an interval, of which
+    several may be replaced beside each other and beside the live pipeline.
 
     A killed driver's lease is taken over at once when it ran on this machine, otherwise when it expires
     (:data:`TTL` seconds after its last renewal). Taking over raises the token; whoever holds a lower token is fenced:
@@ -71,16 +74,19 @@ class Lease:
     gap between that check and the commit.
     """
 
-    def __init__(self, engine: sa.Engine, pipeline: str, holder: Holder, token: int) -> None:
+    def __init__(self, engine: sa.Engine, pipeline: str, holder: Holder, token: int, scope: str = "") -> None:
         self._engine = engine
         self.pipeline = pipeline
+        self.scope = scope
         self.holder = holder
         self.token = token
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
 
     @classmethod
-    def acquire(cls, engine: sa.Engine, pipeline: str, run: str, *, now: Callable[[], float] = time.time) -> Lease:
+    def acquire(
+        cls, engine: sa.Engine, pipeline: str, run: str, *, scope: str = "", now: Callable[[], float] = time.time
+    ) -> Lease:
         """Take the lease.
 
         Raises
@@ -91,36 +97,34 @@ class Lease:
         holder = Holder.me(run)
         table = schema.lease
         with engine.begin() as connection:
-            row = connection.execute(
-                sa.select(table).where(table.c.pipeline == pipeline).with_for_update()
-            ).mappings().first()  # fmt: skip
+            here = _row(pipeline, scope)
+            row = connection.execute(sa.select(table).where(here).with_for_update()).mappings().first()
             if row is None:
                 token = 1
                 # of two first drivers the primary key lets one in; the other gets an IntegrityError
                 connection.execute(
-                    table.insert().values(pipeline=pipeline, token=1, holder=asdict(holder), expires=now() + TTL)
+                    table.insert().values(
+                        pipeline=pipeline, scope=scope, token=1, holder=asdict(holder), expires=now() + TTL
+                    )
                 )
             else:
                 other = Holder(**row["holder"]) if row["holder"] else None
                 if other is not None and row["expires"] > now() and not other.is_dead():
-                    raise _held(pipeline, other, row["expires"] - now())
+                    raise _held(pipeline, other, row["expires"] - now(), scope=scope)
                 token = int(row["token"]) + 1
                 connection.execute(
-                    table.update()
-                    .where(table.c.pipeline == pipeline)
-                    .values(token=token, holder=asdict(holder), expires=now() + TTL)
+                    table.update().where(here).values(token=token, holder=asdict(holder), expires=now() + TTL)
                 )
-        return cls(engine, pipeline, holder, token)
+        return cls(engine, pipeline, holder, token, scope)
 
     @staticmethod
-    def holder_of(engine: sa.Engine, pipeline: str, *, now: Callable[[], float] = time.time) -> Holder | None:
-        """Return the driver that may be writing a pipeline now, by the rule of :meth:`acquire`; None when none may."""
+    def holders(engine: sa.Engine, pipeline: str, *, now: Callable[[], float] = time.time) -> dict[str, Holder]:
+        """Return by scope the drivers that may be writing a pipeline now, by the rule of :meth:`acquire`."""
         table = schema.lease
         with engine.connect() as connection:
-            row = connection.execute(sa.select(table).where(table.c.pipeline == pipeline)).mappings().first()
-        holder = Holder(**row["holder"]) if row is not None and row["holder"] else None
-        alive = holder is not None and row is not None and row["expires"] > now() and not holder.is_dead()
-        return holder if alive else None
+            rows = connection.execute(sa.select(table).where(table.c.pipeline == pipeline)).mappings().all()
+        held = {row["scope"]: Holder(**row["holder"]) for row in rows if row["holder"] and row["expires"] > now()}
+        return {scope: holder for scope, holder in held.items() if not holder.is_dead()}
 
     def verify(self, connection: sa.Connection | None = None) -> None:
         """Check, and lock within ``connection``'s transaction, that the lease is still ours.
@@ -136,12 +140,11 @@ class Lease:
             with spoken(), self._engine.begin() as own:
                 return self.verify(own)
         table = schema.lease
-        row = connection.execute(
-            sa.select(table).where(table.c.pipeline == self.pipeline).with_for_update()
-        ).mappings().first()  # fmt: skip
+        here = _row(self.pipeline, self.scope)
+        row = connection.execute(sa.select(table).where(here).with_for_update()).mappings().first()
         if row is None or int(row["token"]) != self.token:
             other = Holder(**row["holder"]) if row and row["holder"] else None
-            raise _held(self.pipeline, other, TTL, fenced=True)
+            raise _held(self.pipeline, other, TTL, fenced=True, scope=self.scope)
 
     def keep(self) -> None:
         """Renew in the background until :meth:`release`."""
@@ -155,7 +158,7 @@ class Lease:
                 with self._engine.begin() as connection:
                     connection.execute(
                         table.update()
-                        .where(table.c.pipeline == self.pipeline, table.c.token == self.token)
+                        .where(_row(self.pipeline, self.scope), table.c.token == self.token)
                         .values(expires=time.time() + TTL)
                     )
             except sa.exc.SQLAlchemyError:
@@ -175,7 +178,7 @@ class Lease:
         with contextlib.suppress(sa.exc.SQLAlchemyError), self._engine.begin() as connection:
             connection.execute(
                 table.update()
-                .where(table.c.pipeline == self.pipeline, table.c.token == self.token)
+                .where(_row(self.pipeline, self.scope), table.c.token == self.token)
                 .values(holder=sa.null(), expires=0.0)
             )
 
@@ -187,11 +190,18 @@ class Lease:
         self.release()
 
 
-def _held(pipeline: str, other: Holder | None, remaining: float, *, fenced: bool = False) -> LeaseHeldError:
+def _row(pipeline: str, scope: str) -> sa.ColumnElement[bool]:
+    return sa.and_(schema.lease.c.pipeline == pipeline, schema.lease.c.scope == scope)
+
+
+def _held(
+    pipeline: str, other: Holder | None, remaining: float, *, fenced: bool = False, scope: str = ""
+) -> LeaseHeldError:
     who = f"run {other.run!r}, process {other.pid} on {other.host}" if other else "another driver"
     what = "this driver was fenced: the lease was taken over by" if fenced else "the lease is held by"
+    of = f"pipeline {pipeline!r}, {scope}" if scope else f"pipeline {pipeline!r}"
     return LeaseHeldError(
-        f"pipeline {pipeline!r}: {what} {who}",
+        f"{of}: {what} {who}",
         state="this driver wrote nothing after that; what it committed before is in the ledger",
         next_step=f"try again when that run has ended; a dead driver's lease ends within {max(1, round(remaining))} s",
     )

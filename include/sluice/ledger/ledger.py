@@ -13,15 +13,15 @@ from sluice.home import Home
 from sluice.ledger import schema
 from sluice.ledger.lease import Lease
 from sluice.ledger.projection import project, rebuild
-from sluice.ledger.rows import BatchRow, Epoch, LostRow, RunRow
-from sluice.ledger.store import open_engine, spoken
+from sluice.ledger.rows import BatchRow, Epoch, IntervalRow, LostRow, RunRow
+from sluice.ledger.store import LedgerError, open_engine, spoken
 from sluice.ranges import Counts, LostRange, OffsetRange, Positions, RangeAccount
 from sluice.recovery import Lineage
 
 __all__ = ["REDRIVEN", "Ledger"]
 
 REDRIVEN = 0
-"""The epoch of what was redriven: live epochs count from 1."""
+"""The epoch of what was redriven: live epochs count from 1 upwards, intervals from -1 downwards."""
 
 
 class Ledger:
@@ -47,13 +47,13 @@ class Ledger:
         """
         return cls(open_engine(url or Home.from_env().ledger_url))
 
-    def acquire(self, pipeline: str, run: str) -> Lease:
-        """Take the lease of a pipeline; see :meth:`Lease.acquire`."""
+    def acquire(self, pipeline: str, run: str, *, scope: str = "") -> Lease:
+        """Take the lease of a pipeline, or of a scope of it; see :meth:`Lease.acquire`."""
         with spoken():
             try:
-                return Lease.acquire(self._engine, pipeline, run)
+                return Lease.acquire(self._engine, pipeline, run, scope=scope)
             except IntegrityError:  # two first drivers at once: the other one's row is there now
-                return Lease.acquire(self._engine, pipeline, run)
+                return Lease.acquire(self._engine, pipeline, run, scope=scope)
 
     # --- events ------------------------------------------------------------------------------------------------
 
@@ -66,8 +66,21 @@ class Ledger:
         epoch: int,
         ranges: Sequence[OffsetRange],
         topic_ids: Mapping[str, str],
+        interval: str | None = None,
+        reason: str | None = None,
+        sources: Mapping[str, Sequence[OffsetRange]] | None = None,
     ) -> None:
-        """Record that a run begins (or begins again: the same run id is another attempt)."""
+        """Record that a run begins (or begins again: the same run id is another attempt).
+
+        Parameters
+        ----------
+        interval
+            For a run of an interval: :attr:`sluice.interval.Interval.key`.
+        reason
+            Why somebody asked for it.
+        sources
+            What is read from where, if not all from Kafka.
+        """
         payload = {
             "kind": kind,
             "recovery": recovery,
@@ -75,8 +88,44 @@ class Ledger:
             "ranges": _plain(ranges),
             "topic_ids": dict(topic_ids),
             "token": lease.token,
+            "interval": interval,
+            "reason": reason,
+            **({"sources": {name: _plain(parts) for name, parts in sources.items()}} if sources else {}),
         }
         self._record(lease, None, ("RunPlanned", payload))
+
+    def interval_resolved(
+        self,
+        lease: Lease,
+        interval: str,
+        *,
+        ranges: Sequence[OffsetRange],
+        whole: bool,
+        topic_ids: Mapping[str, str],
+    ) -> int:
+        """Record which offsets an interval of record time is; return its number.
+
+        Parameters
+        ----------
+        whole
+            Both ends are final; otherwise a later run may find that it reaches further.
+        """
+        known = self.interval(lease.pipeline, interval)
+        for _ in range(20):
+            number = known.number if known else 1 + max((i.number for i in self.intervals(lease.pipeline)), default=0)
+            payload = {
+                "number": number, "interval": interval, "ranges": _plain(ranges), "whole": whole,
+                "topic_ids": dict(topic_ids),
+            }  # fmt: skip
+            try:
+                self._record(lease, None, ("IntervalResolved", payload))
+            except LedgerError as error:
+                # another interval took the number just now
+                if not isinstance(error.__cause__, IntegrityError):
+                    raise
+                continue
+            return number
+        raise LedgerError(f"no number is free for the interval {interval} of {lease.pipeline!r}")
 
     def epoch_opened(
         self, lease: Lease, *, epoch: int, lineage: Lineage, positions: Positions | None, run: str | None = None
@@ -119,6 +168,7 @@ class Ledger:
         lost: Sequence[LostRange] = (),
         redriven: str | None = None,
         source: Mapping[str, Any] | None = None,
+        replaced: Mapping[OffsetRange, tuple[int, int]] | None = None,
         run: str | None = None,
     ) -> None:
         """Record the split of a batch that the sink holds, with what it lost or redrove; all or nothing.
@@ -131,10 +181,14 @@ class Ledger:
             ``lost`` or ``quarantined``: what these ranges were before; None for a batch of a live run.
         source
             Where redriven records came from.
+        replaced
+            For an interval, per range: how many offsets its commits took out of the sink and of the quarantine.
         run
             Another run that wrote it (reconciling).
         """
         payload: dict[str, Any] = {"epoch": epoch, "batch": batch, "accounts": [a.as_dict() for a in accounts]}
+        for account, item in zip(accounts, payload["accounts"], strict=True) if replaced else ():
+            item["replaced"], item["replaced_quarantined"] = replaced[account.range] if replaced else (0, 0)
         if run is not None:
             payload["reconciled_by"] = lease.holder.run
         events: list[tuple[str, dict[str, Any]]] = []
@@ -257,11 +311,53 @@ class Ledger:
             ends.setdefault(r["topic"], {})[int(r["partition"])] = int(r["end"])
         return ends
 
+    def reached(self, pipeline: str) -> Positions:
+        """Return the live pipeline's committed position, as far as it is accounted for."""
+        table, ends = schema.account, Positions()
+        query = sa.select(table.c.topic, table.c.partition, sa.func.max(table.c.end).label("end")).where(
+            table.c.pipeline == pipeline, table.c.epoch > REDRIVEN
+        )
+        for r in self._rows(query.group_by(table.c.topic, table.c.partition)):
+            ends.setdefault(r["topic"], {})[int(r["partition"])] = int(r["end"])
+        return ends
+
     def running(self, pipeline: str) -> str | None:
         """Return the run whose driver holds the pipeline's lease and may be alive; None when there is none."""
+        return self.at_work(pipeline).get("")
+
+    def at_work(self, pipeline: str) -> dict[str, str]:
+        """Return by scope the runs whose drivers hold a lease of the pipeline and may be alive; see :class:`Lease`."""
         with spoken():
-            holder = Lease.holder_of(self._engine, pipeline)
-        return holder.run if holder else None
+            holders = Lease.holders(self._engine, pipeline)
+        return {scope: holder.run for scope, holder in holders.items()}
+
+    def interval(self, pipeline: str, interval: str) -> IntervalRow | None:
+        """Return an interval by its key, if it was ever resolved."""
+        return next((row for row in self.intervals(pipeline, interval)), None)
+
+    def intervals(self, pipeline: str, interval: str | None = None) -> list[IntervalRow]:
+        """Return the intervals that were resolved, by their numbers."""
+        table = schema.interval
+        query = sa.select(table).where(table.c.pipeline == pipeline)
+        if interval is not None:
+            query = query.where(table.c.interval == interval)
+        return [
+            IntervalRow(
+                r["number"], r["interval"], [OffsetRange(*span) for span in r["ranges"]], r["whole"], r["topic_ids"],
+                r["run"], r["at"],
+            )
+            for r in self._rows(query.order_by(table.c.number))
+        ]  # fmt: skip
+
+    def replaced(self, pipeline: str) -> list[tuple[int, RangeAccount, tuple[int, int]]]:
+        """Return every split that an interval's commit made: its number, and what it took out of the two tables."""
+        table = schema.account
+        query = sa.select(table).where(table.c.pipeline == pipeline, table.c.epoch < REDRIVEN)
+        rows = self._rows(query.order_by(table.c.topic, table.c.partition, table.c.start, table.c.batch))
+        return [
+            (-r["epoch"], RangeAccount.from_dict(r), (r["replaced"], r["replaced_quarantined"]))
+            for r in rows
+        ]  # fmt: skip
 
     def epoch(self, pipeline: str) -> Epoch:
         """Return the newest epoch; the first, direct one for a pipeline that never ran."""
@@ -311,6 +407,13 @@ class Ledger:
         rows = self._rows(query.order_by(table.c.batch.desc()).limit(1))
         return BatchRow(**rows[0]) if rows else None
 
+    def last_batches(self, pipeline: str) -> dict[int, int]:
+        """Return by epoch the number of its newest committed batch."""
+        table = schema.batch
+        query = sa.select(table.c.epoch, sa.func.max(table.c.batch).label("last"))
+        query = query.where(table.c.pipeline == pipeline, table.c.state == "committed").group_by(table.c.epoch)
+        return {int(r["epoch"]): int(r["last"]) for r in self._rows(query)}
+
     def unjudged(self, pipeline: str) -> list[str]:
         """Return runs that died or failed and whose committed rows no verdict covers yet, oldest first."""
         table, parts = schema.run, schema.account
@@ -324,10 +427,22 @@ class Ledger:
         return [r["run"] for r in self._rows(query.order_by(table.c.sequence))]
 
     def accounts(self, pipeline: str, run: str | None = None, *, batch: BatchRow | None = None) -> list[RangeAccount]:
-        """Return the split ranges of one run, of one batch, or of all live runs, in the order of offsets."""
+        """Return the split ranges of one run, of one batch, or of all live runs, in the order of offsets.
+
+        Of an interval that the same run replaced several times only the last split counts.
+        """
         table = schema.account
         query = sa.select(table).where(table.c.pipeline == pipeline)
-        query = query.where(table.c.run == run) if run is not None else query.where(table.c.epoch != REDRIVEN)
+        if run is not None:
+            same = table.alias()
+            last = sa.select(sa.func.max(same.c.batch)).where(
+                same.c.pipeline == pipeline, same.c.run == run, same.c.epoch == table.c.epoch
+            )
+            query = query.where(
+                table.c.run == run, sa.or_(table.c.epoch >= REDRIVEN, table.c.batch == last.scalar_subquery())
+            )
+        elif batch is None:
+            query = query.where(table.c.epoch > REDRIVEN)
         if batch is not None:
             query = query.where(table.c.epoch == batch.epoch, table.c.batch == batch.batch)
         rows = self._rows(query.order_by(table.c.topic, table.c.partition, table.c.start))
@@ -351,8 +466,19 @@ class Ledger:
             **counts.as_dict(),
             "verdict": row.verdict,
             "seconds": row.seconds,
+            **({"interval": row.interval, "replaced": self._taken(pipeline, run)} if row.interval else {}),
+            **({"reason": row.reason} if row.reason else {}),
             **({"notes": row.notes} if row.notes else {}),
         }
+
+    def _taken(self, pipeline: str, run: str) -> int:
+        """Return how many offsets the last commit of an interval's run took out of the sink."""
+        table = schema.account
+        query = sa.select(table.c.batch, sa.func.sum(table.c.replaced).label("replaced")).where(
+            table.c.pipeline == pipeline, table.c.run == run, table.c.epoch < REDRIVEN
+        )
+        rows = self._rows(query.group_by(table.c.batch).order_by(table.c.batch.desc()).limit(1))
+        return int(rows[0]["replaced"]) if rows else 0
 
     def _rows(self, query: sa.Select[Any]) -> Sequence[Any]:
         with spoken(), self._engine.connect() as connection:

@@ -45,6 +45,16 @@ def project(connection: sa.Connection, event: Mapping[str, Any]) -> None:
                     "run": event["run"], "at": event["at"],
                 },
             )  # fmt: skip
+        case "IntervalResolved":
+            _put(
+                connection,
+                schema.interval,
+                {"pipeline": event["pipeline"], "number": payload["number"], "interval": payload["interval"]},
+                {
+                    "ranges": payload["ranges"], "whole": payload["whole"], "topic_ids": payload["topic_ids"],
+                    "run": event["run"], "at": event["at"],
+                },
+            )  # fmt: skip
         case "Degraded":
             found = connection.execute(sa.select(runs.c.notes).where(this_run)).scalar()
             if found is not None and payload["note"] not in found:
@@ -79,7 +89,7 @@ def project(connection: sa.Connection, event: Mapping[str, Any]) -> None:
             table = schema.account
             connection.execute(table.delete().where(*(table.c[k] == v for k, v in key.items())))
             if payload["accounts"]:
-                shared = {**key, "run": event["run"], "of": None}
+                shared = {**key, "run": event["run"], "of": None, "replaced": 0, "replaced_quarantined": 0}
                 connection.execute(table.insert(), [{**shared, **a} for a in payload["accounts"]])
         case "RangeLost":
             _lose(connection, event)
@@ -104,6 +114,7 @@ def _plan(connection: sa.Connection, event: Mapping[str, Any], this_run: sa.Colu
     again = {
         "state": "open", "recovery": payload["recovery"], "epoch": payload["epoch"],
         "topic_ids": payload["topic_ids"], "closed_at": None, "error": sa.null(),
+        "interval": payload.get("interval"), "reason": payload.get("reason"),
     }  # fmt: skip
     updated = connection.execute(runs.update().where(this_run).values(attempts=runs.c.attempts + 1, **again))
     if updated.rowcount == 0:

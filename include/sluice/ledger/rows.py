@@ -8,7 +8,7 @@ from typing import Any
 from sluice.ranges import OffsetRange, Positions
 from sluice.recovery import Lineage
 
-__all__ = ["BatchRow", "Epoch", "LostRow", "RunRow"]
+__all__ = ["BatchRow", "Epoch", "IntervalRow", "LostRow", "RunRow"]
 
 
 @dataclass(frozen=True)
@@ -30,6 +30,8 @@ class RunRow:
     error: dict[str, Any] | None
     notes: list[str]
     topic_ids: dict[str, str]
+    interval: str | None
+    reason: str | None
     sequence: int
 
 
@@ -52,6 +54,19 @@ class Epoch:
     number: int
     lineage: Lineage
     positions: Positions | None
+
+
+@dataclass(frozen=True)
+class IntervalRow:
+    """An interval of record time and the offsets that it is; ``whole`` when both ends are final."""
+
+    number: int
+    interval: str
+    ranges: list[OffsetRange]
+    whole: bool
+    topic_ids: dict[str, str]
+    run: str
+    at: str
 
 
 @dataclass(frozen=True)

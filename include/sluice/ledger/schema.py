@@ -12,6 +12,7 @@ __all__ = [
     "batch",
     "epoch",
     "event",
+    "interval",
     "lease",
     "lost",
     "metadata",
@@ -19,7 +20,7 @@ __all__ = [
     "sealed",
 ]
 
-HEAD = "0002"
+HEAD = "0003"
 """The schema version that this code reads and writes; migrations lead to it."""
 
 VERSION_TABLE = "sluice_version"
@@ -48,7 +49,7 @@ run = sa.Table(
     metadata,
     sa.Column("pipeline", sa.String(64), primary_key=True),
     sa.Column("run", sa.String(250), primary_key=True),
-    sa.Column("kind", sa.String(16), nullable=False),  # live, redrive
+    sa.Column("kind", sa.String(16), nullable=False),  # live, interval, redrive
     sa.Column("recovery", sa.String(16), nullable=False),
     sa.Column("epoch", sa.Integer, nullable=False),
     sa.Column("state", sa.String(16), nullable=False),  # open, done, failed, abandoned
@@ -61,6 +62,8 @@ run = sa.Table(
     sa.Column("error", _json),
     sa.Column("notes", _json, nullable=False),  # what a reader of the run must know, in words
     sa.Column("topic_ids", _json, nullable=False),
+    sa.Column("interval", sa.String(64)),  # of record time, for runs of kind interval: start/end
+    sa.Column("reason", sa.Text),  # why somebody asked for it
     sa.Column("sequence", _id, nullable=False),  # id of its first event: the order of runs
     sa.Index("sluice_run_order", "pipeline", "sequence"),
 )
@@ -80,7 +83,7 @@ batch = sa.Table(
     "sluice_batch",
     metadata,
     sa.Column("pipeline", sa.String(64), primary_key=True),
-    sa.Column("epoch", sa.Integer, primary_key=True),  # 0: redriven
+    sa.Column("epoch", sa.Integer, primary_key=True),  # 0: redriven; below: an interval
     sa.Column("batch", sa.Integer, primary_key=True),
     sa.Column("run", sa.String(250), nullable=False),
     sa.Column("state", sa.String(16), nullable=False),  # started, committed
@@ -105,7 +108,24 @@ account = sa.Table(
     sa.Column("quarantined", sa.BigInteger, nullable=False),
     sa.Column("absent", sa.BigInteger, nullable=False),
     sa.Column("lost", sa.BigInteger, nullable=False),
+    # for intervals: how many offsets of the range their commits took out of the sink and of the quarantine
+    sa.Column("replaced", sa.BigInteger, nullable=False, default=0),
+    sa.Column("replaced_quarantined", sa.BigInteger, nullable=False, default=0),
     sa.Index("sluice_account_run", "pipeline", "run"),
+)
+
+interval = sa.Table(
+    "sluice_interval",
+    metadata,
+    sa.Column("pipeline", sa.String(64), primary_key=True),
+    sa.Column("number", sa.Integer, primary_key=True),  # from 1; its batches stand under epoch -number
+    sa.Column("interval", sa.String(64), nullable=False),  # start/end
+    sa.Column("ranges", _json, nullable=False),  # what its ends were resolved to, per partition
+    sa.Column("whole", sa.Boolean, nullable=False),  # both ends are final; else its end may grow
+    sa.Column("topic_ids", _json, nullable=False),
+    sa.Column("run", sa.String(250), nullable=False),
+    sa.Column("at", _time, nullable=False),
+    sa.UniqueConstraint("pipeline", "interval", name="sluice_interval_once"),
 )
 
 lost = sa.Table(
@@ -144,9 +164,10 @@ lease = sa.Table(
     "sluice_lease",
     metadata,
     sa.Column("pipeline", sa.String(64), primary_key=True),
+    sa.Column("scope", sa.String(64), primary_key=True),  # empty: the live pipeline; else an interval, or redrive
     sa.Column("token", sa.BigInteger, nullable=False),
     sa.Column("holder", _json),
     sa.Column("expires", sa.Float, nullable=False),  # seconds since the epoch
 )
 
-DERIVED = (run, epoch, batch, account, lost, sealed)
+DERIVED = (run, epoch, batch, account, lost, sealed, interval)

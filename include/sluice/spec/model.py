@@ -26,6 +26,7 @@ from sluice.spec.ddl import check_ddl
 __all__ = [
     "METADATA_COLUMNS",
     "Decode",
+    "IntervalRuns",
     "KafkaSource",
     "Lag",
     "Pipeline",
@@ -244,6 +245,14 @@ class Lag(_Strict):
     """A consumer group into which each run copies its positions, for tools that only know groups; never read back."""
 
 
+class IntervalRuns(_Strict):
+    """Runs of an interval of record time."""
+
+    slack: Duration = timedelta(0)
+    """How far records may be out of the order of their times: an interval's offsets are looked for this much earlier
+    and later."""
+
+
 class Pipeline(_Strict):
     """One pipeline: everything that a run needs to know, without secrets."""
 
@@ -256,6 +265,7 @@ class Pipeline(_Strict):
     quality: Quality = Quality()
     recovery: Recovery = Recovery.REPLAY
     wal: Wal = Wal()
+    interval: IntervalRuns = IntervalRuns()
     schedule: Schedule | Literal["on_lag", "none"] = "none"
     lag: Lag = Lag()
 

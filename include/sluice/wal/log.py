@@ -63,6 +63,7 @@ class WriteAheadLog:
         self._fs, self._root = fsspec.core.url_to_fs(path)
         self._table: Any = None
         self._seals: dict[str, dict[str, Segment]] = {}
+        self._by_partition: dict[tuple[str, int], list[Segment]] | None = None
         self._closed = False
 
     def app_id(self, epoch: int) -> str:
@@ -93,6 +94,7 @@ class WriteAheadLog:
                 next_step="mend the storage, then run again",
             ) from error
         self._seals.clear()
+        self._by_partition = None
 
     def close(self) -> None:
         """Let go of what is held in memory. Asking again raises ``ValueError``."""
@@ -176,6 +178,56 @@ class WriteAheadLog:
             next_step="restore the file from a copy; its content is in the ledger too: "
             f"sluice ledger {self.pipeline} --json, event SegmentSealed",
         )
+
+    # --- time ----------------------------------------------------------------------------------------------------
+
+    def first_at(self, topic: str, partition: int, milliseconds: int) -> int | None:
+        """Return the first offset whose sealed record is not older than a time; None when all are older.
+
+        The segment that holds it is found by the handles; only its offsets and times are read.
+
+        Parameters
+        ----------
+        milliseconds
+            Since 1970, UTC.
+
+        Raises
+        ------
+        SinkError
+            When the log, or the segment, cannot be read.
+        """
+        import numpy as np
+        import pyarrow.parquet as pq
+
+        for segment in self._of_partition(topic, partition):
+            if segment.last < milliseconds:
+                continue
+            try:
+                with self._fs.open(f"{self._root}/{segment.path}", "rb") as file:
+                    table = pq.ParquetFile(file).read(columns=["offset", "timestamp"])
+            except (OSError, ValueError) as error:
+                raise SinkError(
+                    f"{segment} cannot be read: {error}",
+                    state="nothing was read or written now",
+                    next_step="restore the file from a copy",
+                ) from error
+            times = table.column("timestamp").cast("timestamp[ms]", safe=False).cast("int64").to_numpy()
+            offsets = table.column("offset").to_numpy()[times >= milliseconds]
+            if len(offsets):
+                return int(np.min(offsets))
+        return None
+
+    def spans(self, topic: str, partition: int) -> list[OffsetRange]:
+        """Return the offsets of a partition that sealed segments account for, in order."""
+        return [segment.range for segment in self._of_partition(topic, partition)]
+
+    def _of_partition(self, topic: str, partition: int) -> list[Segment]:
+        if self._by_partition is None:
+            found: dict[tuple[str, int], list[Segment]] = {}
+            for segment in self.segments():
+                found.setdefault((segment.range.topic, segment.range.partition), []).append(segment)
+            self._by_partition = found
+        return self._by_partition.get((topic, partition), [])
 
     # --- reading -------------------------------------------------------------------------------------------------
 

@@ -11,6 +11,7 @@ from sluice.ledger import Ledger
 from sluice.spec import load
 from sluice_airflow.operators.bounded_run import joined
 from sluice_airflow.tables import account_table
+from sluice_airflow.window import run_window
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -32,10 +33,11 @@ def alias_of(pipeline: str) -> AssetAlias:
 
 
 class AccountOperator(BaseOperator):
-    """Emits one event of the sink's asset when the run wrote something, and none when it did not.
+    """Emits one event of the sink's asset when the run changed the sink, and none when it did not.
 
     The event's ``extra`` holds the run's counts, its verdict and its ``ranges``, so that a consumer knows exactly which
-    offsets are new. Several events may make one consumer run: let it drain from its own watermark.
+    offsets are new; of an interval also the ``interval`` and how many offsets it ``replaced``: what a consumer made of
+    these is to be made anew. Several events may make one consumer run: let it drain from its own watermark.
 
     Parameters
     ----------
@@ -57,7 +59,9 @@ class AccountOperator(BaseOperator):
 
     def execute(self, context: Context) -> dict[str, Any]:
         """Print the account; emit."""
-        name = load(self.pipeline).name
+        pipeline = load(self.pipeline)
+        name = pipeline.name
+        self.run = run_window(context, pipeline, self.run).run
         ledger = Ledger.open()
         try:
             account = ledger.account(name, self.run)
@@ -69,7 +73,7 @@ class AccountOperator(BaseOperator):
             ) from None
         accounts = ledger.accounts(name, self.run)
         self.log.info("Run %s, verdict %s\n%s", self.run, account["verdict"], account_table(accounts))
-        if account["written"]:
+        if account["written"] or account.get("replaced"):
             ranges = [[r.topic, r.partition, r.start, r.end] for r in joined(accounts)]
             context["outlet_events"][alias_of(name)].add(asset_of(name), extra={**account, "ranges": ranges})
         else:

@@ -14,6 +14,7 @@ from sluice.spec import load
 from sluice.submit import bounded_run
 from sluice_airflow.operators.submit import SubmitOperator
 from sluice_airflow.tables import account_table
+from sluice_airflow.window import run_window
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -22,7 +23,8 @@ __all__ = ["BoundedRunOperator", "joined"]
 
 
 class BoundedRunOperator(SubmitOperator):
-    """Runs ``spark_jobs/bounded_run.py`` for one pipeline.
+    """Runs ``spark_jobs/bounded_run.py`` for one pipeline: what is available now, or the interval of a backfill or of
+    the form; see :func:`~sluice_airflow.window.run_window`.
 
     Killed at any instruction, it leaves nothing that another attempt, or the next run, does not mend: the checkpoint
     and the sink's own transaction say what was committed, the ledger is reconciled with them.
@@ -71,7 +73,9 @@ class BoundedRunOperator(SubmitOperator):
         """Run, and return the account."""
         spark = self.spark_connection()
         pipeline = load(self.pipeline)
-        recovery = self._asked("recovery", context)
+        window = run_window(context, pipeline, self.run)
+        self.run = window.run
+        recovery = self._asked("recovery", context) if window.interval is None else None
         limit = self._asked("max_records_per_batch", context)
         validate = self._asked("validate", context)
         kafka = self.kafka_connection(pipeline)
@@ -82,8 +86,12 @@ class BoundedRunOperator(SubmitOperator):
             kafka=kafka,
             recovery=None if recovery is None else Recovery(recovery),
             max_records_per_batch=None if limit is None else int(limit),
+            interval=window.interval,
+            reason=window.reason,
             validate=validate is None or str(validate).lower() == "true",
-            waiting=waiting(pipeline, kafka, home=Home.from_env(), epoch=Ledger.open().epoch(pipeline.name)),
+            waiting=None
+            if window.interval
+            else waiting(pipeline, kafka, home=Home.from_env(), epoch=Ledger.open().epoch(pipeline.name)),
         )
         self.run_spark(submission, context)
         return self._account(pipeline.name)

@@ -14,6 +14,7 @@ from sluice.submit import validate_sink
 from sluice_airflow.links.data_docs import DataDocsLink
 from sluice_airflow.operators.submit import SubmitOperator
 from sluice_airflow.tables import table
+from sluice_airflow.window import run_window
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -63,6 +64,7 @@ class ValidateOperator(SubmitOperator):
             self.log.info("This run was started with validate = false: its slice is not judged")
             raise AirflowSkipException("validate is false")
         pipeline = load(self.pipeline)
+        self.run = run_window(context, pipeline, self.run).run
         row = self._row(pipeline)
         failed: QualityError | None = None
         if self._must_judge(row, context):

@@ -15,6 +15,7 @@ from sluice_airflow.gate import OnIdle, decide, given, limits_of, look, why_wait
 from sluice_airflow.hooks.kafka import KafkaHook
 from sluice_airflow.tables import lag_table
 from sluice_airflow.triggers.kafka_lag import KafkaLagTrigger
+from sluice_airflow.window import run_window
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -32,6 +33,8 @@ class KafkaLagSensor(BaseSensorOperator):
     removed, a topic that was made again). A broker that does not answer means that the lag is *unknown*, never zero:
     the sensor goes on waiting and says so. It also waits while another run of the pipeline is at work: the lag is
     that run's to read, and a second driver would be refused the lease.
+
+    A run of an interval (:func:`~sluice_airflow.window.run_window`) is let through at once.
 
     Parameters
     ----------
@@ -56,7 +59,7 @@ class KafkaLagSensor(BaseSensorOperator):
     SourceUnreachableError
         When the broker is still silent at ``timeout``.
     AuthorizationError, ConfigError
-        At once: waiting does not mend them.
+        At once: waiting does not mend them. Also when the run's params contradict each other.
     AirflowSensorTimeout
         When the broker answers and, at ``timeout``, too little waits and ``on_idle`` is ``wait``, or a run is at work.
     AirflowSkipException
@@ -100,7 +103,11 @@ class KafkaLagSensor(BaseSensorOperator):
         self.broker_timeout = broker_timeout
 
     def execute(self, context: Context) -> None:
-        """Look once, then wait where ``deferrable`` says."""
+        """Look once, then wait where ``deferrable`` says. A run of an interval has nothing to wait for."""
+        interval = run_window(context, load(self.pipeline)).interval
+        if interval is not None:
+            self.log.info("This run means the interval %s: it waits for no lag", interval)
+            return
         if self.deferrable:
             if not self.poke(context):
                 self._defer()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import logging
 import os
@@ -85,10 +86,22 @@ class Judge:
     def _validate(
         self, suite: dict[str, Any], scopes: Mapping[str, Callable[[], DataFrame]], rows: int, runs: Sequence[str]
     ) -> Judgement:
-        import great_expectations as gx
-
         folder = f"{self._home.data_docs}/{self._pipeline.name}"
         os.makedirs(folder, exist_ok=True)
+        with open(f"{folder}/.lock", "w") as lock:  # intervals are judged beside each other, in one context
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            return self._validate_alone(suite, scopes, rows, runs, folder)
+
+    def _validate_alone(
+        self,
+        suite: dict[str, Any],
+        scopes: Mapping[str, Callable[[], DataFrame]],
+        rows: int,
+        runs: Sequence[str],
+        folder: str,
+    ) -> Judgement:
+        import great_expectations as gx
+
         prune(Path(folder))
         context = gx.get_context(mode="file", project_root_dir=folder)
         context.variables.progress_bars = {"globally": False}

@@ -12,11 +12,12 @@ from __future__ import annotations
 import json
 import time
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 from urllib.parse import unquote
 
 import fsspec
+import numpy as np
 import pyarrow as pa
 from deltalake import CommitProperties, DeltaTable, Schema, Transaction
 from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
@@ -26,6 +27,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import ArrayType, MapType, StructField, StructType
 
 from sluice.errors import ConfigError, LeaseHeldError, SinkError
+from sluice_spark.sinks.slice import Found, Slice
 from sluice_spark.sinks.staged import NOTHING, Staged, read_back
 
 __all__ = ["DeltaSink"]
@@ -35,6 +37,10 @@ _NOTE = "sluice"
 _SETTINGS = {"delta.checkpointInterval": "30"}
 """Of a table that is made here. Whoever opens a table reads each commit behind its log's last checkpoint, a run does so
 some twenty times, and a run is one commit: with the default of 100 a run's cost would depend on its number."""
+
+
+_ATTEMPTS = 100
+"""Of a replacement, beside others who commit."""
 
 
 class DeltaSink:
@@ -144,6 +150,8 @@ class DeltaSink:
             ]
             chosen = actions.filter(pa.array(keep))
         frame = self._read(spark, table, chosen).where(F.col("_run").isin(list(runs)))
+        if low is None or high is None or chosen.column("min._run") != chosen.column("max._run"):
+            return frame, frame.count()  # files were put together by somebody else: the log does not say
         return frame, sum(chosen.column("num_records").to_pylist())
 
     def rows(self, spark: SparkSession) -> DataFrame:
@@ -253,11 +261,7 @@ class DeltaSink:
                 return False
             now = int(time.time() * 1000)
             actions: list[AddAction | RemoveAction] = [RemoveAction(path, True, now) for path in remove]
-            actions += [
-                # the path as it is on disk: delta-rs encodes it for the log
-                AddAction(f.path, f.size, dict(f.partition_values), f.modified, True, f.stats)
-                for f in staged.files
-            ]
+            actions += _entries(staged)
             table.create_write_transaction(
                 actions,
                 "append",
@@ -270,15 +274,102 @@ class DeltaSink:
             )
         except CommitFailedError as error:
             if self.version() >= version:
-                raise LeaseHeldError(
-                    f"another driver committed batch {version} to {self.path} first",
-                    state="the batch is in the table once; this driver's files are not part of it",
-                    next_step="nothing; the other driver goes on",
-                ) from error
+                raise self._taken(version) from error
             raise self._failed(error) from error
         except (DeltaError, OSError, ValueError) as error:
             raise self._failed(error) from error
         return True
+
+    def replace(
+        self,
+        gone: Slice,
+        staged: Staged,
+        schema: StructType,
+        version: int,
+        note: Mapping[str, Any],
+        *,
+        name: str,
+        check: Callable[[Mapping[tuple[str, int], Any]], None] = lambda _: None,
+    ) -> dict[tuple[str, int], int] | None:
+        """Take the rows of a slice out and enter staged files, in one transaction.
+
+        Whatever others commit meanwhile (appends, other slices) is seen before this is committed: the transaction goes
+        in behind the very table that was looked at, or not at all, and is then prepared again.
+
+        Parameters
+        ----------
+        gone
+            Which rows go.
+        name
+            Names the batch, as in :meth:`stage`.
+        check
+            Given the offsets that go, per topic and partition; raises when they must not. Nothing is changed then.
+
+        Returns
+        -------
+        dict or None
+            How many offsets went, per topic and partition; None when the table already holds this version, and
+            nothing was changed.
+
+        Raises
+        ------
+        LeaseHeldError
+            When another driver committed this version just now.
+        SinkError
+            When the table cannot be read or written, or others never let it be.
+        """
+        for _ in range(_ATTEMPTS):
+            table = self.table()
+            if table is None:
+                counts: dict[tuple[str, int], int] = {}
+                return counts if self.commit(staged, schema, version, {**note, "replaced": []}) else None
+            last = table.transaction_version(self.app_id)
+            if last is not None and last >= version:
+                return None
+            try:
+                found = gone.find(self.path, pa.table(table.get_add_actions(flatten=True)))
+                counts = _distinct(found.values(), check)
+                kept = gone.keep(self.path, name, found)
+                now = int(time.time() * 1000)
+                replaced = [[*key, count] for key, count in sorted(counts.items())]
+                table.create_write_transaction(
+                    [*(RemoveAction(path, True, now) for path in found), *_entries(kept), *_entries(staged)],
+                    "append",
+                    self._schema(schema),
+                    self.partition_by,
+                    commit_properties=CommitProperties(
+                        custom_metadata={
+                            _NOTE: {**note, "app_id": self.app_id, "version": version, "replaced": replaced}
+                        },
+                        max_commit_retries=0,
+                        app_transactions=[Transaction(self.app_id, version, None)],
+                    ),
+                )
+            except CommitFailedError:
+                if self.version() >= version:
+                    raise self._taken(version) from None
+                continue  # somebody committed in between: look again
+            except (DeltaError, OSError, ValueError) as error:
+                raise self._failed(error) from error
+            return counts
+        raise self._failed(OSError(f"others committed to it {_ATTEMPTS} times while this commit was being prepared"))
+
+    def held(self, gone: Slice) -> dict[tuple[str, int], Any]:
+        """Return the offsets of a slice that the table holds, per topic and partition, ascending.
+
+        Raises
+        ------
+        SinkError
+            When it cannot be read.
+        """
+        table = self.table()
+        if table is None:
+            return {}
+        try:
+            found = gone.find(self.path, pa.table(table.get_add_actions(flatten=True)))
+        except (DeltaError, OSError, ValueError) as error:
+            raise self._failed(error) from error
+        return _merged(found.values())
 
     def sweep(self, batch: str) -> None:
         """Remove the folders of a batch's attempts that no transaction holds."""
@@ -295,6 +386,13 @@ class DeltaSink:
     @staticmethod
     def _schema(schema: StructType) -> Schema:
         return Schema.from_json(_nullable(schema).json())
+
+    def _taken(self, version: int) -> LeaseHeldError:
+        return LeaseHeldError(
+            f"another driver committed batch {version} to {self.path} first",
+            state="the batch is in the table once; this driver's files are not part of it",
+            next_step="nothing; the other driver goes on",
+        )
 
     def _failed(self, error: Exception) -> SinkError:
         return SinkError(
@@ -324,6 +422,30 @@ def _nullable(kind: Any) -> Any:
 
 def _types(schema: StructType) -> dict[str, Any]:
     return {f.name: f.dataType for f in _nullable(schema).fields}
+
+
+def _entries(staged: Staged) -> list[AddAction]:
+    return [
+        # the path as it is on disk: delta-rs encodes it for the log
+        AddAction(f.path, f.size, dict(f.partition_values), f.modified, True, f.stats)
+        for f in staged.files
+    ]
+
+
+def _merged(found: Iterable[Found]) -> dict[tuple[str, int], Any]:
+    parts: dict[tuple[str, int], list[Any]] = {}
+    for what in found:
+        for key, offsets in what.offsets.items():
+            parts.setdefault(key, []).append(offsets)
+    return {key: np.unique(np.concatenate(arrays)) for key, arrays in parts.items()}
+
+
+def _distinct(
+    found: Iterable[Found], check: Callable[[Mapping[tuple[str, int], Any]], None]
+) -> dict[tuple[str, int], int]:
+    offsets = _merged(found)
+    check(offsets)
+    return {key: len(numbers) for key, numbers in offsets.items()}
 
 
 def _first_line(error: Exception) -> str:

@@ -13,7 +13,7 @@ import fsspec
 import numpy as np
 import pyarrow.parquet as pq
 
-__all__ = ["NOTHING", "Staged", "StagedFile", "Tally", "offsets_of", "read_back"]
+__all__ = ["NOTHING", "Staged", "StagedFile", "Tally", "offsets_of", "partition_values", "read_back"]
 
 _STATS_COLUMNS = 32
 _LONGEST_STAT = 256
@@ -94,7 +94,7 @@ def read_back(root: str, folder: str, *, offsets: bool) -> Staged:
             parquet = pq.ParquetFile(handle)
             if parquet.metadata.num_rows == 0:
                 continue
-            values = _partition_values(relative[len(folder) :].strip("/").split("/")[:-1])
+            values = partition_values(relative[len(folder) :].strip("/").split("/")[:-1])
             files.append(
                 StagedFile(
                     path=relative,
@@ -115,7 +115,8 @@ def _milliseconds(info: Mapping[str, Any]) -> int:
     return int((stamp.timestamp() if isinstance(stamp, datetime) else float(stamp)) * 1000)
 
 
-def _partition_values(parts: Iterable[str]) -> dict[str, str | None]:
+def partition_values(parts: Iterable[str]) -> dict[str, str | None]:
+    """Return the values that the names of a file's folders say, as Hive writes them: ``column=value``."""
     pairs = (part.partition("=") for part in parts)
     return {unquote(k): None if v == "__HIVE_DEFAULT_PARTITION__" else unquote(v) for k, _, v in pairs}
 

@@ -1,0 +1,123 @@
+"""What a run of a DAG means: what is available now, or an interval of record time."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import TYPE_CHECKING, Any
+
+from sluice.errors import ConfigError
+from sluice.interval import Interval
+from sluice.recovery import Recovery
+from sluice.spec import Pipeline
+
+if TYPE_CHECKING:
+    from airflow.sdk import Context
+
+__all__ = ["Mode", "RunWindow", "run_window"]
+
+_BACKFILL = "backfill"
+_UNTOUCHED = "nothing was read or written"
+
+
+class Mode(StrEnum):
+    """What a run is asked to do: the DAG's param ``mode``."""
+
+    AUTO = "auto"
+    """As the run was made: a backfill means its interval, every other run what is available now."""
+    AVAILABLE_NOW = "available_now"
+    """What Kafka holds now, whatever the run's dates are."""
+    INTERVAL = "interval"
+    """The interval between the params ``start`` and ``end``; of a backfill, its own."""
+
+
+@dataclass(frozen=True)
+class RunWindow:
+    """A run's id in the ledger, the interval that it means (None: what is available now), and why it was asked for."""
+
+    run: str
+    interval: Interval | None
+    reason: str | None
+
+
+def run_window(context: Context, pipeline: Pipeline, run: str | None = None) -> RunWindow:
+    """Return what a task's DAG run means.
+
+    A scheduled, manual or asset-triggered run means what is available now, whatever its logical date is, and also
+    without one. A backfill means the data interval of its run, and so does nothing else: a manual run has a data
+    interval too, which its user never chose. A run that is cleared means the same again.
+
+    Parameters
+    ----------
+    context
+        Of the task. The keys of a null logical date are absent; the DAG need not have the params.
+    run
+        The run's id, if not Airflow's.
+
+    Returns
+    -------
+    RunWindow
+        An interval's run has an id of its own, ``…__interval``: Airflow reprocesses under the id of the run that it
+        reprocesses, which may have been a live one.
+
+    Raises
+    ------
+    ConfigError
+        When ``mode``, ``start`` and ``end`` contradict each other or the run, or the interval cannot be meant.
+    """
+    params = dict(context.get("params") or {})
+    name = run or str(context["run_id"])
+    mode = _mode(params.get("mode"))
+    start, end = _text(params.get("start")), _text(params.get("end"))
+    backfill = _kind(context) == _BACKFILL
+    if backfill and mode is not Mode.AVAILABLE_NOW:
+        if start or end:
+            raise ConfigError(
+                "a backfill means the interval of each of its runs, and was given start and end as well",
+                state=_UNTOUCHED,
+                next_step="leave them out of --dag-run-conf; for one interval of your own trigger a run with mode "
+                "interval",
+            )
+        first, last = context.get("data_interval_start"), context.get("data_interval_end")
+        if first is None or last is None:
+            raise ConfigError(
+                "this backfill run has no data interval",
+                state=_UNTOUCHED,
+                next_step="give the DAG a schedule with intervals: CronDataIntervalTimetable",
+            )
+        start, end = first.isoformat(), last.isoformat()
+    elif mode is Mode.AVAILABLE_NOW and (start or end):
+        raise ConfigError(
+            "start and end are for an interval, and mode is available_now",
+            state=_UNTOUCHED,
+            next_step="choose mode interval, or leave them empty",
+        )
+    elif mode is Mode.INTERVAL and not (start and end):
+        raise ConfigError(
+            "mode interval needs start and end",
+            state=_UNTOUCHED,
+            next_step="give both, or choose mode available_now",
+        )
+    # the DAG's param has a default, which is the file's: only a choice that differs was asked for
+    asked = params.get("recovery")
+    chosen = Recovery(asked) if asked and asked != pipeline.recovery.value else None
+    interval = Interval.asked(pipeline, start, end, chosen)
+    return RunWindow(name if interval is None else f"{name}__interval", interval, _text(params.get("reason")))
+
+
+def _mode(asked: Any) -> Mode:
+    try:
+        return Mode(asked or Mode.AUTO)
+    except ValueError:
+        raise ConfigError(
+            f"mode {asked!r} is not one of {', '.join(Mode)}", state=_UNTOUCHED, next_step="choose one of them"
+        ) from None
+
+
+def _kind(context: Context) -> str:
+    found = getattr(context.get("dag_run"), "run_type", None)
+    return str(getattr(found, "value", found) or "")
+
+
+def _text(value: Any) -> str | None:
+    return str(value).strip() or None if value is not None else None

@@ -1,0 +1,178 @@
+"""The rows of some offsets and of an interval of record time: found in a table's files, and left out of new ones.
+
+Files are immutable, so what was found in one holds for good. A file that holds both rows that go and rows that stay is
+written anew without the former, one row group at a time, as it was in all else: schema, order, Spark's own metadata.
+"""
+
+from __future__ import annotations
+
+import posixpath
+import uuid
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Any
+from urllib.parse import unquote
+
+import fsspec
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from sluice.ranges import OffsetRange
+from sluice_spark.sinks.staged import Staged, StagedFile, partition_values, read_back
+
+__all__ = ["Found", "Slice"]
+
+_COLUMNS = ["_topic", "_partition", "_offset", "_timestamp"]
+
+Key = tuple[str, int]
+
+
+@dataclass(frozen=True)
+class Found:
+    """What one file holds of a slice: how many rows of how many, and their offsets per topic and partition."""
+
+    rows: int
+    of: int
+    offsets: Mapping[Key, Any]
+
+
+@dataclass
+class Slice:
+    """Rows whose offset lies in one of the ranges and whose record time lies in ``[start, end)``.
+
+    Parameters
+    ----------
+    start, end
+        Milliseconds since 1970, UTC.
+    """
+
+    ranges: Sequence[OffsetRange]
+    start: int
+    end: int
+    _known: dict[str, Found] = field(default_factory=dict, repr=False)
+    _kept: dict[str, StagedFile | None] = field(default_factory=dict, repr=False)
+
+    def find(self, root: str, actions: pa.Table) -> dict[str, Found]:
+        """Return by path the files of a table that hold rows of the slice.
+
+        Parameters
+        ----------
+        root
+            Path or URL of the table.
+        actions
+            The table's files with their statistics, flat; only files that may hold such rows are read, and of them
+            four columns.
+
+        Raises
+        ------
+        OSError
+            When a file cannot be read.
+        """
+        fs, base = fsspec.core.url_to_fs(root)
+        found = {}
+        for row in actions.to_pylist():
+            path = row["path"]
+            if path not in self._known:
+                self._known[path] = self._look(fs, base, path) if self._may_hold(row) else Found(0, 0, {})
+            if self._known[path].rows:
+                found[path] = self._known[path]
+        return found
+
+    def keep(self, root: str, name: str, found: Mapping[str, Found]) -> Staged:
+        """Write the rows of these files that are not of the slice to files of a folder of their own.
+
+        Parameters
+        ----------
+        name
+            Names the batch, as in :meth:`~sluice_spark.sinks.delta.DeltaSink.stage`.
+        """
+        fs, base = fsspec.core.url_to_fs(root)
+        for path, what in found.items():
+            if path not in self._kept:
+                self._kept[path] = None if what.rows == what.of else self._rewrite(fs, root, base, path, name)
+        files = tuple(file for path in found if (file := self._kept[path]) is not None)
+        return Staged("", files, {})
+
+    def _may_hold(self, row: Mapping[str, Any]) -> bool:
+        def outside(column: str, first: int | str, last: int | str) -> bool:
+            low, high = row.get(f"min.{column}"), row.get(f"max.{column}")
+            return low is not None and high is not None and (high < first or low > last)
+
+        if not any(
+            not (
+                outside("_topic", r.topic, r.topic)
+                or outside("_partition", r.partition, r.partition)
+                or outside("_offset", r.start, r.end - 1)
+            )
+            for r in self.ranges
+        ):
+            return False
+        low, high = row.get("min._timestamp"), row.get("max._timestamp")
+        if low is None or high is None:
+            return True
+        # statistics are cut to milliseconds
+        return not (_milliseconds(low) >= self.end or _milliseconds(high) + 1 < self.start)
+
+    def _look(self, fs: Any, base: str, path: str) -> Found:
+        rows = total = 0
+        offsets: dict[Key, list[Any]] = {}
+        with fs.open(f"{base}/{unquote(path)}", "rb") as handle:
+            parquet, values = pq.ParquetFile(handle), _values(path)
+            columns = [name for name in _COLUMNS if name not in values]
+            for batch in parquet.iter_batches(batch_size=1 << 18, columns=columns):
+                total += batch.num_rows
+                for key, chosen in self._masks(batch, values):
+                    rows += int(chosen.sum())
+                    offsets.setdefault(key, []).append(batch.column("_offset").to_numpy()[chosen])
+        return Found(rows, total, {key: np.unique(np.concatenate(parts)) for key, parts in offsets.items()})
+
+    def _masks(self, batch: Any, values: Mapping[str, str | None]) -> list[tuple[Key, Any]]:
+        times = batch.column("_timestamp").cast(pa.timestamp("us", "UTC")).cast(pa.int64()).to_numpy()
+        offsets = batch.column("_offset").to_numpy()
+        inside = (times >= self.start * 1000) & (times < self.end * 1000)
+        found = []
+        for key in sorted({(r.topic, r.partition) for r in self.ranges}) if inside.any() else ():
+            mine = inside & _equal(batch, values, "_topic", key[0]) & _equal(batch, values, "_partition", key[1])
+            if mine.any():
+                of_key = np.zeros(len(offsets), dtype=bool)
+                for r in self.ranges:
+                    if (r.topic, r.partition) == key:
+                        of_key |= (offsets >= r.start) & (offsets < r.end)
+                if (mine & of_key).any():
+                    found.append((key, mine & of_key))
+        return found
+
+    def _rewrite(self, fs: Any, root: str, base: str, path: str, name: str) -> StagedFile | None:
+        below = path.split("/", 2)[2] if path.startswith("batches/") else path
+        folder = f"batches/{name}-{uuid.uuid4().hex[:8]}"
+        target = f"{base}/{folder}/{unquote(posixpath.dirname(below))}".rstrip("/")
+        fs.makedirs(target, exist_ok=True)
+        with fs.open(f"{base}/{unquote(path)}", "rb") as source, fs.open(f"{target}/kept.parquet", "wb") as sink:
+            parquet, values = pq.ParquetFile(source), _values(path)
+            with pq.ParquetWriter(sink, parquet.schema_arrow, compression="snappy") as writer:
+                for group in range(parquet.num_row_groups):
+                    table = parquet.read_row_group(group).combine_chunks()
+                    for batch in table.to_batches():
+                        gone = np.zeros(batch.num_rows, dtype=bool)
+                        for _, chosen in self._masks(batch, values):
+                            gone |= chosen
+                        writer.write_batch(batch.filter(pa.array(~gone)))
+        (kept,) = read_back(root, folder, offsets=False).files
+        return kept
+
+
+def _milliseconds(stamp: datetime) -> float:
+    return (stamp if stamp.tzinfo else stamp.replace(tzinfo=UTC)).timestamp() * 1000
+
+
+def _values(path: str) -> Mapping[str, str | None]:
+    return partition_values(unquote(part) for part in path.split("/")[:-1] if "=" in unquote(part))
+
+
+def _equal(batch: Any, values: Mapping[str, str | None], column: str, wanted: str | int) -> Any:
+    if column in values:
+        return np.full(batch.num_rows, str(values[column]) == str(wanted))
+    return pc.equal(batch.column(column), wanted).fill_null(False).to_numpy(zero_copy_only=False)

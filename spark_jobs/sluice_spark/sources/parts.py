@@ -1,0 +1,41 @@
+"""Records of which some are in one place, and some in another."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import reduce
+
+from pyspark.sql import DataFrame
+
+from sluice.ranges import OffsetRange, overlaps
+from sluice_spark.batch import Records
+
+__all__ = ["RecordsInParts"]
+
+
+@dataclass(frozen=True)
+class RecordsInParts:
+    """Records that are read from several sources, each offset from one of them.
+
+    Parameters
+    ----------
+    parts
+        Each source with the ranges that are read from it.
+    """
+
+    parts: tuple[tuple[Records, tuple[OffsetRange, ...]], ...]
+
+    def again(self, ranges: Sequence[OffsetRange]) -> DataFrame:
+        """Return exactly the records of these ranges, headers included."""
+        frames = [source.again(mine) for source, own in self.parts if (mine := overlaps(ranges, own))]
+        return reduce(DataFrame.unionByName, frames)
+
+    def gone(self, ranges: Sequence[OffsetRange]) -> list[OffsetRange]:
+        """Return the parts of these ranges that are no longer where they were to be read."""
+        return [gone for source, own in self.parts for gone in source.gone(overlaps(ranges, own))]
+
+    def check(self, read: Mapping[tuple[str, int], int], ranges: Sequence[OffsetRange]) -> None:
+        """Compare what was read with what is known to be there, where all of it came from one source."""
+        if len(self.parts) == 1:
+            self.parts[0][0].check(read, ranges)

@@ -1,0 +1,97 @@
+"""Intervals of record time: what can be meant, and what is refused in words."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta, timezone
+from typing import Any
+from zoneinfo import ZoneInfo
+
+import pytest
+import yaml
+
+from sluice.errors import ConfigError
+from sluice.interval import Interval
+from sluice.recovery import Recovery
+from sluice.spec import Pipeline
+
+NOW = datetime(2026, 11, 1, tzinfo=UTC)
+
+
+def pipeline(**more: Any) -> Pipeline:
+    text = "{pipeline: p, source: {kafka: {topics: [t]}}, decode: {text: {}}, sink: {delta: {path: p}}}"
+    return Pipeline.model_validate({**yaml.safe_load(text), **more})
+
+
+@pytest.mark.parametrize(
+    ("start", "end", "key"),
+    [
+        ("2013-03-01", "2013-04-01", "2013-03-01T00:00:00Z/2013-04-01T00:00:00Z"),
+        ("2013-03-01T06:00", "2013-03-01T06:00:00.5Z", "2013-03-01T06:00:00Z/2013-03-01T06:00:00.500Z"),
+        ("2013-03-01T00:00:00+01:00", "2013-03-01T00:00:00Z", "2013-02-28T23:00:00Z/2013-03-01T00:00:00Z"),
+        # parts of a millisecond: no record lies between
+        ("2013-03-01T00:00:00.0001", "2013-03-01T00:00:00.0011", "2013-03-01T00:00:00.001Z/2013-03-01T00:00:00.002Z"),
+    ],
+)
+def test_the_same_interval_has_one_key_however_it_was_written(start: str, end: str, key: str) -> None:
+    found = Interval.parse(start, end, now=NOW)
+    assert found.key == key
+    assert Interval.from_key(key) == found
+
+
+@pytest.mark.parametrize(
+    ("start", "end", "says"),
+    [
+        ("2013-03-01", "2013-03-01T00:00Z", "has no width"),
+        ("2013-03-01T00:00:00+01:00", "2013-02-28T23:00Z", "has no width"),
+        ("2013-03-02", "2013-03-01", "is reversed"),
+        ("2026-10-31", "2026-11-02", "in the future"),
+        ("last week", "2013-03-01", "'last week' is not a time"),
+        ("2013-03-01", "2013-02-30", "'2013-02-30' is not a time"),
+    ],
+)
+def test_what_cannot_be_meant_is_refused_with_a_way_out(start: str, end: str, says: str) -> None:
+    with pytest.raises(ConfigError, match=says) as caught:
+        Interval.parse(start, end, now=NOW)
+    assert caught.value.state == "nothing was read or written"
+    assert caught.value.next_step
+
+
+@pytest.mark.parametrize(
+    ("day", "hours"),
+    [(datetime(2013, 3, 10), 23), (datetime(2013, 11, 3), 25), (datetime(2013, 7, 1), 24)],
+    ids=["clocks go forward", "clocks go back", "neither"],
+)
+def test_a_day_in_new_york_has_as_many_hours_as_it_has(day: datetime, hours: int) -> None:
+    zone = ZoneInfo("America/New_York")
+    found = Interval.of(day.replace(tzinfo=zone), (day + timedelta(days=1)).replace(tzinfo=zone), now=NOW)
+    start, end = found.milliseconds
+    assert end - start == hours * 3_600_000
+
+
+def test_neighbours_do_not_overlap_and_all_else_that_shares_a_millisecond_does() -> None:
+    march, april = Interval.parse("2013-03-01", "2013-04-01"), Interval.parse("2013-04-01", "2013-05-01")
+    assert not march.overlaps(april)
+    assert not april.overlaps(march)
+    over = Interval.parse("2013-03-31T23:59:59.999", "2013-04-01T00:00:00.001")
+    assert all(over.overlaps(other) and other.overlaps(over) for other in (march, april))
+    assert march.overlaps(march)
+
+
+def test_local_times_are_the_same_moment() -> None:
+    there = timezone(timedelta(hours=-5))
+    here = Interval.parse("2013-03-01", "2013-03-02")
+    assert Interval.of(here.start.astimezone(there), here.end.astimezone(there)) == here
+    assert str(here) == "[2013-03-01T00:00:00Z, 2013-03-02T00:00:00Z)"
+
+
+def test_asking_a_pipeline() -> None:
+    assert Interval.asked(pipeline(), None, None) is None
+    assert Interval.asked(pipeline(), "", "") is None
+    assert Interval.asked(pipeline(), "2013-03-01", "2013-04-01", Recovery.WAL) is not None
+    for start, end, missing in (("2013-03-01", None, "end"), (None, "2013-03-01", "start")):
+        with pytest.raises(ConfigError, match=f"has no {missing}"):
+            Interval.asked(pipeline(), start, end)
+    with pytest.raises(ConfigError, match="would give some of them up"):
+        Interval.asked(pipeline(), "2013-03-01", "2013-04-01", Recovery.IGNORE_RANGE)
+    with pytest.raises(ConfigError, match="rows: aggregate"):
+        Interval.asked(pipeline(rows="aggregate"), "2013-03-01", "2013-04-01")
