@@ -1,0 +1,192 @@
+"""Compares positions with the broker's answers, and reads the ledger's past. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
+from itertools import pairwise
+from typing import Literal
+
+from sluice.errors import AuthorizationError, ConfigError, SluiceError
+from sluice.kafka.state import FirstUnread, Key, PartitionState, TopicState
+from sluice.lag.backlog import Backlog
+from sluice.lag.limits import Limits
+from sluice.lag.partition import PartitionLag
+from sluice.lag.past import PastRun
+from sluice.lag.status import Status, signs_of
+from sluice.ranges import Positions
+
+__all__ = ["measure"]
+
+RUNS = 3
+"""How many runs in a row make a run of bad luck a pattern (``STUCK``, ``GROWING``)."""
+
+
+def measure(
+    pipeline: str,
+    positions: Positions | None,
+    states: Sequence[TopicState],
+    starting_offsets: Literal["earliest", "latest"] = "earliest",
+    *,
+    planned: Positions | None = None,
+    known_ids: Mapping[str, str] | None = None,
+    furthest: Positions | None = None,
+    first_unread: Mapping[Key, FirstUnread] | None = None,
+    at_age_limit: Mapping[Key, int | None] | None = None,
+    retention: Mapping[str, timedelta | None] | None = None,
+    history: Sequence[PastRun] = (),
+    limits: Limits | None = None,
+    running: str | None = None,
+    error: SluiceError | None = None,
+    now: datetime | None = None,
+) -> Backlog:
+    """Compare committed positions with the broker's answers.
+
+    Parameters
+    ----------
+    positions
+        The checkpoint's committed positions; None before the first run. They must be older than the broker's answers.
+    states
+        The broker's answers, with the errors of those topics and partitions that it did not answer for.
+    starting_offsets
+        Where a first run starts. A partition that was added after it is read from offset 0, as Spark does.
+    planned
+        Where the batch leads to that was planned and not committed.
+    known_ids, furthest
+        Topic ids, and the ends of what was written, by the ledger.
+    first_unread
+        Of partitions with lag; where it is missing, ``age`` is unknown.
+    at_age_limit
+        The first offset that is not older than the age limit, by the broker; None for no such record. It stands in
+        for a missing ``first_unread``.
+    retention
+        The retention time by topic; None or missing: without end, or unknown.
+    history
+        The newest closed live runs, newest first.
+    running
+        The run that is at work now.
+    error
+        Why ``states`` do not say everything, when it is not the error of one of them.
+    """
+    limits, now = limits or Limits(), now or datetime.now(UTC)
+    errors = [error] if error else []
+    found: list[PartitionLag] = []
+    for state in states:
+        errors += [e for e in (state.error, *state.errors.values()) if e is not None]
+        reader = _Reader(
+            state,
+            None if positions is None else positions.get(state.topic, {}),
+            starting_offsets,
+            (planned or {}).get(state.topic, {}),
+            (furthest or {}).get(state.topic, {}),
+            (known_ids or {}).get(state.topic),
+        )
+        found += (reader.partition(number) for number in reader.numbers())
+    timed = [
+        _timed(p, first_unread or {}, at_age_limit or {}, (retention or {}).get(p.topic), now) for p in found
+    ]  # fmt: skip
+    backlog = Backlog(pipeline, tuple(timed), limits, _worst_error(errors), running, now)
+    told = [run for run in history if run.tells][:RUNS]
+    growing = backlog.over and _rises(history)
+    signs = {p.key: _signs_of_history(p, told, [r for r in history if r.state == "done"], growing) for p in timed}
+    return replace(backlog, partitions=tuple(replace(p, signs=p.signs | signs[p.key]) for p in timed))
+
+
+@dataclass(frozen=True)
+class _Reader:
+    """What is known of one topic."""
+
+    state: TopicState
+    positions: Mapping[int, int] | None
+    starting_offsets: Literal["earliest", "latest"]
+    planned: Mapping[int, int]
+    furthest: Mapping[int, int]
+    known_id: str | None
+
+    def numbers(self) -> list[int]:
+        """Return the partitions of the broker and of the checkpoint."""
+        return sorted({*self.state.partitions, *self.state.errors, *(self.positions or {})})
+
+    def partition(self, number: int) -> PartitionLag:
+        state, signs = self.state, set[Status]()
+        now = state.partitions.get(number)
+        position = (self.positions or {}).get(number)
+        error = state.errors.get(number) or state.error
+        if self.known_id and state.topic_id and self.known_id != state.topic_id:
+            signs.add(Status.RECREATED)
+        if now is None and error is None:
+            signs.add(Status.RECREATED)  # the topic answers, and has no such partition any more
+        if position is not None and self._reached(number, position) < self.furthest.get(number, 0):
+            signs.add(Status.REWOUND)
+        signs.update(signs_of(error))
+        return PartitionLag(
+            state.topic,
+            number,
+            position,
+            now.start if now else None,
+            now.end if now else None,
+            fresh=self._fresh(now),
+            high=now.high if now else None,
+            signs=frozenset(signs),
+            error=error.what if error else None,
+        )
+
+    def _reached(self, number: int, position: int) -> int:
+        # a driver that died between the ledger's commit and Spark's leaves a planned batch, and has rewound nothing
+        return max(position, self.planned.get(number, 0))
+
+    def _fresh(self, now: PartitionState | None) -> int | None:
+        if now is None:
+            return None
+        if self.positions is not None:
+            return 0
+        return now.end if self.starting_offsets == "latest" else now.start
+
+
+def _timed(
+    part: PartitionLag,
+    first_unread: Mapping[Key, FirstUnread],
+    at_age_limit: Mapping[Key, int | None],
+    retention: timedelta | None,
+    now: datetime,
+) -> PartitionLag:
+    if part.records is None or part.next is None or part.start is None:
+        return part
+    first, age, late = first_unread.get(part.key), None, None
+    if part.records == 0 or (first is not None and first.time is None):
+        age = 0.0
+    elif first is not None and first.time is not None:
+        age = max(0.0, now.timestamp() - first.time)  # a producer's clock may be ahead
+    elif part.key in at_age_limit:
+        limit = at_age_limit[part.key]
+        late = limit is None or max(part.next, part.start) < limit
+    share = None
+    if age is not None and retention:
+        share = age / retention.total_seconds()
+    return replace(part, age=age, share=share, late=late, clock=first.clock if first else None)
+
+
+def _rises(history: Sequence[PastRun]) -> bool:
+    """Whether each of the last successful runs found more than the one before."""
+    found = [run.found() for run in history if run.state == "done"][:RUNS]
+    return len(found) == RUNS and all(newer > older for newer, older in pairwise(found))
+
+
+def _signs_of_history(
+    part: PartitionLag, told: Collection[PastRun], done: Sequence[PastRun], growing: bool
+) -> frozenset[Status]:
+    if not part.records:
+        return frozenset()
+    signs = set()
+    if len(told) == RUNS and all(run.failed_at(part.key) for run in told):
+        signs.add(Status.STUCK)
+    if growing and done[0].found(part.key) > done[RUNS - 1].found(part.key):
+        signs.add(Status.GROWING)
+    return frozenset(signs)
+
+
+def _worst_error(errors: Sequence[SluiceError]) -> SluiceError | None:
+    """Return what waiting mends least."""
+    order = (AuthorizationError, ConfigError, SluiceError)
+    return min(errors, key=lambda e: next(i for i, kind in enumerate(order) if isinstance(e, kind)), default=None)

@@ -1,0 +1,125 @@
+"""The lag of one partition."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from sluice.kafka.state import Key
+from sluice.lag.status import Status
+
+__all__ = ["PartitionLag", "rounded"]
+
+
+@dataclass(frozen=True)
+class PartitionLag:
+    """One partition, in offsets, seconds and share of the retention time.
+
+    Offsets are an upper bound of records: transaction markers and compaction leave gaps.
+
+    Parameters
+    ----------
+    position
+        Next offset to read; None when no run has read the partition.
+    start, end
+        The log's, as the query's isolation level sees it; None when the broker did not say.
+    age
+        Seconds since the first unread record's time; 0 when nothing waits. None: unknown.
+    share
+        ``age`` as a share of the topic's retention time; None also where that has no end.
+    fresh
+        Where the next run starts when there is no position; None: at ``start``.
+    late
+        Whether an unread record older than the age limit exists, where the broker was asked that instead of ``age``.
+    high
+        The high watermark, where ``end`` is the last stable offset.
+    signs
+        What else was found out about it.
+    error
+        Why something is unknown.
+    """
+
+    topic: str
+    partition: int
+    position: int | None
+    start: int | None
+    end: int | None
+    age: float | None = None
+    share: float | None = None
+    fresh: int | None = None
+    late: bool | None = None
+    high: int | None = None
+    clock: str | None = None
+    signs: frozenset[Status] = frozenset()
+    error: str | None = None
+
+    @property
+    def key(self) -> Key:
+        """Topic and partition."""
+        return self.topic, self.partition
+
+    @property
+    def next(self) -> int | None:
+        """The offset that the next run starts with, as far as it can be told."""
+        if self.position is not None:
+            return self.position
+        return self.start if self.fresh is None else self.fresh
+
+    @property
+    def recreated(self) -> bool:
+        """Whether the position is of another topic of this name, so that it counts nothing in this one."""
+        return Status.RECREATED in self.signs or bool(self.beyond)
+
+    @property
+    def records(self) -> int | None:
+        """Readable offsets that no run has read."""
+        if self.recreated or self.next is None or self.start is None or self.end is None:
+            return None
+        return max(0, self.end - max(self.next, self.start))
+
+    @property
+    def lost(self) -> int | None:
+        """Offsets that the broker removed before any run read them."""
+        if self.recreated or self.next is None or self.start is None or self.end is None:
+            return None
+        return max(0, min(self.start, self.end) - self.next)
+
+    @property
+    def beyond(self) -> int | None:
+        """Offsets by which the position is past the end."""
+        return None if self.next is None or self.end is None else max(0, self.next - self.end)
+
+    @property
+    def pending(self) -> int | None:
+        """Offsets behind an open transaction: in the log, and not to be read yet."""
+        return None if self.high is None or self.end is None else max(0, self.high - self.end)
+
+    @property
+    def status(self) -> Status:
+        """The worst that is to be said."""
+        found = set(self.signs)
+        if self.position is None:
+            found.add(Status.NEW)
+        elif self.records:
+            found.add(Status.BACKLOG)
+        if self.recreated:
+            found.add(Status.RECREATED)
+        elif self.records is None:
+            found.add(Status.UNKNOWN)
+        if self.lost:
+            found.add(Status.LOST)
+        return Status.worst(found)
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return a JSON-ready form."""
+        return {
+            "topic": self.topic, "partition": self.partition, "status": self.status.value, "position": self.position,
+            "start": self.start, "end": self.end, "lag": self.records, "age": rounded(self.age),
+            "share": rounded(self.share, 4), "lost": self.lost, "beyond": self.beyond, "pending": self.pending,
+            "clock": self.clock, "error": self.error,
+        }  # fmt: skip
+
+
+def rounded(value: float | None, digits: int = 3) -> float | None:
+    """Round what is known, for people and programs."""
+    return None if value is None else round(value, digits)

@@ -1,0 +1,52 @@
+"""What is to be said about a partition and a pipeline."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from enum import StrEnum
+
+from sluice.errors import AuthorizationError, SluiceError
+
+__all__ = ["Status", "signs_of"]
+
+
+class Status(StrEnum):
+    """What is to be said about a partition; a pipeline's verdict is the worst of its partitions'. Mildest first."""
+
+    OK = "OK"
+    """Nothing waits."""
+    NEW = "NEW"
+    """No run has read it yet; the next one starts from where the pipeline file says."""
+    BACKLOG = "BACKLOG"
+    """Records wait, as they do between two runs. Whether they are too many, the limits say."""
+    GROWING = "GROWING"
+    """Over the limits, and each of the last three successful runs found more than the one before."""
+    UNKNOWN = "UNKNOWN"
+    """The broker did not say."""
+    STUCK = "STUCK"
+    """The last three runs failed, and none moved the position, while records wait."""
+    REWOUND = "REWOUND"
+    """The position lies before what the ledger says was written: the checkpoint was taken back."""
+    LOST = "LOST"
+    """The broker removed records before they were read."""
+    RECREATED = "RECREATED"
+    """The topic was deleted and made again, or is shorter than what was read from it."""
+    AUTH = "AUTH"
+    """The broker refuses the credentials, or a right is missing."""
+
+    @property
+    def severity(self) -> int:
+        """The place in this list."""
+        return list(Status).index(self)
+
+    @staticmethod
+    def worst(found: Iterable[Status]) -> Status:
+        """Return the most severe; ``OK`` of none."""
+        return max(found, key=lambda s: s.severity, default=Status.OK)
+
+
+def signs_of(error: SluiceError | None) -> list[Status]:
+    """Return what an error that kept something unknown is a sign of; nothing of none."""
+    if error is None:
+        return []
+    return [Status.AUTH if isinstance(error, AuthorizationError) else Status.UNKNOWN]
