@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import argparse
 import json
+from collections.abc import Callable
+
+from pyspark.sql import SparkSession
 
 from sluice.errors import ConfigError
 from sluice.home import Home
@@ -16,8 +19,7 @@ from sluice_spark.redrive import RedriveRun
 from sluice_spark.session import run_main, session
 
 
-def main() -> None:
-    set_up()
+def parse(argv: list[str] | None = None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="redrive.py", description="Write what was lost or quarantined, once.")
     parser.add_argument("--pipeline", required=True, metavar="NAME_OR_PATH")
     parser.add_argument("--run", required=True, help="the id of this run; another attempt uses the same")
@@ -25,26 +27,40 @@ def main() -> None:
     parser.add_argument("--of-run", help="only what this run lost or quarantined")
     parser.add_argument("--quarantined", action="store_true", help="from the quarantine, not what was lost")
     parser.add_argument("--no-validate", action="store_true", help="leave the run without a verdict")
-    args = parser.parse_args()
+    return parser.parse_args(argv)
+
+
+def run_of(args: argparse.Namespace, open_session: Callable[[], SparkSession]) -> RedriveRun:
+    """Return the run that was asked for, not begun.
+
+    Raises
+    ------
+    ConfigError
+        When it cannot be meant.
+    """
     pipeline, home = load(args.pipeline), Home.from_env()
     try:
         ranges = [OffsetRange.parse(text) for text in args.range] if args.range else None
     except ValueError as error:
         raise ConfigError(str(error), state="nothing was read or written", next_step="mend the range") from None
     judge = None if args.no_validate else Judge(pipeline, home, args.run)
-    run = RedriveRun(
+    return RedriveRun(
         pipeline,
         args.run,
         Ledger.open(),
         home,
-        session,
+        open_session,
         pipeline.recovery,
         judge,
         ranges,
         args.of_run,
         args.quarantined,
     )
-    logger.info("account %s", json.dumps(run.execute()))
+
+
+def main() -> None:
+    set_up()
+    logger.info("account %s", json.dumps(run_of(parse(), session).execute()))
 
 
 if __name__ == "__main__":
