@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
+import functools
+import json
 import subprocess
 import threading
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from pyspark.sql import SparkSession
+from tests.fixtures.runs import KeptSandbox, await_that, good
 
 from sluice.connections import Connection
 from sluice.errors import AuthorizationError, ConfigError, SluiceError, SourceUnreachableError
 from sluice.kafka import Cluster, KafkaSettings
 from sluice.local.kafka import Broker, Secure, Topics
 from sluice.local.machine import free_port
+from sluice.local.secure import SCRAM
 
 pytestmark = pytest.mark.kafka
 
@@ -39,26 +45,35 @@ def certificate(folder: Path, name: str) -> Path:
 
 @pytest.fixture(scope="module")
 def secure(tmp_path_factory: pytest.TempPathFactory) -> Secure:
-    """The passwords, ports and certificate of the broker."""
-    sasl = free_port(HOST)
-    pem = certificate(tmp_path_factory.mktemp("tls"), "broker")
-    users = {USER: "right", "nobody": "nothing"}
-    return Secure(users, pem, sasl, free_port(HOST, avoid=sasl))
+    """The passwords, ports and certificates of the broker and of its client."""
+    folder, ports = tmp_path_factory.mktemp("tls"), list[int]()
+    while len(set(ports)) < 3:
+        ports = [free_port(HOST) for _ in range(3)]
+    client = certificate(folder, USER).with_suffix(".crt")
+    return Secure({USER: "right", "nobody": "nothing"}, certificate(folder, "broker"), client, *ports)
 
 
 @pytest.fixture(scope="module")
-def topics(kafka_jars: list[Path], secure: Secure, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Topics]:
-    """A broker with the two topics, one of which the user may describe and read."""
+def broker(kafka_jars: list[Path], secure: Secure, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
+    """A broker that listens there, too."""
+    broker = Broker(tmp_path_factory.mktemp("secured"), port=0, jar_files=kafka_jars, secure=secure).start()
+    yield broker
+    broker.kill()
+
+
+@pytest.fixture(scope="module")
+def topics(broker: Broker) -> Topics:
+    """Topics that the user may describe and read, describe, or neither."""
     from kafka.admin import ACL, ACLOperation, ACLPermissionType, KafkaAdminClient, ResourcePattern, ResourceType
 
-    broker = Broker(tmp_path_factory.mktemp("secured"), port=0, jar_files=kafka_jars, secure=secure).start()
+    all_rights = [ACLOperation.DESCRIBE, ACLOperation.READ, ACLOperation.DESCRIBE_CONFIGS]
+    grants = {"mine": all_rights, "described": [ACLOperation.DESCRIBE], "theirs": []}
+    grants |= {str(way): all_rights for way in RUNS_THROUGH}
     topics = Topics(broker.bootstrap)
-    for name in ("mine", "described", "theirs"):
-        topics.create(name, 1)
-        topics.produce(name, [(0, None, b"v", 1_700_000_000_000)])
+    for name in grants:
+        topics.create(name, 1, {"retention.ms": -1})  # its record is years old
+        topics.produce(name, [(0, None, good(0), 1_700_000_000_000)])
     admin = KafkaAdminClient(bootstrap_servers=broker.bootstrap)
-    grants = {"mine": [ACLOperation.DESCRIBE, ACLOperation.READ, ACLOperation.DESCRIBE_CONFIGS]}
-    grants["described"] = [ACLOperation.DESCRIBE]
     admin.create_acls(
         [
             ACL(f"User:{USER}", "*", right, ACLPermissionType.ALLOW, ResourcePattern(ResourceType.TOPIC, name))
@@ -67,32 +82,62 @@ def topics(kafka_jars: list[Path], secure: Secure, tmp_path_factory: pytest.Temp
         ]
     )
     admin.close()
-    yield topics
-    broker.kill()
+    return topics
 
 
 Ask = Callable[..., Cluster]
 
 
-@pytest.fixture(params=["SASL_PLAINTEXT", "SASL_SSL"])
-def ask(topics: Topics, secure: Secure, request: pytest.FixtureRequest) -> Iterator[Ask]:
-    """Make a cluster from a connection as users write it."""
+@dataclass(frozen=True)
+class Way:
+    """A listener and how to log in there."""
+
+    protocol: str
+    mechanism: str = ""
+
+    def words(self, secure: Secure, password: str = "right") -> dict[str, str]:
+        """The extra of a connection, as users write it."""
+        ports = {"SASL_PLAINTEXT": secure.sasl_port, "SASL_SSL": secure.ssl_port, "SSL": secure.mutual_port}
+        words = {
+            "bootstrap.servers": f"{HOST}:{ports[self.protocol]}", "security.protocol": self.protocol,
+            "ssl.ca.location": str(secure.pem),
+        }  # fmt: skip
+        if self.mechanism:
+            return words | {"sasl.mechanism": self.mechanism, "sasl.username": USER, "sasl.password": password}
+        key = secure.clients.with_suffix(".key")
+        return words | {"ssl.certificate.location": str(secure.clients), "ssl.key.location": str(key)}
+
+    def __str__(self) -> str:
+        return f"{self.protocol}-{self.mechanism}".rstrip("-")
+
+
+MUTUAL = Way("SSL")
+SCRAM_TLS = Way("SASL_SSL", SCRAM)
+RUNS_THROUGH = [SCRAM_TLS, MUTUAL]
+WAYS = [Way(protocol, mechanism) for protocol in ("SASL_PLAINTEXT", "SASL_SSL") for mechanism in ("PLAIN", SCRAM)]
+
+
+@pytest.fixture
+def through(topics: Topics, secure: Secure) -> Iterator[Ask]:
+    """Make a cluster that is asked in a given way."""
     made: list[Cluster] = []
 
-    def make(password: str = "right", *, timeout: float = 10, **extra: str) -> Cluster:
-        port = secure.sasl_port if request.param == "SASL_PLAINTEXT" else secure.ssl_port
-        words = {
-            "bootstrap.servers": f"{HOST}:{port}", "security.protocol": request.param, "sasl.mechanism": "PLAIN",
-            "sasl.username": USER, "sasl.password": password, "ssl.ca.location": str(secure.pem),
-        }  # fmt: skip
+    def make(way: Way, password: str = "right", *, timeout: float = 10, **extra: str) -> Cluster:
         extra = {key.replace("_", "."): value for key, value in extra.items()}
-        connection = Connection("kafka_default", "kafka", extra=words | extra)
-        made.append(Cluster(KafkaSettings.from_connection(connection), timeout=timeout))
+        words = {key: value for key, value in (way.words(secure, password) | extra).items() if value}
+        settings = KafkaSettings.from_connection(Connection("kafka_default", "kafka", extra=words))
+        made.append(Cluster(settings, timeout=timeout))
         return made[-1]
 
     yield make
     for cluster in made:
         cluster.close()
+
+
+@pytest.fixture(params=WAYS, ids=str)
+def ask(through: Ask, request: pytest.FixtureRequest) -> Ask:
+    """Make a cluster that is asked with a password: by either listener and mechanism."""
+    return functools.partial(through, request.param)
 
 
 def fails(kind: type[SluiceError], cluster: Cluster, words: str, within: float = 5) -> None:
@@ -114,12 +159,11 @@ def test_the_wrong_password_is_refused_at_once_and_leaves_no_thread(ask: Ask) ->
     before = threading.active_count()
     for _ in range(3):
         fails(AuthorizationError, ask("wrong"), "refused: .*(nvalid|ailed)")
-    time.sleep(0.2)
-    assert threading.active_count() <= before
+    await_that(lambda: threading.active_count() <= before, "the threads have ended")
 
 
 def test_another_mechanism_is_refused_at_once(ask: Ask) -> None:
-    fails(AuthorizationError, ask(sasl_mechanism="SCRAM-SHA-512"), "refused")
+    fails(AuthorizationError, ask(sasl_mechanism="SCRAM-SHA-256"), "refused")
 
 
 def test_a_certificate_that_nobody_vouches_for_is_a_mistake(ask: Ask, secure: Secure, tmp_path: Path) -> None:
@@ -164,3 +208,42 @@ def test_without_read_the_offsets_are_known_and_the_age_is_not(ask: Ask) -> None
     assert set(cluster.first_unread(keys, dict.fromkeys(keys, 1))) == {("mine", 0)}
     assert cluster.at_time(keys, datetime(2024, 1, 1, tzinfo=UTC)) == dict.fromkeys(keys)  # all are older
     assert set(cluster.retention(["described", "mine"])) == {"mine"}
+
+
+# --- certificates on both sides --------------------------------------------------------------------------------------
+
+
+def test_a_certificate_opens_and_its_common_name_is_the_user(through: Ask) -> None:
+    mine, theirs = through(MUTUAL).look(["mine", "theirs"])
+    assert mine.partitions[0].end == 1
+    assert isinstance(theirs.error, AuthorizationError)
+    assert "'theirs'" in theirs.error.what
+
+
+def test_no_certificate_and_a_stranger_s_are_refused_at_once(through: Ask, tmp_path: Path) -> None:
+    stranger = certificate(tmp_path, USER)  # the same name, and nobody vouches for it
+    fails(AuthorizationError, through(MUTUAL, ssl_certificate_location="", ssl_key_location=""), "certificate")
+    other = {"ssl_certificate_location": str(stranger), "ssl_key_location": str(stranger)}
+    fails(AuthorizationError, through(MUTUAL, **other), "certificate")
+
+
+# --- whole runs ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize("way", RUNS_THROUGH, ids=str)
+def test_a_run_reads_through_the_listener_and_lag_is_told(
+    way: Way, topics: Topics, broker: Broker, secure: Secure, spark: SparkSession, tmp_path: Path
+) -> None:
+    sandbox = KeptSandbox(tmp_path / "home", broker, topics, str(way), spark=spark)
+    sandbox.feed(5, partitions=1)
+    connection = Connection("kafka_default", "kafka", extra=way.words(secure)).to_json()
+    told = sandbox.run("r", AIRFLOW_CONN_KAFKA_DEFAULT=connection).stderr
+    assert "PRIVATE KEY" not in told
+    assert sandbox.account("r")["written"] == 6
+    sandbox.assert_exact()
+    sandbox.feed(2, partitions=1)
+    asked = sandbox.cli("lag", str(sandbox.file), "--json", AIRFLOW_CONN_KAFKA_DEFAULT=connection)
+    assert asked.returncode == 1, asked.stderr
+    (behind,) = json.loads(asked.stdout)
+    assert (behind["verdict"], behind["lag"]) == ("BACKLOG", 2)

@@ -51,6 +51,24 @@ def test_spark_is_told_in_java_words_with_the_password_quoted() -> None:
     )
 
 
+def test_spark_is_told_a_client_s_certificate_by_its_text(tmp_path: Path) -> None:
+    certificate, key = tmp_path / "c.pem", tmp_path / "k.pem"
+    certificate.write_text("the certificate")
+    key.write_text("the key")
+    words = {"bootstrap.servers": "a:1", "security.protocol": "SSL", "ssl.certificate.location": str(certificate)}
+    options = KafkaSettings.from_connection(connection({**words, "ssl.key.location": str(key)})).for_spark()
+    assert {name: text for name, text in options.items() if "keystore" in name} == {
+        "kafka.ssl.keystore.type": "PEM",
+        "kafka.ssl.keystore.certificate.chain": "the certificate",
+        "kafka.ssl.keystore.key": "the key",
+    }
+    alone = KafkaSettings.from_connection(connection(words)).for_spark()
+    assert alone["kafka.ssl.keystore.key"] == "the certificate", "one file may hold both"
+    lost = KafkaSettings.from_connection(connection({**words, "ssl.key.location": "/no/such.key"}))
+    with pytest.raises(ConfigError, match=r"ssl\.key\.location .* cannot be read"):
+        lost.for_spark()
+
+
 def test_every_word_that_kafka_python_is_told_is_one_it_knows() -> None:
     from kafka.admin import KafkaAdminClient
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 import socket
 import ssl
 import threading
@@ -28,6 +29,8 @@ T = TypeVar("T")
 UNTOUCHED = "nothing was read or written; the position stays where it was"
 
 _LOG = logging.getLogger("kafka.net")
+_REFUSED_CERTIFICATE = re.compile(r"\[SSL: \w*ALERT\w*(?:CERTIFICATE|UNKNOWN_CA|ACCESS_DENIED)\w*\] ([\w ]+)")
+"""What a broker that demands a certificate answers to one that it does not trust, and to none."""
 _IN_FLIGHT = 1000
 """kafka-python refuses, and does not queue, what goes beyond this number per connection."""
 
@@ -219,6 +222,8 @@ class _Ear(logging.Handler):
         )  # fmt: skip
         if isinstance(problem, kinds):
             self._refused = str(problem).rpartition("Error: ")[2] or type(problem).__name__
+        elif alert := _REFUSED_CERTIFICATE.search(str(problem)):
+            self._refused = f"the client's certificate, or that there is none: {alert[1]}"
         elif isinstance(problem, ssl.SSLError | FileNotFoundError | PermissionError | errors.KafkaConfigurationError):
             self._unusable = str(problem)
         elif "CERTIFICATE_VERIFY_FAILED" in str(problem):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from sluice.connections import Connection
@@ -72,7 +73,13 @@ class KafkaSettings:
         return arguments
 
     def for_spark(self) -> dict[str, str]:
-        """Return the options of Spark's Kafka source. They hold secrets: never log them, never put them in argv."""
+        """Return the options of Spark's Kafka source. They hold secrets: never log them, never put them in argv.
+
+        Raises
+        ------
+        ConfigError
+            When the client's certificate or its key cannot be read.
+        """
         options = {f"kafka.{k}": v for k, v in self.properties.items() if k in _JAVA}
         options["kafka.bootstrap.servers"] = self.bootstrap
         mechanism = self.properties.get("sasl.mechanism") or self.properties.get("sasl.mechanisms")
@@ -85,7 +92,34 @@ class KafkaSettings:
         if "ssl.ca.location" in self.properties:
             options["kafka.ssl.truststore.type"] = "PEM"
             options["kafka.ssl.truststore.location"] = self.properties["ssl.ca.location"]
-        return options
+        return options | self._certificate()
+
+    def _certificate(self) -> dict[str, str]:
+        """Return the client's certificate and key as Java wants them: in one file, or, as here, by their text.
+
+        So the driver reads the two files, and no executor needs them.
+        """
+        certificate = self.properties.get("ssl.certificate.location")
+        if certificate is None:
+            return {}
+        return {
+            "kafka.ssl.keystore.type": "PEM",
+            "kafka.ssl.keystore.certificate.chain": self._text("ssl.certificate.location", certificate),
+            "kafka.ssl.keystore.key": self._text(
+                "ssl.key.location", self.properties.get("ssl.key.location", certificate)
+            ),
+        }
+
+    @staticmethod
+    def _text(word: str, path: str) -> str:
+        try:
+            return Path(path).read_text(encoding="utf-8")
+        except (OSError, ValueError) as error:
+            raise ConfigError(
+                f"{word} of the Kafka connection cannot be read: {error}",
+                state="nothing was read or written",
+                next_step=f"mend {word} in the connection's extra: a PEM file that the driver can read",
+            ) from None
 
     @staticmethod
     def _quoted(text: str) -> str:

@@ -13,8 +13,7 @@ import subprocess
 import sys
 import time
 import uuid
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +23,7 @@ from sluice.errors import ConfigError, SluiceError
 from sluice.home import Home
 from sluice.local import jars
 from sluice.local.machine import free_port, is_free, is_listening, java
+from sluice.local.secure import Secure
 from sluice.local.topics import Record, Topics
 
 __all__ = ["DEFAULT_PORT", "Broker", "Record", "Secure", "Topics", "main"]
@@ -70,46 +70,6 @@ _SETTINGS = {
 }
 
 
-@dataclass(frozen=True)
-class Secure:
-    """Two more listeners: ``SASL_PLAINTEXT`` and ``SASL_SSL``, both with mechanism PLAIN; and access lists.
-
-    Parameters
-    ----------
-    users
-        Passwords by user. On these listeners nobody has a right that was not granted; on the plain one everybody has
-        all.
-    pem
-        The broker's key and certificate, in one PEM file.
-    sasl_port, ssl_port
-        Where to listen.
-    """
-
-    users: Mapping[str, str]
-    pem: Path
-    sasl_port: int
-    ssl_port: int
-
-    def settings(self, host: str, plain: Mapping[str, object]) -> dict[str, object]:
-        """Return what a broker's settings become."""
-        more = f"SASL_PLAINTEXT://{host}:{self.sasl_port},SASL_SSL://{host}:{self.ssl_port}"
-        logins = " ".join(f'user_{user}="{password}"' for user, password in self.users.items())
-        jaas = f"org.apache.kafka.common.security.plain.PlainLoginModule required {logins};"
-        protocols = "SASL_PLAINTEXT:SASL_PLAINTEXT,SASL_SSL:SASL_SSL"
-        return {
-            "listeners": f"{plain['listeners']},{more}",
-            "advertised.listeners": f"{plain['advertised.listeners']},{more}",
-            "listener.security.protocol.map": f"{plain['listener.security.protocol.map']},{protocols}",
-            "sasl.enabled.mechanisms": "PLAIN",
-            "listener.name.sasl_plaintext.plain.sasl.jaas.config": jaas,
-            "listener.name.sasl_ssl.plain.sasl.jaas.config": jaas,
-            "ssl.keystore.type": "PEM",
-            "ssl.keystore.location": self.pem,
-            "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
-            "super.users": "User:ANONYMOUS",
-        }
-
-
 class Broker:
     """A broker whose data, settings, log and process id live in one folder.
 
@@ -131,7 +91,7 @@ class Broker:
     jar_files
         The ``kafka`` set; default: where it was fetched to, looked up at the start.
     secure
-        Listen on two more ports that demand a login, for tests of it.
+        Listen on more ports, which demand a login or a certificate, for tests of it.
     """
 
     def __init__(
@@ -278,6 +238,7 @@ class Broker:
                 # Tolerates what a format that was killed in the middle left behind.
                 identity = f"--cluster-id={state['cluster_id']}"  # one word: one in 64 begins with a dash
                 tool = ["kafka.tools.StorageTool", "format", "--ignore-formatted", identity]
+                tool += self._secure.credentials() if self._secure else []
                 done = subprocess.run(
                     [*command, *tool, "-c", str(self._properties)],
                     stdin=subprocess.DEVNULL,
