@@ -376,9 +376,7 @@ def test_what_compaction_removed_is_a_gap_to_the_next_record(broker: Broker, top
         max_compaction_lag_ms=200, delete_retention_ms=0,
     )  # fmt: skip
     now = int(time.time()) - LONG_AGO
-    for n in range(3):
-        timed(topics, name, now - 1000 + n)  # the same key
-        time.sleep(0.15)
+    timed(topics, name, now - 1000, now - 999, now - 998)  # one key; each, by its time, in a segment of its own
     with cluster(broker.bootstrap) as asked:
 
         def compacted() -> bool:
