@@ -1,0 +1,113 @@
+"""Record scenarios, resume their states: ``python -m tests.chaos.states [--only NAME] [--limit N] [--every K]``.
+
+What was finished is skipped when this is called again; ``SLUICE_CHAOS_STATES`` names the folder that remembers (default
+``var/chaos/states``).
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import logging
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from tests.chaos.states.moments import DEATH, POWER, moments
+from tests.chaos.states.progress import spread, summary, table
+from tests.chaos.states.recorder import why_not
+from tests.chaos.states.scenarios import SCENARIOS
+from tests.chaos.states.workshop import Workshop
+from tests.fixtures.spark import kept_session
+
+from sluice.home import PROJECT, Home
+from sluice.local import jars
+from sluice.submit import _java_options
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m tests.chaos.states", description=__doc__)
+    parser.add_argument("--only", action="append", metavar="NAME", choices=SCENARIOS, help="these scenarios")
+    parser.add_argument("--limit", type=int, metavar="N", help="at most so many states of a scenario, spread evenly")
+    parser.add_argument("--every", type=int, default=1, metavar="K", help="only each K-th state")
+    parser.add_argument("--kind", choices=(DEATH, POWER), help="only process deaths, or only power cuts")
+    parser.add_argument("--failed", action="store_true", help="once more those that did not go well")
+    parser.add_argument("--anew", action="store_true", help="forget what was recorded and resumed")
+    parser.add_argument("--here", action="store_true", help=argparse.SUPPRESS)
+    args = parser.parse_args()
+    folder = Path(os.environ.get("SLUICE_CHAOS_STATES") or PROJECT / "var" / "chaos" / "states").resolve()
+    workshop = Workshop(folder)
+    if args.here:
+        return _scenario(workshop, args)
+    reason = why_not()
+    if reason:
+        print(f"skipped: {reason}")
+        return 0
+    if args.anew and folder.exists():
+        workshop.broker().kill()
+        shutil.rmtree(folder)
+    folder.mkdir(parents=True, exist_ok=True)
+    jars.fetch("spark"), jars.fetch("kafka")
+    broker = workshop.broker()
+    broker.start()
+    rest = [word for word in sys.argv[1:] if word != "--anew"]
+    broken = []
+    try:
+        for name in args.only or SCENARIOS:  # each in a session of its own: one that dies takes no other along
+            command = [sys.executable, "-m", "tests.chaos.states", *_without_only(rest), "--here", "--only", name]
+            if subprocess.run(command, check=False).returncode:
+                broken.append(name)
+    finally:
+        broker.stop()
+    results = workshop.progress.results()
+    if results:
+        summed = summary(results) | {"not recorded": broken}
+        (folder / "summary.json").write_text(json.dumps(summed, indent=1))
+        print(table(summed))
+        for result in results:
+            if not result["ok"] and result["kind"] == DEATH:
+                print(f"FAILED {result['scenario']} {result['operation']} {result['what']}: {result['problems'][0]}")
+    for name in broken:
+        print(f"FAILED {name}: it was not recorded")
+    return 1 if broken or any(not r["ok"] for r in results if r["kind"] == DEATH) else 0
+
+
+def _scenario(workshop: Workshop, args: argparse.Namespace) -> int:
+    (name,) = args.only
+    quick = " ".join(_java_options(Home.from_env(), "local[2]", small=True))
+    class_path = [jar.resolve() for jar in jars.paths("spark")]
+    with tempfile.TemporaryDirectory() as warehouse, kept_session(class_path, Path(warehouse), quick) as spark:
+        spark.sparkContext.setLogLevel("OFF")
+        logging.getLogger("sluice").propagate = False
+        recorded = workshop.recorded(SCENARIOS[name], spark)
+        states = [m for m in moments(recorded.recording) if args.kind in (None, m.kind)]
+        chosen = spread(states, args.limit, args.every)
+        done = workshop.progress.done(name, failed_again=args.failed)
+        left = [m for m in chosen if (m.kind, m.key) not in done]
+        print(f"{name}: {len(states)} states, {len(chosen)} chosen, {len(left)} to resume", flush=True)
+        began = time.monotonic()
+        for count, moment in enumerate(left, 1):
+            result = workshop.progress.add(SCENARIOS[name], moment, recorded.resume(moment))
+            if not result["ok"]:
+                print(f"{name} {moment.kind} {moment.number} {moment.what}:\n  {result['problems'][0]}", flush=True)
+            if count % 25 == 0 or count == len(left):
+                pace = (time.monotonic() - began) / count
+                print(f"{name}: {count} of {len(left)}, {pace:.2f} s each", flush=True)
+    return 0
+
+
+def _without_only(words: list[str]) -> list[str]:
+    rest, skip = [], False
+    for word in words:
+        if not skip and word != "--only" and not word.startswith("--only="):
+            rest.append(word)
+        skip = word == "--only" and not skip
+    return rest
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,146 @@
+"""What must be where when a run has ended, from an independent reading of the topic."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+from unittest import mock
+
+from tests.fixtures.runs import KeptSandbox, consume
+
+from sluice.audit import deep_audit
+from sluice.home import Home
+from sluice.ledger import Ledger
+from sluice.spec import load
+
+__all__ = ["Found", "Oracle", "number_of"]
+
+
+@dataclass
+class Found:
+    """What was found wrong, in words and in numbers of records."""
+
+    problems: list[str] = field(default_factory=list)
+    lost: int = 0
+    doubled: int = 0
+    unaccounted: int = 0
+
+
+def number_of(record: Any) -> int | None:
+    """Return the id in a record's value; None for a record that no schema of these tests can decode."""
+    try:
+        return int(json.loads(record.value)["id"])
+    except (ValueError, TypeError, KeyError):
+        return None
+
+
+class Oracle:
+    """Reads the topic once, with a client that shares no code with a run; then looks at what runs left.
+
+    Parameters
+    ----------
+    deadly
+        Ids of the records of which the transform dies.
+    exactly
+        Whether these and no others may be lost; otherwise they and what was in a batch with one.
+    more
+        What else a row holds, by its record.
+    """
+
+    def __init__(
+        self,
+        sandbox: KeptSandbox,
+        *,
+        deadly: Sequence[int] = (),
+        exactly: bool = True,
+        more: Callable[[Any], dict[str, Any]] = lambda _: {},
+    ) -> None:
+        self._sandbox = sandbox
+        self._records = {(r.topic, r.partition, r.offset): r for r in consume(sandbox.broker, sandbox.topic)}
+        self._deadly = {at for at, r in self._records.items() if number_of(r) in set(deadly)}
+        self._exactly, self._more = exactly, more
+
+    def look(self, *, live: bool) -> Found:
+        """Compare sink, quarantine, ledger and files with the topic.
+
+        Parameters
+        ----------
+        live
+            Whether only live runs ran: then the ledger's sums are those of the tables.
+        """
+        box, found = self._sandbox, Found()
+        ledger = Ledger.open(box.ledger_url)
+        try:
+            lost = self._lost(ledger)
+            rows, refused = _rows(box, "table"), _rows(box, "table_quarantine")
+            self._compare(rows, refused, lost, found)
+            self._books(ledger, found)
+            if live:
+                for part, held in (("written", rows), ("quarantined", refused), ("lost", lost)):
+                    said = sum(getattr(a.counts, part) for a in ledger.accounts(box.name))
+                    if said != sum(held.values()):
+                        found.problems.append(f"the ledger says {said} {part}, there are {sum(held.values())}")
+        finally:
+            ledger._engine.dispose()
+        for path in ("table", "table_quarantine", f"logs/{box.name}"):
+            for folder in sorted(box.never_committed(path)):
+                found.problems.append(f"orphan {path}/batches/{folder}")
+        return found
+
+    def _compare(self, rows: Counter[Any], refused: Counter[Any], lost: Counter[Any], found: Found) -> None:
+        at: Counter[Any] = Counter()
+        for held in (rows, refused):
+            for item, count in held.items():
+                at[item[0]] += count
+        at += lost
+        found.lost = sum(lost.values())
+        found.doubled = sum(n - 1 for n in at.values())
+        found.unaccounted = len(self._records.keys() - at.keys())
+        strangers = at.keys() - self._records.keys()
+        if found.doubled or found.unaccounted or strangers:
+            doubled, nowhere = [o for o, n in at.items() if n > 1], sorted(self._records.keys() - at.keys())
+            found.problems.append(f"doubled {doubled}, unaccounted {nowhere}, of nothing {sorted(strangers)}")
+        good = {o: r for o, r in self._records.items() if o not in lost and number_of(r) is not None}
+        want = Counter((o, _frozen(self._row(r))) for o, r in good.items())
+        if rows != want:
+            found.problems.append(f"sink: too much {rows - want}, missing {want - rows}")
+        want = Counter(
+            (o, (r.key, r.value)) for o, r in self._records.items() if o not in lost and number_of(r) is None
+        )
+        if refused != want:
+            found.problems.append(f"quarantine: too much {refused - want}, missing {want - refused}")
+        if not self._deadly <= lost.keys() or (self._exactly and self._deadly != lost.keys()):
+            found.problems.append(f"lost {sorted(lost)}, deadly {sorted(self._deadly)}")
+
+    def _row(self, record: Any) -> dict[str, Any]:
+        return {"id": number_of(record), "name": json.loads(record.value).get("name"), **self._more(record)}
+
+    def _lost(self, ledger: Ledger) -> Counter[Any]:
+        spans = [row.range for row in ledger.lost(self._sandbox.name)]
+        return Counter((r.topic, r.partition, offset) for r in spans for offset in range(r.start, r.end))
+
+    def _books(self, ledger: Ledger, found: Found) -> None:
+        with mock.patch.dict(os.environ, self._sandbox.env(), clear=True):
+            report = deep_audit(ledger, load(self._sandbox.file), Home.from_env())
+        found.problems += [f"audit: {problem}" for problem in report.problems]
+
+
+def _rows(box: KeptSandbox, path: str) -> Counter[Any]:
+    """The multiset of a table's rows: where each comes from, and what it holds but for who wrote it."""
+    table = box.rows(path)
+    found: Counter[Any] = Counter()
+    for row in table.to_pylist() if table is not None else []:
+        place = (row.pop("_topic"), row.pop("_partition"), row.pop("_offset"))
+        if path == "table":
+            found[place, _frozen({k: v for k, v in row.items() if not k.startswith("_")})] += 1
+        else:
+            found[place, (row["key"], row["value"])] += 1
+    return found
+
+
+def _frozen(row: dict[str, Any]) -> tuple[tuple[str, Any], ...]:
+    return tuple(sorted(row.items()))

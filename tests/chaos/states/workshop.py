@@ -1,0 +1,57 @@
+"""Where scenarios are recorded and resumed, across invocations: a broker, homes, recordings and results in a folder."""
+
+from __future__ import annotations
+
+import pickle
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pyspark.sql import SparkSession
+from tests.chaos.states.progress import Progress
+from tests.chaos.states.resumer import Recorded
+from tests.chaos.states.scenarios import Scenario
+from tests.fixtures.runs import KeptSandbox
+
+from sluice.local.kafka import Broker, Topics
+
+__all__ = ["Workshop"]
+
+
+@dataclass
+class Workshop:
+    """A folder that keeps what was recorded, and the records that it was recorded from."""
+
+    folder: Path
+
+    @property
+    def progress(self) -> Progress:
+        """The results so far."""
+        return Progress(self.folder / "results.jsonl")
+
+    def broker(self) -> Broker:
+        """Return the folder's broker; its records stay for later invocations."""
+        return Broker(self.folder / "kafka", port=0)
+
+    def recorded(self, scenario: Scenario, spark: SparkSession) -> Recorded:
+        """Return a scenario's recording: the one that is there, or a new one."""
+        broker = self.broker()
+        kept, home = self.folder / f"{scenario.name}.pickle", self.folder / "homes" / scenario.name
+        if kept.exists():
+            known: dict[str, Any] = pickle.loads(kept.read_bytes())
+            for link in ("jars", "jvm"):
+                (home / link).unlink(missing_ok=True)
+            box = KeptSandbox(home, broker, Topics(broker.bootstrap), known["topic"], name=known["name"], spark=spark)
+            box.file.write_text(known["file"])
+            return Recorded(scenario, box, known["recording"])
+        topics = Topics(broker.bootstrap)
+        number = sum(1 for _ in home.parent.glob(f"{scenario.name}*"))
+        if number:  # an attempt at recording died
+            home = home.rename(home.with_name(f"{scenario.name}-{number}")).with_name(scenario.name)
+        topic = f"{scenario.name}-{number}"
+        topics.create(topic, 2, {"retention.ms": -1})
+        box = KeptSandbox(home, broker, topics, topic, spark=spark)
+        recorded = Recorded.make(scenario, box, self.folder)
+        known = {"topic": topic, "name": box.name, "file": box.file.read_text(), "recording": recorded.recording}
+        kept.write_bytes(pickle.dumps(known))
+        return recorded
