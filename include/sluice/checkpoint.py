@@ -1,8 +1,9 @@
 """Reads a Structured Streaming checkpoint: which batches were planned, which were committed, up to where.
 
-Progress is the engine's; this module never writes. The layout (Spark 4.2, offset log v1): ``offsets/N`` holds a version
-line, a metadata line and one JSON line per source; ``commits/N`` exists once batch N is done; ``sources/0/0`` holds the
-offsets that the first batch started from, behind a zero byte and a version line.
+Progress is the engine's; this module writes nothing, and removes only what is no part of it. The layout (Spark 4.2,
+offset log v1): ``offsets/N`` holds a version line, a metadata line and one JSON line per source; ``commits/N`` exists
+once batch N is done; ``sources/0/0`` holds the offsets that the first batch started from, behind a zero byte and a
+version line.
 """
 
 from __future__ import annotations
@@ -37,13 +38,15 @@ class Checkpoint:
         self._fs: Any
         self._fs, self._root = fsspec.core.url_to_fs(path)
 
-    def _numbers(self, folder: str) -> list[int]:
+    def _names(self, folder: str) -> list[str]:
         self._fs.invalidate_cache()
         try:
-            names = self._fs.ls(f"{self._root}/{folder}", detail=False)
+            return [name.rsplit("/", 1)[-1] for name in self._fs.ls(f"{self._root}/{folder}", detail=False)]
         except FileNotFoundError:
             return []
-        return sorted(int(n) for n in (name.rsplit("/", 1)[-1] for name in names) if n.isdigit())
+
+    def _numbers(self, folder: str) -> list[int]:
+        return sorted(int(n) for n in self._names(folder) if n.isdigit())
 
     def _text(self, name: str) -> str:
         with self._fs.open(f"{self._root}/{name}", "rb") as file:
@@ -61,6 +64,17 @@ class Checkpoint:
         """Return the batch that was planned and not committed: the next run starts with it."""
         planned, committed = self.planned(), self.committed()
         return planned[-1] if planned and (not committed or committed[-1] < planned[-1]) else None
+
+    def clear(self) -> None:
+        """Remove unfinished files of a driver that died while Spark wrote down its first plan.
+
+        Spark's own leftovers would keep it from ever beginning: it wants ``offsets`` empty before the first batch.
+        Does nothing once a batch is planned.
+        """
+        if not self.planned():
+            for name in self._names("offsets"):
+                if name.startswith(".") and name.removesuffix(".crc").endswith(".tmp"):
+                    self._fs.rm_file(f"{self._root}/offsets/{name}")
 
     def initial(self) -> Positions | None:
         """Return where the first batch started, or is to start; None when that is for the broker to say."""

@@ -127,6 +127,7 @@ class Drain:
                 failures.append(error)
                 raise
 
+        tables.checkpoint.clear()
         try:
             (
                 stream(
