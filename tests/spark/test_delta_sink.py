@@ -6,13 +6,17 @@ import json
 import threading
 from collections import Counter
 from pathlib import Path
+from typing import Any
 
 import pytest
 from deltalake import DeltaTable
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
 
 from sluice.errors import ConfigError, LeaseHeldError, SinkError
+from sluice.ranges import OffsetRange
 from sluice_spark.sinks.delta import DeltaSink
+from sluice_spark.sinks.slice import Slice
 
 pytestmark = pytest.mark.spark
 
@@ -239,3 +243,98 @@ def test_a_table_that_cannot_be_read_is_the_sinks_failure(spark: SparkSession, t
         file.write_text("{nonsense")
     with pytest.raises(SinkError, match="failed"):
         DeltaSink(str(tmp_path / "t"), "app").version()
+
+
+# --- beside others -------------------------------------------------------------------------------------------------
+
+
+def march(first: int, last: int, *, start: int = 0, end: int = 1 << 40) -> Slice:
+    """The rows of some offsets, and of some seconds since 2013 began."""
+    zero = 1_356_998_400
+    return Slice([OffsetRange("t", 0, first, last)], (zero + start) * 1000, (zero + end) * 1000)
+
+
+def anew(sink: DeltaSink, gone: Slice, frame: DataFrame, version: int, **more: Any) -> Any:
+    name = f"i1-{version:06d}"
+    return sink.replace(gone, sink.stage(frame, name), frame.schema, version, NOTE, name=name, **more)
+
+
+def by_run(path: Path) -> dict[int, str]:
+    table = DeltaTable(str(path)).to_pyarrow_table()
+    return dict(zip(table.column("id").to_pylist(), table.column("_run").to_pylist(), strict=True))
+
+
+def test_a_slice_is_replaced_and_nothing_else(spark: SparkSession, tmp_path: Path) -> None:
+    live, interval = DeltaSink(str(tmp_path / "t"), "live"), DeltaSink(str(tmp_path / "t"), "interval")
+    put(live, rows(spark, 0, 10), 0)
+    put(live, rows(spark, 10, 20), 1)
+    new = rows(spark, 5, 12).withColumn("_run", F.lit("new"))
+    assert anew(interval, march(5, 15, end=12), new, 0) == {("t", 0): 7}
+    assert by_run(tmp_path / "t") == {n: "new" if 5 <= n < 12 else "r" for n in range(20)}
+    assert anew(interval, march(5, 15, end=12), new, 0) is None, "a version goes in once"
+    assert (live.version(), interval.version()) == (1, 0)
+    (note,) = interval.notes(-1)
+    assert note["replaced"] == [["t", 0, 7]]
+    # twice the same, and then nothing in its place
+    assert anew(interval, march(5, 15, end=12), new, 1) == {("t", 0): 7}
+    assert anew(interval, march(0, 6), rows(spark, 0, 0), 2) == {("t", 0): 6}
+    assert ids(tmp_path / "t") == Counter(range(6, 20))
+    assert spark.read.format("delta").load(str(tmp_path / "t")).count() == 14
+
+
+@pytest.mark.parametrize("other", ["a live append", "another slice of the same file"])
+def test_who_commits_between_look_and_commit_is_seen(spark: SparkSession, tmp_path: Path, other: str) -> None:
+    live, interval = DeltaSink(str(tmp_path / "t"), "live"), DeltaSink(str(tmp_path / "t"), "interval")
+    put(live, rows(spark, 0, 10), 0)
+    looks = []
+
+    def meanwhile(offsets: Any) -> None:
+        looks.append({key: list(found) for key, found in offsets.items()})
+        if len(looks) == 1 and other == "a live append":
+            put(live, rows(spark, 10, 12), 1)
+        elif len(looks) == 1:
+            anew(DeltaSink(str(tmp_path / "t"), "second"), march(0, 4), rows(spark, 0, 4), 0)
+
+    new = rows(spark, 4, 8).withColumn("_run", F.lit("new"))
+    assert anew(interval, march(4, 8), new, 0, check=meanwhile) == {("t", 0): 4}
+    assert looks == [{("t", 0): [4, 5, 6, 7]}] * 2
+    assert ids(tmp_path / "t") == Counter(range(12 if other == "a live append" else 10))
+    assert [n for n, run in by_run(tmp_path / "t").items() if run == "new"] == [4, 5, 6, 7]
+
+
+def test_an_append_beside_a_replacement_goes_in(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """delta-rs calls it a conflict when files went that an append never read."""
+    live = DeltaSink(str(tmp_path / "t"), "live")
+    put(live, rows(spark, 0, 10), 0)
+    stale = [live.table()]
+    anew(DeltaSink(str(tmp_path / "t"), "interval"), march(0, 10), rows(spark, 0, 10), 0)
+    real = live.table
+    monkeypatch.setattr(live, "table", lambda: stale.pop() if stale else real())
+    assert put(live, rows(spark, 10, 12), 1) is True
+    assert stale == []
+    assert ids(tmp_path / "t") == Counter(range(12))
+
+
+def test_what_a_check_refuses_changes_nothing(spark: SparkSession, tmp_path: Path) -> None:
+    sink = DeltaSink(str(tmp_path / "t"), "app")
+    put(sink, rows(spark, 0, 10), 0)
+
+    def refuse(_: Any) -> None:
+        raise ConfigError("no")
+
+    with pytest.raises(ConfigError):
+        anew(DeltaSink(sink.path, "interval"), march(0, 5), rows(spark, 0, 5), 0, check=refuse)
+    assert DeltaTable(sink.path).version() == 1
+    assert ids(tmp_path / "t") == Counter(range(10))
+
+
+def test_a_slice_of_a_partitioned_table_with_awkward_names(spark: SparkSession, tmp_path: Path) -> None:
+    sink = DeltaSink(str(tmp_path / "t"), "live", ["place"])
+    put(sink, rows(spark, 0, 10, place="concat('a b/', id % 2, '=%ü')"), 0)
+    new = rows(spark, 3, 7, place="concat('a b/', id % 2, '=%ü')").withColumn("_run", F.lit("new"))
+    assert anew(DeltaSink(sink.path, "interval", ["place"]), march(3, 7), new, 0) == {("t", 0): 4}
+    frame = spark.read.format("delta").load(sink.path)
+    assert {(r.id, r.place) for r in frame.collect()} == {(n, f"a b/{n % 2}=%ü") for n in range(10)}
+    assert {r.id for r in frame.where("_run = 'new'").collect()} == {3, 4, 5, 6}

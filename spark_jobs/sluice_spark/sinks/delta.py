@@ -40,7 +40,7 @@ some twenty times, and a run is one commit: with the default of 100 a run's cost
 
 
 _ATTEMPTS = 100
-"""Of a replacement, beside others who commit."""
+"""Of a commit, beside others who commit."""
 
 
 class DeltaSink:
@@ -244,41 +244,46 @@ class DeltaSink:
         SinkError
             When the table cannot be written.
         """
-        table = self.table()
-        try:
-            if table is None:
-                fs, base = fsspec.core.url_to_fs(self.path)
-                fs.makedirs(base, exist_ok=True)
-                table = DeltaTable.create(
-                    self.path,
-                    schema=self._schema(schema),
-                    mode="ignore",
-                    partition_by=self.partition_by,
-                    configuration=_SETTINGS,
+        for _ in range(_ATTEMPTS):
+            try:
+                table = self.table() or self._made(schema)
+                found = table.transaction_version(self.app_id)
+                if found is not None and found >= version:
+                    return False
+                now = int(time.time() * 1000)
+                actions: list[AddAction | RemoveAction] = [RemoveAction(path, True, now) for path in remove]
+                actions += _entries(staged)
+                table.create_write_transaction(
+                    actions,
+                    "append",
+                    self._schema(schema),
+                    self.partition_by,
+                    commit_properties=CommitProperties(
+                        custom_metadata={_NOTE: {**note, "app_id": self.app_id, "version": version}},
+                        app_transactions=[Transaction(self.app_id, version, None)],
+                    ),
                 )
-            found = table.transaction_version(self.app_id)
-            if found is not None and found >= version:
-                return False
-            now = int(time.time() * 1000)
-            actions: list[AddAction | RemoveAction] = [RemoveAction(path, True, now) for path in remove]
-            actions += _entries(staged)
-            table.create_write_transaction(
-                actions,
-                "append",
-                self._schema(schema),
-                self.partition_by,
-                commit_properties=CommitProperties(
-                    custom_metadata={_NOTE: {**note, "app_id": self.app_id, "version": version}},
-                    app_transactions=[Transaction(self.app_id, version, None)],
-                ),
-            )
-        except CommitFailedError as error:
-            if self.version() >= version:
-                raise self._taken(version) from error
-            raise self._failed(error) from error
-        except (DeltaError, OSError, ValueError) as error:
-            raise self._failed(error) from error
-        return True
+            except CommitFailedError as error:
+                if self.version() >= version:
+                    raise self._taken(version) from error
+                if remove:
+                    raise self._failed(error) from error
+                continue  # an interval was replaced just now: delta-rs takes an append for a reader of what went
+            except (DeltaError, OSError, ValueError) as error:
+                raise self._failed(error) from error
+            return True
+        raise self._crowded()
+
+    def _made(self, schema: StructType) -> DeltaTable:
+        fs, base = fsspec.core.url_to_fs(self.path)
+        fs.makedirs(base, exist_ok=True)
+        return DeltaTable.create(
+            self.path,
+            schema=self._schema(schema),
+            mode="ignore",
+            partition_by=self.partition_by,
+            configuration=_SETTINGS,
+        )
 
     def replace(
         self,
@@ -352,7 +357,7 @@ class DeltaSink:
             except (DeltaError, OSError, ValueError) as error:
                 raise self._failed(error) from error
             return counts
-        raise self._failed(OSError(f"others committed to it {_ATTEMPTS} times while this commit was being prepared"))
+        raise self._crowded()
 
     def held(self, gone: Slice) -> dict[tuple[str, int], Any]:
         """Return the offsets of a slice that the table holds, per topic and partition, ascending.
@@ -386,6 +391,9 @@ class DeltaSink:
     @staticmethod
     def _schema(schema: StructType) -> Schema:
         return Schema.from_json(_nullable(schema).json())
+
+    def _crowded(self) -> SinkError:
+        return self._failed(OSError(f"others committed to it {_ATTEMPTS} times while this commit was being prepared"))
 
     def _taken(self, version: int) -> LeaseHeldError:
         return LeaseHeldError(
