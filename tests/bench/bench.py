@@ -13,6 +13,7 @@ from pathlib import Path
 from tests.bench.drain import fixed, volume
 from tests.bench.harness import Bench, Options
 from tests.bench.history import history
+from tests.bench.intervals import intervals
 from tests.bench.lag import lag
 from tests.bench.ledger import ledger
 from tests.bench.recovery import hot, killed, redrive, wal
@@ -29,6 +30,7 @@ COMPARISONS = {
     "ledger": ledger,
     "lag": lag,
     "history": history,
+    "intervals": intervals,
 }
 
 
