@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
+import contextlib
+import json
+import os
+import subprocess
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 from kafka import KafkaConsumer, TopicPartition
 from kafka.admin import KafkaAdminClient
-from tests.fixtures.runs import Sandbox
+from pyspark.sql import SparkSession
+from tests.fixtures.runs import KeptSandbox, Sandbox, await_that
 
 from sluice.kafka import KafkaSettings
 from sluice.kafka.mirror import MirrorError, mirror
-from sluice.local.kafka import Broker
+from sluice.local import jars
+from sluice.local.kafka import Broker, Topics
+from sluice.local.machine import java
 
 pytestmark = pytest.mark.kafka
 
@@ -30,6 +38,23 @@ def committed(broker: Broker, group: str) -> dict[tuple[str, int], tuple[int, st
         admin.close()
 
 
+@contextlib.contextmanager
+def joined(broker: Broker, group: str, topic: str) -> Iterator[KafkaConsumer]:
+    """A live member of a group, with partitions assigned."""
+    member = KafkaConsumer(
+        topic,
+        bootstrap_servers=broker.bootstrap,
+        group_id=group,
+        enable_auto_commit=False,
+        metadata_max_age_ms=500,  # one that joins before it has heard of a fresh topic is given nothing for that long
+    )
+    try:
+        await_that(lambda: member.poll(timeout_ms=200) or member.assignment(), "the member has joined")
+        yield member
+    finally:
+        member.close()
+
+
 def test_a_group_shows_the_positions_and_where_they_come_from(broker: Broker, topic: Callable[..., str]) -> None:
     name, group = topic(2), f"g-{uuid.uuid4().hex[:8]}"
     assert mirror(settings(broker), group, {name: {0: 5, 1: 0}}, "batch 3") == 2
@@ -40,15 +65,54 @@ def test_a_group_shows_the_positions_and_where_they_come_from(broker: Broker, to
 
 def test_a_group_that_somebody_consumes_under_is_left_alone_and_said(broker: Broker, topic: Callable[..., str]) -> None:
     name, group = topic(1), f"g-{uuid.uuid4().hex[:8]}"
-    member = KafkaConsumer(name, bootstrap_servers=broker.bootstrap, group_id=group, enable_auto_commit=False)
-    try:
-        while not member.assignment():
-            member.poll(timeout_ms=200)
+    with joined(broker, group, name) as member:
         with pytest.raises(MirrorError, match=f"{name}"):
             mirror(settings(broker), group, {name: {0: 1}}, "")
         assert member.committed(TopicPartition(name, 0)) is None
-    finally:
-        member.close()
+
+
+def described(broker: Broker, group: str, class_path: list[Path]) -> dict[tuple[str, int], tuple[int, int, int]]:
+    """Position, end and lag of each partition, as ``kafka-consumer-groups --describe`` prints them."""
+    tool = "org.apache.kafka.tools.consumer.group.ConsumerGroupCommand"
+    java_flags = ["-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn"]
+    asked = subprocess.run(
+        [
+            java(), *java_flags, "-cp", os.pathsep.join(map(str, class_path)), tool,
+            "--bootstrap-server", broker.bootstrap, "--describe", "--group", group,
+        ],
+        capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    head, *rows = [
+        line.split() for line in asked.stdout.splitlines() if line.strip() and "no active members" not in line
+    ]
+    column = {name: place for place, name in enumerate(head)}
+
+    def number(row: list[str], name: str) -> int:
+        return int(row[column[name]])
+
+    return {
+        (row[column["TOPIC"]], number(row, "PARTITION")): (
+            number(row, "CURRENT-OFFSET"), number(row, "LOG-END-OFFSET"), number(row, "LAG"),
+        )
+        for row in rows
+    }  # fmt: skip
+
+
+@pytest.mark.spark
+def test_kafka_s_own_tool_shows_what_sluice_lag_shows(
+    spark: SparkSession, broker: Broker, topics: Topics, topic: Callable[..., str], kafka_jars: list[Path],
+    tmp_path: Path,
+) -> None:  # fmt: skip
+    sandbox = KeptSandbox(tmp_path / "home", broker, topics, topic(2), spark=spark)
+    group = f"g-{uuid.uuid4().hex[:8]}"
+    sandbox.configure(lag={"mirror_group": group})
+    sandbox.feed(9)
+    sandbox.run("r")
+    sandbox.feed(4)
+    (ours,) = json.loads(sandbox.cli("lag", str(sandbox.file), "--json").stdout)
+    told = {(p["topic"], p["partition"]): (p["position"], p["end"], p["lag"]) for p in ours["partitions"]}
+    assert told == {(sandbox.topic, 0): (5, 7, 2), (sandbox.topic, 1): (4, 6, 2)}
+    assert described(broker, group, [*kafka_jars, *jars.fetch("kafka-tools")]) == told
 
 
 @pytest.mark.spark
@@ -61,12 +125,7 @@ def test_a_run_copies_its_positions_and_does_not_fail_when_it_cannot(sandbox: Sa
     assert {key: offset for key, (offset, _) in found.items()} == {(sandbox.topic, 0): 3, (sandbox.topic, 1): 2}
     assert {note for _, note in found.values()} == {f"sluice {sandbox.name} epoch 1 batch 0 run r"}
 
-    member = KafkaConsumer(sandbox.topic, bootstrap_servers=sandbox.broker.bootstrap, group_id=group)
-    try:
-        while not member.assignment():
-            member.poll(timeout_ms=200)
+    with joined(sandbox.broker, group, sandbox.topic):
         sandbox.feed(2)
         assert "could not be copied" in sandbox.run("s").stderr
-    finally:
-        member.close()
     sandbox.assert_exact()
