@@ -9,10 +9,10 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 export PATH := $(CURDIR)/$(BIN):$(PATH)
 
-.PHONY: help setup lock demo down clean test test-unit chaos bench lint check-tools
+.PHONY: help setup lock demo down clean test test-unit chaos chaos-states bench lint check-tools
 
 help: ## List the commands
-	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
+	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
 
 check-tools:
 	@command -v $(PYTHON) >/dev/null || { echo "Python 3.11 is missing. Debian: apt-get install python3.11 python3.11-venv (or set PYTHON=/path/to/python3.11)" >&2; exit 1; }
@@ -57,6 +57,11 @@ test-unit: $(STAMP) ## The tests that need no JVM and no broker: seconds
 chaos: $(STAMP) ## Crashes of every kind, with 20 kills at random moments a strategy: make chaos [SLUICE_CHAOS_KILLS=N] [SLUICE_CHAOS_SEED=S]
 	@$(BIN)/python -m sluice.local.archive >/dev/null
 	@SLUICE_CHAOS_KILLS=$${SLUICE_CHAOS_KILLS:-20} $(BIN)/python -m pytest -q -m "" tests/chaos
+	@$(BIN)/python -m tests.chaos.states
+
+chaos-states: $(STAMP) ## Resume every recorded crash state; goes on where it was stopped: make chaos-states [ARGS="--only wal-many --limit 50"]
+	@$(BIN)/python -m sluice.local.archive >/dev/null
+	@$(BIN)/python -m tests.chaos.states $(ARGS)
 
 bench: $(STAMP) ## Whole cold processes side by side: make bench [ARGS="--quick --only wal"]
 	@$(BIN)/python -m tests.bench.bench $(ARGS)

@@ -1,4 +1,4 @@
-"""What spans all chaos tests: which points were killed at, and what the random kills came to."""
+"""What spans all chaos tests: which points were killed at, and what random kills and recorded states came to."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
-    """Print what the random kills came to."""
+    """Print what random kills and recorded states came to."""
     lines = config.stash.get(SUMMARY, [])
     if lines:
-        terminalreporter.section("random kills")
+        terminalreporter.section("random kills and recorded states")
         for line in lines:
             terminalreporter.line(line)
 

@@ -2,15 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import json
+import sqlite3
+import time
+from collections.abc import Callable, Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 from pyspark.sql import SparkSession
-from tests.chaos.states.recorder import record, why_not
-from tests.chaos.states.tree import Tree
-from tests.fixtures.runs import KeptSandbox, Sandbox
+from tests.chaos.states.likeness import likeness
+from tests.chaos.states.moments import DEATH, moments
+from tests.chaos.states.progress import spread
+from tests.chaos.states.recorder import why_not
+from tests.chaos.states.resumer import Recorded
+from tests.chaos.states.scenarios import RUN, SCENARIOS
+from tests.chaos.states.steps import BEGIN, BETWEEN, UnknownStepError, kinds, unguarded
+from tests.chaos.states.tree import Operation, Tree
+from tests.fixtures.runs import KeptSandbox
 
+from sluice.faults import POINTS
 from sluice.local.kafka import Broker, Topics
 
 pytestmark = [
@@ -20,6 +31,12 @@ pytestmark = [
     pytest.mark.skipif(why_not() is not None, reason=str(why_not())),
 ]
 
+SAMPLE = {"replay-many": 12, "wal-many": 12}
+"""How many states of which scenarios are resumed here."""
+
+KILLS = {"replay-many": "sink-committed", "wal-many": "sealed"}
+"""Where drivers really die; behind ``sealed`` landing and applying go on side by side, in an order of their own."""
+
 
 @pytest.fixture
 def kept(spark: SparkSession, broker: Broker, topics: Topics, topic: Callable[..., str], tmp_path: Path) -> KeptSandbox:
@@ -27,12 +44,66 @@ def kept(spark: SparkSession, broker: Broker, topics: Topics, topic: Callable[..
     return KeptSandbox(tmp_path / "kept", broker, topics, topic(2, retention_ms=-1), spark=spark)
 
 
-def test_what_was_recorded_played_back_is_what_the_run_left(sandbox: Sandbox, tmp_path: Path) -> None:
-    sandbox.feed(12, bad_every=5)
-    env = sandbox.env()
-    recording = record(sandbox.home, sandbox.submission("r", env), env, tmp_path)
-    sandbox.assert_exact()
-    assert recording.after().contents() == Tree.read(sandbox.home).contents()
+@pytest.fixture(scope="module", params=SAMPLE)
+def recorded(
+    request: pytest.FixtureRequest, spark: SparkSession, broker: Broker, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Recorded]:
+    """A recorded scenario, which the tests share: each puts back what it needs."""
+    topics, folder = Topics(broker.bootstrap), tmp_path_factory.mktemp("states")
+    topics.create(folder.name, 2, {"retention.ms": -1})
+    box = KeptSandbox(folder / "home", broker, topics, folder.name, spark=spark)
+    yield Recorded.make(SCENARIOS[request.param], box, folder)
+    topics.delete(folder.name)
+
+
+def test_a_spread_of_states_goes_on_to_the_same_rows(recorded: Recorded, summary: list[str]) -> None:
+    states = [m for m in moments(recorded.recording) if m.kind == DEATH]
+    began = time.monotonic()
+    chosen = spread(states, SAMPLE[recorded.scenario.name])
+    resumed = [(moment, recorded.resume(moment).found) for moment in chosen]
+    seconds = (time.monotonic() - began) / len(chosen)
+    summary.append(f"{recorded.scenario.name:13} {len(chosen)} of {len(states)} recorded states, {seconds:.1f} s each")
+    assert {f"{m.number} {m.what}": f.problems for m, f in resumed if f.problems} == {}
+
+
+def test_the_driver_of_a_recorded_state_is_known_to_be_dead(recorded: Recorded) -> None:
+    at_work = next(m for m in moments(recorded.recording) if m.kind == DEATH and m.point == "batch-started")
+    at_work.tree.write(recorded.box.home)
+    with closing(sqlite3.connect(recorded.box.home / "ledger.db")) as database:
+        ((holder, expires),) = database.execute("SELECT holder, expires FROM sluice_lease").fetchall()
+    assert json.loads(holder)["run"] == RUN
+    assert expires > 0
+    assert recorded.box.ledger.at_work(recorded.box.name) == {}, "the retry would have to wait for the lease to lapse"
+
+
+def test_a_real_kill_leaves_one_of_the_recorded_states(recorded: Recorded) -> None:
+    point = KILLS[recorded.scenario.name]
+    recorded.recording.before.write(recorded.box.home)
+    recorded.box.run(RUN, kill_at=point, **recorded.scenario.options)
+    left = likeness(Tree.read(recorded.box.home))
+    states = [m for m in moments(recorded.recording) if m.kind == DEATH]
+    first = next(n for n, moment in enumerate(states) if moment.point == point)
+    assert left == likeness(states[first - 1].tree)  # the last state before anything was done behind the point
+
+
+def test_every_durable_step_lies_between_two_points(recorded: Recorded) -> None:
+    assert unguarded(recorded.recording) == []
+
+
+def test_a_durable_step_that_nobody_named_fails(recorded: Recorded) -> None:
+    done = recorded.recording
+    index = next(n for n, op in enumerate(done.operations) if op.to == "sink-committed")
+    for new in (Operation("open", "table/_progress"), Operation("open", f"logs/{recorded.box.name}/position")):
+        with pytest.raises(UnknownStepError):
+            list(kinds(type(done)(done.before, [*done.operations[:index], new])))
+    elsewhere = Operation("open", "table/batches/late/part-0.parquet")
+    late = type(done)(done.before, [*done.operations[: index + 1], elsewhere])
+    assert any(step.startswith("sink files") for step in unguarded(late))
+
+
+def test_windows_name_points_that_exist() -> None:
+    named = {point for windows in BETWEEN.values() for window in windows for points in window for point in points}
+    assert named - {BEGIN} <= set(POINTS)
 
 
 def test_a_driver_that_died_while_spark_wrote_its_first_plan_leaves_nothing_in_the_way(kept: KeptSandbox) -> None:

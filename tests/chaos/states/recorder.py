@@ -64,7 +64,7 @@ def record(home: Path, submit: SparkSubmit, env: Mapping[str, str], scratch: Pat
     Raises
     ------
     AssertionError
-        When the run does not end well.
+        When the run does not end well, or what was recorded, played back, is not byte for byte what it left.
     """
     home = home.resolve()
     before = Tree.read(home)
@@ -81,4 +81,7 @@ def record(home: Path, submit: SparkSubmit, env: Mapping[str, str], scratch: Pat
     with trace.open(errors="surrogateescape") as lines:
         recording = Recording(before, read_trace(lines, home, _MARKS))
     trace.unlink()
+    played, left = recording.after().contents(), Tree.read(home).contents()
+    differing = sorted(path for path in played.keys() | left.keys() if played.get(path, "") != left.get(path, ""))
+    assert not differing, f"played back, these differ from what the run left: {differing}"
     return recording
