@@ -221,10 +221,12 @@ def test_a_certificate_opens_and_its_common_name_is_the_user(through: Ask) -> No
 
 
 def test_no_certificate_and_a_stranger_s_are_refused_at_once(through: Ask, tmp_path: Path) -> None:
+    before = threading.active_count()
     stranger = certificate(tmp_path, USER)  # the same name, and nobody vouches for it
     fails(AuthorizationError, through(MUTUAL, ssl_certificate_location="", ssl_key_location=""), "certificate")
     other = {"ssl_certificate_location": str(stranger), "ssl_key_location": str(stranger)}
     fails(AuthorizationError, through(MUTUAL, **other), "certificate")
+    await_that(lambda: threading.active_count() <= before, "the threads have ended")
 
 
 # --- whole runs ------------------------------------------------------------------------------------------------------
@@ -247,3 +249,19 @@ def test_a_run_reads_through_the_listener_and_lag_is_told(
     assert asked.returncode == 1, asked.stderr
     (behind,) = json.loads(asked.stdout)
     assert (behind["verdict"], behind["lag"]) == ("BACKLOG", 2)
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize("way", RUNS_THROUGH, ids=str)
+def test_who_is_refused_is_told_so_by_lag_and_by_a_run(
+    way: Way, topics: Topics, broker: Broker, secure: Secure, spark: SparkSession, tmp_path: Path
+) -> None:
+    sandbox = KeptSandbox(tmp_path / "home", broker, topics, str(way), spark=spark)
+    words = way.words(secure, "wrong")
+    words = {key: value for key, value in words.items() if key not in ("ssl.certificate.location", "ssl.key.location")}
+    connection = Connection("kafka_default", "kafka", extra=words).to_json()
+    asked = sandbox.cli("lag", str(sandbox.file), "--json", AIRFLOW_CONN_KAFKA_DEFAULT=connection)
+    (told,) = json.loads(asked.stdout)
+    assert (asked.returncode, told["verdict"], told["lag"]) == (23, "AUTH", None)
+    assert told["error"]["type"] == "AuthorizationError"
+    assert "refused" in sandbox.run("r", expect=23, AIRFLOW_CONN_KAFKA_DEFAULT=connection).message
