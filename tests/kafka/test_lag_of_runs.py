@@ -26,6 +26,7 @@ OVER = 1
 UNREACHABLE = 20
 GONE = 21
 RECREATED = 22
+CONTRADICTS = 41
 
 
 @pytest.fixture
@@ -156,6 +157,7 @@ def test_a_checkpoint_restored_from_a_copy_is_rewound(sandbox: Sandbox) -> None:
     code, told = lag(sandbox)
     assert (code, told["verdict"], statuses(told)) == (OVER, "REWOUND", ["REWOUND", "REWOUND"])
     assert told["lag"] == 6
+    sandbox.run("refuses", expect=CONTRADICTS)
 
 
 class Watch:
