@@ -10,6 +10,7 @@ import time
 import uuid
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime, timedelta
 
 import pytest
 from tests.fixtures.node import SecondNode
@@ -332,9 +333,8 @@ def test_a_batch_that_is_larger_than_a_share_of_the_answer_is_fetched_too(
     records = [(0, None, os.urandom(200_000), 1000 * (LONG_AGO + s)) for s in (1, 2)]
     topics.produce(name, records, compression_type=codec, max_request_size=1_000_000, batch_size=900_000)
     with cluster(broker.bootstrap) as asked:
-        assert [first(asked, name, p, 2) for p in range(2)] == [
-            FirstUnread(LONG_AGO + s, "CreateTime") for s in (1, 2)
-        ]  # fmt: skip
+        found = [first(asked, name, p, 2) for p in range(2)]
+    assert found == [FirstUnread(LONG_AGO + s, "CreateTime") for s in (1, 2)]
 
 
 def test_a_broker_that_stamps_records_itself_is_told(broker: Broker, topics: Topics, topic: Make) -> None:
@@ -390,8 +390,6 @@ def test_what_compaction_removed_is_a_gap_to_the_next_record(broker: Broker, top
 
 
 def test_the_offset_at_a_time_and_the_retention(broker: Broker, topics: Topics, topic: Make) -> None:
-    from datetime import UTC, datetime, timedelta
-
     name, endless = topic(2, retention_ms=3_600_000), topic(1, retention_ms=-1)
     now = int(time.time()) - LONG_AGO
     timed(topics, name, now - 30, now - 20, now - 10)
