@@ -11,6 +11,7 @@ import json
 import logging
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -51,7 +52,9 @@ def main() -> int:
         workshop.broker().kill()
         shutil.rmtree(folder)
     folder.mkdir(parents=True, exist_ok=True)
-    jars.fetch("spark"), jars.fetch("kafka")
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # and the scenario that is at work ends with this
+    for jar_set in ("spark", "kafka"):
+        jars.fetch(jar_set)
     broker = workshop.broker()
     broker.start()
     rest = [word for word in sys.argv[1:] if word != "--anew"]

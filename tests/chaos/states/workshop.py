@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import pickle
+import shutil
+import uuid
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -45,10 +47,8 @@ class Workshop:
             box.file.write_text(known["file"])
             return Recorded(scenario, box, known["recording"])
         topics = Topics(broker.bootstrap)
-        number = sum(1 for _ in home.parent.glob(f"{scenario.name}*"))
-        if number:  # an attempt at recording died
-            home = home.rename(home.with_name(f"{scenario.name}-{number}")).with_name(scenario.name)
-        topic = f"{scenario.name}-{number}"
+        shutil.rmtree(home, ignore_errors=True)  # of an attempt at recording that died
+        topic = f"{scenario.name}-{uuid.uuid4().hex[:8]}"
         topics.create(topic, 2, {"retention.ms": -1})
         box = KeptSandbox(home, broker, topics, topic, spark=spark)
         recorded = Recorded.make(scenario, box, self.folder)
