@@ -3,28 +3,17 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import Any
 
 import pytest
-from pyspark.sql import SparkSession
-from tests.fixtures.runs import KeptSandbox, Sandbox, consume, good
-
-from sluice.local.kafka import Broker, Topics
+from tests.fixtures.runs import Sandbox, consume, good
 
 pytestmark = [pytest.mark.chaos, pytest.mark.spark, pytest.mark.kafka]
 
 DAY = 86_400_000
 KEPT = {"keep": "36500d"}
 """Records of 2013 are old, by Kafka's retention and by the log's."""
-
-
-@pytest.fixture
-def sandbox(spark: SparkSession, broker: Broker, topics: Topics, topic: Callable[..., str], tmp_path: Path) -> Sandbox:
-    """A pipeline on a topic that forgets nothing by itself."""
-    return KeptSandbox(tmp_path / "home", broker, topics, topic(2, retention_ms=-1), spark=spark)
 
 
 def at(day: int, of: int = 0) -> int:
