@@ -55,6 +55,7 @@ for: `end - start = written + filtered + quarantined + absent + lost`.
 something was written.
 
 A manual run and a scheduled run mean *available now*. Clearing *ingest* goes on with the same run.
+{_intervals(pipeline)}
 {_ON_LAG.format(name=pipeline.name) if pipeline.schedule == "on_lag" else ""}
 ```
 sluice lag {pipeline.name}
@@ -62,6 +63,17 @@ sluice status {pipeline.name}
 sluice audit {pipeline.name}
 ```
 """
+
+
+def _intervals(pipeline: Pipeline) -> str:
+    if pipeline.rows is Rows.AGGREGATE:
+        return "It has no intervals: its rows do not say which records they came from."
+    if not isinstance(pipeline.schedule, Schedule):
+        return "A run with mode *interval*, *start* and *end* makes these rows anew."
+    return (
+        f"A backfill (`airflow backfill create --dag-id {pipeline.name} --from-date … --to-date …`) makes the interval "
+        "of each of its runs anew, beside live runs; so does a run with mode *interval*, *start* and *end*."
+    )
 
 
 def _schedule(pipeline: Pipeline, poll_interval: float) -> str:

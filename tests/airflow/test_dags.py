@@ -152,6 +152,7 @@ def test_the_form_offers_only_what_the_pipeline_supports(pipeline_file: Callable
     assert {"start", "end"}.isdisjoint(dag.params.dump())
     assert dag.params.get_param("mode").schema["enum"] == ["auto", "available_now"]
     assert "ignore_batch" not in dag.params.get_param("recovery").schema["enum"]
+    assert "has no intervals" in dag.doc_md
 
 
 def test_every_strategy_is_explained() -> None:
@@ -163,6 +164,7 @@ def test_the_page_and_the_schedule(pipeline_file: Callable[..., Path]) -> None:
     assert hourly.timetable.expression == "5 * * * *"
     assert "Europe/Berlin" in hourly.doc_md
     assert "sluice audit demo" in hourly.doc_md
+    assert "airflow backfill create --dag-id demo" in hourly.doc_md
     by_hand = build_dag(pipeline_file())
     assert "by hand" in by_hand.doc_md
     assert "by itself" in build_dag(pipeline_file(more="schedule: on_lag\n")).doc_md
