@@ -22,6 +22,7 @@ from tests.chaos.states.moments import DEATH, POWER, moments
 from tests.chaos.states.progress import spread, summary, table
 from tests.chaos.states.recorder import why_not
 from tests.chaos.states.scenarios import SCENARIOS
+from tests.chaos.states.steps import unguarded
 from tests.chaos.states.workshop import Workshop
 from tests.fixtures.spark import kept_session
 
@@ -68,14 +69,14 @@ def main() -> int:
         broker.stop()
     results = workshop.progress.results()
     if results:
-        summed = summary(results) | {"not recorded": broken}
+        summed = summary(results) | {"broken": broken}
         (folder / "summary.json").write_text(json.dumps(summed, indent=1))
         print(table(summed))
         for result in results:
             if not result["ok"] and result["kind"] == DEATH:
                 print(f"FAILED {result['scenario']} {result['operation']} {result['what']}: {result['problems'][0]}")
     for name in broken:
-        print(f"FAILED {name}: it was not recorded")
+        print(f"FAILED {name}: see above: not recorded, a step without points, or a session that died")
     return 1 if broken or any(not r["ok"] for r in results if r["kind"] == DEATH) else 0
 
 
@@ -87,6 +88,9 @@ def _scenario(workshop: Workshop, args: argparse.Namespace) -> int:
         spark.sparkContext.setLogLevel("OFF")
         logging.getLogger("sluice").propagate = False
         recorded = workshop.recorded(SCENARIOS[name], spark)
+        bare = unguarded(recorded.recording)
+        for step in bare:
+            print(f"{name}: no named points around {step}", flush=True)
         states = [m for m in moments(recorded.recording) if args.kind in (None, m.kind)]
         chosen = spread(states, args.limit, args.every)
         done = workshop.progress.done(name, failed_again=args.failed)
@@ -100,7 +104,7 @@ def _scenario(workshop: Workshop, args: argparse.Namespace) -> int:
             if count % 25 == 0 or count == len(left):
                 pace = (time.monotonic() - began) / count
                 print(f"{name}: {count} of {len(left)}, {pace:.2f} s each", flush=True)
-    return 0
+    return int(bool(bare))
 
 
 def _without_only(words: list[str]) -> list[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import pickle
 import shutil
 import uuid
@@ -15,6 +16,7 @@ from tests.chaos.states.resumer import Recorded
 from tests.chaos.states.scenarios import Scenario
 from tests.fixtures.runs import KeptSandbox
 
+from sluice.home import PROJECT
 from sluice.local.kafka import Broker, Topics
 
 __all__ = ["Workshop"]
@@ -45,6 +47,8 @@ class Workshop:
                 (home / link).unlink(missing_ok=True)
             box = KeptSandbox(home, broker, Topics(broker.bootstrap), known["topic"], name=known["name"], spark=spark)
             box.file.write_text(known["file"])
+            if known.get("code") != _code():
+                print(f"{scenario.name} was recorded with other code; --anew forgets all recordings and results")
             return Recorded(scenario, box, known["recording"])
         topics = Topics(broker.bootstrap)
         shutil.rmtree(home, ignore_errors=True)  # of an attempt at recording that died
@@ -52,6 +56,16 @@ class Workshop:
         topics.create(topic, 2, {"retention.ms": -1})
         box = KeptSandbox(home, broker, topics, topic, spark=spark)
         recorded = Recorded.make(scenario, box, self.folder)
-        known = {"topic": topic, "name": box.name, "file": box.file.read_text(), "recording": recorded.recording}
+        known = {"topic": topic, "name": box.name, "file": box.file.read_text(), "code": _code()}
+        known["recording"] = recorded.recording
         kept.write_bytes(pickle.dumps(known))
         return recorded
+
+
+def _code() -> str:
+    """Name the code that runs."""
+    digest = hashlib.sha256()
+    for folder in ("include/sluice", "spark_jobs"):
+        for file in sorted((PROJECT / folder).rglob("*.py")):
+            digest.update(file.read_bytes())
+    return digest.hexdigest()[:16]
