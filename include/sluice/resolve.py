@@ -70,6 +70,11 @@ class Available:
         ends = [span.end for span in self.log.spans(*key)]
         return max([*ends, self.kafka[key].end if key in self.kafka else 0])
 
+    def holds(self, key: Key, offset: int) -> bool:
+        """Whether Kafka or the log has a place for this offset."""
+        spans = [*self.log.spans(*key), *([self.kafka[key]] if key in self.kafka else [])]
+        return any(span.start <= offset < span.end for span in spans)
+
     def first_at(self, keys: Collection[Key], moment: datetime) -> dict[Key, int | None]:
         """Return the first offset whose record is not older than a moment; None where all are older.
 
@@ -136,6 +141,8 @@ def resolve(
     reached: Positions,
     available: Available,
     known: Iterable[OffsetRange] = (),
+    *,
+    final: bool = False,
 ) -> Resolved:
     """Return the offsets from the first record that is not older than the start to the first that is not older than
     the end, no further than the live pipeline's position.
@@ -148,7 +155,10 @@ def resolve(
     reached
         The live pipeline's committed position.
     known
-        What the interval was resolved to before: its starts stay, whatever Kafka has dropped since.
+        What the interval was resolved to before: a start moves no further on, whatever Kafka has dropped since. It
+        moves back when there is more slack.
+    final
+        The ends that are known are, too: one stays when what stood there can no longer be read.
 
     Raises
     ------
@@ -156,17 +166,21 @@ def resolve(
         When no broker answers, and the write-ahead log does not reach as far as the live pipeline.
     """
     keys = [(topic, n) for topic, partitions in sorted(reached.items()) for n in sorted(partitions)]
-    fixed = {(r.topic, r.partition): r.start for r in known}
+    fixed = {(r.topic, r.partition): r for r in known}
     if available.trouble is not None and any(available.end(key) < reached[key[0]][key[1]] for key in keys):
         raise available.trouble
-    begins = available.first_at([k for k in keys if k not in fixed], _moved(interval.start, -slack))
+    begins = available.first_at(keys, _moved(interval.start, -slack))
     ends = available.first_at(keys, _moved(interval.end, slack))
     ranges, beyond, whole = [], [], True
     for key in keys:
         top, limit = available.end(key), reached[key[0]][key[1]]
         end = ends[key]
         stop = top if end is None else end
-        begin = fixed.get(key, begins.get(key))
+        begin = begins[key]
+        if key in fixed:
+            begin = fixed[key].start if begin is None else min(begin, fixed[key].start)
+            if final and fixed[key].end < stop and not available.holds(key, fixed[key].end):
+                stop = fixed[key].end
         start = min(stop if begin is None else begin, stop)
         ranges.append(OffsetRange(*key, min(start, limit), min(stop, limit)))
         if stop > max(start, limit):

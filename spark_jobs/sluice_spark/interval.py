@@ -192,7 +192,8 @@ class IntervalRun(Run):
         fixed = [
             r for r in known.ranges if known.topic_ids.get(r.topic) == ids.get(r.topic)
         ] if known is not None else []  # fmt: skip
-        resolved = resolve(self.interval, self.pipeline.interval.slack, reached, available, fixed)
+        final = known is not None and known.whole
+        resolved = resolve(self.interval, self.pipeline.interval.slack, reached, available, fixed, final=final)
         below = [OffsetRange(t, n, 0, end) for t, parts in reached.items() for n, end in parts.items()]
         gaps = available.gaps(below)
         lost = [row.range for row in self.ledger.lost(name)]

@@ -129,6 +129,22 @@ def test_a_start_that_was_resolved_once_stays_when_kafka_drops_records() -> None
     assert played.available().gaps(found.ranges) == [OffsetRange("t", 0, 3, 5)]
 
 
+def test_more_slack_moves_a_known_start_back() -> None:
+    played = Played({("t", 0): Part(EVEN, (0, 10))})
+    known = [OffsetRange("t", 0, 3, 5)]
+    assert spans(answer(played, hours(3, 5), {0: 10}, known=known, slack=timedelta(hours=2))) == {0: (1, 7)}
+    assert spans(answer(played, hours(3, 5), {0: 10}, known=[OffsetRange("t", 0, 1, 7)])) == {0: (1, 5)}
+
+
+def test_an_end_that_is_final_stays_when_what_stood_there_is_gone() -> None:
+    """A quiet partition stays quiet: records behind the interval are none of its gaps."""
+    played = Played({("t", 0): Part([0, 1, 8, 9, 10, 11], (4, 6))})
+    known = [OffsetRange("t", 0, 2, 2)]
+    found = answer(played, hours(3, 6), {0: 6}, known=known, final=True)
+    assert spans(found) == {0: (2, 2)}
+    assert spans(answer(played, hours(3, 6), {0: 6}, known=known)) == {0: (2, 4)}, "not final: it may have grown"
+
+
 def test_without_a_broker_the_log_must_reach_the_live_position() -> None:
     played = Played({("t", 0): Part(EVEN, (0, 10), (0, 10))}, down=True)
     assert spans(answer(played, hours(2, 4), {0: 10})) == {0: (2, 4)}
