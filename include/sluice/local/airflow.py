@@ -98,6 +98,7 @@ class Airflow:
         SluiceError
             When it does not come up in time; the end of its log is in the message.
         """
+        child: subprocess.Popen[bytes] | None = None
         if self.process is None:
             self._check_port()
             _ = self.login
@@ -115,7 +116,8 @@ class Airflow:
         deadline = time.monotonic() + timeout
         waiting = ""
         while time.monotonic() < deadline:
-            if self.process is None:
+            # a process that was only just started has no environment yet by which to know it
+            if self.process is None and (child is None or child.poll() is not None):
                 break
             state = self._health()
             if not state:
