@@ -45,7 +45,8 @@ def of(pipeline: Pipeline) -> dict[str, Param]:
             values_display={m.value: f"{m.value}: {_MODES[m]}" for m in modes},
             title="What to read",
             description_md="Live runs go on where the last one stopped. An interval is read again beside them, from "
-            "Kafka or the write-ahead log; what live runs have not reached is left to them.",
+            "Kafka or the write-ahead log; what live runs have not reached is left to them. Logical date and data "
+            "interval of a run by hand are not used.",
         ),
         **interval,
         "reason": Param(
