@@ -98,7 +98,9 @@ def test_the_ui_is_up_and_the_dag_tells_what_it_does(stack: Stack, first: dict[s
     airflow = Airflow(stack.home / "airflow", port=stack.airflow_port)
     assert httpx.get(f"{first['ui']}/api/v2/version", timeout=30).status_code == 200
     dag = airflow.call("GET", "/dags/flights/details")
-    assert set(dag["params"]) == {"recovery", "max_records_per_batch", "validate"}
+    assert set(dag["params"]) == {
+        "mode", "start", "end", "reason", "recovery", "max_records_per_batch", "validate",
+    }  # fmt: skip
     assert dag["max_active_runs"] == 1
     assert "flights" in dag["doc_md"]
     assert airflow.call("GET", "/importErrors")["total_entries"] == 0
