@@ -19,7 +19,7 @@ from tests.fixtures.runs import KILLED, Driver, Offset, Sandbox, await_that
 
 pytestmark = [pytest.mark.chaos, pytest.mark.spark, pytest.mark.kafka]
 
-KILLS = int(os.environ.get("SLUICE_CHAOS_KILLS", "2"))
+KILLS = int(os.environ.get("SLUICE_CHAOS_KILLS", "1"))
 SEED = int(os.environ.get("SLUICE_CHAOS_SEED", random.SystemRandom().randrange(1 << 32)))
 
 BATCH = 8
