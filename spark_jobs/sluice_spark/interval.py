@@ -51,13 +51,14 @@ class IntervalRun(Run):
     ----------
     interval
         Of Kafka's record time.
+
     Notes
     -----
     It touches neither the live checkpoint nor what lies behind the live position, and needs a lease of its own
     interval only: others may be replaced, and live runs append, at the same time. The sink changes in one transaction,
     then the quarantine in another; the sink's note says what the quarantine must become. Killed before the first, the
-    tables are as they were; after it, the next run of the interval, or the next live run, does the rest. Run again, it
-    leaves the same rows.
+    tables are as they were; after it, the next run of the interval, of one that overlaps it, or the next live run, does
+    the rest. Run again, it leaves the same rows.
     """
 
     kind: ClassVar[str] = "interval"
