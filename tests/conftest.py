@@ -3,5 +3,6 @@ pytest_plugins = [
     "tests.fixtures.kafka",
     "tests.fixtures.runs",
     "tests.fixtures.node",
+    "tests.fixtures.postgres",
     "tests.fixtures.spark",
 ]

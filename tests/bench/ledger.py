@@ -6,7 +6,7 @@ from contextlib import ExitStack
 from typing import Any
 
 from tests.bench.harness import Bench, Goal, Options, median
-from tests.bench.postgres import binaries, server
+from tests.fixtures.postgres import binaries, server
 
 from sluice.cli.output import err, print_table
 
@@ -24,7 +24,9 @@ def ledger(bench: Bench, options: Options) -> dict[str, Any]:
         urls: dict[str, dict[str, str]] = {"SQLite": {}}
         programs = binaries()
         if programs:
-            urls["PostgreSQL"] = {"SLUICE_LEDGER_URL": stack.enter_context(server(programs))}
+            urls["PostgreSQL"] = {
+                "SLUICE_LEDGER_URL": stack.enter_context(server(programs, durable=True)) + "/postgres"
+            }
         else:
             err.print("no PostgreSQL server binaries here: SQLite alone")
         for _ in range(options.runs):

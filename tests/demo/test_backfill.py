@@ -33,8 +33,8 @@ EACH = 10
 class Daily(Stack):
     """A pipeline with a run each day, and records of some days of 2013."""
 
-    def __init__(self, root: Path) -> None:
-        super().__init__(root, "orders", PIPELINE.format(version=1))
+    def __init__(self, root: Path, database: str | None) -> None:
+        super().__init__(root, "orders", PIPELINE.format(version=1), database=database)
         self.topics.create("orders", 2, {"retention.ms": "-1"})
         self.fed = 0
 
@@ -98,9 +98,9 @@ class Daily(Stack):
 
 
 @pytest.fixture
-def stack(tmp_path: Path) -> Iterator[Daily]:
+def stack(tmp_path: Path, airflow_database: str | None) -> Iterator[Daily]:
     with clean_environment():
-        stack = Daily(tmp_path)
+        stack = Daily(tmp_path, airflow_database)
         try:
             yield stack
         finally:

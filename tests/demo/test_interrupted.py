@@ -30,7 +30,7 @@ sink: {delta: {path: orders}}
 class Gated(Stack):
     """Drivers stand still at the gate of ``tests/fixtures/modules/gate.py`` until it is opened for all of them."""
 
-    def __init__(self, root: Path) -> None:
+    def __init__(self, root: Path, database: str | None) -> None:
         self.gate = root / "gate"
         self.gate.mkdir()
         settings = {
@@ -41,7 +41,7 @@ class Gated(Stack):
             "AIRFLOW__SCHEDULER__TASK_INSTANCE_HEARTBEAT_TIMEOUT": "10",
             "AIRFLOW__SCHEDULER__TASK_INSTANCE_HEARTBEAT_TIMEOUT_DETECTION_INTERVAL": "2",
         }
-        super().__init__(root, "orders", PIPELINE, settings=settings)
+        super().__init__(root, "orders", PIPELINE, settings=settings, database=database)
         self.topics.create("orders", 2)
         self.fed = 0
 
@@ -90,9 +90,9 @@ class Gated(Stack):
 
 
 @pytest.fixture
-def stack(tmp_path: Path) -> Iterator[Gated]:
+def stack(tmp_path: Path, airflow_database: str | None) -> Iterator[Gated]:
     with clean_environment():
-        stack = Gated(tmp_path)
+        stack = Gated(tmp_path, airflow_database)
         try:
             yield stack
         finally:

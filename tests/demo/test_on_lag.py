@@ -38,8 +38,9 @@ SETTINGS = {
 class OnLag(Stack):
     """One pipeline on lag."""
 
-    def __init__(self, root: Path) -> None:
-        super().__init__(root, "orders", PIPELINE, settings=SETTINGS, options=f", poll_interval={INTERVAL}")
+    def __init__(self, root: Path, database: str | None) -> None:
+        options = f", poll_interval={INTERVAL}"
+        super().__init__(root, "orders", PIPELINE, settings=SETTINGS, options=options, database=database)
         self.topics.create("orders", 2)
         self.triggerer: subprocess.Popen[bytes] | None = None
 
@@ -91,9 +92,9 @@ class OnLag(Stack):
 
 
 @pytest.fixture
-def stack(tmp_path: Path) -> Iterator[OnLag]:
+def stack(tmp_path: Path, airflow_database: str | None) -> Iterator[OnLag]:
     with clean_environment():
-        stack = OnLag(tmp_path)
+        stack = OnLag(tmp_path, airflow_database)
         try:
             yield stack
         finally:
