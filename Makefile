@@ -56,7 +56,7 @@ test-unit: $(STAMP) ## The tests that need no JVM and no broker: seconds
 
 chaos: $(STAMP) ## Crashes of every kind, with 20 kills at random moments a strategy: make chaos [SLUICE_CHAOS_KILLS=N] [SLUICE_CHAOS_SEED=S]
 	@$(BIN)/python -m sluice.local.archive >/dev/null
-	@SLUICE_CHAOS_KILLS=$${SLUICE_CHAOS_KILLS:-20} $(BIN)/python -m pytest -q -m "" tests/chaos tests/demo/test_interrupted.py
+	@SLUICE_CHAOS_KILLS=$${SLUICE_CHAOS_KILLS:-20} $(BIN)/python -m pytest -q -m "chaos or long"
 	@$(BIN)/python -m tests.chaos.states
 
 chaos-states: $(STAMP) ## Resume every recorded crash state; goes on where it was stopped: make chaos-states [ARGS="--only wal-many --limit 50"]

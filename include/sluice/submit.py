@@ -43,6 +43,12 @@ _CONF = {
     "spark.hadoop.mapreduce.fileoutputcommitter.marksuccessfuljobs": "false",
     # strategy hot: for a minute after one executor died the others would know of no new one to send a second copy to
     "spark.storage.cachedPeersTtl": "0",
+    # each read of a range makes consumers of its own, which hold what they fetched ahead (megabytes, see _BULK in
+    # sources/kafka.py) until they are let go of: five minutes by default, and an old generation full of them
+    "spark.kafka.consumer.cache.timeout": "15s",
+    "spark.kafka.consumer.cache.evictorThreadRunInterval": "5s",
+    "spark.kafka.consumer.fetchedData.cache.timeout": "15s",
+    "spark.kafka.consumer.fetchedData.cache.evictorThreadRunInterval": "5s",
     # damage is an error, whoever's defaults are in spark-defaults.conf
     "spark.sql.files.ignoreCorruptFiles": "false",
     "spark.sql.files.ignoreMissingFiles": "false",

@@ -25,7 +25,17 @@ _SIGNS: tuple[tuple[type[SluiceError], tuple[str, ...], str], ...] = (
     ),
     (
         CheckpointError,
-        ("STREAMING_CHECKPOINT", "CHECKPOINT_", "INVALID_OFFSET_LOG", "MALFORMED_LOG", "batch metadata log"),
+        (
+            "STREAMING_CHECKPOINT",
+            "CHECKPOINT_",
+            "INVALID_OFFSET_LOG",
+            "MALFORMED_LOG",
+            "batch metadata log",
+            # a file of its commit log that was cut, or emptied
+            "JsonEOFException",
+            "Unexpected end-of-input",
+            "Incomplete log file",
+        ),
         "restore the checkpoint from a copy, or move checkpoint and sink away to begin anew",
     ),
     (

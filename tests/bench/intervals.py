@@ -2,36 +2,42 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
+import json
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from tests.bench.harness import Bench, Goal, Options, median
+from tests.bench.harness import HERE, Bench, Goal, Options, measure, median, python_path
 
 from sluice.cli.output import err, print_table
+from sluice.spec import load
+from sluice.submit import bounded_run
 
 __all__ = ["intervals"]
 
 _PARTS = 12
+_BATCHES = 52
+"""In which live runs wrote the table: a year's records come in more than one."""
 
 
 def intervals(bench: Bench, options: Options) -> dict[str, Any]:
-    """Replace the whole time of a topic at once, and in twelve parts; both in a table that a live run filled."""
+    """Replace the whole time of a topic at once, and in twelve parts, each in a table that live runs have just filled.
+
+    In turn in one session, whose start is set aside, and which has done all of it once before it is measured.
+    """
     topic = bench.topic("big", options.records)
-    name = bench.fresh("intervals")
-    file = bench.pipeline(topic, name, source={"kafka": {"topics": [topic]}})
-    bench.run(file, "--no-validate")
     edges = _edges(bench, topic)
-    whole, parts = [(edges[0], edges[-1])], list(itertools.pairwise(edges))
-    pairs: list[dict[str, dict[str, float]]] = []
-    for number in range(options.runs):
-        order = {"whole": whole, "parts": parts}
-        pairs.append({side: _sum(bench, file, order[side]) for side in (sorted(order) if number % 2 else order)})
-        told = "; ".join(f"{side} {pairs[-1][side]['seconds']:.1f} s" for side in ("whole", "parts"))
-        err.print(f"intervals, pair {number + 1}: {told}")
-    bench.remove(name)
-    print_table([{"of": side, **figures} for side, figures in pairs[-1].items()], ["of", *pairs[-1]["whole"]])
+    sides = {"whole": [(edges[0], edges[-1])], "parts": list(itertools.pairwise(edges))}
+    order = ["parts", *(side for n in range(options.runs) for side in (sides if n % 2 == 0 else reversed(sides)))]
+    size = {"kafka": {"topics": [topic], "max_records_per_batch": options.records // _BATCHES}}
+    files = [bench.pipeline(topic, bench.fresh("intervals"), source=size) for _ in order]
+    _, *found = _replaced(bench, [(file, sides[side]) for file, side in zip(files, order, strict=True)])
+    pairs = [dict(zip(order[n : n + 2], found[n - 1 : n + 1], strict=True)) for n in range(1, len(order), 2)]
+    for file in files:
+        bench.remove(file.stem)
+    print_table([{"of": side, **pair[side]} for pair in pairs for side in sides], ["of", *found[0]])
     ratio = median([p["parts"]["seconds"] / p["whole"]["seconds"] for p in pairs])
     cost = Goal("twelve parts / whole, seconds without the session's start", 1.3)
     err.print(f"parts/whole {ratio:.2f}; {cost.verdict(ratio)}")
@@ -75,13 +81,12 @@ def _edges(bench: Bench, topic: str) -> list[str]:
     return [datetime.fromtimestamp(min(ms, now) / 1000, UTC).isoformat(timespec="milliseconds") for ms in moments]
 
 
-def _sum(bench: Bench, file: Path, wanted: list[tuple[str, str]]) -> dict[str, float]:
-    """Run these intervals one after the other; return what they cost in all, but for processes and sessions."""
-    seconds, read, inside, wall = 0.0, 0, 0, 0.0
-    for start, end in wanted:
-        ran = bench.run(file, "--no-validate", "--start", start, "--end", end)
-        seconds += ran.phases["planning"] + ran.phases["query"]
-        read += ran.account["planned"] - ran.account["absent"]
-        inside += ran.account["written"] + ran.account["quarantined"]
-        wall += ran.figure.wall
-    return {"seconds": round(seconds, 1), "read": read, "inside": inside, "wall": round(wall, 1)}
+def _replaced(bench: Bench, asked: list[tuple[Path, list[tuple[str, str]]]]) -> list[dict[str, float]]:
+    """Fill the table of each pipeline and replace its intervals, in one process; return what each cost and read."""
+    said, answer = bench.scratch / "intervals.json", bench.scratch / "intervals-found.json"
+    said.write_text(json.dumps([{"pipeline": str(file), "intervals": wanted} for file, wanted in asked]))
+    begun = bounded_run(load(asked[0][0]), "bench", spark=bench.spark, kafka=bench.kafka, validate=False)
+    arguments = ["--asked", str(said), "--found", str(answer)]
+    loop = dataclasses.replace(begun, application=HERE / "many_intervals.py", arguments=arguments)
+    measure(loop.argv(), {**loop.env, "PYTHONPATH": python_path(HERE.parents[1])}, bench.scratch / "intervals.log")
+    return list(json.loads(answer.read_text()))

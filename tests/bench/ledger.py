@@ -24,9 +24,8 @@ def ledger(bench: Bench, options: Options) -> dict[str, Any]:
         urls: dict[str, dict[str, str]] = {"SQLite": {}}
         programs = binaries()
         if programs:
-            urls["PostgreSQL"] = {
-                "SLUICE_LEDGER_URL": stack.enter_context(server(programs, durable=True)) + "/postgres"
-            }
+            running = stack.enter_context(server(programs, durable=True))
+            urls["PostgreSQL"] = {"SLUICE_LEDGER_URL": f"{running.url}/postgres"}
         else:
             err.print("no PostgreSQL server binaries here: SQLite alone")
         for _ in range(options.runs):

@@ -16,7 +16,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     """Put the test that looks back behind all others, and remember what there is before anything is deselected."""
     items.sort(key=lambda item: item.name == EVERY_POINT)
     here = Path(__file__).parent
-    collected = {item.nodeid for item in items if item.path.parent == here and not item.get_closest_marker("long")}
+    collected = {item.nodeid for item in items if item.path.parent == here}
     files = {item.path for item in items}
     config.stash[ALL_OF_IT] = collected if files >= set(here.glob("test_*.py")) else set()
 
@@ -42,7 +42,7 @@ def summary(request: pytest.FixtureRequest) -> list[str]:
 
 @pytest.fixture
 def all_of_it(request: pytest.FixtureRequest) -> bool:
-    """Whether this session runs every chaos test, but perhaps the long ones."""
+    """Whether this session runs every chaos test, the long ones too."""
     chosen = {item.nodeid for item in request.session.items}
     everything = request.config.stash[ALL_OF_IT]
     return bool(everything) and everything <= chosen

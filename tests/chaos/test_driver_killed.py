@@ -28,7 +28,15 @@ def test_every_point_is_killed_at(all_of_it: bool) -> None:
     assert sorted(set(POINTS) - Sandbox.killed_at) == []
 
 
-@pytest.mark.parametrize("group", GROUPS)
+@pytest.mark.parametrize(
+    "group",
+    [
+        pytest.param("before-a-batch", marks=pytest.mark.long),
+        "in-a-batch",
+        "around-the-commit",
+        pytest.param("after-the-last-batch", marks=pytest.mark.long),
+    ],
+)
 def test_a_driver_killed_again_and_again_ends_with_each_record_once(shared_sandbox: Sandbox, group: str) -> None:
     sandbox = shared_sandbox
     for point in GROUPS[group]:
@@ -151,7 +159,7 @@ def test_of_two_drivers_at_the_same_commit_one_gets_in_and_the_rows_are_its_own(
     assert sandbox.account("heir")["planned"] == 0
 
 
-@pytest.mark.parametrize("point", ["quarantine-staged", "sink-committed"])
+@pytest.mark.parametrize("point", [pytest.param("quarantine-staged", marks=pytest.mark.long), "sink-committed"])
 def test_quarantined_rows_and_their_account_name_the_same_run(sandbox: Sandbox, point: str) -> None:
     sandbox.feed(6, bad_every=2)
     sandbox.run("a", kill_at=point)
@@ -161,7 +169,7 @@ def test_quarantined_rows_and_their_account_name_the_same_run(sandbox: Sandbox, 
     assert runs_of(sandbox, "table_quarantine") == +Counter(counted)
 
 
-@pytest.mark.parametrize("point", ["quarantine-staged", "sink-committed"])
+@pytest.mark.parametrize("point", [pytest.param("quarantine-staged", marks=pytest.mark.long), "sink-committed"])
 def test_a_decode_changed_between_two_attempts_cannot_split_a_batch_two_ways(sandbox: Sandbox, point: str) -> None:
     """An attempt took other records for bad than the next one does: the sink's commit decides whose word counts."""
     sandbox.produce([(0, None, b'{"id": 1, "name": "a"}'), (0, None, b'{"id": "x", "name": "b"}')])

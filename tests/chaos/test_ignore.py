@@ -200,6 +200,7 @@ def test_what_cannot_be_read_any_more_is_named_under_replay_and_lost_alone_under
 KILLS = ["batch-started", "rows-staged", "before-sink-commit", "sink-committed", "batch-recorded"]
 
 
+@pytest.mark.long
 def test_a_driver_killed_over_and_over_loses_the_same_ranges_once(sandbox: Sandbox) -> None:
     """One run id: each attempt has to make the one before it good; each batch loses and quarantines something."""
     poison = {"POISON_IDS": "1,6,13,19,25,26,31"}

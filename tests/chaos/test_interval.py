@@ -166,9 +166,8 @@ def fed_with_bad(sandbox: Sandbox) -> Counter[Any]:
     return without_run(sandbox)
 
 
-@pytest.mark.parametrize(
-    "group", [pytest.param(g, marks=() if g == "around-the-commits" else pytest.mark.long) for g in GROUPS]
-)
+@pytest.mark.long
+@pytest.mark.parametrize("group", GROUPS)
 def test_a_driver_killed_again_and_again_replaces_the_interval_once(sandbox: Sandbox, group: str) -> None:
     before = fed_with_bad(sandbox)
     quarantined = sandbox.quarantine()

@@ -36,6 +36,7 @@ def versions(sandbox: Sandbox) -> list[int]:
     return [table.version() if (table := sandbox.table(path)) else -1 for path in ("table", "table_quarantine")]
 
 
+@pytest.mark.long
 def test_what_was_lost_to_a_poison_is_written_once_it_no_longer_is_one(sandbox: Sandbox) -> None:
     sandbox.configure(transform=DYING, recovery="ignore_range", kafka={"max_records_per_batch": 10})
     sandbox.feed(20, bad_every=6)

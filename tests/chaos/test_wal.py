@@ -90,7 +90,7 @@ GROUPS = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("group", ["landing", "applying"])
+@pytest.mark.parametrize("group", ["landing", pytest.param("applying", marks=pytest.mark.long)])
 def test_killed_again_and_again_each_record_is_landed_once_and_applied_once(
     shared_sandbox: Sandbox, group: str
 ) -> None:
@@ -269,6 +269,7 @@ def test_a_damaged_segment_stops_the_run_by_name_or_is_lost_exactly_or_read_from
 # --- handed over ---------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.long
 def test_strategies_change_at_every_crash_without_gap_or_overlap(sandbox: Sandbox) -> None:
     steps: Sequence[tuple[str, str | None]] = [
         ("replay", "rows-staged:2"),

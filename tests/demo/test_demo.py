@@ -115,6 +115,7 @@ def test_a_run_that_finds_nothing_new_is_empty_and_succeeds(stack: Stack, first:
     assert airflow.call("GET", path)["value"]["verdict"] == "empty"
 
 
+@pytest.mark.long
 def test_five_strategies_side_by_side_on_the_same_topic(stack: Stack, first: dict[str, Any]) -> None:
     airflow = Airflow(stack.home / "airflow", port=stack.airflow_port)
     run = airflow.trigger("recovery_side_by_side")

@@ -120,8 +120,9 @@ class Slice:
         rows = total = 0
         offsets: dict[Key, list[Any]] = {}
         with fs.open(f"{base}/{unquote(path)}", "rb") as handle:
-            parquet, values = pq.ParquetFile(handle), _values(path)
+            values = _values(path)
             columns = [name for name in _COLUMNS if name not in values]
+            parquet = pq.ParquetFile(handle, read_dictionary=[name for name in columns if name == "_topic"])
             for batch in parquet.iter_batches(batch_size=1 << 18, columns=columns):
                 total += batch.num_rows
                 for key, chosen in self._masks(batch, values):
@@ -134,8 +135,10 @@ class Slice:
         offsets = batch.column("_offset").to_numpy()
         inside = (times >= self.start * 1000) & (times < self.end * 1000)
         found = []
-        for key in sorted({(r.topic, r.partition) for r in self.ranges}) if inside.any() else ():
-            mine = inside & _equal(batch, values, "_topic", key[0]) & _equal(batch, values, "_partition", key[1])
+        keys = sorted({(r.topic, r.partition) for r in self.ranges}) if inside.any() else []
+        of_topic = {topic: inside & _equal(batch, values, "_topic", topic) for topic, _ in keys}
+        for key in keys:
+            mine = of_topic[key[0]] & _equal(batch, values, "_partition", key[1])
             if mine.any():
                 of_key = np.zeros(len(offsets), dtype=bool)
                 for r in self.ranges:
@@ -175,4 +178,8 @@ def _values(path: str) -> Mapping[str, str | None]:
 def _equal(batch: Any, values: Mapping[str, str | None], column: str, wanted: str | int) -> Any:
     if column in values:
         return np.full(batch.num_rows, str(values[column]) == str(wanted))
+    if pa.types.is_dictionary(batch.column(column).type):
+        names = batch.column(column).dictionary.to_pylist()
+        codes = batch.column(column).indices.fill_null(-1).to_numpy()
+        return codes == (names.index(wanted) if wanted in names else len(names))
     return pc.equal(batch.column(column), wanted).fill_null(False).to_numpy(zero_copy_only=False)

@@ -1,0 +1,50 @@
+"""Spark main: tables filled by live runs, and intervals replaced in them, all in one session; bounded_run.py, timed."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import time
+from pathlib import Path
+from typing import Any
+
+from sluice.home import Home
+from sluice.interval import Interval
+from sluice.ledger import Ledger
+from sluice.recovery import Recovery
+from sluice.spec import load
+from sluice_spark.interval import IntervalRun
+from sluice_spark.live import LiveRun
+from sluice_spark.log import set_up
+from sluice_spark.session import run_main, session
+
+
+def main() -> None:
+    set_up()
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--asked", required=True, help="file with a list of {pipeline, intervals: [[start, end], ...]}")
+    parser.add_argument("--found", required=True, help="file for the figures of each of them")
+    args = parser.parse_args()
+    home, ledger, spark = Home.from_env(), Ledger.open(), session()
+    found: list[dict[str, Any]] = []
+    for asked in json.loads(Path(args.asked).read_text(encoding="utf-8")):
+        pipeline = load(asked["pipeline"])
+        common = (ledger, home, lambda: spark, Recovery.REPLAY, None)
+        LiveRun(pipeline, "live", *common, pipeline.kafka.max_records_per_batch).execute()
+        accounts, began = [], time.monotonic()
+        for number, (start, end) in enumerate(asked["intervals"]):
+            interval = Interval.asked(pipeline, start, end, None)
+            assert interval is not None
+            accounts.append(IntervalRun(pipeline, f"again-{number}", *common, interval).execute())
+        found.append(
+            {
+                "seconds": round(time.monotonic() - began, 2),
+                "read": sum(a["planned"] - a["absent"] for a in accounts),
+                "inside": sum(a["written"] + a["quarantined"] for a in accounts),
+            }
+        )
+        Path(args.found).write_text(json.dumps(found), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    run_main(main)

@@ -1,0 +1,66 @@
+"""Bugs that others had, each by the name of its thread. ``docs/chaos.md`` names the tests of those not in this file."""
+
+from __future__ import annotations
+
+from collections import Counter
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from tests.fixtures.runs import Sandbox, good
+
+pytestmark = [pytest.mark.chaos, pytest.mark.spark, pytest.mark.kafka]
+
+
+def test_spark_availablenow_that_degrades_to_one_batch(sandbox: Sandbox) -> None:
+    """Spark 4 drops the rate limit of a whole query without a word when one of its sources does not know it."""
+    sandbox.feed(24)
+    outcome = sandbox.run("r")
+    begun = [line for line in outcome.stderr.splitlines() if "offsets in" in line and "batch" in line]
+    assert len(begun) >= 4, "24 records, at most 6 a batch"
+    sandbox.assert_exact()
+
+
+def test_spark_kafka_by_timestamp_on_a_partition_without_later_records(sandbox: Sandbox) -> None:
+    """Spark's startingOffsetsByTimestamp fails there by default, Hudi reads the partition from its beginning."""
+    day = datetime(2013, 3, 1, tzinfo=UTC)
+
+    def ms(moment: datetime) -> int:
+        return int(moment.timestamp() * 1000)
+
+    sandbox.produce([(1, None, good(n), ms(day + timedelta(minutes=n))) for n in range(3)])
+    sandbox.produce([(0, None, good(n), ms(day + timedelta(days=2, minutes=n))) for n in range(3, 7)])
+    sandbox.run("live")
+    before = sandbox.sink()
+    sandbox.run("again", interval=("2013-03-03", "2013-03-04"))
+    assert sandbox.account("again")["planned"] == 4
+    assert sandbox.sink() == before
+    rows = sandbox.rows()
+    assert rows is not None
+    assert Counter(rows.column("_run").to_pylist()) == {"live": 3, "again": 4}
+
+
+def test_spark_55416_offsets_without_any_record_are_passed_once(sandbox: Sandbox) -> None:
+    """Markers of an aborted transaction move the end of the log and bring nothing: the position goes behind them."""
+    sandbox.configure(kafka={"isolation_level": "read_committed", "max_records_per_batch": 100})
+    sandbox.feed(2)
+    sandbox.run("first")
+    sandbox.topics.produce_transaction(sandbox.topic, [(0, None, good(9))], commit=False)
+    sandbox.run("second")
+    assert sandbox.account("second") == dict(planned=2, written=0, filtered=0, quarantined=0, absent=2, lost=0)
+    assert "0 offsets to read" in sandbox.run("third").stderr
+    sandbox.assert_exact("read_committed")
+
+
+def test_hudi_out_of_range_on_one_partition_leaves_the_position_of_the_others(sandbox: Sandbox) -> None:
+    """Hudi goes back to the earliest offset of every partition when the position of one is gone."""
+    sandbox.configure(recovery="ignore_range")
+    sandbox.feed(8)
+    sandbox.run("first")
+    sandbox.feed(8)
+    sandbox.topics.delete_records(sandbox.topic, {0: 6})
+    sandbox.run("second")
+    assert sandbox.account("second") == dict(planned=8, written=6, filtered=0, quarantined=0, absent=0, lost=2)
+    assert set(sandbox.sink().values()) == {1}
+    assert [(row.range.partition, row.range.start, row.range.end) for row in sandbox.ledger.lost(sandbox.name)] == [
+        (0, 4, 6)
+    ]

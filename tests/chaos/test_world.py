@@ -1,0 +1,279 @@
+"""The rest of the world fails: disks fill up, the ledger's database ends, clocks step back, files are damaged.
+
+Whatever a run says then, no record is in a table twice or lost, and when the cause is mended the next attempt puts the
+rest where it belongs.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import shutil
+import signal
+import subprocess
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from tests.fixtures.postgres import Server, binaries, new_database, server
+from tests.fixtures.runs import Sandbox
+
+from sluice.local.kafka import Broker, Topics
+
+pytestmark = [pytest.mark.chaos, pytest.mark.spark, pytest.mark.kafka]
+
+LONG = pytest.mark.long
+FAKETIME = next(iter(sorted(Path("/usr/lib").glob("*/faketime/libfaketime.so.1"))), None)
+
+
+# --- full disks ----------------------------------------------------------------------------------------------------
+
+
+@dataclass
+class Disk:
+    """A small file system of its own, which can be filled up."""
+
+    folder: Path
+
+    def fill(self, leave: int) -> None:
+        """Leave so many KiB free."""
+        self.relieve()
+        with (self.folder / "filler").open("wb", buffering=0) as filler:
+            with contextlib.suppress(OSError):
+                while True:
+                    filler.write(bytes(4096))
+            size = filler.tell() // 4096 * 4096 - leave * 1024
+            filler.truncate(max(size, 0))
+
+    def relieve(self) -> None:
+        """Take out what filled it."""
+        (self.folder / "filler").unlink(missing_ok=True)
+
+
+@contextlib.contextmanager
+def disk(folder: Path) -> Iterator[Disk]:
+    """Put a disk of 32 MiB at a folder; what is in it moves there."""
+    aside = folder.with_name(folder.name + "-aside")
+    folder.mkdir(parents=True, exist_ok=True)
+    folder.rename(aside)
+    folder.mkdir()
+    mounted = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=32m", "tmpfs", str(folder)], capture_output=True, text=True, check=False
+    )
+    if mounted.returncode:
+        pytest.skip(f"no file system can be mounted here: {mounted.stderr.strip()}")
+    try:
+        shutil.copytree(aside, folder, dirs_exist_ok=True, symlinks=True)
+        yield Disk(folder)
+    finally:
+        subprocess.run(["umount", "-l", str(folder)], check=True)
+
+
+PLACES = ["checkpoints", "table", "table_quarantine", "logs", "."]
+"""Of checkpoint, sink, quarantine, write-ahead log and ledger, below the home."""
+
+
+@pytest.mark.parametrize("place", ["table", *(pytest.param(p, marks=LONG) for p in PLACES if p != "table")])
+def test_a_full_disk_stops_the_run_by_name_and_costs_no_record(sandbox: Sandbox, place: str, tmp_path: Path) -> None:
+    sandbox.configure(recovery="wal" if place == "logs" else "replay")
+    sandbox.feed(6, bad_every=3)
+    sandbox.run("before")
+    if place == ".":  # the ledger's disk alone: everything else lies elsewhere
+        for other in PLACES[:-1]:
+            elsewhere = tmp_path / "elsewhere" / other
+            (sandbox.home / other).mkdir(exist_ok=True)
+            elsewhere.parent.mkdir(exist_ok=True)
+            (sandbox.home / other).rename(elsewhere)
+            (sandbox.home / other).symlink_to(elsewhere)
+    # a driver that cannot let go of its lease keeps it for as long as its process lives
+    run = functools.partial(Sandbox.run if place == "." else type(sandbox).run, sandbox)
+    with disk(sandbox.home / place) as small:
+        sandbox.feed(12, bad_every=4)
+        codes = []
+        for leave in (0, 24) if place == "." else (0, 4, 12, 24):  # KiB: it ends at one step or the other
+            small.fill(leave)
+            ended = run("full", expect=None)
+            codes.append(ended.code)
+            assert ended.code == 0 or any(sign in ended.message for sign in ("No space", "full", "os error 28")), ended
+            assert "Traceback" not in ended.stderr
+            small.relieve()  # for those who look, too
+            assert set((sandbox.sink() + sandbox.quarantine()).values()) <= {1}
+        assert codes[0] != 0, "the disk was not full"
+        print(place, codes)
+        run("full")
+        sandbox.assert_exact()
+        assert sandbox.orphans() == sandbox.orphans("table_quarantine") == set()
+
+
+# --- the ledger's database -----------------------------------------------------------------------------------------
+
+
+@dataclass
+class OnPostgres(Sandbox):
+    """A sandbox whose ledger is in PostgreSQL."""
+
+    url: str = ""
+
+    @property
+    def ledger_url(self) -> str:
+        return self.url
+
+    def env(self, **extra: str) -> dict[str, str]:
+        return super().env(SLUICE_LEDGER_URL=self.url, **extra)
+
+
+@pytest.fixture
+def database() -> Iterator[Server]:
+    programs = binaries()
+    if programs is None:
+        pytest.skip("no PostgreSQL server binaries here: apt-get install postgresql")
+    with server(programs) as running:
+        yield running
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("point", ["rows-staged", "sink-committed"])
+def test_a_ledger_that_ends_in_the_middle_of_a_run_is_caught_up_by_the_next_one(
+    broker: Broker, topics: Topics, topic: Callable[..., str], tmp_path: Path, database: Server, point: str
+) -> None:
+    sandbox = OnPostgres(tmp_path / "home", broker, topics, topic(2, retention_ms=-1), url=new_database(database.url))
+    sandbox.configure(transform={"python": "gate:passing"})
+    sandbox.feed(9, bad_every=4)
+    driver = sandbox.start("r", gate_at=point)
+    driver.await_gate()
+    database.crash()
+    driver.open_gate()
+    ended = driver.wait()
+    assert ended.code == 1, ended.stderr[-4000:]
+    assert "the ledger does not answer" in ended.message
+    assert set((sandbox.sink() + sandbox.quarantine()).values()) <= {1}
+    database.start()
+    assert sandbox.start("r").wait().code == 0
+    sandbox.assert_exact()
+
+
+# --- clocks --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.long
+@pytest.mark.skipif(FAKETIME is None, reason="no libfaketime here: apt-get install libfaketime")
+@pytest.mark.parametrize("strategy", ["replay", "wal"])
+def test_a_clock_that_steps_back_an_hour_between_a_killed_run_and_its_retry(sandbox: Sandbox, strategy: str) -> None:
+    sandbox.configure(recovery=strategy)
+    sandbox.feed(9, bad_every=4)
+    sandbox.run("r", kill_at="sink-committed")
+    back = {"LD_PRELOAD": str(FAKETIME), "FAKETIME": "-1h", "FAKETIME_DONT_FAKE_MONOTONIC": "1"}
+    end = sandbox.start("r", **back).wait()
+    assert end.code == 0, end.stderr[-4000:]
+    sandbox.assert_exact()
+    sandbox.feed(3)
+    sandbox.run("s")
+    sandbox.assert_exact()
+
+
+# --- damaged and missing files -------------------------------------------------------------------------------------
+
+
+@contextlib.contextmanager
+def put_back(file: Path) -> Iterator[None]:
+    """Restore a file as a copy would after the block."""
+    content = file.read_bytes()
+    try:
+        yield
+    finally:
+        file.write_bytes(content)
+
+
+def newest(folder: Path, pattern: str) -> Path:
+    return max(folder.glob(pattern), key=lambda path: (len(path.name), path.name))
+
+
+def damaged(sandbox: Sandbox, what: str) -> Path:
+    (checkpoint,) = {path.parent for path in (sandbox.home / "checkpoints").rglob("offsets")}
+    return {
+        "offsets": lambda: newest(checkpoint / "offsets", "[0-9]*"),
+        "commits": lambda: newest(checkpoint / "commits", "[0-9]*"),
+        "table": lambda: newest(sandbox.home / "table" / "_delta_log", "*.json"),
+        "quarantine": lambda: newest(sandbox.home / "table_quarantine" / "_delta_log", "*.json"),
+        "log": lambda: newest(sandbox.home / "logs" / sandbox.name / "_delta_log", "*.json"),
+        "ledger": lambda: sandbox.home / "ledger.db",
+    }[what]()
+
+
+REFUSED = {"offsets": {41}, "commits": {41}, "table": {30, 41}, "quarantine": {30}, "log": {30, 41}, "ledger": {1}}
+"""What is damaged, and the codes with which a run may refuse."""
+
+
+@pytest.mark.parametrize("left", ["half", pytest.param("nothing", marks=LONG)])
+@pytest.mark.parametrize("what", ["commits", *(pytest.param(w, marks=LONG) for w in REFUSED if w != "commits")])
+def test_a_damaged_file_is_refused_or_does_no_harm_and_restored_the_run_goes_on(
+    sandbox: Sandbox, what: str, left: str
+) -> None:
+    sandbox.configure(recovery="wal" if what == "log" else "replay")
+    sandbox.feed(8, bad_every=4)
+    sandbox.run("first")
+    sandbox.feed(8, bad_every=4)
+    file = damaged(sandbox, what)
+    before = sandbox.sink() + sandbox.quarantine()
+    with put_back(file):
+        content = file.read_bytes()
+        file.write_bytes(content[: len(content) // 2 if left == "half" else 0])
+        said = sandbox.run("second", expect=None)
+        print(what, left, said.code, said.message)
+        assert said.code in REFUSED[what], said.message
+        assert "next:" in said.message
+    seen = sandbox.sink() + sandbox.quarantine()
+    assert set(seen.values()) <= {1}
+    assert before <= seen <= sandbox.on_broker()
+    sandbox.run("second")
+    sandbox.assert_exact()
+
+
+def test_a_checkpoint_without_its_metadata_goes_on_where_it_was(sandbox: Sandbox) -> None:
+    sandbox.feed(8, bad_every=4)
+    sandbox.run("first")
+    (metadata,) = (sandbox.home / "checkpoints").rglob("metadata")
+    metadata.unlink()
+    sandbox.feed(8)
+    sandbox.run("second")
+    sandbox.assert_exact()
+
+
+# --- brokers and supervisors ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.long
+def test_a_broker_that_does_not_answer_for_a_while_is_waited_for(sandbox: Sandbox) -> None:
+    sandbox.configure(transform={"python": "gate:passing"})
+    sandbox.feed(12, bad_every=4)
+    driver = sandbox.start("r", gate_at="batch-started")
+    driver.await_gate()
+    sandbox.broker.pause()
+    driver.open_gate()
+    try:
+        with pytest.raises(subprocess.TimeoutExpired):
+            driver.process.wait(10)
+    finally:
+        sandbox.broker.resume()
+    end = driver.wait()
+    assert end.code == 0, end.stderr[-4000:]
+    sandbox.assert_exact()
+
+
+@pytest.mark.parametrize("point", [pytest.param("batch-started", marks=LONG), "before-sink-commit"])
+def test_what_airflow_ends_by_sigterm_is_gone_before_it_kills_and_the_retry_mends(sandbox: Sandbox, point: str) -> None:
+    sandbox.configure(transform={"python": "gate:passing"})
+    sandbox.feed(9, bad_every=4)
+    driver = sandbox.start("r", gate_at=point)
+    driver.await_gate()
+    driver.signal(signal.SIGTERM)
+    driver.open_gate()
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        driver.process.wait(5)
+    with contextlib.suppress(ProcessLookupError):
+        driver.signal(signal.SIGKILL)
+    assert driver.wait().code != 0
+    assert set((sandbox.sink() + sandbox.quarantine()).values()) <= {1}
+    sandbox.run("r")
+    sandbox.assert_exact()
