@@ -1,7 +1,8 @@
 """The account of runs: append-only events, and the tables that questions need."""
 
 from sluice.ledger.lease import Holder, Lease
-from sluice.ledger.ledger import REDRIVEN, Ledger
+from sluice.ledger.ledger import Ledger
+from sluice.ledger.questions import REDRIVEN
 from sluice.ledger.rows import BatchRow, Epoch, IntervalRow, LostRow, RunRow
 
 __all__ = ["REDRIVEN", "BatchRow", "Epoch", "Holder", "IntervalRow", "Lease", "Ledger", "LostRow", "RunRow"]
