@@ -14,6 +14,7 @@ __all__ = ["RUN", "SCENARIOS", "Scenario"]
 RUN = "recorded"
 _DAY = 86_400_000
 _EPOCH = 1_362_096_000_000  # the first of March 2013
+_FOREVER = "36500d"
 _DYING = {"transform": {"python": "poison:dying"}}
 
 
@@ -33,6 +34,8 @@ class Scenario:
         The strategy of an earlier run, which drained what was there before.
     deadly
         Ids of the records of which the transform dies.
+    keep
+        How long the log keeps segments.
     """
 
     name: str
@@ -44,6 +47,7 @@ class Scenario:
     earlier: str | None = None
     deadly: tuple[int, ...] = ()
     validate: bool = False
+    keep: str = _FOREVER
 
     @property
     def options(self) -> dict[str, Any]:
@@ -63,8 +67,8 @@ class Scenario:
     def prepare(self, box: KeptSandbox) -> None:
         """Make what is there before the run that is recorded."""
         if self.earlier:
-            self._configure(box, self.earlier)
-            box.feed(4, bad_every=3)
+            self._configure(box, self.earlier, wal={"keep": _FOREVER})
+            box.produce([(n % 2, b"k", good(n) if n % 3 else b"{", _EPOCH) for n in range(4)])
             box.run("earlier")
         self._configure(box, self.strategy)
         _PREPARE[self.kind](self, box)
@@ -79,7 +83,7 @@ class Scenario:
         return Oracle(box, deadly=deadly, exactly=self.strategy != "ignore_batch")
 
     def _configure(self, box: KeptSandbox, strategy: str, **keys: Any) -> None:
-        keys = {"recovery": strategy, "wal": {"keep": "36500d"}, **(_DYING if self.deadly else {}), **keys}
+        keys = {"recovery": strategy, "wal": {"keep": self.keep}, **(_DYING if self.deadly else {}), **keys}
         box.configure(kafka={"max_records_per_batch": self.size}, **keys)
 
     # --- what is there before, by kind -----------------------------------------------------------------------------
@@ -135,10 +139,12 @@ _ALL = (
     Scenario("wal-many", "wal", records=10, size=6),
     Scenario("wal-half", "wal", records=10, size=6, killed_at="sealed"),
     Scenario("wal-unsealed", "wal", records=10, size=6, killed_at="before-seal"),
+    Scenario("wal-clean", "wal", earlier="wal", keep="1h"),
     Scenario("wal-after-replay", "wal", earlier="replay"),
     Scenario("replay-after-wal", "replay", earlier="wal"),
     Scenario("hot-one", "hot"),
     Scenario("hot-many", "hot", records=10, size=6),
+    Scenario("hot-half", "hot", records=10, size=6, killed_at="before-sink-commit"),
     Scenario("ignore_range-one", "ignore_range", records=8, deadly=(3,)),
     Scenario("ignore_range-many", "ignore_range", records=10, size=6, deadly=(3,)),
     Scenario("ignore_range-half", "ignore_range", records=8, deadly=(3,), killed_at="before-sink-commit"),
@@ -147,11 +153,15 @@ _ALL = (
     Scenario("ignore_batch-half", "ignore_batch", records=10, size=6, deadly=(3,), killed_at="before-sink-commit"),
     Scenario("interval", "replay", kind="interval"),
     Scenario("interval-half", "replay", kind="interval", killed_at="sink-committed"),
+    Scenario("interval-unsunk", "replay", kind="interval", killed_at="before-sink-commit"),
     Scenario("interval-wal", "wal", kind="interval"),
+    Scenario("interval-wal-half", "wal", kind="interval", killed_at="sink-committed"),
     Scenario("lost", "replay", kind="lost", records=8, deadly=(3,)),
     Scenario("lost-half", "replay", kind="lost", records=8, deadly=(3,), killed_at="before-sink-commit"),
     Scenario("lost-wal", "wal", kind="lost", records=8, deadly=(3,)),
+    Scenario("lost-wal-half", "wal", kind="lost", records=8, deadly=(3,), killed_at="before-sink-commit"),
     Scenario("quarantined", "replay", kind="quarantined"),
+    Scenario("quarantined-unsunk", "replay", kind="quarantined", killed_at="before-sink-commit"),
     Scenario("quarantined-half", "replay", kind="quarantined", killed_at="sink-committed"),
 )
 SCENARIOS: Mapping[str, Scenario] = {scenario.name: scenario for scenario in _ALL}

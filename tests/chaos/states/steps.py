@@ -50,7 +50,11 @@ BETWEEN: Mapping[str, tuple[Window, ...]] = {
     # landing
     "log files": (_window("session-started seal-recorded", "segments-staged"),),
     "log note": (_window("session-started seal-recorded", "segments-staged"), _window("segments-staged", "sealed")),
-    "log commit": (_window("before-seal", "sealed"), _window("epoch-closed", "epoch-opened")),
+    "log commit": (
+        _window("before-seal", "sealed"),
+        _window("epoch-closed", "epoch-opened"),
+        _window("query-ended", "segments-forgotten"),
+    ),
     "ledger SegmentSealed": (_window("sealed", "seal-recorded"), _PLANNING),
     # a batch; what a dead driver left undone is made good while the next run plans
     "ledger BatchStarted": (_window("session-started batch-recorded", "batch-started"),),
@@ -72,8 +76,10 @@ BETWEEN: Mapping[str, tuple[Window, ...]] = {
         _window("batch-recorded", "query-ended"),
         _window("seal-recorded", "segments-staged query-ended"),
         _window("epoch-closed", "epoch-opened"),
+        _window("segments-forgotten", "segments-removed"),
         _PLANNING,
     ),
+    "ledger SegmentsCleaned": (_window("segments-removed"),),
     # changing the strategy
     "ledger EpochOpened": (_window("epoch-closed run-planned", "epoch-opened session-started"), _PLANNING),
 }
