@@ -16,6 +16,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from tests.chaos.states.moments import DEATH, POWER, moments
@@ -38,6 +39,7 @@ def main() -> int:
     parser.add_argument("--every", type=int, default=1, metavar="K", help="only each K-th state")
     parser.add_argument("--kind", choices=(DEATH, POWER), help="only process deaths, or only power cuts")
     parser.add_argument("--failed", action="store_true", help="once more those that did not go well")
+    parser.add_argument("--at-once", type=int, default=2, metavar="N", help="scenarios at once, each in a process (2)")
     parser.add_argument("--anew", action="store_true", help="forget what was recorded and resumed")
     parser.add_argument("--here", action="store_true", help=argparse.SUPPRESS)
     args = parser.parse_args()
@@ -59,12 +61,25 @@ def main() -> int:
     broker = workshop.broker()
     broker.start()
     rest = [word for word in sys.argv[1:] if word != "--anew"]
-    broken = []
+    names = args.only or list(SCENARIOS)
+
+    children: list[subprocess.Popen[bytes]] = []
+
+    def ended_well(name: str) -> bool:  # each in a session of its own: one that dies takes no other along
+        command = [sys.executable, "-m", "tests.chaos.states", *_without_only(rest), "--here", "--only", name]
+        child = subprocess.Popen(command)
+        children.append(child)
+        return child.wait() == 0
+
     try:
-        for name in args.only or SCENARIOS:  # each in a session of its own: one that dies takes no other along
-            command = [sys.executable, "-m", "tests.chaos.states", *_without_only(rest), "--here", "--only", name]
-            if subprocess.run(command, check=False).returncode:
-                broken.append(name)
+        with ThreadPoolExecutor(args.at_once) as pool:
+            try:
+                broken = [name for name, well in zip(names, pool.map(ended_well, names), strict=True) if not well]
+            except BaseException:
+                pool.shutdown(wait=False, cancel_futures=True)
+                for child in children:
+                    child.terminate()
+                raise
     finally:
         broker.stop()
     results = workshop.progress.results()
