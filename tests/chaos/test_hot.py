@@ -82,6 +82,7 @@ def held(cluster: SparkCluster, sandbox: Sandbox, log: EventLog) -> Iterator[Hel
             driver.signal(signal.SIGKILL)
 
 
+@pytest.mark.long
 def test_under_replay_what_a_killed_executor_had_read_is_fetched_again(
     cluster: SparkCluster, sandbox: Sandbox, log: EventLog
 ) -> None:

@@ -67,12 +67,10 @@ def test_what_was_lost_to_a_poison_is_written_once_it_no_longer_is_one(sandbox: 
     assert_conserved(sandbox)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "points",
-    [
-        pytest.param(["batch-started", "rows-staged", "before-sink-commit"], marks=pytest.mark.long),
-        ["sink-committed", "quarantine-committed"],
-    ],
+    [["batch-started", "rows-staged", "before-sink-commit"], ["sink-committed", "quarantine-committed"]],
     ids=["before-the-commit", "after-it"],
 )
 def test_a_redrive_that_is_killed_redrives_nothing_twice(sandbox: Sandbox, points: list[str]) -> None:

@@ -31,7 +31,7 @@ pytestmark = [
     pytest.mark.skipif(why_not() is not None, reason=str(why_not())),
 ]
 
-SAMPLE = {"replay-many": 12, "wal-many": 12}
+SAMPLE = {"replay-many": 8, "wal-many": 8}
 """How many states of which scenarios are resumed here."""
 
 KILLS = {"replay-many": "sink-committed", "wal-many": "sealed"}
