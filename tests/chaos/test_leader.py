@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from kafka.admin import KafkaAdminClient
+from kafka.errors import InvalidReplicationAssignmentError
 from pyspark.sql import SparkSession
 from tests.fixtures.runs import KeptSandbox, await_that
 
@@ -48,16 +49,26 @@ def second_node(first: Broker, folder: Path, kafka_jars: list[Path]) -> Iterator
         node.wait()
 
 
+def placed(first: Broker) -> bool:
+    """Put a partition on each broker; False while one of them is not yet let in."""
+    admin = KafkaAdminClient(bootstrap_servers=first.bootstrap)
+    try:
+        spec = {"assignments": {0: [1], 1: [2]}, "configs": {"retention.ms": "-1"}}
+        admin.create_topics({"orders": spec}, wait_for_metadata=True)
+    except InvalidReplicationAssignmentError:
+        return False
+    finally:
+        admin.close()
+    return True
+
+
 def test_without_a_leader_nothing_is_read_and_with_one_the_run_goes_on(
     spark: SparkSession, kafka_jars: list[Path], tmp_path: Path
 ) -> None:
     first = Broker(tmp_path / "first", port=0, jar_files=kafka_jars).start()
     try:
         with second_node(first, tmp_path / "second", kafka_jars):
-            admin = KafkaAdminClient(bootstrap_servers=first.bootstrap)
-            placed = {"assignments": {0: [1], 1: [2]}, "configs": {"retention.ms": "-1"}}
-            admin.create_topics({"orders": placed}, wait_for_metadata=True)
-            admin.close()
+            await_that(lambda: placed(first), "the second broker takes partitions")
             topics = Topics(first.bootstrap)
             sandbox = KeptSandbox(tmp_path / "home", first, topics, "orders", spark=spark)
             sandbox.feed(8, bad_every=4)
