@@ -55,7 +55,9 @@ class Workshop:
         topic = f"{scenario.name}-{uuid.uuid4().hex[:8]}"
         topics.create(topic, 2, {"retention.ms": -1})
         box = KeptSandbox(home, broker, topics, topic, spark=spark)
-        recorded = Recorded.make(scenario, box, self.folder)
+        scratch = self.folder / "traces" / scenario.name  # others are recorded at the same time
+        scratch.mkdir(parents=True, exist_ok=True)
+        recorded = Recorded.make(scenario, box, scratch)
         known = {"topic": topic, "name": box.name, "file": box.file.read_text(), "code": _code()}
         known["recording"] = recorded.recording
         kept.write_bytes(pickle.dumps(known))
