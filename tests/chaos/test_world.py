@@ -17,7 +17,7 @@ from pathlib import Path
 
 import pytest
 from tests.fixtures.postgres import Server, binaries, new_database, server
-from tests.fixtures.runs import Sandbox
+from tests.fixtures.runs import KILLED, Sandbox
 
 from sluice.local.kafka import Broker, Topics
 
@@ -256,18 +256,14 @@ def test_a_broker_that_does_not_answer_for_a_while_is_waited_for(sandbox: Sandbo
 
 
 @pytest.mark.parametrize("point", [pytest.param("batch-started", marks=LONG), "before-sink-commit"])
-def test_what_airflow_ends_by_sigterm_is_gone_before_it_kills_and_the_retry_mends(sandbox: Sandbox, point: str) -> None:
+def test_what_airflow_ends_by_sigterm_ends_by_itself_and_the_retry_mends(sandbox: Sandbox, point: str) -> None:
     sandbox.configure(transform={"python": "gate:passing"})
     sandbox.feed(9, bad_every=4)
     driver = sandbox.start("r", gate_at=point)
     driver.await_gate()
     driver.signal(signal.SIGTERM)
     driver.open_gate()
-    with contextlib.suppress(subprocess.TimeoutExpired):
-        driver.process.wait(5)
-    with contextlib.suppress(ProcessLookupError):
-        driver.signal(signal.SIGKILL)
-    assert driver.wait().code != 0
+    assert driver.wait().code not in (0, KILLED), "it ends by itself, and says that it did not get to its end"
     assert set((sandbox.sink() + sandbox.quarantine()).values()) <= {1}
     sandbox.run("r")
     sandbox.assert_exact()
