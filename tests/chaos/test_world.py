@@ -186,12 +186,11 @@ REFUSED = {
     "offsets": {41},
     "commits": {41},
     "table": {30, 41},
-    "quarantine": {0, 30},
+    "quarantine": {30, 41},
     "log": {30, 41},
     "ledger": {0, 1},
 }
-"""What is damaged, and how a run may end: an empty ledger is filled from the sink's notes; an emptied commit of the
-quarantine is none to a reader, and ``audit --deep`` finds it."""
+"""What is damaged, and how a run may end: an empty ledger is filled from the sink's notes."""
 
 
 @pytest.mark.parametrize("left", ["half", pytest.param("nothing", marks=LONG)])
@@ -212,8 +211,6 @@ def test_a_damaged_file_is_refused_or_does_no_harm_and_restored_the_run_goes_on(
         assert said.code in REFUSED[what], said.message
         if said.code:
             assert "next:" in said.message
-        elif what == "quarantine":
-            assert sandbox.cli("audit", "--deep", str(sandbox.file)).returncode != 0
     seen = sandbox.sink() + sandbox.quarantine()
     assert set(seen.values()) <= {1}
     assert before <= seen <= sandbox.on_broker()

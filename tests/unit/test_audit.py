@@ -474,7 +474,7 @@ def test_a_first_batch_that_the_ledger_does_not_know_yet_is_one_problem(place: P
 def test_a_driver_that_commits_meanwhile_is_waited_for(story: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     story.write()
     story.append(rows("e", 20, 21), {"sluice:p:2": 1})
-    monkeypatch.setattr(snapshot.time, "sleep", lambda _: story.commit("e", split(20, 22), epoch=2))
+    monkeypatch.setattr(snapshot, "sleep", lambda _: story.commit("e", split(20, 22), epoch=2))
     report = story.deep()
     assert report.problems == []
     assert report.partitions[0]["end"] == 22

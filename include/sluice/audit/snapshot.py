@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping
 from dataclasses import dataclass
+from time import sleep
 
 from sluice.appid import app_id, interval_app_id
 from sluice.audit.books import Books
@@ -52,7 +52,7 @@ class Snapshot:
         """
         for attempt in range(_ATTEMPTS):
             if attempt:
-                time.sleep(_PAUSE)
+                sleep(_PAUSE)
             ends = _ends(ledger, pipeline)
             books = Books.read(ledger, pipeline)
             live = (r for r in ledger.runs(pipeline, limit=1 << 31) if r.kind != "interval")

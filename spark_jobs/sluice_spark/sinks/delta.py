@@ -96,6 +96,11 @@ class DeltaSink:
         found = [self._note(commit) for commit in table.history(commits)] if table is not None else []
         return [note for note in found if note is not None]
 
+    def is_cut_off(self) -> bool:
+        """Tell whether the newest commit's file is empty, which to delta-rs is a commit of nothing, and no error."""
+        table = self.table()
+        return table is not None and not table.history(1)
+
     def _note(self, commit: Mapping[str, Any]) -> dict[str, Any] | None:
         note = commit.get(_NOTE)
         note = json.loads(note) if isinstance(note, str) else note
