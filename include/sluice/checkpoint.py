@@ -1,24 +1,21 @@
 """Reads a Structured Streaming checkpoint: which batches were planned, which were committed, up to where.
 
-Progress is the engine's; this module writes nothing, and removes only what is no part of it. The layout (Spark 4.2,
-offset log v1): ``offsets/N`` holds a version line, a metadata line and one JSON line per source; ``commits/N`` exists
-once batch N is done; ``sources/0/0`` holds the offsets that the first batch started from, behind a zero byte and a
-version line.
+Progress is the engine's; this module writes nothing, and removes only what the engine can make again. The layout
+(Spark 4.2, offset log v1): ``offsets/N`` holds a version line, a metadata line and one JSON line per source;
+``commits/N`` exists once batch N is done; ``sources/0/0`` holds the offsets that the first batch started from, behind
+a zero byte and a version line.
 """
 
 from __future__ import annotations
 
 import json
+from contextlib import suppress
 from typing import Any
 
 from sluice.errors import CheckpointError
 from sluice.ranges import OffsetRange, Positions, ranges_between
 
 __all__ = ["Checkpoint"]
-
-
-def _positions(line: str) -> Positions:
-    return {t: {int(p): int(o) for p, o in parts.items()} for t, parts in json.loads(line).items()}
 
 
 class Checkpoint:
@@ -48,9 +45,21 @@ class Checkpoint:
     def _numbers(self, folder: str) -> list[int]:
         return sorted(int(n) for n in self._names(folder) if n.isdigit())
 
-    def _text(self, name: str) -> str:
+    def _content(self, name: str) -> bytes:
         with self._fs.open(f"{self._root}/{name}", "rb") as file:
-            return bytes(file.read()).decode()
+            return bytes(file.read())
+
+    def _line(self, name: str, number: int) -> Positions:
+        try:
+            positions = json.loads(self._content(name).lstrip(b"\0").splitlines()[number])
+            return {t: {int(p): int(o) for p, o in parts.items()} for t, parts in positions.items()}
+        except (IndexError, ValueError, AttributeError, OSError) as error:
+            raise CheckpointError(
+                f"{self.path}/{name} cannot be read: {error}",
+                state="the sink holds what was committed before; nothing was written now",
+                next_step="restore the file from a copy of the checkpoint, or move both the sink and the checkpoint "
+                "away to begin anew",
+            ) from error
 
     def planned(self) -> list[int]:
         """Return the ids of batches whose ranges are logged (Spark keeps about the last hundred)."""
@@ -65,24 +74,58 @@ class Checkpoint:
         planned, committed = self.planned(), self.committed()
         return planned[-1] if planned and (not committed or committed[-1] < planned[-1]) else None
 
-    def clear(self) -> None:
-        """Remove unfinished files of a driver that died while Spark wrote down its first plan.
+    def mend(self, held: int) -> list[str]:
+        """Remove what a dead driver or a power cut left half written, where nothing rests on it; Spark makes it again.
 
-        Spark's own leftovers would keep it from ever beginning: it wants ``offsets`` empty before the first batch.
-        Does nothing once a batch is planned.
+        Spark renames its files into place and does not sync them, so that the newest may be empty after a power cut. An
+        empty plan goes when no table holds its batch, an empty mark of a finished batch when one does, and before the
+        first plan the leftovers of the attempt at it: Spark wants ``offsets`` empty then. All else stays as it is.
+
+        Only for who holds the pipeline's lease. Doing it twice changes nothing the second time.
+
+        Parameters
+        ----------
+        held
+            The last batch in the table that the stream fills; -1 for none.
+
+        Returns
+        -------
+        The names of files that were empty.
         """
+        planned, committed, removed = self.planned(), self.committed(), []
+        done = committed[-1] if committed else -1
+        if done in planned and done <= held:
+            removed += self._remove_empty(f"commits/{done}")
+        if planned and planned[-1] > max(held, done):
+            removed += self._remove_empty(f"offsets/{planned[-1]}")
         if not self.planned():
             for name in self._names("offsets"):
                 if name.startswith(".") and name.removesuffix(".crc").endswith(".tmp"):
                     self._fs.rm_file(f"{self._root}/offsets/{name}")
+            removed += [name for file in ("metadata", "sources/0/0") for name in self._remove_empty(file)]
+        return removed
+
+    def _remove_empty(self, name: str) -> list[str]:
+        try:
+            if self._content(name).strip(b"\0"):
+                return []
+        except FileNotFoundError:
+            return []
+        folder, _, base = name.rpartition("/")
+        with suppress(FileNotFoundError):  # what Hadoop's local file system keeps beside each file
+            self._fs.rm_file("/".join(filter(None, [self._root, folder, f".{base}.crc"])))
+        self._fs.rm_file(f"{self._root}/{name}")
+        return [name]
 
     def initial(self) -> Positions | None:
-        """Return where the first batch started, or is to start; None when that is for the broker to say."""
-        try:
-            text = self._text("sources/0/0")
-        except FileNotFoundError:
-            return self._start
-        return _positions(text.lstrip("\0").splitlines()[-1])
+        """Return where the first batch started, or is to start; None when that is for the broker to say.
+
+        Raises
+        ------
+        CheckpointError
+            When the file is damaged.
+        """
+        return self._line("sources/0/0", -1) if "0" in self._names("sources/0") else self._start
 
     def end_of(self, batch: int) -> Positions:
         """Return the position that batch ``batch`` leads to.
@@ -92,15 +135,7 @@ class Checkpoint:
         CheckpointError
             When the file is damaged or not of a single Kafka source.
         """
-        try:
-            lines = self._text(f"offsets/{batch}").splitlines()
-            return _positions(lines[2])
-        except (IndexError, ValueError, AttributeError, OSError) as error:
-            raise CheckpointError(
-                f"{self.path}/offsets/{batch} cannot be read: {error}",
-                state="the sink holds what was committed before; nothing was written now",
-                next_step="restore the file from a copy of the checkpoint, or start a new epoch",
-            ) from error
+        return self._line(f"offsets/{batch}", 2)
 
     def start_of(self, batch: int) -> Positions:
         """Return the position that batch ``batch`` starts from."""

@@ -127,7 +127,7 @@ class Drain:
                 failures.append(error)
                 raise
 
-        tables.checkpoint.clear()
+        tables.mend_checkpoint()
         try:
             (
                 stream(

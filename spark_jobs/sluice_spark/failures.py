@@ -31,9 +31,10 @@ _SIGNS: tuple[tuple[type[SluiceError], tuple[str, ...], str], ...] = (
             "INVALID_OFFSET_LOG",
             "MALFORMED_LOG",
             "batch metadata log",
-            # a file of its commit log that was cut, or emptied; a record that is cut ends a task, not the query itself
+            # files of its own that were cut, or emptied; a record that is cut ends a task, not the query itself
             "terminated with exception: Unexpected end-of-input",
             "Incomplete log file",
+            "No content to map due to end-of-input",
         ),
         "restore the checkpoint from a copy, or move checkpoint and sink away to begin anew",
     ),

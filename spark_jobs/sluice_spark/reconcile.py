@@ -54,6 +54,7 @@ def reconcile(ledger: Ledger, lease: Lease, tables: Tables, redriven: Tables) ->
                 "is in no reader's sight",
                 "put the file below _delta_log back from a copy",
             )
+    tables.mend_checkpoint()
     held = sink.version()
     upto = _last(ledger, lease.pipeline, number)
     if upto > held:

@@ -12,6 +12,7 @@ from sluice.ranges import Positions
 from sluice.recovery import Lineage
 from sluice.spec import Pipeline
 from sluice.wal import WriteAheadLog
+from sluice_spark.log import logger
 from sluice_spark.sinks.delta import DeltaSink
 
 __all__ = ["Tables"]
@@ -85,6 +86,13 @@ class Tables:
     def position_behind(self, held: int) -> Positions | None:
         """Return where the newest batch of :attr:`filled` ends: Spark's own record may be one batch behind."""
         return self.checkpoint.end_of(held) if held in self.checkpoint.planned() else self.checkpoint.positions()
+
+    def mend_checkpoint(self) -> None:
+        """Clear out of Spark's way what a power cut emptied and nothing rests on: :meth:`Checkpoint.mend`."""
+        for name in self.checkpoint.mend(self.filled.version()):
+            logger.warning(
+                "%s/%s was empty, as a power cut leaves a file: Spark makes it again", self.checkpoint.path, name
+            )
 
     def sweep(self, batch: int) -> None:
         """Remove what attempts at a batch left in sink and quarantine.

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 from tests.chaos.states.likeness import likeness
-from tests.chaos.states.moments import DEATH, moments
+from tests.chaos.states.moments import DEATH, POWER, moments
 from tests.chaos.states.progress import spread
 from tests.chaos.states.recorder import why_not
 from tests.chaos.states.resumer import Recorded
@@ -64,6 +64,15 @@ def test_a_spread_of_states_goes_on_to_the_same_rows(recorded: Recorded, summary
     seconds = (time.monotonic() - began) / len(chosen)
     summary.append(f"{recorded.scenario.name:13} {len(chosen)} of {len(states)} recorded states, {seconds:.1f} s each")
     assert {f"{m.number} {m.what}": f.problems for m, f in resumed if f.problems} == {}
+
+
+@pytest.mark.long
+def test_a_power_cut_leaves_what_a_run_mends_or_refuses(recorded: Recorded) -> None:
+    """Of what Spark and delta-rs do not sync; a run that refuses has touched nothing."""
+    cuts = [moment for moment in moments(recorded.recording) if moment.kind == POWER]
+    assert cuts
+    resumed = [(moment, recorded.resume(moment)) for moment in cuts]
+    assert {f"{m.number} {m.what}": r.found.problems for m, r in resumed if r.found.problems} == {}
 
 
 def test_the_driver_of_a_recorded_state_is_known_to_be_dead(recorded: Recorded) -> None:

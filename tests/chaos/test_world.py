@@ -208,7 +208,8 @@ def test_a_damaged_file_is_refused_or_does_no_harm_and_restored_the_run_goes_on(
         content = file.read_bytes()
         file.write_bytes(content[: len(content) // 2 if left == "half" else 0])
         said = sandbox.run("second", expect=None)
-        assert said.code in REFUSED[what], said.message
+        again = (what, left) == ("commits", "nothing")  # Spark marks a batch anew that the sink holds
+        assert said.code in ({0} if again else REFUSED[what]), said.message
         if said.code:
             assert "next:" in said.message
     seen = sandbox.sink() + sandbox.quarantine()

@@ -90,3 +90,60 @@ def test_a_committed_batch_without_its_plan_is_damage_and_no_beginning(tmp_path:
     checkpoint = write(tmp_path, planned={}, committed=[3], initial={"t": {"0": 0}})
     with pytest.raises(CheckpointError):
         checkpoint.positions()
+
+
+def test_an_empty_file_of_the_first_batch_is_named_too(tmp_path: Path) -> None:
+    checkpoint = write(tmp_path, planned={}, committed=[], initial={})
+    (tmp_path / "sources/0/0").write_text("")
+    with pytest.raises(CheckpointError, match="sources/0/0 cannot be read"):
+        checkpoint.positions()
+
+
+def held_up_to(root: Path, planned: int, committed: int) -> Checkpoint:
+    (root / "metadata").write_text('{"id":"1"}')
+    return write(
+        root, planned={n: {"t": {"0": n}} for n in range(planned)}, committed=list(range(committed)), initial={}
+    )
+
+
+@pytest.mark.parametrize("nothing", [b"", bytes(512)], ids=["empty", "zeros"])
+@pytest.mark.parametrize(
+    ("planned", "committed", "held", "emptied", "goes"),
+    [
+        (3, 2, 1, "offsets/2", True),
+        (3, 2, 2, "offsets/2", False),  # a table holds what was planned there
+        (3, 3, 2, "offsets/2", False),  # and Spark, too
+        (3, 2, 1, "offsets/1", False),
+        (3, 2, 1, "commits/1", True),
+        (3, 2, 0, "commits/1", False),  # the table was taken back: not for us to hide
+        (0, 0, -1, "metadata", True),
+        (0, 0, -1, "sources/0/0", True),
+        (1, 0, -1, "metadata", False),
+        (1, 0, -1, "sources/0/0", False),
+    ],
+)
+def test_what_a_power_cut_emptied_goes_when_nothing_rests_on_it(
+    tmp_path: Path, planned: int, committed: int, held: int, emptied: str, goes: bool, nothing: bytes
+) -> None:
+    checkpoint = held_up_to(tmp_path, planned, committed)
+    (tmp_path / emptied).write_bytes(nothing)
+    assert checkpoint.mend(held) == ([emptied] if goes else [])
+    assert (tmp_path / emptied).exists() is not goes
+    if emptied == "offsets/2":
+        assert (tmp_path / "offsets/.2.crc").exists() is not goes
+    assert checkpoint.mend(held) == []
+
+
+def test_what_is_whole_stays(tmp_path: Path) -> None:
+    checkpoint = held_up_to(tmp_path, 3, 2)
+    before = sorted(tmp_path.rglob("*"))
+    assert checkpoint.mend(1) == []
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_before_its_first_plan_the_leftovers_of_an_attempt_at_it_go(tmp_path: Path) -> None:
+    checkpoint = held_up_to(tmp_path, 0, 0)
+    for name in (".0.7f8c.tmp", "..0.7f8c.tmp.crc", "kept"):
+        (tmp_path / "offsets" / name).write_text("{")
+    assert checkpoint.mend(-1) == []
+    assert [f.name for f in (tmp_path / "offsets").iterdir()] == ["kept"]

@@ -218,6 +218,8 @@ async def first_unread(
         answers = [answer for future in sent if (answer := await _or_none(client.within(future, until))) is not None]
         left = _harvest(answers, wanted, ends, isolation_level, found)
         in_vain = in_vain + 1 if left == wanted else 0
+        if in_vain:
+            await client.sleep(0.1)
         wanted = left
         alone |= set(left)
     return found
@@ -263,14 +265,19 @@ def _harvest(
     isolation_level: str,
     found: dict[Key, FirstUnread],
 ) -> dict[Key, int]:
-    """Take what came; return from where to go on where nothing readable came yet."""
-    left: dict[Key, int] = {}
+    """Take what came; return from where to go on where nothing readable came yet, or no answer that is final."""
+    from kafka.errors import for_code
+
+    left = dict(wanted)
     for answer in answers:
         for topic in answer.responses:
             for part in topic.partitions:
                 key = (topic.topic, part.partition_index)
                 if part.error_code:
-                    continue  # unknown: no right, another leader, or removed in the meantime
+                    if not _mends_itself(for_code(part.error_code)()):
+                        del left[key]  # no right, or removed in the meantime
+                    continue
+                del left[key]
                 first, upto = _first_in(part, wanted[key], isolation_level)
                 if first is not None:
                     found[key] = first

@@ -19,7 +19,7 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from tests.chaos.states.moments import DEATH, POWER, moments
+from tests.chaos.states.moments import DEATH, KILL, POWER, kills, moments
 from tests.chaos.states.progress import spread, summary, table
 from tests.chaos.states.recorder import why_not
 from tests.chaos.states.scenarios import SCENARIOS
@@ -37,7 +37,7 @@ def main() -> int:
     parser.add_argument("--only", action="append", metavar="NAME", choices=SCENARIOS, help="these scenarios")
     parser.add_argument("--limit", type=int, metavar="N", help="at most so many states of a scenario, spread evenly")
     parser.add_argument("--every", type=int, default=1, metavar="K", help="only each K-th state")
-    parser.add_argument("--kind", choices=(DEATH, POWER), help="only process deaths, or only power cuts")
+    parser.add_argument("--kind", choices=(DEATH, POWER, KILL), help="only recorded deaths, power cuts, or real kills")
     parser.add_argument("--failed", action="store_true", help="once more those that did not go well")
     parser.add_argument("--at-once", type=int, default=2, metavar="N", help="scenarios at once, each in a process (2)")
     parser.add_argument("--anew", action="store_true", help="forget what was recorded and resumed")
@@ -88,11 +88,11 @@ def main() -> int:
         (folder / "summary.json").write_text(json.dumps(summed, indent=1))
         print(table(summed))
         for result in results:
-            if not result["ok"] and result["kind"] == DEATH:
+            if not result["ok"]:
                 print(f"FAILED {result['scenario']} {result['operation']} {result['what']}: {result['problems'][0]}")
     for name in broken:
         print(f"FAILED {name}: see above: not recorded, a step without points, or a session that died")
-    return 1 if broken or any(not r["ok"] for r in results if r["kind"] == DEATH) else 0
+    return 1 if broken or any(not r["ok"] for r in results) else 0
 
 
 def _scenario(workshop: Workshop, args: argparse.Namespace) -> int:
@@ -107,10 +107,11 @@ def _scenario(workshop: Workshop, args: argparse.Namespace) -> int:
         for step in bare:
             print(f"{name}: no named points around {step}", flush=True)
         states = [m for m in moments(recorded.recording) if args.kind in (None, m.kind)]
-        chosen = spread(states, args.limit, args.every)
+        real = [m for m in kills(recorded.recording) if args.kind in (None, KILL)]
+        chosen = [*spread(states, args.limit, args.every), *spread(real, args.limit, args.every)]
         done = workshop.progress.done(name, failed_again=args.failed)
         left = [m for m in chosen if (m.kind, m.key) not in done]
-        print(f"{name}: {len(states)} states, {len(chosen)} chosen, {len(left)} to resume", flush=True)
+        print(f"{name}: {len(states)} states, {len(real)} kills; {len(chosen)} chosen, {len(left)} to do", flush=True)
         began = time.monotonic()
         for count, moment in enumerate(left, 1):
             result = workshop.progress.add(SCENARIOS[name], moment, recorded.resume(moment))

@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import hashlib
 import struct
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 
 from tests.chaos.states.recorder import Recording
 from tests.chaos.states.tree import Tree
 
-__all__ = ["DEATH", "POWER", "Moment", "moments"]
+__all__ = ["DEATH", "KILL", "POWER", "Moment", "kills", "moments"]
 
 DEATH = "death"
 """The process dies: what it did is there, its last write perhaps in part."""
 
+KILL = "kill"
+"""A real driver is really killed at a named point; the state is what it leaves."""
 POWER = "power"
 """The machine loses power: names are there, and what was written under them since the last sync is not."""
 
@@ -31,11 +34,13 @@ class Moment:
     number
         How many operations of the recording are done in it.
     kind
-        :data:`DEATH` or :data:`POWER`.
+        :data:`DEATH`, :data:`POWER` or :data:`KILL`.
     what
-        The last of them, and what is special.
+        The last of them, and what is special; of a kill the point, and for which time it was passed.
     point
         The last named point that the driver had passed; empty before the first.
+    tree
+        What is durable in it; for a kill, before the driver is started.
     """
 
     number: int
@@ -53,6 +58,16 @@ def moments(recording: Recording) -> Iterator[Moment]:
         if (moment.kind, moment.key) not in seen and (DEATH, moment.key) not in seen:
             seen.add((moment.kind, moment.key))
             yield moment
+
+
+def kills(recording: Recording) -> Iterator[Moment]:
+    """Yield a kill for each time that the recorded run passed a named point."""
+    passed: Counter[str] = Counter()
+    for number, op in enumerate(recording.operations, 1):
+        if op.kind == "mark":
+            passed[op.to] += 1
+            at = f"{op.to}:{passed[op.to]}"
+            yield Moment(number, KILL, at, op.to, recording.before, at)
 
 
 def _all(recording: Recording) -> Iterator[Moment]:

@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tests.chaos.states.moments import DEATH, POWER, Moment
+from tests.chaos.states.moments import KILL, POWER, Moment
 from tests.chaos.states.resumer import Resumed
-from tests.chaos.states.scenarios import SCENARIOS, Scenario
+from tests.chaos.states.scenarios import Scenario
 
 __all__ = ["Progress", "spread", "summary", "table"]
 
@@ -38,8 +38,8 @@ class Progress:
         line = {
             "scenario": scenario.name, "strategy": scenario.strategy, "run": scenario.kind, "kind": moment.kind,
             "operation": moment.number, "what": moment.what, "point": moment.point, "key": moment.key,
-            "ok": not found.problems, "problems": found.problems, "lost": found.lost, "doubled": found.doubled,
-            "unaccounted": found.unaccounted, "seconds": resumed.seconds,
+            "ok": not found.problems, "refused": resumed.refused, "problems": found.problems,
+            "lost": found.lost, "doubled": found.doubled, "unaccounted": found.unaccounted, "seconds": resumed.seconds,
         }  # fmt: skip
         with self.file.open("a") as out:
             out.write(json.dumps(line) + "\n")
@@ -60,12 +60,11 @@ class Progress:
 
 
 def summary(results: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """Return what results come to: process deaths and power cuts apart, by strategy and in all.
+    """Return what results come to: by kind, strategy and run, and the sums of what dies (power cuts apart).
 
     Notes
     -----
-    Points are the named points between which states lie; kills are real ones, of the attempts that went before a
-    recording.
+    Points are the named points at which drivers were killed, or between which states lie.
     """
     groups: dict[tuple[str, str, str], list[dict[str, Any]]] = defaultdict(list)
     for result in results:
@@ -74,10 +73,10 @@ def summary(results: Sequence[dict[str, Any]]) -> dict[str, Any]:
         {"kind": kind, "strategy": strategy, "run": run, **_sums(found)}
         for (kind, strategy, run), found in sorted(groups.items())
     ]  # fmt: skip
-    deaths = [r for r in results if r["kind"] == DEATH]
+    dead = [r for r in results if r["kind"] != POWER]
     return {
-        **_sums(deaths),
-        "strategies": sorted({r["strategy"] for r in deaths}),
+        **_sums(dead),
+        "strategies": sorted({r["strategy"] for r in dead}),
         "power": _sums([r for r in results if r["kind"] == POWER]),
         "rows": rows,
     }
@@ -93,8 +92,9 @@ def _sums(results: Sequence[dict[str, Any]]) -> dict[str, Any]:
     return {
         "scenarios": len(names),
         "points": len({r["point"] for r in results} - {""}),
-        "kills": sum(SCENARIOS[name].killed_at is not None for name in names if name in SCENARIOS),
-        "states": len(results),
+        "kills": sum(r["kind"] == KILL for r in results),
+        "states": sum(r["kind"] != KILL for r in results),
+        "refused": sum(r.get("refused", False) for r in results),
         "failed": sum(not r["ok"] for r in results),
         "lost": total["lost"] - total["accounted"],
         "ignored": total["accounted"],
@@ -109,7 +109,7 @@ def table(summed: dict[str, Any]) -> str:
     columns = ["kind", "strategy", "run", *(k for k in summed["rows"][0] if k not in ("kind", "strategy", "run"))]
     every = [
         *summed["rows"],
-        {"kind": DEATH, "strategy": "all", "run": "", **summed},
+        {"kind": "dead", "strategy": "all", "run": "", **summed},
         {"kind": POWER, "strategy": "all", "run": "", **summed["power"]},
     ]
     cells = [columns, *([str(row.get(c, "")) for c in columns] for row in every)]

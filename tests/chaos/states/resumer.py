@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tests.chaos.states.moments import Moment
+from tests.chaos.states.moments import KILL, POWER, Moment
 from tests.chaos.states.oracle import Found, Oracle
 from tests.chaos.states.recorder import Recording, record
 from tests.chaos.states.scenarios import RUN, Scenario
@@ -16,6 +16,9 @@ from tests.fixtures.runs import KeptSandbox
 from sluice.ledger import Ledger
 
 __all__ = ["Recorded", "Resumed"]
+
+_REFUSALS = {30, 41}
+"""A table or a checkpoint that is damaged."""
 
 _NOTHING_DONE = {"RunPlanned", "RunClosed", "Judged"}
 
@@ -28,10 +31,13 @@ class Resumed:
     ----------
     seconds
         Both runs and the look at what they left.
+    refused
+        Whether the run would not go on, and said why: what a power cut may leave, and no death of a process.
     """
 
     found: Found
     seconds: float
+    refused: bool = False
 
 
 class Recorded:
@@ -59,16 +65,25 @@ class Recorded:
         return recorded
 
     def resume(self, moment: Moment) -> Resumed:
-        """Go on from a state, twice, and look at what is there then."""
+        """Go on from a state, twice, and look at what is there then; for a kill, kill a driver first."""
         began = time.monotonic()
         moment.tree.write(self.box.home)
+        refused = False
         try:
-            self.box.run(RUN, **self.scenario.options)
-            found = self._look()
-            found.problems += self._again()
+            if moment.kind == KILL:
+                self.box.run(RUN, kill_at=moment.what, **self.scenario.options)
+            ended = self.box.run(RUN, expect=None, **self.scenario.options)
+            refused = moment.kind == POWER and ended.code in _REFUSALS
+            if ended.code and not refused:
+                found = Found([f"exit code {ended.code}:\n{ended.stderr}"])
+            elif refused:
+                found = Found()
+            else:
+                found = self._look()
+                found.problems += self._again()
         except Exception as error:  # whatever a run dies of is what is looked for
             found = Found([f"{type(error).__name__}: {error}"])
-        return Resumed(found, round(time.monotonic() - began, 3))
+        return Resumed(found, round(time.monotonic() - began, 3), refused)
 
     def _look(self) -> Found:
         return self._oracle.look(live=self.scenario.kind == "live")
