@@ -8,16 +8,19 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import glob
+import os
 import shutil
 import signal
 import subprocess
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
 from tests.fixtures.postgres import Server, binaries, new_database, server
-from tests.fixtures.runs import KILLED, Sandbox
+from tests.fixtures.runs import KILLED, MODULES, Sandbox
 
 from sluice.local.kafka import Broker, Topics
 
@@ -230,6 +233,67 @@ def test_a_checkpoint_without_its_metadata_is_refused_and_put_back_goes_on(sandb
         assert "metadata" in sandbox.run("second", expect=41).message
     sandbox.run("second")
     sandbox.assert_exact()
+
+
+# --- clocks --------------------------------------------------------------------------------------------------------
+
+
+@dataclass
+class Clock:
+    """The clock of drivers that are started with its environment, but for their JVM."""
+
+    file: Path
+
+    def ahead(self, seconds: int) -> None:
+        """Set it: so many seconds ahead of the true time, from now on."""
+        self.file.write_text(f"{seconds:+d}\n")
+
+    @property
+    def env(self) -> dict[str, str]:
+        return {"CLOCK": str(self.file), "PYTHONPATH": os.pathsep.join([str(MODULES.parent / "clock"), str(MODULES)])}
+
+
+@pytest.fixture
+def clock(tmp_path: Path) -> Clock:
+    if not glob.glob("/usr/lib/*/faketime/libfaketime.so.1"):
+        pytest.skip("libfaketime is not installed: apt-get install libfaketime")
+    return Clock(tmp_path / "clock")
+
+
+def moments(sandbox: Sandbox) -> list[datetime]:
+    return [datetime.fromisoformat(event["at"]) for event in sandbox.ledger.events(sandbox.name, limit=1000)]
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("strategy", ["replay", "wal"])
+def test_a_clock_that_is_set_back_in_the_middle_of_a_run_costs_nothing(
+    sandbox: Sandbox, clock: Clock, strategy: str
+) -> None:
+    sandbox.configure(recovery=strategy, transform={"python": "gate:passing"})
+    sandbox.feed(16, bad_every=4)
+    clock.ahead(7200)
+    driver = sandbox.start("r", gate_at="batch-started:2", **clock.env)
+    driver.await_gate()
+    clock.ahead(-600)
+    driver.open_gate()
+    end = driver.wait()
+    assert end.code == 0, end.stderr[-4000:]
+    assert moments(sandbox) != sorted(moments(sandbox)), "no time went back"
+    sandbox.assert_exact()
+    sandbox.run("next")
+    sandbox.assert_exact()
+
+
+def test_a_driver_that_died_in_the_future_is_followed_at_once(sandbox: Sandbox, clock: Clock) -> None:
+    """Its lease runs for hours by the clock of those who come after it, and its batch is younger than theirs."""
+    sandbox.feed(16, bad_every=4)
+    clock.ahead(7200)
+    sandbox.run("r", kill_at="sink-committed:2", **clock.env)
+    assert max(moments(sandbox)) > datetime.now(UTC) + timedelta(hours=1)
+    sandbox.run("r")
+    sandbox.assert_exact()
+    assert sandbox.cli("ledger", sandbox.name).returncode == 0
+    assert "0 offsets to read" in sandbox.run("r").stderr
 
 
 # --- brokers and supervisors ---------------------------------------------------------------------------------------
