@@ -54,12 +54,13 @@ test: $(STAMP) ## All tests with real Kafka, Spark and Airflow, but the longest 
 test-unit: $(STAMP) ## The tests that need no JVM and no broker: seconds
 	@$(BIN)/python -m pytest -q tests/unit
 
-chaos: $(STAMP) ## Crashes of every kind, with 20 kills at random moments a strategy: make chaos [SLUICE_CHAOS_KILLS=N] [SLUICE_CHAOS_SEED=S]
+chaos: $(STAMP) ## All crash tests, 20 random kills a strategy, then chaos-states; goes on where it was stopped: make chaos [SLUICE_CHAOS_KILLS=N] [SLUICE_CHAOS_SEED=S]
 	@$(BIN)/python -m sluice.local.archive >/dev/null
-	@SLUICE_CHAOS_KILLS=$${SLUICE_CHAOS_KILLS:-20} $(BIN)/python -m pytest -q -m "chaos or long"
+	@SLUICE_CHAOS_KILLS=$${SLUICE_CHAOS_KILLS:-20} SLUICE_CHAOS_FOLDER=$${SLUICE_CHAOS_FOLDER:-var/chaos} \
+	 $(BIN)/python -m pytest -q -m "chaos or long"
 	@$(BIN)/python -m tests.chaos.states
 
-chaos-states: $(STAMP) ## Resume every recorded crash state; goes on where it was stopped: make chaos-states [ARGS="--only wal-many --limit 50"]
+chaos-states: $(STAMP) ## Resume every recorded crash state, and kill at every point of every recorded run: make chaos-states [ARGS="--only wal-many --limit 50"]
 	@$(BIN)/python -m sluice.local.archive >/dev/null
 	@$(BIN)/python -m tests.chaos.states $(ARGS)
 

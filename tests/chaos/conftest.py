@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Generator
 from pathlib import Path
 
 import pytest
+from tests.chaos.passed import Passed
 
 EVERY_POINT = "test_every_point_is_killed_at"
 SUMMARY = pytest.StashKey[list[str]]()
+PASSED = pytest.StashKey[Passed]()
 ALL_OF_IT = pytest.StashKey[set[str]]()
 
 
@@ -19,10 +22,31 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     collected = {item.nodeid for item in items if item.path.parent == here}
     files = {item.path for item in items}
     config.stash[ALL_OF_IT] = collected if files >= set(here.glob("test_*.py")) else set()
+    before = config.stash[PASSED].names()
+    done = [item for item in items if item.nodeid in before]
+    if done:
+        items[:] = [item for item in items if item.nodeid not in before]
+        config.hook.pytest_deselected(items=done)
 
 
 def pytest_configure(config: pytest.Config) -> None:
     config.stash[SUMMARY] = []
+    config.stash[PASSED] = Passed.from_env()
+
+
+def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
+    """Having nothing left to do is no failure."""
+    if exitstatus == pytest.ExitCode.NO_TESTS_COLLECTED and session.config.stash[PASSED].names():
+        session.exitstatus = pytest.ExitCode.OK
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Remember what passed: where ``make chaos`` is stopped it goes on behind that."""
+    report = yield
+    if report.when == "call" and report.passed:
+        item.config.stash[PASSED].add(item.nodeid)
+    return report
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:

@@ -1,7 +1,7 @@
 """Record scenarios, resume their states: ``python -m tests.chaos.states [--only NAME] [--limit N] [--every K]``.
 
-What was finished is skipped when this is called again; ``SLUICE_CHAOS_STATES`` names the folder that remembers (default
-``var/chaos/states``).
+Each run is also killed for real at each named point that it passed. What was finished is skipped when this is called
+again; ``SLUICE_CHAOS_FOLDER`` names the folder that remembers, in its ``states`` (default ``var/chaos``).
 """
 
 from __future__ import annotations
@@ -12,11 +12,13 @@ import logging
 import os
 import shutil
 import signal
+import sqlite3
 import subprocess
 import sys
 import tempfile
 import time
 from concurrent.futures import ThreadPoolExecutor
+from importlib import metadata
 from pathlib import Path
 
 from tests.chaos.states.moments import DEATH, KILL, POWER, kills, moments
@@ -43,7 +45,7 @@ def main() -> int:
     parser.add_argument("--anew", action="store_true", help="forget what was recorded and resumed")
     parser.add_argument("--here", action="store_true", help=argparse.SUPPRESS)
     args = parser.parse_args()
-    folder = Path(os.environ.get("SLUICE_CHAOS_STATES") or PROJECT / "var" / "chaos" / "states").resolve()
+    folder = (Path(os.environ.get("SLUICE_CHAOS_FOLDER") or PROJECT / "var" / "chaos") / "states").resolve()
     workshop = Workshop(folder)
     if args.here:
         return _scenario(workshop, args)
@@ -84,7 +86,7 @@ def main() -> int:
         broker.stop()
     results = workshop.progress.results()
     if results:
-        summed = summary(results) | {"broken": broken}
+        summed = summary(results) | {"broken": broken, "versions": _versions()}
         (folder / "summary.json").write_text(json.dumps(summed, indent=1))
         print(table(summed))
         for result in results:
@@ -93,6 +95,20 @@ def main() -> int:
     for name in broken:
         print(f"FAILED {name}: see above: not recorded, a step without points, or a session that died")
     return 1 if broken or any(not r["ok"] for r in results) else 0
+
+
+def _versions() -> dict[str, str]:
+    java = subprocess.run(["java", "-version"], capture_output=True, text=True, check=False).stderr.partition("\n")[0]
+    clients = next(path.name for path in jars.paths("kafka") if path.name.startswith("kafka-clients"))
+    return {
+        "python": sys.version.partition(" ")[0],
+        "java": java,
+        "kafka": clients.removeprefix("kafka-clients-").removesuffix(".jar"),
+        **{name: metadata.version(name) for name in ("pyspark", "deltalake", "kafka-python")},
+        "sqlite": sqlite3.sqlite_version,
+        "sluice": metadata.version("sluice"),
+        "cpus": str(os.cpu_count()),
+    }
 
 
 def _scenario(workshop: Workshop, args: argparse.Namespace) -> int:

@@ -13,6 +13,8 @@ from tests.chaos.states.moments import KILL, POWER, Moment
 from tests.chaos.states.resumer import Resumed
 from tests.chaos.states.scenarios import Scenario
 
+from sluice.faults import POINTS
+
 __all__ = ["Progress", "spread", "summary", "table"]
 
 
@@ -74,9 +76,13 @@ def summary(results: Sequence[dict[str, Any]]) -> dict[str, Any]:
         for (kind, strategy, run), found in sorted(groups.items())
     ]  # fmt: skip
     dead = [r for r in results if r["kind"] != POWER]
+    killed = [r for r in results if r["kind"] == KILL]
+    strategies = sorted({r["strategy"] for r in dead})
     return {
         **_sums(dead),
-        "strategies": sorted({r["strategy"] for r in dead}),
+        "strategies": strategies,
+        "killed_at": {s: sorted({r["point"] for r in killed if r["strategy"] == s}) for s in strategies},
+        "never_killed_at": sorted(set(POINTS) - {r["point"] for r in killed}),
         "power": _sums([r for r in results if r["kind"] == POWER]),
         "rows": rows,
     }

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import pickle
 import shutil
 import uuid
@@ -11,15 +10,18 @@ from pathlib import Path
 from typing import Any
 
 from pyspark.sql import SparkSession
+from tests.chaos.passed import code
 from tests.chaos.states.progress import Progress
 from tests.chaos.states.resumer import Recorded
 from tests.chaos.states.scenarios import Scenario
 from tests.fixtures.runs import KeptSandbox
 
-from sluice.home import PROJECT
 from sluice.local.kafka import Broker, Topics
 
 __all__ = ["Workshop"]
+
+_CODE = "include/sluice", "spark_jobs"
+"""What a recording rests on."""
 
 
 @dataclass
@@ -47,7 +49,7 @@ class Workshop:
                 (home / link).unlink(missing_ok=True)
             box = KeptSandbox(home, broker, Topics(broker.bootstrap), known["topic"], name=known["name"], spark=spark)
             box.file.write_text(known["file"])
-            if known.get("code") != _code():
+            if known.get("code") != code(*_CODE):
                 print(f"{scenario.name} was recorded with other code; --anew forgets all recordings and results")
             return Recorded(scenario, box, known["recording"])
         topics = Topics(broker.bootstrap)
@@ -58,16 +60,7 @@ class Workshop:
         scratch = self.folder / "traces" / scenario.name  # others are recorded at the same time
         scratch.mkdir(parents=True, exist_ok=True)
         recorded = Recorded.make(scenario, box, scratch)
-        known = {"topic": topic, "name": box.name, "file": box.file.read_text(), "code": _code()}
+        known = {"topic": topic, "name": box.name, "file": box.file.read_text(), "code": code(*_CODE)}
         known["recording"] = recorded.recording
         kept.write_bytes(pickle.dumps(known))
         return recorded
-
-
-def _code() -> str:
-    """Name the code that runs."""
-    digest = hashlib.sha256()
-    for folder in ("include/sluice", "spark_jobs"):
-        for file in sorted((PROJECT / folder).rglob("*.py")):
-            digest.update(file.read_bytes())
-    return digest.hexdigest()[:16]
