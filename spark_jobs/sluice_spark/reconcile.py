@@ -52,8 +52,8 @@ def reconcile(ledger: Ledger, lease: Lease, tables: Tables, redriven: Tables) ->
             raise _contradiction(
                 f"the newest commit of the table {table.path} is empty: the file was damaged, and what it committed "
                 "is in no reader's sight",
-                "put the file below _delta_log back from a copy. Where a power cut emptied it, remove it and run again: "
-                "what nothing else rests on is written anew; sluice audit --deep tells that nothing is missing",
+                "put the file below _delta_log back from a copy. Where a power cut emptied it, remove it and run "
+                "again: what nothing else rests on is written anew; sluice audit --deep tells that nothing is missing",
             )
     tables.mend_checkpoint()
     held = sink.version()
