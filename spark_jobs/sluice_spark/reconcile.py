@@ -47,7 +47,7 @@ def reconcile(ledger: Ledger, lease: Lease, tables: Tables, redriven: Tables) ->
         When checkpoint, log, sink and ledger contradict each other in a way that no crash leaves behind.
     """
     number, checkpoint, sink = tables.epoch.number, tables.checkpoint, tables.sink
-    for table in (sink, tables.quarantine, tables.filled):
+    for table in {t.path: t for t in (sink, tables.quarantine, tables.filled)}.values():
         if table.is_cut_off():
             raise _contradiction(
                 f"the newest commit of the table {table.path} is empty: the file was damaged, and what it committed "

@@ -248,6 +248,23 @@ def test_a_table_that_cannot_be_read_is_the_sinks_failure(spark: SparkSession, t
 # --- beside others -------------------------------------------------------------------------------------------------
 
 
+def test_a_newest_commit_that_is_empty_is_told_from_one_that_says_nothing_of_its_writer(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    sink = DeltaSink(str(tmp_path / "t"), "p")
+    assert not sink.is_cut_off()
+    for version in range(2):
+        put(sink, rows(spark, version, version + 1), version)
+    newest = max((tmp_path / "t" / "_delta_log").glob("*.json"))
+    whole = newest.read_text()
+    newest.write_text("".join(line for line in whole.splitlines(keepends=True) if "commitInfo" not in line))
+    assert not sink.is_cut_off()
+    newest.write_text("")
+    assert sink.is_cut_off()
+    newest.write_text(whole)
+    assert not sink.is_cut_off()
+
+
 def march(first: int, last: int, *, start: int = 0, end: int = 1 << 40) -> Slice:
     """The rows of some offsets, and of some seconds since 2013 began."""
     zero = 1_356_998_400

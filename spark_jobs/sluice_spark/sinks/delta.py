@@ -99,7 +99,11 @@ class DeltaSink:
     def is_cut_off(self) -> bool:
         """Tell whether the newest commit's file is empty, which to delta-rs is a commit of nothing, and no error."""
         table = self.table()
-        return table is not None and not table.history(1)
+        if table is None or table.history(1):  # without one, it may be a writer's that says nothing of itself
+            return False
+        fs, base = fsspec.core.url_to_fs(self.path)
+        newest = f"{base}/_delta_log/{table.version():020}.json"
+        return bool(fs.exists(newest) and fs.size(newest) == 0)
 
     def _note(self, commit: Mapping[str, Any]) -> dict[str, Any] | None:
         note = commit.get(_NOTE)
