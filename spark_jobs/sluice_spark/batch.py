@@ -212,16 +212,6 @@ class BatchWriter:
             self.quarantine.commit(kept, SCHEMA, batch, {"run": self.run}, remove=replaces)
             point("quarantine-committed")
 
-    def sweep(self, name: str, batch: int) -> None:
-        """Remove the files of attempts at a committed batch that died.
-
-        Nothing is removed before the sink holds the batch: until then a driver that was fenced between its last look
-        at the lease and its commit may still enter its files, and they must be there.
-        """
-        if self.sink.version() >= batch:
-            self.sink.sweep(name)
-            self.quarantine.sweep(name)
-
 
 def account_for(
     rows: Rows,

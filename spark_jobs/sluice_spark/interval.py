@@ -312,6 +312,7 @@ class IntervalRun(Run):
             point("sink-committed")
             moved = replace_quarantined(tables, gone, prepared.quarantine or NOTHING, batch, self.run)
             point("quarantine-committed")
+        tables.sweep(batch)  # before the account: a driver that dies here leaves the rest to who enters it
         with self.watch.phase("ledger"):
             self.ledger.batch_committed(
                 lease,
@@ -323,7 +324,6 @@ class IntervalRun(Run):
                 },
             )
         point("batch-recorded")
-        tables.sweep(batch)
         logger.info(
             "%s: %d rows replaced by %d", self.interval, sum(taken.values()), prepared.staged.rows
         )  # fmt: skip

@@ -200,11 +200,11 @@ class RedriveRun(Run):
     ) -> None:
         lease.verify()
         writer.commit(batch, prepared, {"of": of, "source": dict(source)}, replaces)
+        tables.sweep(batch)  # before the account: a driver that dies here leaves the rest to who enters it
         self.ledger.batch_committed(
             lease, epoch=REDRIVEN, batch=batch, accounts=prepared.accounts, redriven=of, source=source
         )
         point("batch-recorded")
-        writer.sweep(tables.batch_name(batch), batch)
         counts = sum((a.counts for a in prepared.accounts), Counts()).as_dict()
         split = ", ".join(f"{n:,} {k}" for k, n in counts.items() if n and k != "planned")
         logger.info("redriven: %d ranges, %s", len(prepared.accounts), split or "nothing")
