@@ -73,7 +73,7 @@ BETWEEN: Mapping[str, tuple[Window, ...]] = {
     "sweep": (
         _window("batch-started", "rows-staged"),  # attempts of the search for what dies, files of what was not kept
         _window("sink-committed", "batch-recorded"),
-        _LANDING,
+        _window("sealed seal-recorded", "segments-staged query-ended"),
         _window("epoch-closed", "epoch-opened"),
         _window("segments-forgotten", "segments-removed"),
         _PLANNING,
