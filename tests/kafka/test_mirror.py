@@ -41,15 +41,12 @@ def committed(broker: Broker, group: str) -> dict[tuple[str, int], tuple[int, st
 @contextlib.contextmanager
 def joined(broker: Broker, group: str, topic: str) -> Iterator[KafkaConsumer]:
     """A live member of a group, with partitions assigned."""
-    member = KafkaConsumer(
-        topic,
-        bootstrap_servers=broker.bootstrap,
-        group_id=group,
-        enable_auto_commit=False,
-        metadata_max_age_ms=500,  # one that joins before it has heard of a fresh topic is given nothing for that long
-    )
+    member = KafkaConsumer(bootstrap_servers=broker.bootstrap, group_id=group, enable_auto_commit=False)
     try:
-        await_that(lambda: member.poll(timeout_ms=200) or member.assignment(), "the member has joined")
+        # one that joins before it has heard of a fresh topic is given nothing
+        await_that(lambda: member.partitions_for_topic(topic), "the member knows the topic")
+        member.subscribe([topic])
+        await_that(lambda: member.poll(timeout_ms=1000) or member.assignment(), "the member has joined")
         yield member
     finally:
         member.close()
