@@ -17,6 +17,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from importlib import metadata
 from pathlib import Path
@@ -43,12 +44,15 @@ def main() -> int:
     parser.add_argument("--failed", action="store_true", help="once more those that did not go well")
     parser.add_argument("--at-once", type=int, default=2, metavar="N", help="scenarios at once, each in a process (2)")
     parser.add_argument("--anew", action="store_true", help="forget what was recorded and resumed")
+    parser.add_argument("--report", action="store_true", help="do nothing; say what is on record")
     parser.add_argument("--here", action="store_true", help=argparse.SUPPRESS)
     args = parser.parse_args()
     folder = (Path(os.environ.get("SLUICE_CHAOS_FOLDER") or PROJECT / "var" / "chaos") / "states").resolve()
     workshop = Workshop(folder)
     if args.here:
         return _scenario(workshop, args)
+    if args.report:
+        return _report(workshop, [])
     reason = why_not()
     if reason:
         print(f"skipped: {reason}")
@@ -84,10 +88,14 @@ def main() -> int:
                 raise
     finally:
         broker.stop()
+    return _report(workshop, broken)
+
+
+def _report(workshop: Workshop, broken: Sequence[str]) -> int:
     results = workshop.progress.results()
     if results:
-        summed = summary(results) | {"broken": broken, "versions": _versions()}
-        (folder / "summary.json").write_text(json.dumps(summed, indent=1))
+        summed = summary(results) | {"broken": list(broken), "versions": _versions()}
+        (workshop.folder / "summary.json").write_text(json.dumps(summed, indent=1))
         print(table(summed))
         for result in results:
             if not result["ok"]:
