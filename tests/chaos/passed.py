@@ -23,7 +23,7 @@ def code(*folders: str) -> str:
 
 @dataclass
 class Passed:
-    """Names of tests, a line each, in a file that goes by the code that they passed with.
+    """Names of tests, a line each, in a file that goes by the code that they passed with, and by what was asked of it.
 
     ``SLUICE_CHAOS_FOLDER`` names the folder; without it nothing is remembered.
     """
@@ -34,7 +34,9 @@ class Passed:
     def from_env(cls) -> Passed:
         """Return what is on record for the code as it is."""
         folder = os.environ.get("SLUICE_CHAOS_FOLDER")
-        return cls(Path(folder) / f"passed-{code('include', 'spark_jobs', 'plugins', 'tests')}" if folder else None)
+        asked = [os.environ.get(name, "") for name in ("SLUICE_CHAOS_KILLS", "SLUICE_CHAOS_SEED")]
+        name = "-".join(["passed", code("include", "spark_jobs", "plugins", "tests"), *filter(None, asked)])
+        return cls(Path(folder) / name if folder else None)
 
     def names(self) -> set[str]:
         """Return the tests that need not run any more."""

@@ -32,7 +32,8 @@ class Resumed:
     seconds
         Both runs and the look at what they left.
     refused
-        Whether the run would not go on, and said why: what a power cut may leave, and no death of a process.
+        Whether the run would not go on before the table's empty commits were removed, as it says itself: what a power
+        cut may leave, and no death of a process.
     """
 
     found: Found
@@ -73,17 +74,23 @@ class Recorded:
             if moment.kind == KILL:
                 self.box.run(RUN, kill_at=moment.what, **self.scenario.options)
             ended = self.box.run(RUN, expect=None, **self.scenario.options)
-            refused = moment.kind == POWER and ended.code in _REFUSALS
-            if ended.code and not refused:
+            if moment.kind == POWER and ended.code in _REFUSALS:
+                refused = True
+                self._remove_empty_commits()
+                ended = self.box.run(RUN, expect=None, **self.scenario.options)
+            if ended.code:
                 found = Found([f"exit code {ended.code}:\n{ended.stderr}"])
-            elif refused:
-                found = Found()
             else:
                 found = self._look()
                 found.problems += self._again()
         except Exception as error:  # whatever a run dies of is what is looked for
             found = Found([f"{type(error).__name__}: {error}"])
         return Resumed(found, round(time.monotonic() - began, 3), refused)
+
+    def _remove_empty_commits(self) -> None:
+        for commit in self.box.home.rglob("_delta_log/*.json"):
+            if commit.stat().st_size == 0:
+                commit.unlink()
 
     def _look(self) -> Found:
         return self._oracle.look(live=self.scenario.kind == "live")
