@@ -32,7 +32,7 @@ def test_every_point_is_killed_at(all_of_it: bool) -> None:
     "group",
     [
         pytest.param("before-a-batch", marks=pytest.mark.long),
-        "in-a-batch",
+        pytest.param("in-a-batch", marks=pytest.mark.long),
         "around-the-commit",
         pytest.param("after-the-last-batch", marks=pytest.mark.long),
     ],
@@ -106,7 +106,10 @@ def expire_lease(sandbox: Sandbox) -> None:
 
 @pytest.mark.parametrize(
     ("point", "told"),
-    [("rows-staged", "this driver was fenced"), ("before-sink-commit", "another driver committed batch 1")],
+    [
+        pytest.param("rows-staged", "this driver was fenced", marks=pytest.mark.long),
+        ("before-sink-commit", "another driver committed batch 1"),
+    ],
 )
 def test_a_frozen_driver_that_wakes_after_it_was_replaced_writes_nothing(
     sandbox: Sandbox, point: str, told: str

@@ -183,7 +183,7 @@ def test_a_driver_killed_again_and_again_replaces_the_interval_once(sandbox: San
     assert_audited(sandbox)
 
 
-@pytest.mark.parametrize("who", ["the live run", "an interval that overlaps"])
+@pytest.mark.parametrize("who", ["the live run", pytest.param("an interval that overlaps", marks=pytest.mark.long)])
 def test_what_a_dead_driver_left_halfway_is_ended_by_whoever_comes_next(sandbox: Sandbox, who: str) -> None:
     fed_with_bad(sandbox)
     sandbox.configure(decode={"json": {"schema": "id BIGINT, name STRING"}}, rows="filter",
