@@ -51,7 +51,7 @@ test: $(STAMP) ## All tests with real Kafka, Spark and Airflow, but the longest 
 	@$(BIN)/python -m sluice.local.archive >/dev/null
 	@$(BIN)/python -m pytest -q
 
-test-unit: $(STAMP) ## The tests that need no JVM and no broker: seconds
+test-unit: $(STAMP) ## The tests that need no JVM and no broker: a minute
 	@$(BIN)/python -m pytest -q tests/unit
 
 chaos: $(STAMP) ## All crash tests, 20 random kills a strategy, then chaos-states; goes on where it was stopped: make chaos [SLUICE_CHAOS_KILLS=N] [SLUICE_CHAOS_SEED=S]

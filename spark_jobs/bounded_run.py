@@ -19,16 +19,11 @@ from sluice_spark.live import LiveRun
 from sluice_spark.log import logger, set_up
 from sluice_spark.quality.judge import Judge
 from sluice_spark.run import Run
-from sluice_spark.session import run_main, session
-
-
-class _Parser(argparse.ArgumentParser):
-    def error(self, message: str) -> None:  # type: ignore[override]
-        raise ConfigError(message, state="nothing was read or written", next_step=f"see {self.prog} --help")
+from sluice_spark.session import Parser, run_main, session
 
 
 def parse(argv: list[str] | None = None) -> argparse.Namespace:
-    parser = _Parser(
+    parser = Parser(
         prog="bounded_run.py",
         description="Drain what Kafka holds now into the sink, or replace an interval of record time in it; judge it.",
     )

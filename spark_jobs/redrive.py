@@ -16,11 +16,11 @@ from sluice.spec import load
 from sluice_spark.log import logger, set_up
 from sluice_spark.quality.judge import Judge
 from sluice_spark.redrive import RedriveRun
-from sluice_spark.session import run_main, session
+from sluice_spark.session import Parser, run_main, session
 
 
 def parse(argv: list[str] | None = None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="redrive.py", description="Write what was lost or quarantined, once.")
+    parser = Parser(prog="redrive.py", description="Write what was lost or quarantined, once.")
     parser.add_argument("--pipeline", required=True, metavar="NAME_OR_PATH")
     parser.add_argument("--run", required=True, help="the id of this run; another attempt uses the same")
     parser.add_argument("--range", action="append", metavar="TOPIC:PARTITION:START-END", help="only these offsets")

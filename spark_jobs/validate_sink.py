@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-import argparse
-
 from sluice.errors import ConfigError, QualityError
 from sluice.home import Home
 from sluice.ledger import Ledger
 from sluice.spec import load
 from sluice_spark.log import set_up
 from sluice_spark.quality.judge import Judge
-from sluice_spark.session import run_main, session
+from sluice_spark.session import Parser, run_main, session
 from sluice_spark.tables import Tables
 
 
 def main() -> None:
     set_up()
-    parser = argparse.ArgumentParser(prog="validate_sink.py", description="Judge what a run wrote, again.")
+    parser = Parser(prog="validate_sink.py", description="Judge what a run wrote, again.")
     parser.add_argument("--pipeline", required=True, metavar="NAME_OR_PATH")
     parser.add_argument("--run", required=True, help="a run that the ledger knows")
     args = parser.parse_args()

@@ -9,6 +9,7 @@ from typing import ClassVar
 from sluice.ranges import OffsetRange
 
 __all__ = [
+    "BEGIN_ANEW",
     "AuthorizationError",
     "CheckpointError",
     "ConfigError",
@@ -23,6 +24,9 @@ __all__ = [
     "TopicRecreatedError",
     "error_for_exit_code",
 ]
+
+BEGIN_ANEW = "give the pipeline another name and its sink another path"
+"""The way out where positions mean nothing any more: the ledger stays, and holds the old name to them."""
 
 
 class ExitCode(IntEnum):

@@ -6,6 +6,8 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
+from sluice.errors import ConfigError
+
 __all__ = ["PROJECT", "Home"]
 
 PROJECT = Path(__file__).resolve().parents[2]
@@ -20,17 +22,28 @@ def _is_url(path: str) -> bool:
 class Home:
     """The layout below ``SLUICE_HOME`` (default ``var/`` of the project).
 
-    ``SLUICE_HOME`` may be a URL that fsspec and Spark both understand, as long as ``SLUICE_LEDGER_URL`` then names
-    a database: a SQLite file needs a local disk.
+    A path, which every machine that works for a run reaches under the same name. A single sink may be a URL.
     """
 
     root: str
 
     @classmethod
     def from_env(cls) -> Home:
-        """Read ``SLUICE_HOME``; a relative path is taken from the project, not from the working directory."""
+        """Read ``SLUICE_HOME``; a relative path is taken from the project, not from the working directory.
+
+        Raises
+        ------
+        ConfigError
+            For a URL: jars, Data Docs and the SQLite ledger are files.
+        """
         raw = os.environ.get("SLUICE_HOME") or "var"
-        return cls(raw.rstrip("/") if _is_url(raw) else str((PROJECT / raw).resolve()))
+        if _is_url(raw):
+            raise ConfigError(
+                "SLUICE_HOME is a URL, and must be a path",
+                state="nothing was read or written",
+                next_step="name a folder that all machines share; a sink's path in the pipeline file may be a URL",
+            )
+        return cls(str((PROJECT / raw).resolve()))
 
     def join(self, *parts: str) -> str:
         """Return a path below the home."""

@@ -10,7 +10,7 @@ from airflow.sdk import DAG, Asset, CronDataIntervalTimetable, get_parsing_conte
 
 from sluice.errors import ConfigError, SluiceError
 from sluice.spec import Pipeline, load, load_all
-from sluice.spec.load import PIPELINES
+from sluice.spec.load import PIPELINES, relative
 from sluice.spec.model import Schedule
 from sluice_airflow import docs, params
 from sluice_airflow.gate import OnIdle
@@ -98,9 +98,9 @@ def build_dag(
         dag.validate()
     except Exception as error:
         raise ConfigError(
-            f"{spec.file.name} does not make a DAG: {error}",
+            f"{relative(spec.file)} does not make a DAG: {error}",
             state="nothing was read or written",
-            next_step=f"mend it, then: sluice validate-spec {spec.file.name}",
+            next_step=f"mend it, then: sluice validate-spec {relative(spec.file)}",
         ) from error
     return dag
 
@@ -153,9 +153,9 @@ def _read(folder: Path) -> Iterator[tuple[Path, DAG | SluiceError]]:
             yield (
                 path,
                 ConfigError(
-                    f"{path.name} cannot be read: {type(error).__name__}: {error}",
+                    f"{relative(path)} cannot be read: {type(error).__name__}: {error}",
                     state="nothing was read or written",
-                    next_step=f"mend it, then: sluice validate-spec {path.name}",
+                    next_step=f"mend it, then: sluice validate-spec {relative(path)}",
                 ),
             )
 

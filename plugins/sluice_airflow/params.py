@@ -15,7 +15,7 @@ MEANING = {
     Recovery.WAL: "land the records in a write-ahead log first; survives Kafka being down, costs one more write",
     Recovery.HOT: "keep each batch on two executors; an executor's loss costs no re-read, twice the memory",
     Recovery.IGNORE_BATCH: "drop a batch that fails for good, record its ranges as lost, go on",
-    Recovery.IGNORE_RANGE: "leave out only the ranges that cannot be read, record them as lost, go on",
+    Recovery.IGNORE_RANGE: "leave out only the ranges that cannot be read or processed, record them as lost, go on",
 }
 """What each strategy promises, in one line."""
 

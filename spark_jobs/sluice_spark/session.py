@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import os
 import sys
 import traceback
@@ -9,9 +10,16 @@ from collections.abc import Callable
 
 from pyspark.sql import SparkSession
 
-from sluice.errors import ExitCode, SluiceError
+from sluice.errors import ConfigError, ExitCode, SluiceError
 
-__all__ = ["run_main", "session"]
+__all__ = ["Parser", "run_main", "session"]
+
+
+class Parser(argparse.ArgumentParser):
+    """Reads a main's command line; a wrong one is a :class:`ConfigError`."""
+
+    def error(self, message: str) -> None:  # type: ignore[override]
+        raise ConfigError(message, state="nothing was read or written", next_step=f"see {self.prog} --help")
 
 
 def session() -> SparkSession:

@@ -72,6 +72,15 @@ def first(stack: Stack) -> dict[str, Any]:
     return dict(json.loads(done.stdout.splitlines()[-1]))
 
 
+def test_a_shell_of_ones_own_means_the_same_stack(stack: Stack, first: dict[str, Any]) -> None:
+    asked = ["bash", "-c", 'source "$0"; sluice lag flights --json; echo "$AIRFLOW_HOME"', f"{stack.home}/demo.env"]
+    said = subprocess.run(asked, env={"PATH": os.environ["PATH"]}, capture_output=True, text=True, check=True)
+    told, folder = said.stdout.splitlines()
+    (lag,) = json.loads(told)
+    assert (lag["verdict"], lag["lag"]) == ("OK", 0)
+    assert Path(folder) == stack.home / "airflow"
+
+
 def test_two_runs_account_for_every_flight(stack: Stack, first: dict[str, Any]) -> None:
     assert set(first) == {"pipeline", "sink", "ui", "produced", "seconds", "runs"}
     assert first["produced"] == _FLIGHTS

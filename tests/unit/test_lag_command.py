@@ -104,3 +104,14 @@ def test_a_folder_that_is_not_there_is_a_mistake(tmp_path: Path) -> None:
 )  # fmt: skip
 def test_a_length_of_time_is_said_as_people_say_it(seconds: float | None, said: str | None) -> None:
     assert command._length(seconds) == said
+
+
+def test_a_broken_file_hides_no_other_pipeline_and_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("SLUICE_HOME", str(tmp_path))
+    monkeypatch.setattr(command, "load_all", lambda: [(tmp_path / "bad.yaml", ConfigError("bad.yaml is not valid"))])
+    assert command.show(None, watch=False, interval=1, as_json=True, metrics=None) == 10
+    said = capsys.readouterr()
+    assert said.out == "[]\n"
+    assert "bad.yaml is not valid" in said.err

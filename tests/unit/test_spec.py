@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
+from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
+from typing import get_args
 
 import pytest
+from pydantic import BaseModel
 
 from sluice.cli import main
 from sluice.errors import ConfigError
-from sluice.home import PROJECT
+from sluice.home import PROJECT, Home
 from sluice.recovery import Recovery
 from sluice.spec import Pipeline, Rows, find, load, load_all
 
@@ -218,6 +222,56 @@ def test_the_command_line_says_it_with_its_exit_code(
     monkeypatch.setenv("SLUICE_HOME", str(tmp_path / "home"))
     assert run_cli(monkeypatch, "run", str(bad)) == 10
     assert run_cli(monkeypatch, "validate-spec", "no-such-pipeline") == 10
+
+
+def test_a_pipeline_is_found_in_whatever_folder_its_file_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write(tmp_path, GOOD)
+    folder = tmp_path / "pipelines"
+    for name in ("a", "b"):
+        (folder / name).mkdir()
+    (folder / "a" / "deep.yaml").write_text(GOOD.replace("pipeline: p", "pipeline: deep"))
+    monkeypatch.setattr(sys.modules["sluice.spec.load"], "PIPELINES", folder)
+    assert load("deep").file == folder / "a" / "deep.yaml"
+    (folder / "b" / "deep.yaml").write_text(GOOD)
+    with pytest.raises(ConfigError, match="more than one pipeline file is called 'deep'"):
+        load("deep")
+    (folder / "b" / "deep.yaml").write_text("nothing")
+    assert run_cli(monkeypatch, "validate-spec", "--json") == 10
+    told = {r["file"]: r["valid"] for r in json.loads(capsys.readouterr().out)}
+    assert told == {str(folder / f): ok for f, ok in (("p.yaml", True), ("a/deep.yaml", True), ("b/deep.yaml", False))}
+
+
+def test_a_home_is_a_path(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SLUICE_HOME", "s3://key:hidden@bucket/home")
+    with pytest.raises(ConfigError, match="must be a path") as caught:
+        Home.from_env()
+    assert "hidden" not in str(caught.value)
+
+
+def test_a_dry_run_is_of_lost_ranges(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SLUICE_HOME", str(tmp_path / "home"))
+    assert run_cli(monkeypatch, "redrive", str(write(tmp_path, GOOD)), "--quarantined", "--dry-run") == 10
+
+
+def fields(model: type[BaseModel], above: str = "") -> Iterator[tuple[str, str | None]]:
+    for name, field in model.model_fields.items():
+        key = f"{above}{field.alias or name}"
+        yield key, field.description
+        for kind in (field.annotation, *get_args(field.annotation)):
+            if isinstance(kind, type) and issubclass(kind, BaseModel):
+                yield from fields(kind, f"{key}.")
+
+
+def test_every_key_is_described_for_the_editor_and_in_the_docs() -> None:
+    page = (PROJECT / "docs" / "pipeline.md").read_text()
+    found = dict(fields(Pipeline))
+    assert len(found) > 40
+    assert [key for key, description in found.items() if not description] == []
+    assert [key for key in found if f"| `{key}` |" not in page] == []
+    named = re.findall(r"^\| `([a-z_.]+)` \|", page, re.MULTILINE)
+    assert [key for key in named if key not in found] == []
 
 
 def test_the_schema_for_editors_is_that_of_the_model() -> None:

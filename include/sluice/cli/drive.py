@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import subprocess
 import sys
+from collections.abc import Mapping
 from typing import Any
 
 from sluice.cli.output import COUNTS, err, print_json, print_table
 from sluice.connections import Connection, variable_of
-from sluice.errors import ExitCode, QualityError
+from sluice.errors import ExitCode, QualityError, SluiceError
 from sluice.home import Home
 from sluice.interval import Interval
 from sluice.kafka.backlog import waiting
@@ -37,7 +39,7 @@ def drive(
     """Run a pipeline to its end; return the exit code.
 
     The log of the application goes to stderr. A verdict that fails raises :class:`QualityError`.
-    With ``as_json`` stdout ends with the run's account on one line.
+    With ``as_json`` stdout ends with the run's account on one line, also when the run failed, as far as it was planned.
 
     Parameters
     ----------
@@ -68,12 +70,13 @@ def connections(spec: Pipeline) -> tuple[Connection, Connection]:
     if os.environ.get(variable_of("spark_default")):
         spark = Connection.from_env("spark_default")
     else:
+        err.print(f"{variable_of('spark_default')} is not set: Spark runs here, on local[*]", markup=False)
         spark = Connection("spark_default", "spark", host="local[*]")
     return spark, Connection.from_env(spec.kafka.connection)
 
 
 def spark_run(spec: Pipeline, run: str, submit: SparkSubmit, *, as_json: bool) -> int:
-    """Start a run's application, wait, print its account; return the exit code.
+    """Start a run's application, wait, print its account (of one that failed, as far as it came); return the exit code.
 
     Raises
     ------
@@ -81,15 +84,14 @@ def spark_run(spec: Pipeline, run: str, submit: SparkSubmit, *, as_json: bool) -
         When the verdict fails.
     """
     code = _run(submit.argv(), submit.env)
-    if code == ExitCode.DONE:
+    if code != ExitCode.DONE:
+        # what it did before it failed; the failure itself was said above, and counts
+        with contextlib.suppress(SluiceError, KeyError):
+            _show(Ledger.open().account(spec.name, run), as_json=as_json)
+    else:
         ledger = Ledger.open()
         account = ledger.account(spec.name, run)
-        if as_json:
-            print_json(account)
-        else:
-            print_table([account], ["run", "recovery", *COUNTS, "verdict", "seconds"])
-            for note in account.get("notes", []):
-                err.print(f"note: {note}", markup=False)
+        _show(account, as_json=as_json)
         if account["verdict"] in ("failed", "error") and spec.quality.on_failed == "fail":
             found = ledger.run(spec.name, run)
             pages = (found.judgement or {}).get("data_docs") if found else None
@@ -99,6 +101,15 @@ def spark_run(spec: Pipeline, run: str, submit: SparkSubmit, *, as_json: bool) -
                 next_step=f"read the expectations above{f', or open {pages}' if pages else ''}",
             )
     return code
+
+
+def _show(account: Mapping[str, Any], *, as_json: bool) -> None:
+    if as_json:
+        print_json(account)
+        return
+    print_table([account], ["run", "recovery", *COUNTS, "verdict", "seconds"])
+    for note in account.get("notes", []):
+        err.print(f"note: {note}", markup=False)
 
 
 def _run(argv: list[str], env: dict[str, str]) -> int:

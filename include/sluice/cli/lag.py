@@ -31,14 +31,17 @@ _CALM = (Status.OK, Status.NEW, Status.BACKLOG)
 
 def show(pipeline: str | None, *, watch: bool, interval: float, as_json: bool, metrics: str | None) -> int:
     """Look once, or every ``interval`` seconds until interrupted; return the exit code of the last look."""
-    specs = [load(pipeline)] if pipeline else [s for _, s in load_all() if not isinstance(s, SluiceError)]
-    looks = _Looks(specs)
+    found_files = [load(pipeline)] if pipeline else [spec for _, spec in load_all()]
+    broken = [found for found in found_files if isinstance(found, SluiceError)]
+    for error in broken:  # it hides no other pipeline, and is not passed over in silence
+        err.print(f"sluice: error: {error}", markup=False)
+    looks = _Looks([found for found in found_files if not isinstance(found, SluiceError)])
     code = 0
     try:
         while True:
             found = looks.once()
             _print(found, as_json=as_json, metrics=metrics, clear=watch)
-            code = exit_code(found)
+            code = exit_code(found) or (int(ExitCode.CONFIG) if broken else 0)
             if not watch:
                 break
             time.sleep(interval)

@@ -25,7 +25,7 @@ app = typer.Typer(
 )
 
 Name = Annotated[str, typer.Argument(metavar="NAME_OR_FILE", help="A pipeline's name, or its YAML file.")]
-OptionalName = Annotated[str | None, typer.Argument(metavar="[PIPELINE]", help="All pipelines when left out.")]
+OptionalName = Annotated[str | None, typer.Argument(metavar="[PIPELINE]", help="All when left out.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON for programs.")]
 
 
@@ -53,7 +53,8 @@ def run(
     Starts the very spark-submit that the Airflow operator would start and waits. Connections are read from
     AIRFLOW_CONN_<ID> in JSON form; without AIRFLOW_CONN_SPARK_DEFAULT it runs on local[*].
     Exit codes: 0 done, 10 configuration, 20 source unreachable, 21 offsets gone, 22 topic recreated, 23 not authorized,
-    30 sink failed, 40 lease held, 41 checkpoint does not fit, 50 verdict failed, 1 anything else.
+    30 sink failed, 40 lease held, 41 checkpoint does not fit, 50 verdict failed or error (unless quality.on_failed is
+    warn), 2 wrong option, 1 anything else.
     """
     from sluice.cli.drive import drive
 
@@ -119,9 +120,10 @@ def lag(
     read, BACKLOG records wait, GROWING over the limits and each run finds more, UNKNOWN no answer, STUCK three runs
     failed at the same position, REWOUND the checkpoint was taken back, LOST removed unread, RECREATED another topic
     of the same name, AUTH refused.
+    Without PIPELINE: each file in include/pipelines, those of its subfolders not.
     Exit codes: 0 OK, NEW or BACKLOG within the limits of the pipeline file (lag:), 1 over the limits or worse,
-    20 UNKNOWN because no broker answers, 10 UNKNOWN because a topic is not there, 23 AUTH. Of several pipelines the
-    worst counts.
+    20 UNKNOWN because no broker answers, 10 UNKNOWN because a topic or a connection is not there, or a pipeline file
+    is not valid, 23 AUTH. Of several pipelines the worst counts.
     """
     from sluice.cli.lag import show
 
@@ -152,14 +154,16 @@ def ledger(
 def audit(
     pipeline: Name,
     deep: Annotated[
-        bool, typer.Option("--deep", help="Compare with sink, quarantine and write-ahead log, offset by offset.")
+        bool,
+        typer.Option("--deep", help="Compare with sink and quarantine, offset by offset; check the write-ahead log."),
     ] = False,
     as_json: AsJson = False,
 ) -> None:
     """Prove that every offset is accounted for, once; show what is lost and open. Exit code 1 if it does not balance.
 
     From the ledger alone: ranges tile, splits add up, and losses and what was redriven fit them. With --deep the tables
-    themselves must agree, and every segment of the write-ahead log is checked in full.
+    themselves must agree, and every segment of the write-ahead log is checked in full. Rows that cannot be told by
+    their records (rows: many or aggregate) are counted, and said to be unproved.
     """
     from sluice.cli.audit import prove
 
@@ -188,6 +192,7 @@ def redrive(
 
     With --quarantined: after a fix of decode or schema, write the refused records that decode by now. What still fails
     stays open, or in quarantine. Running it again finds nothing to do. Exit codes are those of sluice run.
+    --dry-run is for lost ranges alone.
     """
     from sluice.cli.redrive import redrive as drive_again
     from sluice.ranges import OffsetRange
@@ -235,12 +240,13 @@ def clean(
 @app.command("validate-spec")
 def validate_spec(
     files: Annotated[
-        list[str] | None, typer.Argument(help="Names or files; all of include/pipelines if left out.")
+        list[str] | None, typer.Argument(help="Names or files; all below include/pipelines if left out.")
     ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Check pipeline files; say every mistake with its file, line, key and fix. Exit code 10 if there is one."""
     from sluice.spec import load, load_all
+    from sluice.spec.load import PIPELINES, relative
 
     def problem(file: str) -> str | None:
         try:
@@ -252,7 +258,11 @@ def validate_spec(
     if files:
         results = {file: problem(file) for file in files}
     else:
-        results = {p.name: str(s) if isinstance(s, SluiceError) else None for p, s in load_all()}
+        results = {
+            relative(path): str(found) if isinstance(found, SluiceError) else None
+            for folder in sorted({file.parent for file in PIPELINES.rglob("*.yaml")})
+            for path, found in load_all(folder)
+        }
     if as_json:
         print_json([{"file": f, "valid": e is None, "error": e} for f, e in results.items()])
     else:

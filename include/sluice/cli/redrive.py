@@ -6,8 +6,10 @@ from collections.abc import Sequence
 
 from sluice.cli.drive import connections, spark_run
 from sluice.cli.output import err, print_json, print_table
+from sluice.connections import Connection
+from sluice.errors import ConfigError, SluiceError
 from sluice.home import Home
-from sluice.kafka import Cluster, KafkaSettings
+from sluice.kafka import Cluster, KafkaSettings, TopicState
 from sluice.ledger import Ledger
 from sluice.ranges import OffsetRange, overlaps
 from sluice.redrive import locate
@@ -31,6 +33,13 @@ def redrive(
 ) -> int:
     """Redrive, or with ``dry_run`` say what could be; return the exit code."""
     spec = load(pipeline)
+    if dry_run and quarantined:
+        raise ConfigError(
+            "--dry-run shows lost ranges, not the quarantine",
+            state="nothing was read or written",
+            next_step=f"look into the table {Home.from_env().resolve(spec.sink.delta.path)}_quarantine, whose column "
+            "_errors says why; or leave --dry-run out: what does not decode stays there as it is",
+        )
     if dry_run:
         _show(spec, ranges, of_run, as_json=as_json)
         return 0
@@ -55,11 +64,20 @@ def redrive(
     return code
 
 
+def _states(spec: Pipeline, kafka: Connection) -> list[TopicState]:
+    """Return what the broker says of the topics: nothing when it is down, as for the run that redrives."""
+    try:
+        return Cluster(KafkaSettings.from_connection(kafka)).snapshot(spec.kafka.topics)
+    except SluiceError as error:
+        err.print(f"{error.what}: only the write-ahead log was asked", markup=False)
+        return []
+
+
 def _show(spec: Pipeline, ranges: Sequence[OffsetRange], of_run: str | None, *, as_json: bool) -> None:
     ledger, home = Ledger.open(), Home.from_env()
     rows = ledger.lost(spec.name, run=of_run)
     _, kafka = connections(spec)
-    states = Cluster(KafkaSettings.from_connection(kafka)).snapshot(spec.kafka.topics) if rows else []
+    states = _states(spec, kafka) if rows else []
     wanted = overlaps([r.range for r in rows], ranges) if ranges else [r.range for r in rows]
     found = locate(wanted, WriteAheadLog(home.log(spec.name), spec.name), states, ledger.topic_ids(spec.name))
     places = (("write-ahead log", found.log), ("kafka", found.kafka), ("nowhere", found.nowhere))

@@ -163,6 +163,12 @@ class Airflow:
 
     def environment(self) -> dict[str, str]:
         """Return what each component is started with."""
+        # standalone looks for its own commands, and the operators for spark-submit, on the path
+        path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}"
+        return {**os.environ, "PATH": path, **self.settings()}
+
+    def settings(self) -> dict[str, str]:
+        """Return the variables that make a command, ``airflow`` or ``sluice``, mean this Airflow and its home."""
         settings = {
             "AIRFLOW_HOME": str(self.folder),
             "AIRFLOW__CORE__DAGS_FOLDER": str(self._dags),
@@ -177,10 +183,8 @@ class Airflow:
             "AIRFLOW__API__WORKERS": "1",
             "AIRFLOW__DATABASE__SQL_ALCHEMY_CONN": f"sqlite:///{self.folder}/airflow.db",
             "SLUICE_HOME": Home.from_env().root,
-            # standalone looks for its own commands, and the operators for spark-submit, on the path
-            "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}",
         }
-        return {**os.environ, **settings, **self._more}
+        return {**settings, **self._more}
 
     def _health(self) -> str:
         """Return what is not healthy yet, empty when all is."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import shlex
 import sys
 import time
 from pathlib import Path
@@ -94,8 +95,17 @@ class Demo:
         }
         print_table(useful, ["run", "recovery", *COUNTS, "verdict", "seconds"])
         _say(f"\nThe table: {result['sink']}\nThe UI: {self.airflow.url}/dags/{_PIPELINE}  (login {user} / {password})")
-        _say("Ask: .venv/bin/sluice status, .venv/bin/sluice audit flights. End it all: make down")
+        _say(f"For commands of your own (sluice, airflow) in a shell: source {self._write_environment()}")
+        _say("Ask: sluice status, sluice lag flights, sluice audit flights. End it all: make down")
         return result
+
+    def _write_environment(self) -> Path:
+        """Write what a shell needs so that commands mean this stack; no secret is in it."""
+        file = Path(self.home.root) / "demo.env"
+        lines = [f"export {name}={shlex.quote(value)}" for name, value in self.airflow.settings().items()]
+        lines.append(f'export PATH={shlex.quote(str(Path(sys.executable).parent))}:"$PATH"')
+        file.write_text("\n".join(lines) + "\n")
+        return file
 
     def down(self) -> None:
         """End what :meth:`up` started, and nothing else."""

@@ -15,7 +15,7 @@ from sluice.errors import ConfigError
 from sluice.home import PROJECT
 from sluice.spec.model import Pipeline
 
-__all__ = ["PIPELINES", "find", "load", "load_all"]
+__all__ = ["PIPELINES", "find", "load", "load_all", "relative"]
 
 PIPELINES = PROJECT / "include" / "pipelines"
 
@@ -23,12 +23,12 @@ _UNTOUCHED = "nothing was read or written"
 
 
 def find(name_or_path: str) -> Path:
-    """Return the file of a pipeline, named or given as a path.
+    """Return the file of a pipeline, named (as its file, in whatever folder of the pipelines) or given as a path.
 
     Raises
     ------
     ConfigError
-        When there is none; it lists the names that exist.
+        When there is none, or more than one; it lists the names that exist.
     """
     path = Path(name_or_path)
     if path.suffix in (".yaml", ".yml"):
@@ -36,7 +36,17 @@ def find(name_or_path: str) -> Path:
             return path.resolve()
     elif (PIPELINES / f"{name_or_path}.yaml").is_file():
         return PIPELINES / f"{name_or_path}.yaml"
-    known = sorted(p.stem for p in PIPELINES.glob("*.yaml"))
+    files = sorted(PIPELINES.rglob("*.yaml"))
+    named = [file for file in files if file.stem == name_or_path]
+    if len(named) == 1:
+        return named[0]
+    if named:
+        raise ConfigError(
+            f"more than one pipeline file is called {name_or_path!r}",
+            state=_UNTOUCHED,
+            next_step=f"give one of the files: {', '.join(map(relative, named))}",
+        )
+    known = sorted({file.stem for file in files})
     near = difflib.get_close_matches(name_or_path, known, n=1)
     hint = f"did you mean {near[0]!r}? " if near else ""
     raise ConfigError(
@@ -74,7 +84,7 @@ def load(name_or_path: str | Path) -> Pipeline:
     suite = pipeline.suite_file
     if suite is not None and not suite.is_file():
         where = _place(tree, ("quality", "suite"))
-        raise _refuse(path, [f"{where}quality.suite: there is no file {_relative(suite)}; make it, or mend the path"])
+        raise _refuse(path, [f"{where}quality.suite: there is no file {relative(suite)}; make it, or mend the path"])
     return pipeline
 
 
@@ -97,12 +107,13 @@ def load_all(folder: Path = PIPELINES) -> Iterator[tuple[Path, Pipeline | Config
             yield path, _refuse(path, [f"pipeline: {pipeline.name!r} is the name of {owner.name} already"])
 
 
-def _relative(path: Path) -> str:
+def relative(path: Path) -> str:
+    """Return how a message names a file: from the project on, where it lies in it."""
     return str(path.relative_to(PROJECT)) if path.is_relative_to(PROJECT) else str(path)
 
 
 def _refuse(path: Path, problems: list[str]) -> ConfigError:
-    name = _relative(path)
+    name = relative(path)
     lines = "\n".join(f"  {problem}" for problem in problems)
     return ConfigError(
         f"{name} is not a valid pipeline:\n{lines}",

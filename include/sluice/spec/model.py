@@ -47,7 +47,7 @@ _UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
 
 
 class _Strict(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True, use_attribute_docstrings=True)
 
 
 def _duration(value: Any) -> Any:
@@ -95,10 +95,15 @@ class KafkaSource(_Strict):
     """Which topics of which cluster."""
 
     connection: str = "kafka_default"
+    """The id of an Airflow connection; outside Airflow it is read from ``AIRFLOW_CONN_<ID>``."""
     topics: Annotated[list[str], Field(min_length=1)]
+    """Names, no patterns. Partitions that are added later are read from their beginning."""
     starting_offsets: Literal["earliest", "latest"] = "earliest"
+    """Where a pipeline that has read nothing yet begins: at the first record, or behind the last one."""
     max_records_per_batch: Annotated[int, Field(gt=0)] = 500_000
+    """A batch reads about this many at most, and a crash repeats a batch at most."""
     isolation_level: Literal["read_uncommitted", "read_committed"] = "read_uncommitted"
+    """Whether records of aborted transactions are read, as Kafka calls it; markers count as ``absent``."""
 
     @field_validator("topics")
     @classmethod
@@ -115,19 +120,23 @@ class Source(_Strict):
     """Where records come from."""
 
     kafka: KafkaSource
+    """Topics of a Kafka cluster."""
 
 
 class JsonDecode(_Strict):
     """One JSON object per record, typed by DDL; the contract is in ``sluice_spark/decode.py``."""
 
     ddl: Annotated[Ddl, Field(alias="schema")]
+    """Columns and types, as in ``CREATE TABLE``: ``id BIGINT, name STRING``."""
 
 
 class CsvDecode(_Strict):
     """One CSV line per record, typed by DDL."""
 
     ddl: Annotated[Ddl, Field(alias="schema")]
+    """Columns and types, in the order of the line: ``id BIGINT, name STRING``."""
     separator: Annotated[str, Field(min_length=1, max_length=1)] = ","
+    """Between two columns."""
 
 
 class TextDecode(_Strict):
@@ -142,9 +151,13 @@ class Decode(_Strict):
     """How a record's value becomes columns."""
 
     json_: Annotated[JsonDecode | None, Field(alias="json")] = None
+    """One JSON object per record."""
     csv: CsvDecode | None = None
+    """One CSV line per record."""
     text: TextDecode | None = None
+    """``text: {}``: UTF-8 text, in a column ``value``."""
     bytes: BytesDecode | None = None
+    """``bytes: {}``: as they are, in columns ``key`` and ``value``."""
 
     @model_validator(mode="after")
     def _one(self) -> Decode:
@@ -156,7 +169,9 @@ class Transform(_Strict):
     """A pure function of the decoded batch, as SQL over ``source`` or as ``package.module:function``."""
 
     sql: str | None = None
+    """A ``SELECT`` over ``source``: the decoded columns and the metadata columns, which must survive."""
     python: str | None = None
+    """``package.module:function``, which takes and returns a DataFrame. On the path: ``include/``, ``spark_jobs/``."""
 
     @model_validator(mode="after")
     def _one(self) -> Transform:
@@ -177,27 +192,34 @@ class DeltaSink(_Strict):
     """A Delta table; a relative path is relative to ``SLUICE_HOME``."""
 
     path: Annotated[str, Field(min_length=1)]
+    """Below ``SLUICE_HOME``, absolute, or a URL. The quarantine lies beside it, as ``PATH_quarantine``."""
     partition_by: list[str] = []
+    """Columns by whose values the table's files are parted; chosen once, when the table is made."""
 
 
 class Sink(_Strict):
     """Where rows go."""
 
     delta: DeltaSink
+    """A Delta table, which is made by the first run."""
 
 
 class Quality(_Strict):
     """The Great Expectations suite that judges each run."""
 
     suite: str | None = None
+    """A suite's JSON file, looked up from ``include/`` and from the file's folder; without one nothing is expected."""
     on_failed: Literal["fail", "warn"] = "fail"
+    """What a verdict ``failed`` or ``error`` does: fails the run's ``validate`` (exit code 50), or is told only."""
 
 
 class Schedule(_Strict):
     """When the DAG runs by itself."""
 
     cron: str
+    """Five fields, or ``@hourly`` and the like."""
     timezone: str = "UTC"
+    """In which ``cron`` is meant, such as ``Europe/Berlin``."""
 
     @field_validator("cron")
     @classmethod
@@ -257,17 +279,29 @@ class Pipeline(_Strict):
     """One pipeline: everything that a run needs to know, without secrets."""
 
     name: Annotated[str, Field(alias="pipeline")]
+    """Names the DAG, the checkpoint and the ledger's entries: a-z, 0-9, _ and -."""
     source: Source
+    """Where records come from."""
     decode: Decode
+    """How a record's value becomes columns; exactly one way."""
     transform: Transform = Transform(sql="SELECT * FROM source")
+    """What becomes of a decoded batch; as it is by default."""
     rows: Rows = Rows.ONE
+    """What the transform promises: ``one`` row per record, ``filter`` at most one, ``many``, or ``aggregate``."""
     sink: Sink
+    """Where rows go."""
     quality: Quality = Quality()
+    """Who judges each run."""
     recovery: Recovery = Recovery.REPLAY
+    """How a run recovers, unless the task or the run says otherwise."""
     wal: Wal = Wal()
+    """The write-ahead log of ``recovery: wal``."""
     interval: IntervalRuns = IntervalRuns()
+    """Runs of an interval of record time."""
     schedule: Schedule | Literal["on_lag", "none"] = "none"
+    """When the DAG runs by itself: by the clock, when enough waits (``on_lag``), or never."""
     lag: Lag = Lag()
+    """Which backlog is worth a run; also what ``sluice lag`` and the task ``wait_for_lag`` judge by."""
 
     _file: Path | None = PrivateAttr(default=None)
 

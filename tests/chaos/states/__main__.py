@@ -55,8 +55,8 @@ def main() -> int:
         return _report(workshop, [])
     reason = why_not()
     if reason:
-        print(f"skipped: {reason}")
-        return 0
+        print(f"nothing was recorded, killed or resumed: {reason}")
+        return 1
     if args.anew and folder.exists():
         workshop.broker().kill()
         shutil.rmtree(folder)
