@@ -12,7 +12,7 @@ import json
 from contextlib import suppress
 from typing import Any
 
-from sluice.errors import CheckpointError
+from sluice.errors import BEGIN_ANEW, CheckpointError
 from sluice.ranges import OffsetRange, Positions, ranges_between
 
 __all__ = ["Checkpoint"]
@@ -57,8 +57,7 @@ class Checkpoint:
             raise CheckpointError(
                 f"{self.path}/{name} cannot be read: {error}",
                 state="the sink holds what was committed before; nothing was written now",
-                next_step="restore the file from a copy of the checkpoint, or move both the sink and the checkpoint "
-                "away to begin anew",
+                next_step=f"restore the file from a copy of the checkpoint; or, to begin anew, {BEGIN_ANEW}",
             ) from error
 
     def planned(self) -> list[int]:

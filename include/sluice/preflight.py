@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
-from sluice.errors import OffsetsGoneError, TopicRecreatedError
+from sluice.errors import BEGIN_ANEW, ConfigError, OffsetsGoneError, TopicRecreatedError
 from sluice.kafka.cluster import TopicState
 from sluice.ranges import OffsetRange, Positions, describe
 
@@ -33,6 +33,8 @@ def check(
 
     Raises
     ------
+    ConfigError
+        When a topic that was read before is asked for no longer, or one that was not has lost its first records.
     TopicRecreatedError
         When a topic's id changed, a partition vanished, or a position or planned range lies beyond the end.
     OffsetsGoneError
@@ -44,6 +46,7 @@ def check(
             raise _recreated(pipeline, f"topic {state.topic!r} was deleted and made again (its id changed)")
     if positions is None and not open_ranges:
         return
+    _same_topics(pipeline, {*(positions or {}), *(r.topic for r in open_ranges)}, states)
     planned = {(r.topic, r.partition): r for r in open_ranges}
     gone: list[OffsetRange] = []
     for state in states:
@@ -73,9 +76,30 @@ def check(
         )
 
 
+def _same_topics(pipeline: str, known: Collection[str], states: Sequence[TopicState]) -> None:
+    """Refuse what Spark would take for loss: it logs the topics of a checkpoint, batch for batch, as one whole."""
+    left_out = sorted(set(known) - {state.topic for state in states})
+    if left_out:
+        raise ConfigError(
+            f"pipeline {pipeline!r} has read the topic {left_out[0]!r}, which its file no longer names: its position "
+            "would be forgotten, and all of it read once more when it is named again",
+            state=_CLEAN,
+            next_step=f"name it again; or, to go on without it, {BEGIN_ANEW}",
+        )
+    for state in states:
+        cut = sorted(number for number, now in state.partitions.items() if now.start > 0)
+        if cut and state.topic not in known:
+            raise ConfigError(
+                f"topic {state.topic!r} is new to pipeline {pipeline!r}, and no longer begins at offset 0 in the "
+                f"partitions {cut}: a topic that is added later is read from its very beginning",
+                state=_CLEAN,
+                next_step="read it by a pipeline of its own, which begins where the topic begins",
+            )
+
+
 def _recreated(pipeline: str, what: str) -> TopicRecreatedError:
     return TopicRecreatedError(
         f"pipeline {pipeline!r}: {what}",
         state=_CLEAN,
-        next_step="if the topic was made anew, name the pipeline anew, or move its checkpoint and sink away",
+        next_step=f"if the topic was made anew, {BEGIN_ANEW}",
     )

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
+from itertools import accumulate
 from typing import Any
 
 __all__ = [
@@ -145,27 +147,45 @@ class LostRange:
         return cls(span, data["reason"], data.get("sample"))
 
 
+class _ByPartition:
+    """Ranges, which may overlap each other, to be found by what they may have in common with another one."""
+
+    def __init__(self, ranges: Iterable[OffsetRange]) -> None:
+        self._here: dict[tuple[str, int], tuple[list[OffsetRange], list[int], list[int]]] = {}
+        parts: dict[tuple[str, int], list[OffsetRange]] = {}
+        for item in ranges:
+            if len(item):
+                parts.setdefault((item.topic, item.partition), []).append(item)
+        for key, items in parts.items():
+            items.sort()
+            reach = list(accumulate((item.end for item in items), max))
+            self._here[key] = (items, [item.start for item in items], reach)
+
+    def near(self, other: OffsetRange) -> list[OffsetRange]:
+        """Return, in order, all that have an offset in common with another range, and few that have none."""
+        items, starts, reach = self._here.get((other.topic, other.partition), ([], [], []))
+        return items[bisect_right(reach, other.start) : bisect_left(starts, other.end)] if len(other) else []
+
+
 def subtract(ranges: Iterable[OffsetRange], holes: Iterable[OffsetRange]) -> list[OffsetRange]:
     """Return what remains of ``ranges`` without ``holes``, in order."""
-    rest = sorted(ranges)
-    for hole in holes:
-        parts: list[OffsetRange] = []
-        for item in rest:
-            common = item.cut(hole)
-            if common is None:
-                parts.append(item)
-                continue
-            for start, end in ((item.start, common.start), (common.end, item.end)):
-                if start < end:
-                    parts.append(OffsetRange(item.topic, item.partition, start, end))
-        rest = parts
+    found = _ByPartition(holes)
+    rest: list[OffsetRange] = []
+    for item in ranges:
+        start = item.start
+        for hole in found.near(item):
+            if start < hole.start:
+                rest.append(OffsetRange(item.topic, item.partition, start, hole.start))
+            start = max(start, hole.end)
+        if start < item.end or not len(item):
+            rest.append(OffsetRange(item.topic, item.partition, start, item.end))
     return sorted(rest)
 
 
 def overlaps(ranges: Iterable[OffsetRange], others: Iterable[OffsetRange]) -> list[OffsetRange]:
     """Return the parts that ``ranges`` and ``others`` have in common, in order."""
-    found = list(others)
-    return sorted(common for item in ranges for other in found if (common := item.cut(other)))
+    found = _ByPartition(others)
+    return sorted(common for item in ranges for other in found.near(item) if (common := item.cut(other)))
 
 
 def runs_of(topic: str, partition: int, offsets: Iterable[int]) -> list[OffsetRange]:

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
-from sluice.errors import SourceUnreachableError
+from sluice.errors import BEGIN_ANEW, SourceUnreachableError, TopicRecreatedError
 from sluice.interval import Interval
 from sluice.kafka import Cluster
 from sluice.kafka.cluster import TopicState
 from sluice.kafka.state import Key
-from sluice.ranges import OffsetRange, Positions, overlaps, subtract
+from sluice.ranges import OffsetRange, Positions, describe, overlaps, subtract
 from sluice.wal import Segment, WriteAheadLog
 
-__all__ = ["Available", "Resolved", "resolve"]
+__all__ = ["Available", "Resolved", "missing", "resolve"]
 
 
 @dataclass(frozen=True)
@@ -29,6 +29,8 @@ class Available:
         The log, open.
     trouble
         Why no broker answered.
+    recreated
+        Topics that were made anew since: what is left of the old ones is in the log, if anywhere.
     """
 
     kafka: Mapping[Key, OffsetRange]
@@ -36,6 +38,7 @@ class Available:
     cluster: Cluster
     isolation_level: str
     trouble: SourceUnreachableError | None = None
+    recreated: frozenset[str] = frozenset()
 
     @classmethod
     def of(
@@ -57,13 +60,14 @@ class Available:
         known_ids
             Topic ids as earlier runs saw them. A topic with another id is another topic: its offsets are other records.
         """
+        recreated = frozenset(s.topic for s in states if known_ids.get(s.topic, s.topic_id) != s.topic_id)
         kafka = {
             (state.topic, number): OffsetRange(state.topic, number, now.start, max(now.start, now.end))
             for state in states
-            if not known_ids.get(state.topic) or known_ids[state.topic] == state.topic_id
+            if state.topic not in recreated
             for number, now in state.partitions.items()
         }
-        return cls(kafka, log, cluster, isolation_level, trouble)
+        return cls(kafka, log, cluster, isolation_level, trouble, recreated)
 
     def end(self, key: Key) -> int:
         """Return the offset behind the last one that can be read."""
@@ -135,6 +139,41 @@ class Resolved:
     whole: bool
 
 
+def missing(
+    pipeline: str, reached: Positions, available: Available, absent: Callable[[], Iterable[OffsetRange]]
+) -> list[OffsetRange]:
+    """Return the offsets below the live position that neither Kafka nor the log has.
+
+    Parameters
+    ----------
+    absent
+        Gives, when asked, stretches that held no record at all (transaction markers, what was compacted away): they
+        leave nothing in the log, and nothing is missing of them.
+
+    Raises
+    ------
+    SourceUnreachableError
+        When no broker answers, and the write-ahead log does not reach as far as the live pipeline.
+    TopicRecreatedError
+        When a topic was made anew, and the log does not reach as far as live runs had read the old one.
+    """
+    gaps = available.gaps(OffsetRange(t, n, 0, end) for t, parts in reached.items() for n, end in parts.items())
+    if gaps:
+        gaps = subtract(gaps, absent())
+    short = [gap for gap in gaps if gap.end == reached[gap.topic][gap.partition]]
+    if short and available.trouble is not None:
+        raise available.trouble
+    anew = [gap for gap in short if gap.topic in available.recreated]
+    if anew:
+        raise TopicRecreatedError(
+            f"pipeline {pipeline!r}: topic {anew[0].topic!r} was made anew, and the write-ahead log does not hold all "
+            f"that was read of the old one: {describe(anew)}",
+            state="nothing was read or written",
+            next_step=f"an interval of the new topic needs a pipeline of its own: {BEGIN_ANEW}",
+        )
+    return gaps
+
+
 def resolve(
     interval: Interval,
     slack: timedelta,
@@ -159,16 +198,9 @@ def resolve(
         moves back when there is more slack.
     final
         The ends that are known are, too: one stays when what stood there can no longer be read.
-
-    Raises
-    ------
-    SourceUnreachableError
-        When no broker answers, and the write-ahead log does not reach as far as the live pipeline.
     """
     keys = [(topic, n) for topic, partitions in sorted(reached.items()) for n in sorted(partitions)]
     fixed = {(r.topic, r.partition): r for r in known}
-    if available.trouble is not None and any(available.end(key) < reached[key[0]][key[1]] for key in keys):
-        raise available.trouble
     begins = available.first_at(keys, _moved(interval.start, -slack))
     ends = available.first_at(keys, _moved(interval.end, slack))
     ranges, beyond, whole = [], [], True

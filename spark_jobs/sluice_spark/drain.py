@@ -252,7 +252,7 @@ class Drain:
         known = live.ledger.last_sealed(live.pipeline.name, tables.epoch.number)
 
         def on_batch(records: DataFrame, batch: int) -> None:
-            name = tables.batch_name(batch)
+            name = tables.landing_name(batch)
             if batch > known:
                 landed = landing.stage(records, name, tables.checkpoint.ranges_of(batch))
                 self.lease.verify()

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from sluice.errors import (
+    BEGIN_ANEW,
     AuthorizationError,
     CheckpointError,
     OffsetsGoneError,
@@ -36,7 +37,7 @@ _SIGNS: tuple[tuple[type[SluiceError], tuple[str, ...], str], ...] = (
             "Incomplete log file",
             "No content to map due to end-of-input",
         ),
-        "restore the checkpoint from a copy, or move checkpoint and sink away to begin anew",
+        f"restore the checkpoint from a copy; or, to begin anew, {BEGIN_ANEW}",
     ),
     (
         OffsetsGoneError,

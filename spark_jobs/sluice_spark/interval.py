@@ -19,10 +19,10 @@ from sluice.errors import (
 )
 from sluice.faults import point
 from sluice.interval import Interval
-from sluice.kafka.cluster import TopicState
+from sluice.kafka.cluster import TopicState, ids_of
 from sluice.ledger import REDRIVEN, IntervalRow, Lease
 from sluice.ranges import LostRange, OffsetRange, describe, overlaps, subtract
-from sluice.resolve import Available, Resolved, resolve
+from sluice.resolve import Available, Resolved, missing, resolve
 from sluice_spark.batch import BatchWriter, PreparedBatch, Records
 from sluice_spark.failures import classify
 from sluice_spark.log import logger
@@ -103,7 +103,7 @@ class IntervalRun(Run):
                 self.interval.key,
                 ranges=resolved.ranges,
                 whole=resolved.whole,
-                topic_ids=self.ledger.topic_ids(name) | {s.topic: s.topic_id for s in states},
+                topic_ids=ids_of(states) | self.ledger.topic_ids(name),
             )
             tables = self._tables(number)
         ranges = [r for r in resolved.ranges if len(r)]
@@ -194,9 +194,13 @@ class IntervalRun(Run):
             r for r in known.ranges if known.topic_ids.get(r.topic) == ids.get(r.topic)
         ] if known is not None else []  # fmt: skip
         final = known is not None and known.whole
+        gaps = missing(
+            name,
+            reached,
+            available,
+            lambda: [a.range for a in self.ledger.accounts(name) if a.counts.absent == len(a.range)],
+        )
         resolved = resolve(self.interval, self.pipeline.interval.slack, reached, available, fixed, final=final)
-        below = [OffsetRange(t, n, 0, end) for t, parts in reached.items() for n, end in parts.items()]
-        gaps = available.gaps(below)
         lost = [row.range for row in self.ledger.lost(name)]
         gone = subtract(overlaps(gaps, resolved.ranges), lost)
         settled = {(r.topic, r.partition) for r in fixed}

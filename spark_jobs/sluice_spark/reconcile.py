@@ -13,7 +13,7 @@ from typing import Any
 
 from sluice.appid import interval_app_id
 from sluice.checkpoint import Checkpoint
-from sluice.errors import CheckpointError, LeaseHeldError
+from sluice.errors import BEGIN_ANEW, CheckpointError, LeaseHeldError
 from sluice.interval import Interval
 from sluice.ledger import REDRIVEN, IntervalRow, Lease, Ledger, RunRow
 from sluice.ranges import LostRange, OffsetRange, RangeAccount
@@ -32,7 +32,6 @@ HANDOVER = "handover"
 """In the note of a sink's commit: it closes an epoch and says where the next one starts."""
 
 _UNTOUCHED = "nothing was read or written now; checkpoint, sink and ledger are as they were"
-_ANEW = "or move both the sink and the checkpoint away to begin anew"
 
 
 def reconcile(ledger: Ledger, lease: Lease, tables: Tables, redriven: Tables) -> None:
@@ -61,7 +60,7 @@ def reconcile(ledger: Ledger, lease: Lease, tables: Tables, redriven: Tables) ->
     if upto > held:
         raise _contradiction(
             f"the ledger has batch {upto} committed, but the sink {sink.path} holds only up to {held}",
-            "put table and checkpoint back together, or move them away to begin anew",
+            f"put table and checkpoint back together; or, to begin anew, {BEGIN_ANEW}",
         )
     # the table's history is read only when the ledger is behind
     notes = _notes(sink, upto, held)
@@ -200,13 +199,13 @@ def _follows(table: DeltaSink, held: int, checkpoint: Checkpoint, what: str) -> 
         raise _contradiction(
             f"{what} {table.path} holds batch {held}, but the checkpoint {checkpoint.path} was never planned beyond "
             f"{last_planned}: it was removed or taken back",
-            f"put the checkpoint back from a copy, {_ANEW}",
+            f"put the checkpoint back from a copy; or, to begin anew, {BEGIN_ANEW}",
         )
     if held < last_done:
         raise _contradiction(
             f"the checkpoint {checkpoint.path} has committed batch {last_done}, but {what} {table.path} holds only up "
             f"to {held}: it was removed or taken back",
-            f"put the table back, {_ANEW}",
+            f"put the table back; or, to begin anew, {BEGIN_ANEW}",
         )
 
 
@@ -238,7 +237,7 @@ def seal_off(tables: Tables, note: Mapping[str, Any]) -> None:
         if not ended:
             with suppress(LeaseHeldError):  # a driver that slept until now sealed it: it is in the log, and in no sink
                 log.commit(NOTHING, LOG_SCHEMA, number, {HANDOVER: note[HANDOVER]})
-        log.sweep(tables.batch_name(number))
+        log.sweep(tables.landing_name(number))
 
 
 def _enter(ledger: Ledger, lease: Lease, note: Mapping[str, Any], tables: Tables) -> None:

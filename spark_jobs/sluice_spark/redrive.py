@@ -29,13 +29,13 @@ from sluice_spark.sinks.staged import Staged, offsets_of
 from sluice_spark.sources.kafka import KafkaRecords
 from sluice_spark.tables import Tables
 
-__all__ = ["REDRIVING", "RedriveRun", "account_exactly"]
+__all__ = ["REDRIVING", "RedriveRun", "account_exactly", "portions"]
 
 REDRIVING = "redrive"
 """The scope of the lease of who empties the quarantine: nobody replaces an interval meanwhile."""
 
 _RANGES = 500
-"""Ranges that one commit takes: a plan of Spark's has a part for each."""
+"""Ranges that one commit takes at most: a plan of Spark's has a part for each."""
 
 Offsets = Mapping[tuple[str, int], Any]
 
@@ -71,9 +71,9 @@ class RedriveRun(Run):
         tables = Tables.redriven(self.pipeline, self.home)
         if self.quarantined:
             self._plan(lease, [], [], epoch=REDRIVEN)
-            with self.ledger.acquire(self.pipeline.name, self.run, scope=REDRIVING):
+            with self.ledger.acquire(self.pipeline.name, self.run, scope=REDRIVING) as emptying:
                 self._beside_intervals()
-                self._from_quarantine(lease, tables)
+                self._from_quarantine(lease, emptying, tables)
         else:
             self._lost(lease, tables)
         return self._judge(lease, tables.sink)
@@ -115,8 +115,8 @@ class RedriveRun(Run):
         log = LogRecords(spark, tables.log, found.segments)
         kafka = KafkaRecords(spark, cluster.settings, self.pipeline.kafka, cluster)
         for kind, source, ranges in (("log", log, found.log), ("kafka", kafka, found.kafka)):
-            for first in range(0, len(ranges), _RANGES):
-                yield kind, source, list(ranges[first : first + _RANGES])
+            for portion in portions(ranges, self.pipeline.kafka.max_records_per_batch):
+                yield kind, source, portion
 
     def _redrive(
         self,
@@ -222,7 +222,7 @@ class RedriveRun(Run):
 
     # --- quarantined records ---------------------------------------------------------------------------------------
 
-    def _from_quarantine(self, lease: Lease, tables: Tables) -> None:
+    def _from_quarantine(self, lease: Lease, emptying: Lease, tables: Tables) -> None:
         """Redrive quarantined records that decode now; the others stay where they are, as they are."""
         if tables.quarantine.table() is None:
             return
@@ -255,10 +255,37 @@ class RedriveRun(Run):
             kept = writer.quarantine.stage(rest, name)
             accounts = account_exactly(self.pipeline.rows, ranges, came, {}, written)
             prepared = PreparedBatch(tuple(accounts), staged, kept)
+            # a lease that lapsed may have let an interval in, which moved what was read here
+            emptying.verify()
+            self._beside_intervals()
+            if tables.quarantine.files() != files:
+                raise LeaseHeldError(
+                    f"pipeline {self.pipeline.name!r}: the quarantine was changed while it was redriven",
+                    state="nothing was redriven",
+                    next_step="run the same command again",
+                )
             self._commit(
                 lease, tables, writer, batch, prepared, of="quarantined", source={"kind": "quarantine"}, replaces=files
             )
         point("query-ended")
+
+
+def portions(ranges: Iterable[OffsetRange], offsets: int, count: int = _RANGES) -> Iterator[list[OffsetRange]]:
+    """Yield ranges in portions of so many offsets and ranges at most; a range that is longer is cut; pure."""
+    portion: list[OffsetRange] = []
+    room = offsets
+    for item in ranges:
+        start = item.start
+        while start < item.end:
+            end = min(item.end, start + room)
+            portion.append(OffsetRange(item.topic, item.partition, start, end))
+            room -= end - start
+            start = end
+            if not room or len(portion) == count:
+                yield portion
+                portion, room = [], offsets
+    if portion:
+        yield portion
 
 
 def _typed(error: Exception) -> SluiceError:

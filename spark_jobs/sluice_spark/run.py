@@ -15,7 +15,7 @@ from sluice.errors import LeaseHeldError, SluiceError
 from sluice.faults import point
 from sluice.home import Home
 from sluice.kafka import Cluster, KafkaSettings
-from sluice.kafka.cluster import TopicState
+from sluice.kafka.cluster import TopicState, ids_of
 from sluice.ledger import Lease, Ledger
 from sluice.ranges import OffsetRange
 from sluice.recovery import Recovery
@@ -126,7 +126,7 @@ class Run(ABC):
             recovery=self.recovery.value,
             epoch=epoch,
             ranges=ranges,
-            topic_ids=known | {s.topic: s.topic_id for s in states},
+            topic_ids=ids_of(states) | known,  # a topic that was made anew is another one
             reason=self.reason,
             **more,
         )

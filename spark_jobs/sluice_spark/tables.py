@@ -17,6 +17,9 @@ from sluice_spark.sinks.delta import DeltaSink
 
 __all__ = ["Tables"]
 
+_KEEPS_HISTORY = {"delta.enableExpiredLogCleanup": "false"}
+"""Of the write-ahead log: what is sealed and not applied yet is found by the notes of its commits, however old."""
+
 
 @dataclass(frozen=True)
 class Tables:
@@ -36,6 +39,7 @@ class Tables:
     quarantine: DeltaSink
     log: WriteAheadLog
     log_table: DeltaSink
+    pipeline: str
 
     @classmethod
     def of(cls, pipeline: Pipeline, home: Home, epoch: Epoch) -> Tables:
@@ -50,7 +54,8 @@ class Tables:
             DeltaSink(path, app, pipeline.sink.delta.partition_by),
             DeltaSink(f"{path}_quarantine", f"{app}:quarantine"),
             log,
-            DeltaSink(log.path, log.app_id(number)),
+            DeltaSink(log.path, log.app_id(number), settings=_KEEPS_HISTORY),
+            pipeline.name,
         )
 
     @classmethod
@@ -104,6 +109,10 @@ class Tables:
         self.quarantine.sweep(self.batch_name(batch))
 
     def batch_name(self, batch: int) -> str:
-        """Return the name of a batch's folders."""
+        """Return the name of a batch's folders in sink and quarantine, where another pipeline may write, too."""
         number = self.epoch.number
-        return f"{f'e{number}' if number >= REDRIVEN else f'i{-number}'}-{batch:06d}"
+        return f"{self.pipeline}-{f'e{number}' if number >= REDRIVEN else f'i{-number}'}-{batch:06d}"
+
+    def landing_name(self, batch: int) -> str:
+        """Return the name of a batch's folders in the write-ahead log, by which a segment tells its batch."""
+        return f"e{self.epoch.number}-{batch:06d}"

@@ -148,6 +148,44 @@ def test_what_nobody_has_any_more_is_refused_and_the_table_stays(sandbox: Sandbo
     assert_audited(sandbox)
 
 
+def test_a_topic_made_anew_has_no_interval_of_the_old_one_and_stays_refused(sandbox: Sandbox) -> None:
+    feed_days(sandbox, 1, 4)
+    sandbox.run("live")
+    before = without_run(sandbox)
+    sandbox.topics.delete(sandbox.topic)
+    sandbox.topics.create(sandbox.topic, 2, {"retention.ms": -1})
+    for count in (0, 40):  # the new topic is empty, then longer than the old one was
+        if count:
+            sandbox.topics.produce(sandbox.topic, [(n % 2, b"k", good(n), at(1, n)) for n in range(count)])
+        for interval in (days(1, 3), days(10, 12)):
+            refused = sandbox.run(f"anew {count} {interval}", interval=interval, expect=22)
+            assert "was made anew" in refused.message
+        assert "deleted and made again" in sandbox.run(f"live {count}", expect=22).message
+    assert without_run(sandbox) == before
+
+
+@pytest.mark.long
+def test_a_stretch_of_markers_alone_is_no_gap_of_the_log(sandbox: Sandbox) -> None:
+    sandbox.configure(recovery="wal", wal=KEPT, kafka={"isolation_level": "read_committed"})
+    feed_days(sandbox, 1, 4)
+    sandbox.run("one")
+    before = without_run(sandbox)
+    sandbox.topics.produce_transaction(sandbox.topic, [(0, None, good(100), at(9))], commit=False)
+    sandbox.run("two")  # an aborted record and its marker: nothing is landed
+    assert sandbox.account("two")["absent"] == 2
+    sandbox.topics.delete_records(sandbox.topic, {0: 8, 1: 6})
+    sandbox.run("from the log", interval=days(2, 20))
+    assert without_run(sandbox) == before
+    assert by_run(sandbox) == {"one": 4, "from the log": 8}
+    sandbox.broker.kill()
+    try:
+        sandbox.run("without a broker", interval=days(1, 3))
+    finally:
+        sandbox.broker.start()
+    assert without_run(sandbox) == before
+    assert_audited(sandbox)
+
+
 # --- killed --------------------------------------------------------------------------------------------------------
 
 # A group shares a run id and an interval: each kill is the attempt that has to make the one before it good.

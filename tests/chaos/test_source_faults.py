@@ -114,6 +114,36 @@ def test_transactions_leave_gaps_that_are_counted_absent(sandbox: Sandbox, isola
     assert account == dict(planned=11, written=readable, filtered=0, quarantined=0, absent=11 - readable, lost=0)
 
 
+def test_a_topic_is_added_but_not_left_out_again(sandbox: Sandbox) -> None:
+    """Spark logs positions of all topics together: without one it would take the file for a loss, or read it twice."""
+    other = f"{sandbox.topic}-more"
+    sandbox.topics.create(other, 1)
+    sandbox.feed(4)
+    sandbox.run("one")
+    both = {"topics": [sandbox.topic, other]}
+    sandbox.configure(kafka=both)
+    sandbox.produce([(0, None, good(n)) for n in (10, 11)], other)
+    sandbox.run("two")
+    for recovery in ("replay", "ignore_range"):
+        sandbox.configure(recovery=recovery)
+        refused = sandbox.run("three", expect=10)
+        assert f"has read the topic '{other}', which its file no longer names" in refused.message
+    sandbox.configure(kafka=both)
+    sandbox.produce([(0, None, good(12))], other)
+    sandbox.feed(2)
+    sandbox.run("three")
+    assert sandbox.sink() == Counter(sandbox.produced)
+    cut = f"{sandbox.topic}-cut"
+    sandbox.topics.create(cut, 1)
+    sandbox.produce([(0, None, good(n)) for n in (20, 21)], cut)
+    sandbox.topics.delete_records(cut, {0: 1})
+    sandbox.configure(recovery="ignore_range", kafka={"topics": [*both["topics"], cut]})
+    assert "is new to pipeline" in sandbox.run("four", expect=10).message
+    sandbox.configure(kafka=both)
+    sandbox.run("four")
+    assert sandbox.total("lost") == 0
+
+
 def test_a_broker_that_dies_and_comes_back_in_the_middle_of_a_batch_is_waited_for(sandbox: Sandbox) -> None:
     sandbox.configure(transform={"python": "gate:passing"})
     sandbox.feed(12, bad_every=4)

@@ -7,6 +7,7 @@ import subprocess
 import sys
 import threading
 import time
+from dataclasses import replace
 
 import pytest
 
@@ -201,3 +202,10 @@ def test_a_ledger_that_is_gone_does_not_hide_why_a_run_failed(ledger_url: str) -
 
     with pytest.raises(ValueError, match="the real reason"), ledger.acquire("gone", "mine"):
         fail()
+
+
+def test_process_ids_of_another_namespace_say_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two containers of one machine may have the same host name, and count processes each for itself."""
+    theirs = replace(Holder.me("r"), started="another process of this id")
+    assert theirs.is_dead()
+    assert not replace(theirs, boot=theirs.boot.split()[0] + " pid:[1]").is_dead()

@@ -92,6 +92,30 @@ def test_a_run_that_begins_again_is_another_attempt_of_the_same_run(ledger_url: 
     assert ledger.topic_ids("p") == {"t": "id-2"}
 
 
+def test_what_was_known_of_topics_is_that_of_the_last_plan_whatever_run_it_was(ledger_url: str) -> None:
+    ledger = Ledger.open(ledger_url)
+    for run, ids in (("a", {}), ("b", {}), ("a", {"t": "id-1"})):
+        with ledger.acquire("p", run) as lease:
+            ledger.run_planned(lease, kind="live", recovery="replay", epoch=1, ranges=[], topic_ids=ids)
+    assert ledger.topic_ids("p") == {"t": "id-1"}
+
+
+def test_a_verdict_covers_no_rows_that_a_later_attempt_wrote(ledger_url: str) -> None:
+    ledger = Ledger.open(ledger_url)
+    with ledger.acquire("p", "r1") as lease:
+        plan(ledger, lease)
+        commit(ledger, lease, 0, split(0, 4))
+        ledger.judged(lease, "p", "r1", verdict="passed", judgement={"rows": 4})
+        ledger.run_closed(lease, state="done", verdict="passed")
+    with ledger.acquire("p", "r1") as lease:
+        plan(ledger, lease)
+        commit(ledger, lease, 1, split(4, 9))
+        ledger.run_closed(lease, state="failed", error={"what": "died before it was judged"})
+    row = ledger.run("p", "r1")
+    assert (row.verdict, row.judgement) == (None, None)
+    assert ledger.unjudged("p") == ["r1"]
+
+
 def test_recording_a_batch_twice_counts_it_once(ledger_url: str) -> None:
     ledger = Ledger.open(ledger_url)
     with ledger.acquire("p", "r1") as lease:
@@ -336,6 +360,13 @@ def test_a_database_that_does_not_answer_is_named_without_its_password() -> None
 def test_what_is_no_database_url_is_refused_without_being_repeated() -> None:
     with pytest.raises(ConfigError) as caught:
         Ledger.open(f"{PASSWORD} is no url")
+    assert PASSWORD not in "".join(traceback.format_exception(caught.value))
+
+
+@pytest.mark.parametrize("scheme", ["postgres", "postgresql+nosuchdriver", "mysql+nosuch"])
+def test_a_driver_that_is_not_there_is_a_mistake_of_the_url(scheme: str) -> None:
+    with pytest.raises(ConfigError, match="there is no driver") as caught:
+        Ledger.open(f"{scheme}://sluice:{PASSWORD}@127.0.0.1/ledger")
     assert PASSWORD not in "".join(traceback.format_exception(caught.value))
 
 

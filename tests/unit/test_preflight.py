@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from sluice.errors import OffsetsGoneError, TopicRecreatedError
+from sluice.errors import ConfigError, OffsetsGoneError, TopicRecreatedError
 from sluice.kafka.cluster import PartitionState, TopicState
 from sluice.preflight import check
 from sluice.ranges import OffsetRange
@@ -85,3 +85,15 @@ def test_an_open_batch_must_be_there_from_its_first_to_its_last_offset() -> None
 def test_an_open_batch_does_not_excuse_the_partitions_that_it_leaves_out() -> None:
     with pytest.raises(OffsetsGoneError, match=r"t-1 \[1, 5\)"):
         check("p", {"t": {0: 2, 1: 1}}, [topic((0, 10), (5, 9))], {}, [OffsetRange("t", 0, 2, 8)])
+
+
+def test_a_topic_that_was_read_cannot_be_left_out() -> None:
+    for positions, planned in (({"t": {0: 3}, "u": {0: 4}}, []), ({"t": {0: 3}}, [OffsetRange("u", 0, 0, 4)])):
+        with pytest.raises(ConfigError, match="read the topic 'u', which its file no longer names"):
+            check("p", positions, [topic((0, 10))], {}, planned)
+
+
+def test_a_topic_that_is_added_must_be_whole() -> None:
+    check("p", {"t": {0: 3}}, [topic((0, 10)), topic((0, 10), name="new", topic_id="2")], {})
+    with pytest.raises(ConfigError, match=r"'new' is new .* partitions \[1\]"):
+        check("p", {"t": {0: 3}}, [topic((0, 10)), topic((0, 9), (4, 9), name="new", topic_id="2")], {})

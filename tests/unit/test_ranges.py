@@ -126,6 +126,13 @@ def test_what_is_subtracted_is_gone_and_nothing_else() -> None:
         assert all(len(r) for r in rest)
 
 
+def test_many_ranges_and_holes_take_no_time() -> None:
+    ranges = [OffsetRange("t", p, n * 10, n * 10 + 8) for p in range(4) for n in range(5_000)]
+    holes = [OffsetRange("t", p, n * 10 + 2, n * 10 + 3) for p in range(4) for n in range(5_000)]
+    assert sum(map(len, subtract(ranges, holes))) == 4 * 5_000 * 7  # one with all others: minutes
+    assert len(overlaps(ranges, holes)) == 4 * 5_000
+
+
 def test_overlaps_and_the_rest_make_the_whole() -> None:
     for seed in range(500):
         chance = random.Random(seed)

@@ -9,10 +9,11 @@ from typing import Any, cast
 
 import pytest
 
-from sluice.errors import SourceUnreachableError
+from sluice.errors import SourceUnreachableError, TopicRecreatedError
 from sluice.interval import Interval
+from sluice.kafka.state import PartitionState, TopicState
 from sluice.ranges import OffsetRange
-from sluice.resolve import Available, Resolved, resolve
+from sluice.resolve import Available, Resolved, missing, resolve
 
 HOUR = 3_600_000
 T0 = int(datetime(2013, 1, 1, tzinfo=UTC).timestamp() * 1000)
@@ -150,7 +151,22 @@ def test_without_a_broker_the_log_must_reach_the_live_position() -> None:
     assert spans(answer(played, hours(2, 4), {0: 10})) == {0: (2, 4)}
     short = Played({("t", 0): Part(EVEN, (0, 10), (0, 8))}, down=True)
     with pytest.raises(SourceUnreachableError, match="no broker answers"):
-        answer(short, hours(2, 4), {0: 10})
+        missing("p", {"t": {0: 10}}, short.available(), list)
+    markers = [OffsetRange("t", 0, 8, 10)]
+    assert missing("p", {"t": {0: 10}}, short.available(), lambda: markers) == [], "no record was ever there"
+
+
+def test_of_a_topic_made_anew_only_the_log_has_the_old_records() -> None:
+    anew = TopicState("t", "new", {0: PartitionState(0, 50)})
+    for held, missed in (((0, 10), []), ((3, 10), [OffsetRange("t", 0, 0, 3)])):
+        log = Played({("t", 0): Part(EVEN, None, held)})
+        found = Available.of([anew], {"t": "old"}, cast(Any, log), cast(Any, log))
+        assert found.recreated == {"t"}
+        assert missing("p", {"t": {0: 10}}, found, list) == missed
+    for held_to in ((0, 8), None):
+        log = Played({("t", 0): Part(EVEN, None, held_to)})
+        with pytest.raises(TopicRecreatedError, match=r"made anew.* t-0 \[(8|0), 10\)"):
+            missing("p", {"t": {0: 10}}, Available.of([anew], {"t": "old"}, cast(Any, log), cast(Any, log)), list)
 
 
 def test_a_partition_that_does_not_answer_is_not_an_empty_one() -> None:

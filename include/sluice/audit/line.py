@@ -105,6 +105,7 @@ class Line:
         edges = [p for span in spans for p in (span.start, span.end)]
         points = np.unique(np.clip(np.array([first, last, *edges], dtype=np.int64), first, last))
         owners = np.full(len(points) - 1, -1, dtype=np.int64)
+        of_page = len(self.cells)
         for layer in layers:
             self._lay(layer, points, owners)
         before = owners.copy()
@@ -113,15 +114,15 @@ class Line:
             # what left the quarantine is no longer in it
             self.cells[before[piece]].quarantined -= int(points[piece + 1] - points[piece])
         for span in mixed:
-            self._mix(span, page, points, owners)
+            self._mix(span, page, points, owners, of_page)
         return points, owners
 
-    def _mix(self, span: OffsetRange, page: Page, points: Any, owners: Any) -> None:
+    def _mix(self, span: OffsetRange, page: Page, points: Any, owners: Any, first: int) -> None:
         """Put the cells of a stretch together, with what intervals brought to it and took out of it."""
         inside = (points[:-1] >= span.start) & (points[:-1] < span.end)
         merged = Cell(span)
         # cells of which nothing was left to own count, too: what was redriven of what was lost
-        for cell in self.cells:
+        for cell in self.cells[first:]:
             if cell.range.cut(span):
                 merged.written += cell.written
                 merged.quarantined += cell.quarantined

@@ -15,9 +15,9 @@ from sluice.errors import AuthorizationError, ConfigError, SluiceError
 from sluice.kafka import questions
 from sluice.kafka.client import UNTOUCHED, Client, refused, unreachable
 from sluice.kafka.settings import KafkaSettings
-from sluice.kafka.state import FirstUnread, Key, PartitionState, TopicState, ends, starts
+from sluice.kafka.state import FirstUnread, Key, PartitionState, TopicState, ends, ids_of, starts
 
-__all__ = ["Cluster", "PartitionState", "TopicState", "ends", "starts"]
+__all__ = ["Cluster", "PartitionState", "TopicState", "ends", "ids_of", "starts"]
 
 T = TypeVar("T")
 

@@ -53,6 +53,11 @@ class FirstUnread:
     clock: str | None = None
 
 
+def ids_of(states: Iterable[TopicState]) -> dict[str, str]:
+    """Return the topics' ids, as far as the broker gave them."""
+    return {s.topic: s.topic_id for s in states if s.topic_id}
+
+
 def starts(states: Iterable[TopicState]) -> Positions:
     """Return the log starts."""
     return {s.topic: {p: state.start for p, state in s.partitions.items()} for s in states}

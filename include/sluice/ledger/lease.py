@@ -34,8 +34,9 @@ def _started(pid: int) -> str | None:
 
 
 def _boot() -> str:
+    """Name this boot of the machine, and the namespace (a container's) in which process ids count."""
     try:
-        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+        return f"{Path('/proc/sys/kernel/random/boot_id').read_text().strip()} {os.readlink('/proc/self/ns/pid')}"
     except OSError:
         return ""
 

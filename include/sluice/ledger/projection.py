@@ -115,6 +115,8 @@ def _plan(connection: sa.Connection, event: Mapping[str, Any], this_run: sa.Colu
         "state": "open", "recovery": payload["recovery"], "epoch": payload["epoch"],
         "topic_ids": payload["topic_ids"], "closed_at": None, "error": sa.null(),
         "interval": payload.get("interval"), "reason": payload.get("reason"),
+        # what it wrote before is judged again, with what it writes now
+        "verdict": None, "judgement": sa.null(),
     }  # fmt: skip
     updated = connection.execute(runs.update().where(this_run).values(attempts=runs.c.attempts + 1, **again))
     if updated.rowcount == 0:

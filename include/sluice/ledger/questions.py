@@ -51,9 +51,11 @@ class Questions:
         return [RunRow(**r) for r in self._rows(query)]
 
     def topic_ids(self, pipeline: str) -> dict[str, str]:
-        """Return the topics' ids as the last run that planned anything saw them."""
-        rows = self.runs(pipeline, limit=1)
-        return rows[0].topic_ids if rows else {}
+        """Return the topics' ids as runs have seen them: each plan carries on what those before it knew."""
+        events = schema.event
+        newest = sa.select(events.c.payload).where(events.c.pipeline == pipeline, events.c.type == "RunPlanned")
+        rows = self._rows(newest.order_by(events.c.id.desc()).limit(1))
+        return dict(rows[0]["payload"]["topic_ids"]) if rows else {}
 
     def past(self, pipeline: str, *, limit: int) -> list[tuple[RunRow, list[OffsetRange], list[OffsetRange]]]:
         """Return the newest closed live runs, newest first, with the ranges that each planned and committed."""

@@ -41,10 +41,17 @@ def open_engine(url: str) -> sa.Engine:
             state="nothing was read or written",
             next_step="write it as postgresql+psycopg2://user:password@host/database, or leave it unset for SQLite",
         ) from None
-    sqlite = parsed.get_backend_name() == "sqlite"
+    sqlite = parsed.drivername.partition("+")[0] == "sqlite"
+    try:
+        engine = sa.create_engine(parsed, connect_args=_waiting(parsed) if sqlite else {}, pool_pre_ping=not sqlite)
+    except (sa.exc.ArgumentError, ImportError) as error:
+        raise ConfigError(
+            f"SLUICE_LEDGER_URL names {parsed.drivername!r}, for which there is no driver: {error}",
+            state="nothing was read or written",
+            next_step="write it as postgresql+psycopg2://user:password@host/database, or install the driver",
+        ) from None
     if sqlite and parsed.database:
         Path(parsed.database).parent.mkdir(parents=True, exist_ok=True)
-    engine = sa.create_engine(parsed, connect_args=_waiting(parsed) if sqlite else {}, pool_pre_ping=not sqlite)
     if sqlite:
         _one_writer_at_a_time(engine)
     try:

@@ -6,13 +6,15 @@ import struct
 import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from datetime import UTC, datetime
 from typing import Any
 
 from sluice.errors import OffsetsGoneError
 from sluice.ranges import OffsetRange
 
 __all__ = ["Damage", "DamagedLogError", "Segment", "batch_of", "inspect", "spread"]
+
+_UNITS = {"ms": 1, "us": 1_000, "ns": 1_000_000}
+"""Of Parquet's times, in a millisecond."""
 
 
 @dataclass(frozen=True)
@@ -121,12 +123,16 @@ def inspect(fs: Any, root: str, path: str) -> Segment:
                 parquet.metadata.row_group(g).column(names[name]).statistics
                 for g in range(parquet.metadata.num_row_groups)
             ]
-            low[name], high[name] = min(s.min for s in stats), max(s.max for s in stats)
+            # raw: a producer may name a time that Python has no date for
+            raw = name == "timestamp"
+            low[name] = min(s.min_raw if raw else s.min for s in stats)
+            high[name] = max(s.max_raw if raw else s.max for s in stats)
         if (low["topic"], low["partition"]) != (high["topic"], high["partition"]):
             raise ValueError(f"{path} holds records of more than one partition")
         length = fs.size(f"{root}/{path}")
         span = OffsetRange(low["topic"], low["partition"], low["offset"], high["offset"] + 1)
-        times = (_milliseconds(low["timestamp"]), _milliseconds(high["timestamp"]))
+        unit = _UNITS[parquet.schema_arrow.field("timestamp").type.unit]
+        times = (low["timestamp"] // unit, high["timestamp"] // unit)
         return Segment(path, span, length, parquet.metadata.num_rows, *times, footer_of(handle, length))
 
 
@@ -170,7 +176,3 @@ def spread(segments: Sequence[Segment], ranges: Sequence[OffsetRange]) -> list[S
     if len(found) != len(segments):
         raise ValueError("a segment belongs to no planned range")
     return found
-
-
-def _milliseconds(stamp: datetime) -> int:
-    return round((stamp if stamp.tzinfo else stamp.replace(tzinfo=UTC)).timestamp() * 1000)

@@ -42,6 +42,12 @@ some twenty times, and a run is one commit: with the default of 100 a run's cost
 _ATTEMPTS = 100
 """Of a commit, beside others who commit."""
 
+_HISTORY = 100
+"""Commits that are looked at first: the ledger is seldom further behind."""
+
+_TOKEN = 8
+"""Letters that tell one attempt's folder from another's."""
+
 
 class DeltaSink:
     """One Delta table, by path or URL; made at the first commit.
@@ -50,12 +56,17 @@ class DeltaSink:
     ----------
     app_id
         Who counts versions: one writer lineage, such as a pipeline's epoch.
+    settings
+        Table properties of a table that is made here, beside our own.
     """
 
-    def __init__(self, path: str, app_id: str, partition_by: Sequence[str] = ()) -> None:
+    def __init__(
+        self, path: str, app_id: str, partition_by: Sequence[str] = (), settings: Mapping[str, str] | None = None
+    ) -> None:
         self.path = path
         self.app_id = app_id
         self.partition_by = list(partition_by)
+        self._settings = {**_SETTINGS, **(settings or {})}
 
     # --- questions ---------------------------------------------------------------------------------------------
 
@@ -82,13 +93,18 @@ class DeltaSink:
 
     def notes(self, newer_than: int) -> Iterator[dict[str, Any]]:
         """Yield the notes of this application's commits above a version, newest first."""
-        table = self.table()
-        for commit in table.history() if table is not None else []:
-            note = self._note(commit)
-            if note is not None and note["version"] <= newer_than:
+        table, known, count = self.table(), 0, _HISTORY
+        while table is not None:
+            commits = table.history(count)
+            for commit in commits[known:]:
+                note = self._note(commit)
+                if note is not None and note["version"] <= newer_than:
+                    return
+                if note is not None:
+                    yield note
+            if len(commits) < count:
                 return
-            if note is not None:
-                yield note
+            known, count = len(commits), count * 8  # each look begins at the newest commit again
 
     def last_notes(self, commits: int = 1) -> list[dict[str, Any]]:
         """Return the notes of this application among the table's newest commits, newest first."""
@@ -213,7 +229,7 @@ class DeltaSink:
         PySparkException
             Whatever the job died of: reading, transforming and writing are one pass.
         """
-        folder = f"batches/{batch}-{uuid.uuid4().hex[:8]}"
+        folder = f"batches/{batch}-{uuid.uuid4().hex[:_TOKEN]}"
         writer = rows.write.mode("errorifexists").options(**(options or {}))
         if self.partition_by:
             writer = writer.partitionBy(*self.partition_by)
@@ -259,8 +275,10 @@ class DeltaSink:
                 found = table.transaction_version(self.app_id)
                 if found is not None and found >= version:
                     return False
+                if remove:
+                    self._refuse_vectors(table)
                 now = int(time.time() * 1000)
-                actions: list[AddAction | RemoveAction] = [RemoveAction(path, True, now) for path in remove]
+                actions: list[AddAction | RemoveAction] = _removed(remove, now)
                 actions += _entries(staged)
                 table.create_write_transaction(
                     actions,
@@ -291,7 +309,7 @@ class DeltaSink:
             schema=self._schema(schema),
             mode="ignore",
             partition_by=self.partition_by,
-            configuration=_SETTINGS,
+            configuration=self._settings,
         )
 
     def replace(
@@ -340,6 +358,7 @@ class DeltaSink:
             last = table.transaction_version(self.app_id)
             if last is not None and last >= version:
                 return None
+            self._refuse_vectors(table)
             try:
                 found = gone.find(self.path, pa.table(table.get_add_actions(flatten=True)))
                 counts = _distinct(found.values(), check)
@@ -347,7 +366,7 @@ class DeltaSink:
                 now = int(time.time() * 1000)
                 replaced = [[*key, count] for key, count in sorted(counts.items())]
                 table.create_write_transaction(
-                    [*(RemoveAction(path, True, now) for path in found), *_entries(kept), *_entries(staged)],
+                    [*_removed(found, now), *_entries(kept), *_entries(staged)],
                     "append",
                     self._schema(schema),
                     self.partition_by,
@@ -367,6 +386,17 @@ class DeltaSink:
                 raise self._failed(error) from error
             return counts
         raise self._crowded()
+
+    def _refuse_vectors(self, table: DeltaTable) -> None:
+        """Refuse to take files out of a table in which rows are deleted by vectors: a copy would bring them back."""
+        if table.metadata().configuration.get("delta.enableDeletionVectors", "").lower() == "true":
+            raise ConfigError(
+                f"the table {self.path} has deletion vectors, and rows of it cannot be replaced: those that were "
+                "deleted would come back",
+                state="nothing was changed",
+                next_step="with Spark: ALTER TABLE … SET TBLPROPERTIES ('delta.enableDeletionVectors' = false), then "
+                "REORG TABLE … APPLY (PURGE); then run again",
+            )
 
     def held(self, gone: Slice) -> dict[tuple[str, int], Any]:
         """Return the offsets of a slice that the table holds, per topic and partition, ascending.
@@ -388,7 +418,7 @@ class DeltaSink:
     def sweep(self, batch: str) -> None:
         """Remove the folders of a batch's attempts that no transaction holds."""
         fs, base = fsspec.core.url_to_fs(self.path)
-        folders = [str(f) for f in fs.glob(f"{base}/batches/{batch}-*")]
+        folders = [str(f) for f in fs.glob(f"{base}/batches/{batch}-{'[0-9a-f]' * _TOKEN}")]
         if not folders:
             return
         table = self.table()
@@ -447,6 +477,11 @@ def _entries(staged: Staged) -> list[AddAction]:
         AddAction(f.path, f.size, dict(f.partition_values), f.modified, True, f.stats)
         for f in staged.files
     ]
+
+
+def _removed(paths: Iterable[str], now: int) -> list[AddAction | RemoveAction]:
+    # the log names a file encoded, and delta-rs encodes once more: what it does not find again would stay, quietly
+    return [RemoveAction(unquote(path), True, now) for path in paths]
 
 
 def _merged(found: Iterable[Found]) -> dict[tuple[str, int], Any]:

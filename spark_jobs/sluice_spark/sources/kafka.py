@@ -9,7 +9,7 @@ from functools import reduce
 
 from pyspark.sql import DataFrame, SparkSession
 
-from sluice.errors import TopicRecreatedError
+from sluice.errors import BEGIN_ANEW, TopicRecreatedError
 from sluice.kafka import Cluster, KafkaSettings
 from sluice.kafka.cluster import TopicState
 from sluice.ranges import OffsetRange, Positions
@@ -119,7 +119,7 @@ class KafkaRecords:
                 raise TopicRecreatedError(
                     f"{r} was to be read, but the partition {'is gone' if now is None else f'ends at {now.end}'}",
                     state="batches that were committed are in the sink and stay; nothing of this one is visible",
-                    next_step="if the topic was made anew, name the pipeline anew, or move checkpoint and sink away",
+                    next_step=f"if the topic was made anew, {BEGIN_ANEW}",
                 )
             if now.start > r.start:
                 gone.append(OffsetRange(r.topic, r.partition, r.start, min(r.end, now.start)))
