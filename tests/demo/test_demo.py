@@ -25,7 +25,7 @@ from sluice.local.kafka import Broker
 from sluice.recovery import Recovery
 from sluice.submit import archive_file, archive_stamp
 
-pytestmark = [pytest.mark.airflow, pytest.mark.kafka, pytest.mark.spark, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.airflow, pytest.mark.kafka, pytest.mark.spark, pytest.mark.timeout(1800)]
 
 _FLIGHTS = 336_776
 
@@ -54,7 +54,7 @@ class Stack:
     def run(self, action: str) -> subprocess.CompletedProcess[str]:
         """Run ``up`` or ``down`` to its end."""
         argv = [sys.executable, "-m", "sluice.local.demo", action]
-        return subprocess.run(argv, env=self.env, capture_output=True, text=True, timeout=800)
+        return subprocess.run(argv, env=self.env, capture_output=True, text=True, timeout=1500)
 
 
 @pytest.fixture(scope="module")

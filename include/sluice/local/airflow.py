@@ -88,7 +88,7 @@ class Airflow:
             self._passwords.write_text(json.dumps({_USER: secrets.token_urlsafe(9)}))
         return _USER, json.loads(self._passwords.read_text())[_USER]
 
-    def start(self, *, timeout: float = 180, report: Callable[[str], None] = lambda _: None) -> None:
+    def start(self, *, timeout: float = 300, report: Callable[[str], None] = lambda _: None) -> None:
         """Start it detached and wait until scheduler, triggerer and DAG processor are healthy.
 
         Raises
@@ -230,7 +230,7 @@ class Airflow:
             )
         return answer.json() if answer.content else None
 
-    def wait_for_dag(self, dag_id: str, timeout: float = 120) -> None:
+    def wait_for_dag(self, dag_id: str, timeout: float = 300) -> None:
         """Wait until the DAG processor has parsed a DAG.
 
         Raises
