@@ -277,6 +277,8 @@ class IntervalRun(Run):
         source: RecordsInParts,
     ) -> None:
         start, end = self.interval.milliseconds
+        for table in (tables.sink, tables.quarantine):
+            table.check_replaceable()
         writer = replace(self.writer(spark, tables), only=_between(start, end))
         batch = tables.sink.version() + 1
         name = tables.batch_name(batch)

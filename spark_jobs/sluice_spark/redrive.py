@@ -226,6 +226,7 @@ class RedriveRun(Run):
         """Redrive quarantined records that decode now; the others stay where they are, as they are."""
         if tables.quarantine.table() is None:
             return
+        tables.quarantine.check_replaceable()
         spark = self._session()
         writer = self.writer(spark, tables)
         rows = tables.quarantine.rows(spark)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
@@ -71,6 +72,10 @@ def test_what_spark_does_to_a_table_is_seen_as_spark_sees_it(sandbox: Sandbox, s
     spark.sql(f"OPTIMIZE {table}")
     spark.sql(f"DELETE FROM {table} WHERE name = 'double'")
     assert vectors(sandbox) == 4
+    assert deep(sandbox, balanced=True)["tables"]["sink"]["rows"] == 12
+    now = datetime.now(UTC)
+    interval = ((now - timedelta(hours=1)).isoformat(), now.isoformat())
+    assert "has deletion vectors" in sandbox.run("anew", interval=interval, expect=10).message
     assert deep(sandbox, balanced=True)["tables"]["sink"]["rows"] == 12
 
     spark.sql(f"DELETE FROM {table} WHERE `_offset` = 5")

@@ -158,6 +158,25 @@ class DeltaSink:
         if differences:
             raise self._misfit("; ".join(differences[:8]))
 
+    def check_replaceable(self) -> None:
+        """Refuse to take rows out of a table in which rows are deleted by vectors: a copy would bring those back.
+
+        Raises
+        ------
+        ConfigError
+            When it is such a table.
+        """
+        table = self.table()
+        settings = {} if table is None else table.metadata().configuration
+        if settings.get("delta.enableDeletionVectors", "").lower() == "true":
+            raise ConfigError(
+                f"the table {self.path} has deletion vectors, and rows of it cannot be replaced: those that were "
+                "deleted would come back",
+                state="nothing was changed",
+                next_step="with Spark: ALTER TABLE … SET TBLPROPERTIES ('delta.enableDeletionVectors' = false), then "
+                "REORG TABLE … APPLY (PURGE); then run again",
+            )
+
     def rows_of(self, spark: SparkSession, runs: Sequence[str]) -> tuple[DataFrame, int]:
         """Return the rows that these runs wrote, and how many the log says there are.
 
@@ -275,8 +294,6 @@ class DeltaSink:
                 found = table.transaction_version(self.app_id)
                 if found is not None and found >= version:
                     return False
-                if remove:
-                    self._refuse_vectors(table)
                 now = int(time.time() * 1000)
                 actions: list[AddAction | RemoveAction] = _removed(remove, now)
                 actions += _entries(staged)
@@ -358,7 +375,6 @@ class DeltaSink:
             last = table.transaction_version(self.app_id)
             if last is not None and last >= version:
                 return None
-            self._refuse_vectors(table)
             try:
                 found = gone.find(self.path, pa.table(table.get_add_actions(flatten=True)))
                 counts = _distinct(found.values(), check)
@@ -386,17 +402,6 @@ class DeltaSink:
                 raise self._failed(error) from error
             return counts
         raise self._crowded()
-
-    def _refuse_vectors(self, table: DeltaTable) -> None:
-        """Refuse to take files out of a table in which rows are deleted by vectors: a copy would bring them back."""
-        if table.metadata().configuration.get("delta.enableDeletionVectors", "").lower() == "true":
-            raise ConfigError(
-                f"the table {self.path} has deletion vectors, and rows of it cannot be replaced: those that were "
-                "deleted would come back",
-                state="nothing was changed",
-                next_step="with Spark: ALTER TABLE … SET TBLPROPERTIES ('delta.enableDeletionVectors' = false), then "
-                "REORG TABLE … APPLY (PURGE); then run again",
-            )
 
     def held(self, gone: Slice) -> dict[tuple[str, int], Any]:
         """Return the offsets of a slice that the table holds, per topic and partition, ascending.
