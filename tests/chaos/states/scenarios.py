@@ -154,6 +154,7 @@ _ALL = (
     Scenario("ignore_batch-one", "ignore_batch", records=6, deadly=(3,)),
     Scenario("ignore_batch-many", "ignore_batch", records=10, size=6, deadly=(3,)),
     Scenario("ignore_batch-half", "ignore_batch", records=10, size=6, deadly=(3,), killed_at="before-sink-commit"),
+    Scenario("ignore_batch-beside", "ignore_batch", records=12, size=6, deadly=(3,)),
     Scenario("ignore_batch-after-wal", "ignore_batch", deadly=(6,), earlier="wal", validate=True),
     Scenario("interval", "replay", kind="interval"),
     Scenario("interval-half", "replay", kind="interval", killed_at="sink-committed"),
