@@ -60,7 +60,8 @@ class Available:
         known_ids
             Topic ids as earlier runs saw them. A topic with another id is another topic: its offsets are other records.
         """
-        recreated = frozenset(s.topic for s in states if known_ids.get(s.topic, s.topic_id) != s.topic_id)
+        others = (s.topic for s in states if s.topic_id and known_ids.get(s.topic, s.topic_id) != s.topic_id)
+        recreated = frozenset(others)
         kafka = {
             (state.topic, number): OffsetRange(state.topic, number, now.start, max(now.start, now.end))
             for state in states

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import threading
+import time
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -19,9 +21,11 @@ from sluice.ledger import Epoch
 from sluice.ranges import OffsetRange
 from sluice.recovery import Lineage
 from sluice.spec import Pipeline
+from sluice_spark.recovery.wal import LOG_SCHEMA
 from sluice_spark.sinks import delta
 from sluice_spark.sinks.delta import DeltaSink
 from sluice_spark.sinks.slice import Slice
+from sluice_spark.sinks.staged import NOTHING
 from sluice_spark.tables import Tables
 
 pytestmark = pytest.mark.spark
@@ -395,6 +399,17 @@ def test_two_pipelines_in_one_table_do_not_sweep_each_other(spark: SparkSession,
     assert theirs.sink.commit(staged, rows(spark, 0, 0).schema, 0, NOTE)
     assert ids(tmp_path / "t") == Counter(range(3))
     assert folders(tmp_path / "t") == {staged.folder.split("/")[1]}
+
+
+def test_the_log_tells_of_batches_that_wait_for_longer_than_delta_keeps_commits(tmp_path: Path) -> None:
+    """While applying fails, landing goes on; commits of more than thirty days go with a checkpoint of the log."""
+    pipeline = Pipeline.model_validate({**SHARED, "pipeline": "orders"})
+    log = Tables.of(pipeline, Home(str(tmp_path)), Epoch(1, Lineage.LOG, None)).log_table
+    for version in range(65):
+        assert log.commit(NOTHING, LOG_SCHEMA, version, {"batch": version})
+        for file in Path(log.path, "_delta_log").glob("*.json"):
+            os.utime(file, (0, time.time() - 40 * 86_400))
+    assert [note["version"] for note in log.notes(-1)] == list(range(64, -1, -1))
 
 
 def test_notes_are_found_however_far_back_they_lie(

@@ -51,11 +51,9 @@ class Questions:
         return [RunRow(**r) for r in self._rows(query)]
 
     def topic_ids(self, pipeline: str) -> dict[str, str]:
-        """Return the topics' ids as runs have seen them: each plan carries on what those before it knew."""
-        events = schema.event
-        newest = sa.select(events.c.payload).where(events.c.pipeline == pipeline, events.c.type == "RunPlanned")
-        rows = self._rows(newest.order_by(events.c.id.desc()).limit(1))
-        return dict(rows[0]["payload"]["topic_ids"]) if rows else {}
+        """Return the topics' ids as runs have seen them: each plan carries on what was known before it."""
+        recent = self.runs(pipeline, limit=20)  # an older run that was tried again may be the only one that knows
+        return {topic: name for run in reversed(recent) for topic, name in run.topic_ids.items() if name}
 
     def past(self, pipeline: str, *, limit: int) -> list[tuple[RunRow, list[OffsetRange], list[OffsetRange]]]:
         """Return the newest closed live runs, newest first, with the ranges that each planned and committed."""
