@@ -297,6 +297,25 @@ def test_an_interval_waits_for_who_empties_the_quarantine(sandbox: Sandbox) -> N
     assert_audited(sandbox)
 
 
+@pytest.mark.long
+def test_who_empties_the_quarantine_looks_again_before_it_commits(sandbox: Sandbox) -> None:
+    """Its lease lapses, as when the ledger does not answer for a minute, and an interval is let in meanwhile."""
+    fed_with_bad(sandbox)
+    sandbox.configure(decode={"text": {}}, transform={"python": "gate:as_text"})
+    emptying = sandbox.start("redriven", redriven="quarantined", gate_at="rows-staged")
+    emptying.await_gate()
+    sandbox.execute("UPDATE sluice_lease SET holder = NULL, expires = 0 WHERE scope = 'redrive'")
+    sandbox.run("march", interval=days(2, 5))
+    emptying.open_gate()
+    ended = emptying.wait()
+    assert ended.code == 40, ended.stderr[-3000:]
+    assert "the quarantine was changed while it was redriven" in ended.message
+    assert sandbox.sink() + sandbox.quarantine() == sandbox.on_broker()
+    sandbox.run("again", redriven="quarantined")
+    assert sandbox.sink() == sandbox.on_broker()
+    assert_audited(sandbox)
+
+
 def test_beyond_the_live_position_nothing_is_touched(sandbox: Sandbox) -> None:
     none = sandbox.run("too early", interval=days(1, 3))
     assert "no live run has read anything yet" in none.stderr
