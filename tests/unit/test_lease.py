@@ -205,7 +205,7 @@ def test_a_ledger_that_is_gone_does_not_hide_why_a_run_failed(ledger_url: str) -
         fail()
 
 
-def test_process_ids_of_another_namespace_say_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_process_ids_of_another_namespace_say_nothing() -> None:
     """Two containers of one machine may have the same host name, and count processes each for itself."""
     theirs = replace(Holder.me("r"), started="another process of this id")
     assert theirs.is_dead()

@@ -14,6 +14,8 @@ from typing import get_args
 import pytest
 from pydantic import BaseModel
 
+import bounded_run
+import redrive
 from sluice.cli import main
 from sluice.errors import ConfigError
 from sluice.home import PROJECT, Home
@@ -253,6 +255,13 @@ def test_a_home_is_a_path(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_dry_run_is_of_lost_ranges(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SLUICE_HOME", str(tmp_path / "home"))
     assert run_cli(monkeypatch, "redrive", str(write(tmp_path, GOOD)), "--quarantined", "--dry-run") == 10
+
+
+def test_a_wrong_command_line_has_a_code_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert run_cli(monkeypatch, "run", "p", "--recovery", "nope") == 2
+    for main_of in (bounded_run.parse, redrive.parse):
+        with pytest.raises(ConfigError, match="required"):
+            main_of([])
 
 
 def fields(model: type[BaseModel], above: str = "") -> Iterator[tuple[str, str | None]]:

@@ -31,11 +31,11 @@ _CALM = (Status.OK, Status.NEW, Status.BACKLOG)
 
 def show(pipeline: str | None, *, watch: bool, interval: float, as_json: bool, metrics: str | None) -> int:
     """Look once, or every ``interval`` seconds until interrupted; return the exit code of the last look."""
-    found_files = [load(pipeline)] if pipeline else [spec for _, spec in load_all()]
-    broken = [found for found in found_files if isinstance(found, SluiceError)]
+    specs = [load(pipeline)] if pipeline else [spec for _, spec in load_all()]
+    broken = [spec for spec in specs if isinstance(spec, SluiceError)]
     for error in broken:  # it hides no other pipeline, and is not passed over in silence
         err.print(f"sluice: error: {error}", markup=False)
-    looks = _Looks([found for found in found_files if not isinstance(found, SluiceError)])
+    looks = _Looks([spec for spec in specs if not isinstance(spec, SluiceError)])
     code = 0
     try:
         while True:

@@ -164,11 +164,13 @@ class DeltaSink:
         Raises
         ------
         ConfigError
-            When it is such a table.
+            When it is such a table, or may become one at any time.
         """
         table = self.table()
-        settings = {} if table is None else table.metadata().configuration
-        if settings.get("delta.enableDeletionVectors", "").lower() == "true":
+        if table is None or "deletionVectors" not in (table.protocol().reader_features or []):
+            return
+        enabled = table.metadata().configuration.get("delta.enableDeletionVectors", "").lower() == "true"
+        if enabled or any(vectors.num_rows for vectors in table.deletion_vectors()):
             raise ConfigError(
                 f"the table {self.path} has deletion vectors, and rows of it cannot be replaced: those that were "
                 "deleted would come back",
