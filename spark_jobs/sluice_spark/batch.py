@@ -15,8 +15,8 @@ from sluice.faults import point
 from sluice.ranges import Counts, LostRange, OffsetRange, RangeAccount, describe, overlaps, subtract
 from sluice.spec import Pipeline, Rows
 from sluice_spark.decode import RULE, decode, source_columns
-from sluice_spark.quarantine import SCHEMA, refused_records
-from sluice_spark.sinks.delta import DeltaSink
+from sluice_spark.quarantine import SCHEMA, refused_records, take_out
+from sluice_spark.sinks.delta import DeltaSink, Fence
 from sluice_spark.sinks.staged import NOTHING, Staged, Tally
 from sluice_spark.tally import OUTSIDE, ReadTally
 from sluice_spark.transform import Transformer
@@ -65,6 +65,8 @@ class BatchWriter:
         Of the sink's rows, ``_run`` included.
     only
         Which records are asked for; the others are read, and left out as filtered. None for all of them.
+    opaque
+        Whether the transform makes metadata columns itself; their values are compared with the records' then.
     """
 
     pipeline: Pipeline
@@ -74,6 +76,7 @@ class BatchWriter:
     sink: DeltaSink
     quarantine: DeltaSink
     only: Column | None = None
+    opaque: bool = False
 
     def prepare(
         self,
@@ -118,6 +121,8 @@ class BatchWriter:
             self.pipeline.rows, ranges, read, bad, staged.tallies, [i.range for i in lost], outside=outside
         )
         self._explain_gaps(accounts, healthy, source)
+        if self.opaque:
+            self.compare_metadata(staged, source.again(healthy))
         quarantine = None
         if bad:
             where = [r for r in healthy if bad.get((r.topic, r.partition))]
@@ -136,6 +141,35 @@ class BatchWriter:
         """Return the sink's rows of decoded records: those that are asked for and broke no rule, transformed."""
         good = source_columns(decoded.where(F.col(RULE).isNull() & (F.lit(True) if self.only is None else self.only)))
         return self.transform(good).withColumn("_run", F.lit(self.run))
+
+    def compare_metadata(self, staged: Staged, records: DataFrame) -> None:
+        """Hold the metadata of staged rows to the records that they were made of.
+
+        Parameters
+        ----------
+        records
+            In Kafka's columns.
+
+        Raises
+        ------
+        PromiseError
+            When a row has metadata of no record.
+        """
+        if not staged.files:
+            return
+        names = ("topic", "partition", "offset", "timestamp")
+        there = records.select(*(F.col(name).alias(f"__{name}") for name in names))
+        rows = self.sink.staged_rows(records.sparkSession, staged, self.schema).select(*(f"_{n}" for n in names))
+        same = [F.col(f"_{name}") == F.col(f"__{name}") for name in names]
+        strange = rows.join(there, same, "left_anti").take(1)
+        if strange:
+            shown = ", ".join(f"_{name} {strange[0][f'_{name}']}" for name in names)
+            raise PromiseError(
+                f"the transform changes metadata columns: a row has {shown}, which no record of this batch has",
+                state=_ROLLED_BACK,
+                next_step="hand _topic, _partition, _offset and _timestamp through as they are; put another time into "
+                "a column of its own",
+            )
 
     def give_up(self, ranges: Sequence[OffsetRange], lost: Sequence[LostRange]) -> PreparedBatch:
         """Return a batch that writes nothing and loses everything."""
@@ -168,7 +202,13 @@ class BatchWriter:
         return staged
 
     def commit(
-        self, batch: int, prepared: PreparedBatch, note: Mapping[str, object], replaces: Sequence[str] = ()
+        self,
+        batch: int,
+        prepared: PreparedBatch,
+        note: Mapping[str, object],
+        *,
+        moved: str | None = None,
+        fence: Fence | None = None,
     ) -> None:
         """Commit the sink first, which decides, and the quarantine second.
 
@@ -176,8 +216,10 @@ class BatchWriter:
         ----------
         note
             Kept in the sink's commit; the account and the lost ranges are added.
-        replaces
-            Files of the quarantine that this batch's files take the place of.
+        moved
+            For records that come out of the quarantine: the name of the batch's folders.
+        fence
+            Keeps the commit out when others were faster; see :class:`Fence`.
 
         The sink's commit names the files that belong into the quarantine. When the driver dies between the two, the
         next run enters them (:func:`sluice_spark.reconcile.reconcile`) before it does anything else; an attempt whose
@@ -197,9 +239,8 @@ class BatchWriter:
             "accounts": [a.as_dict() for a in prepared.accounts],
             "lost": [item.as_dict() for item in prepared.lost],
             "refused": refused,
-            "replaces": list(replaces),
         }
-        if not self.sink.commit(prepared.staged, self.schema, batch, full):
+        if not self.sink.commit(prepared.staged, self.schema, batch, full, fence=fence):
             # entered since this batch began, so the rows there, and their account, are another driver's
             raise LeaseHeldError(
                 f"another driver committed batch {batch} to {self.sink.path} first",
@@ -207,9 +248,11 @@ class BatchWriter:
                 next_step="run again: the next run enters that batch into the ledger and goes on behind it",
             )
         point("sink-committed")
-        if prepared.quarantine or replaces:
-            kept = prepared.quarantine or NOTHING
-            self.quarantine.commit(kept, SCHEMA, batch, {"run": self.run}, remove=replaces)
+        if moved is not None:
+            take_out(self.quarantine, [a.range for a in prepared.accounts], batch, self.run, name=moved)
+        elif prepared.quarantine:
+            self.quarantine.commit(prepared.quarantine, SCHEMA, batch, {"run": self.run})
+        if moved is not None or prepared.quarantine:
             point("quarantine-committed")
 
 

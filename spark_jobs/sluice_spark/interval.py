@@ -30,6 +30,7 @@ from sluice_spark.reconcile import enter_interval, half_done, replace_quarantine
 from sluice_spark.recovery.wal import LogRecords
 from sluice_spark.redrive import REDRIVING
 from sluice_spark.run import Run
+from sluice_spark.sinks.delta import Fence
 from sluice_spark.sinks.slice import Slice
 from sluice_spark.sinks.staged import NOTHING
 from sluice_spark.sources.kafka import KafkaRecords
@@ -83,6 +84,7 @@ class IntervalRun(Run):
 
     def _replace(self, lease: Lease) -> str | None:
         name = self.pipeline.name
+        self._examine(Tables.redriven(self.pipeline, self.home))
         self._beside_redriving()
         self._beside_overlapping(lease)
         with self.watch.phase("planning"):
@@ -149,6 +151,14 @@ class IntervalRun(Run):
     def _beside_overlapping(self, lease: Lease) -> None:
         """Of two drivers that replace the same rows, the sink would keep one's, and the quarantine the other's."""
         name = self.pipeline.name
+        self._alone_in_its_time()
+        tables = Tables.redriven(self.pipeline, self.home)
+        for known in half_done(self.ledger, name, tables.sink):
+            if known.interval != self.scope and self.interval.overlaps(Interval.from_key(known.interval)):
+                take_over(self.ledger, lease, tables, known)
+
+    def _alone_in_its_time(self) -> None:
+        name = self.pipeline.name
         for scope, run in self.ledger.at_work(name).items():
             if scope in ("", REDRIVING, self.scope) or not self.interval.overlaps(Interval.from_key(scope)):
                 continue
@@ -157,10 +167,12 @@ class IntervalRun(Run):
                 state=_AS_BEFORE,
                 next_step="try again when it has ended",
             )
-        tables = Tables.redriven(self.pipeline, self.home)
-        for known in half_done(self.ledger, name, tables.sink):
-            if known.interval != self.scope and self.interval.overlaps(Interval.from_key(known.interval)):
-                take_over(self.ledger, lease, tables, known)
+
+    def _is_rival(self, note: Mapping[str, Any]) -> bool:
+        """Tell whether a commit moved records that this run may be about to replace."""
+        if note.get("interval") is None:
+            return note.get("of") == "quarantined"
+        return bool(note["interval"] != self.scope and self.interval.overlaps(Interval.from_key(note["interval"])))
 
     # --- which offsets ---------------------------------------------------------------------------------------------
 
@@ -292,10 +304,13 @@ class IntervalRun(Run):
             self.ledger.degraded(lease, aside)
         with self.watch.phase("commits"):
             gone = Slice(readable, start, end)
+            # whoever moves the same records while this driver is frozen makes it give way
+            fence = Fence(tables.sink.table_version(), self._is_rival)
             check = self._nothing_vanishes(prepared, source, writer)
             check(tables.quarantine.held(gone))
             lease.verify()
             self._beside_redriving()
+            self._alone_in_its_time()
             point("before-sink-commit")
             note = {
                 "pipeline": self.pipeline.name,
@@ -306,7 +321,7 @@ class IntervalRun(Run):
                 "refused": prepared.quarantine.folder if prepared.quarantine else None,
             }
             taken = tables.sink.replace(
-                gone, prepared.staged, writer.schema, batch, note, name=name, check=check
+                gone, prepared.staged, writer.schema, batch, note, name=name, check=check, fence=fence
             )  # fmt: skip
             if taken is None:
                 raise LeaseHeldError(

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+from typing import Any
+
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import (
@@ -15,9 +18,14 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
+from sluice.errors import CheckpointError
+from sluice.ranges import OffsetRange, RangeAccount
 from sluice_spark.decode import RULE
+from sluice_spark.sinks.delta import DeltaSink
+from sluice_spark.sinks.slice import Slice
+from sluice_spark.sinks.staged import NOTHING, Staged, read_back
 
-__all__ = ["SCHEMA", "refused_records"]
+__all__ = ["SCHEMA", "refused_again", "refused_records", "take_out"]
 
 SCHEMA = StructType(
     [
@@ -55,3 +63,57 @@ def refused_records(decoded: DataFrame, run: str) -> DataFrame:
         F.lit(run).alias("_run"),
         F.array(error).alias("_errors"),
     )
+
+
+def take_out(quarantine: DeltaSink, ranges: Sequence[OffsetRange], batch: int, run: str, *, name: str) -> None:
+    """Remove the records of some offsets, whatever files they are in by now.
+
+    Doing it twice changes nothing the second time.
+
+    Parameters
+    ----------
+    batch
+        The batch of the sink that these records went into.
+    name
+        Names the batch's folders.
+
+    Raises
+    ------
+    LeaseHeldError, SinkError
+        As of :meth:`DeltaSink.replace`.
+    """
+    quarantine.replace(Slice(ranges), NOTHING, SCHEMA, batch, {"run": run}, name=name)
+
+
+def refused_again(
+    quarantine: DeltaSink, note: Mapping[str, Any], accounts: Sequence[RangeAccount], *, forgo: bool = False
+) -> Staged:
+    """Return the refused records that a commit of the sink names, from the files in which they were staged.
+
+    Parameters
+    ----------
+    note
+        The metadata of the sink's commit.
+    accounts
+        Those of the commit, which say how many there are.
+    forgo
+        Whether to return what is there, where some are gone.
+
+    Raises
+    ------
+    CheckpointError
+        When there are fewer or more than the commit says.
+    """
+    folder, due = note.get("refused"), sum(account.counts.quarantined for account in accounts)
+    staged = read_back(quarantine.path, folder, offsets=False) if folder else NOTHING
+    if staged.rows != due and not forgo:
+        raise CheckpointError(
+            f"batch {note['version']} of run {note['run']!r} refused {due:,} records and staged them in "
+            f"{quarantine.path}/{folder}, where {staged.rows:,} are now: somebody removed files there",
+            state="the batch's rows are in the sink; its refused records are in no table yet; the ledger does not have "
+            "the batch. Nothing was changed now",
+            next_step="put the folder back from a copy, and run again. If there is none, run once with --recovery "
+            "ignore_range: it enters the batch without these records, and says so; then reprocess its interval of "
+            "record time (--start, --end) while Kafka or the write-ahead log has them",
+        )
+    return staged

@@ -16,17 +16,26 @@ from sluice.checkpoint import Checkpoint
 from sluice.errors import BEGIN_ANEW, CheckpointError, LeaseHeldError
 from sluice.interval import Interval
 from sluice.ledger import REDRIVEN, IntervalRow, Lease, Ledger, RunRow
-from sluice.ranges import LostRange, OffsetRange, RangeAccount
+from sluice.ranges import LostRange, OffsetRange, RangeAccount, describe
 from sluice.recovery import Lineage
 from sluice_spark.log import logger
-from sluice_spark.quarantine import SCHEMA
+from sluice_spark.quarantine import SCHEMA, refused_again, take_out
 from sluice_spark.recovery.wal import LOG_SCHEMA
 from sluice_spark.sinks.delta import DeltaSink
 from sluice_spark.sinks.slice import Slice
-from sluice_spark.sinks.staged import NOTHING, Staged, read_back
+from sluice_spark.sinks.staged import NOTHING, Staged
 from sluice_spark.tables import Tables
 
-__all__ = ["HANDOVER", "enter_interval", "half_done", "reconcile", "replace_quarantined", "seal_off", "take_over"]
+__all__ = [
+    "HANDOVER",
+    "enter_interval",
+    "examine",
+    "half_done",
+    "reconcile",
+    "replace_quarantined",
+    "seal_off",
+    "take_over",
+]
 
 HANDOVER = "handover"
 """In the note of a sink's commit: it closes an epoch and says where the next one starts."""
@@ -34,19 +43,19 @@ HANDOVER = "handover"
 _UNTOUCHED = "nothing was read or written now; checkpoint, sink and ledger are as they were"
 
 
-def reconcile(ledger: Ledger, lease: Lease, tables: Tables, redriven: Tables) -> None:
-    """Bring quarantine and ledger up to what checkpoint, log and sink hold, and close runs whose driver died.
+def examine(tables: Tables) -> list[str]:
+    """Look at what others did to the tables since the last run; return, in words, what may concern rows.
 
-    Calling it twice changes nothing the second time. When the epoch was closed by a driver that died before it could
-    say so, the ledger has the next epoch afterwards: look again.
+    Calling it twice changes nothing the second time. Before anything else that a run does with its tables.
 
     Raises
     ------
+    ConfigError
+        When a table is another pipeline's.
     CheckpointError
-        When checkpoint, log, sink and ledger contradict each other in a way that no crash leaves behind.
+        When commits of this pipeline were rolled back or damaged, or a table was replaced.
     """
-    number, checkpoint, sink = tables.epoch.number, tables.checkpoint, tables.sink
-    for table in {t.path: t for t in (sink, tables.quarantine, tables.filled)}.values():
+    for table in {t.path: t for t in (tables.sink, tables.quarantine, tables.filled)}.values():
         if table.is_cut_off():
             raise _contradiction(
                 f"the newest commit of the table {table.path} is empty: the file was damaged, and what it committed "
@@ -54,6 +63,26 @@ def reconcile(ledger: Ledger, lease: Lease, tables: Tables, redriven: Tables) ->
                 "put the file below _delta_log back from a copy. Where a power cut emptied it, remove it and run "
                 "again: what nothing else rests on is written anew; sluice audit --deep tells that nothing is missing",
             )
+    return [*tables.sink.examine(), *tables.quarantine.examine()]
+
+
+def reconcile(ledger: Ledger, lease: Lease, tables: Tables, redriven: Tables, *, forgo: bool = False) -> None:
+    """Bring quarantine and ledger up to what checkpoint, log and sink hold, and close runs whose driver died.
+
+    Calling it twice changes nothing the second time. When the epoch was closed by a driver that died before it could
+    say so, the ledger has the next epoch afterwards: look again.
+
+    Parameters
+    ----------
+    forgo
+        Whether to go on without staged refused records that are gone; the log says how many.
+
+    Raises
+    ------
+    CheckpointError
+        When checkpoint, log, sink and ledger contradict each other in a way that no crash leaves behind.
+    """
+    number, checkpoint, sink = tables.epoch.number, tables.checkpoint, tables.sink
     tables.mend_checkpoint()
     held = sink.version()
     upto = _last(ledger, lease.pipeline, number)
@@ -80,10 +109,10 @@ def reconcile(ledger: Ledger, lease: Lease, tables: Tables, redriven: Tables) ->
         _follows(sink, held, checkpoint, "the sink")
     for note in notes:
         if note is not closed:
-            _enter(ledger, lease, note, tables)
+            _enter(ledger, lease, note, tables, forgo=forgo)
     _same_end(ledger, lease.pipeline, number, checkpoint)
     for note in _notes(redriven.sink, _last(ledger, lease.pipeline, REDRIVEN), redriven.sink.version()):
-        _enter(ledger, lease, note, redriven)
+        _enter(ledger, lease, note, redriven, forgo=forgo)
     if closed is not None:
         seal_off(tables, closed)
         to = closed[HANDOVER]
@@ -94,7 +123,7 @@ def reconcile(ledger: Ledger, lease: Lease, tables: Tables, redriven: Tables) ->
         logger.info("reconciled: epoch %d was closed by run %s", number, closed["run"])
     for known in half_done(ledger, lease.pipeline, sink):
         with suppress(LeaseHeldError):  # somebody is at it
-            take_over(ledger, lease, redriven, known)
+            take_over(ledger, lease, redriven, known, forgo=forgo)
     at_work = ledger.at_work(lease.pipeline)
     _abandon(ledger, lease, [row for row in _open(ledger, lease) if at_work.get(row.interval or "") != row.run])
 
@@ -112,7 +141,7 @@ def half_done(ledger: Ledger, pipeline: str, sink: DeltaSink) -> list[IntervalRo
     return [known for known, done in held if done is not None and done > last.get(-known.number, -1)]
 
 
-def take_over(ledger: Ledger, lease: Lease, tables: Tables, known: IntervalRow) -> None:
+def take_over(ledger: Ledger, lease: Lease, tables: Tables, known: IntervalRow, *, forgo: bool = False) -> None:
     """Enter what a dead driver left of another interval; see :func:`enter_interval`.
 
     Raises
@@ -121,10 +150,10 @@ def take_over(ledger: Ledger, lease: Lease, tables: Tables, known: IntervalRow) 
         When its driver may be alive, or another one is at it.
     """
     with ledger.acquire(lease.pipeline, lease.holder.run, scope=known.interval) as own:
-        enter_interval(ledger, own, tables.of_interval(lease.pipeline, known.interval, known.number))
+        enter_interval(ledger, own, tables.of_interval(lease.pipeline, known.interval, known.number), forgo=forgo)
 
 
-def enter_interval(ledger: Ledger, lease: Lease, tables: Tables) -> None:
+def enter_interval(ledger: Ledger, lease: Lease, tables: Tables, *, forgo: bool = False) -> None:
     """Bring quarantine and ledger up to what the sink holds of an interval, when a driver died in between.
 
     Calling it twice changes nothing the second time.
@@ -135,15 +164,18 @@ def enter_interval(ledger: Ledger, lease: Lease, tables: Tables) -> None:
         The interval's.
     tables
         As of :meth:`Tables.of_interval`.
+    forgo
+        As of :func:`reconcile`.
     """
     number = tables.epoch.number
     upto = _last(ledger, lease.pipeline, number)
     for note in _notes(tables.sink, upto, max(upto, tables.sink.version())):
         gone = Slice([OffsetRange(*span) for span in note["slice"]], *Interval.from_key(note["interval"]).milliseconds)
-        staged = read_back(tables.quarantine.path, note["refused"], offsets=False) if note["refused"] else NOTHING
+        accounts = [RangeAccount.from_dict(a) for a in note["accounts"]]
+        entered = tables.quarantine.version() >= note["version"]
+        staged = NOTHING if entered else _refused(ledger, lease, tables, note, accounts, forgo=forgo)
         aside = replace_quarantined(tables, gone, staged, note["version"], note["run"])
         tables.sweep(note["version"])
-        accounts = [RangeAccount.from_dict(a) for a in note["accounts"]]
         taken = {(topic, partition): count for topic, partition, count in note["replaced"]}
         keys = {a.range: (a.range.topic, a.range.partition) for a in accounts}
         ledger.batch_committed(
@@ -240,23 +272,50 @@ def seal_off(tables: Tables, note: Mapping[str, Any]) -> None:
         log.sweep(tables.landing_name(number))
 
 
-def _enter(ledger: Ledger, lease: Lease, note: Mapping[str, Any], tables: Tables) -> None:
-    refused, replaces, quarantine = note.get("refused"), note.get("replaces") or [], tables.quarantine
-    if refused or replaces:
-        staged = read_back(quarantine.path, refused, offsets=False) if refused else NOTHING
-        quarantine.commit(staged, SCHEMA, note["version"], {"run": note["run"]}, remove=replaces)
-    tables.sweep(note["version"])
+def _enter(ledger: Ledger, lease: Lease, note: Mapping[str, Any], tables: Tables, *, forgo: bool) -> None:
+    version, run = note["version"], note["run"]
+    accounts = [RangeAccount.from_dict(a) for a in note["accounts"]]
+    if note.get("of") == "quarantined":
+        # by their offsets, not by the files in which they once were: somebody may have compacted those
+        spans = [account.range for account in accounts]
+        take_out(tables.quarantine, spans, version, run, name=tables.batch_name(version))
+    elif note.get("refused") and tables.quarantine.version() < version:
+        staged = _refused(ledger, lease, tables, note, accounts, forgo=forgo)
+        tables.quarantine.commit(staged, SCHEMA, version, {"run": run})
+    tables.sweep(version)
     ledger.batch_committed(
         lease,
         epoch=tables.epoch.number,
-        batch=note["version"],
-        accounts=[RangeAccount.from_dict(a) for a in note["accounts"]],
+        batch=version,
+        accounts=accounts,
         lost=[LostRange.from_dict(item) for item in note.get("lost") or []],
         redriven=note.get("of"),
         source=note.get("source"),
-        run=note["run"],
+        run=run,
     )
-    logger.info("reconciled: batch %d of run %s is in the sink; entered into the ledger", note["version"], note["run"])
+    logger.info("reconciled: batch %d of run %s is in the sink; entered into the ledger", version, run)
+
+
+def _refused(
+    ledger: Ledger,
+    lease: Lease,
+    tables: Tables,
+    note: Mapping[str, Any],
+    accounts: Sequence[RangeAccount],
+    *,
+    forgo: bool,
+) -> Staged:
+    staged = refused_again(tables.quarantine, note, accounts, forgo=forgo)
+    due = sum(account.counts.quarantined for account in accounts)
+    if staged.rows != due:
+        told = (
+            f"batch {note['version']} refused {due:,} records, of which {due - staged.rows:,} were removed before they "
+            f"reached the quarantine: the ledger counts them as quarantined, {tables.quarantine.path} does not have "
+            f"them. They are among {describe(a.range for a in accounts if a.counts.quarantined)}"
+        )
+        logger.warning("%s", told)
+        ledger.degraded(lease, told, run=note["run"])
+    return staged
 
 
 def _seals(ledger: Ledger, lease: Lease, tables: Tables) -> None:

@@ -25,17 +25,21 @@ from sluice_spark.quarantine import refused_records
 from sluice_spark.recovery.ignore import can_be_ignored, dies_of, narrow
 from sluice_spark.recovery.wal import LogRecords
 from sluice_spark.run import Run
+from sluice_spark.sinks.delta import Fence
 from sluice_spark.sinks.staged import Staged, offsets_of
 from sluice_spark.sources.kafka import KafkaRecords
 from sluice_spark.tables import Tables
 
-__all__ = ["REDRIVING", "RedriveRun", "account_exactly", "portions"]
+__all__ = ["REDRIVING", "RedriveRun", "account_exactly", "portions", "windows"]
 
 REDRIVING = "redrive"
 """The scope of the lease of who empties the quarantine: nobody replaces an interval meanwhile."""
 
 _RANGES = 500
 """Ranges that one commit takes at most: a plan of Spark's has a part for each."""
+
+_STRETCHES = 5000
+"""Stretches of offsets that one commit moves out of the quarantine at most: its metadata names each."""
 
 Offsets = Mapping[tuple[str, int], Any]
 
@@ -154,6 +158,8 @@ class RedriveRun(Run):
             came = _offsets(decoded)
             bad = _offsets(decoded.where(F.col(RULE).isNotNull()))
             staged, written = self._stage(writer, decoded, name)
+            if writer.opaque:
+                writer.compare_metadata(staged, decoded)
             quarantine = writer.quarantine.stage(refused_records(decoded, self.run), name) if bad else None
         except SluiceError:
             raise
@@ -196,10 +202,11 @@ class RedriveRun(Run):
         *,
         of: str,
         source: Mapping[str, Any],
-        replaces: Sequence[str] = (),
+        moved: str | None = None,
+        fence: Fence | None = None,
     ) -> None:
         lease.verify()
-        writer.commit(batch, prepared, {"of": of, "source": dict(source)}, replaces)
+        writer.commit(batch, prepared, {"of": of, "source": dict(source)}, moved=moved, fence=fence)
         tables.sweep(batch)  # before the account: a driver that dies here leaves the rest to who enters it
         self.ledger.batch_committed(
             lease, epoch=REDRIVEN, batch=batch, accounts=prepared.accounts, redriven=of, source=source
@@ -229,46 +236,94 @@ class RedriveRun(Run):
         tables.quarantine.check_replaceable()
         spark = self._session()
         writer = self.writer(spark, tables)
+        with self.watch.phase("query"):
+            came = _offsets(self._decodable(spark, tables))
+            if not came:
+                logger.info("no quarantined record decodes by the present pipeline file")
+                return
+            for window in windows(came, self.pipeline.kafka.max_records_per_batch):
+                self._take_out(spark, lease, emptying, tables, writer, window)
+        point("query-ended")
+
+    def _take_out(
+        self,
+        spark: SparkSession,
+        lease: Lease,
+        emptying: Lease,
+        tables: Tables,
+        writer: BatchWriter,
+        window: Sequence[OffsetRange],
+    ) -> None:
+        """Move what decodes of some offsets from the quarantine into the sink, by one commit to each."""
+        # an interval moves the same records: what it commits from here on makes this driver give way
+        emptying.verify()
+        self._beside_intervals()
+        fence = Fence(tables.sink.table_version(), lambda note: note.get("interval") is not None)
+        good = self._decodable(spark, tables).where(within(window))
+        came = _offsets(good)
+        batch = tables.sink.version() + 1
+        name = tables.batch_name(batch)
+        ranges = [r for (topic, n), at in sorted(came.items()) for r in runs_of(topic, n, at.tolist())]
+        self.ledger.batch_started(lease, epoch=REDRIVEN, batch=batch, ranges=ranges)
+        point("batch-started")
+        staged, written = self._stage(writer, good, name)
+        if writer.opaque:
+            writer.compare_metadata(staged, good)
+        accounts = account_exactly(self.pipeline.rows, ranges, came, {}, written)
+        prepared = PreparedBatch(tuple(accounts), staged)
+        emptying.verify()
+        self._commit(
+            lease,
+            tables,
+            writer,
+            batch,
+            prepared,
+            of="quarantined",
+            source={"kind": "quarantine"},
+            moved=name,
+            fence=fence,
+        )
+
+    def _decodable(self, spark: SparkSession, tables: Tables) -> DataFrame:
+        """Return the quarantined records that were asked for and decode by now, decoded."""
         rows = tables.quarantine.rows(spark)
-        files = tables.quarantine.files()
-        chosen = F.lit(True) if self.of_run is None else F.col("_run") == self.of_run
-        if self.ranges is not None:
-            chosen = chosen & F.col("__chosen")
+        if self.of_run is not None:
+            rows = rows.where(F.col("_run") == self.of_run)
         raw = rows.select(
             *rows.columns,
             *(F.col(f"_{name}").alias(name) for name in ("topic", "partition", "offset", "timestamp")),
         )
-        raw = raw.withColumn("__chosen", within(self.ranges) if self.ranges is not None else F.lit(True))
-        decoded = decode(raw, self.pipeline.decode)
-        good = decoded.where(chosen & F.col(RULE).isNull())
-        with self.watch.phase("query"):
-            came = _offsets(good)
-            if not came:
-                logger.info("no quarantined record decodes by the present pipeline file")
-                return
-            batch = tables.sink.version() + 1
-            name = tables.batch_name(batch)
-            ranges = [r for (topic, n), at in sorted(came.items()) for r in runs_of(topic, n, at.tolist())]
-            self.ledger.batch_started(lease, epoch=REDRIVEN, batch=batch, ranges=ranges)
-            point("batch-started")
-            staged, written = self._stage(writer, good, name)
-            rest = decoded.where(~(chosen & F.col(RULE).isNull())).select(*rows.columns)
-            kept = writer.quarantine.stage(rest, name)
-            accounts = account_exactly(self.pipeline.rows, ranges, came, {}, written)
-            prepared = PreparedBatch(tuple(accounts), staged, kept)
-            # a lease that lapsed may have let an interval in, which moved what was read here
-            emptying.verify()
-            self._beside_intervals()
-            if sorted(tables.quarantine.files()) != sorted(files):
-                raise LeaseHeldError(
-                    f"pipeline {self.pipeline.name!r}: the quarantine was changed while it was redriven",
-                    state="nothing was redriven",
-                    next_step="run the same command again",
-                )
-            self._commit(
-                lease, tables, writer, batch, prepared, of="quarantined", source={"kind": "quarantine"}, replaces=files
-            )
-        point("query-ended")
+        if self.ranges is not None:
+            raw = raw.where(within(self.ranges))
+        return decode(raw, self.pipeline.decode).where(F.col(RULE).isNull())
+
+
+def windows(came: Offsets, offsets: int, count: int = _STRETCHES) -> Iterator[list[OffsetRange]]:
+    """Yield ranges that hold so many of some offsets, and so many stretches of them without a gap, at most; pure.
+
+    A commit names each stretch: scattered offsets make many, and a commit of all of them would be read by every
+    run that looks at the table's history.
+
+    Parameters
+    ----------
+    came
+        Ascending offsets per topic and partition.
+    """
+    window: list[OffsetRange] = []
+    room, left = offsets, count
+    for (topic, partition), numbers in sorted(came.items()):
+        stretch = np.concatenate(([0], np.cumsum(np.diff(numbers) != 1)))
+        at = 0
+        while at < len(numbers):
+            end = min(at + room, int(np.searchsorted(stretch, stretch[at] + left)))
+            window.append(OffsetRange(topic, partition, int(numbers[at]), int(numbers[end - 1]) + 1))
+            room, left = room - (end - at), left - int(stretch[end - 1] - stretch[at] + 1)
+            at = end
+            if not room or not left:
+                yield window
+                window, room, left = [], offsets, count
+    if window:
+        yield window
 
 
 def portions(ranges: Iterable[OffsetRange], offsets: int, count: int = _RANGES) -> Iterator[list[OffsetRange]]:
@@ -338,7 +393,12 @@ def _inside(offsets: Offsets, span: OffsetRange) -> Any:
 def _offsets(records: DataFrame) -> dict[tuple[str, int], Any]:
     """Return the offsets of a frame per topic and partition, ascending."""
     table = records.select("topic", "partition", "offset").toArrow()
+    names = table.column("topic").combine_chunks().dictionary_encode()
+    codes, partitions = names.indices.to_numpy(), table.column("partition").to_numpy()
+    numbers = table.column("offset").to_numpy()
     found: dict[tuple[str, int], Any] = {}
-    for group in table.group_by(["topic", "partition"]).aggregate([("offset", "list")]).to_pylist():
-        found[group["topic"], group["partition"]] = np.sort(np.array(group["offset_list"], dtype=np.int64))
+    for code, topic in enumerate(names.dictionary.to_pylist()):
+        of_topic = codes == code
+        for partition in np.unique(partitions[of_topic]):
+            found[topic, int(partition)] = np.sort(numbers[of_topic & (partitions == partition)])
     return found

@@ -19,14 +19,14 @@ from sluice.kafka.cluster import TopicState, ids_of
 from sluice.ledger import Lease, Ledger
 from sluice.ranges import OffsetRange
 from sluice.recovery import Recovery
-from sluice.spec import Pipeline
+from sluice.spec import Pipeline, Rows
 from sluice_spark import transform as transforms
 from sluice_spark.batch import BatchWriter
 from sluice_spark.decode import decode, source_columns
 from sluice_spark.log import logger
 from sluice_spark.quality.judge import Judge
 from sluice_spark.quarantine import SCHEMA
-from sluice_spark.reconcile import reconcile
+from sluice_spark.reconcile import examine, reconcile
 from sluice_spark.sinks.delta import DeltaSink
 from sluice_spark.stopwatch import Stopwatch
 from sluice_spark.tables import Tables
@@ -62,6 +62,7 @@ class Run(ABC):
     reason: str | None = field(default=None, kw_only=True)
     watch: Stopwatch = field(default_factory=Stopwatch, kw_only=True)
     _planned: bool = field(default=False, init=False)
+    _found: list[str] = field(default_factory=list, init=False)
 
     @property
     def scope(self) -> str:
@@ -112,9 +113,17 @@ class Run(ABC):
         redriven = Tables.redriven(self.pipeline, self.home)
         while True:
             tables = Tables.of(self.pipeline, self.home, self.ledger.epoch(self.pipeline.name))
-            reconcile(self.ledger, lease, tables, redriven)
+            self._examine(tables)
+            reconcile(self.ledger, lease, tables, redriven, forgo=self.recovery.ignores)
             if self.ledger.epoch(self.pipeline.name) == tables.epoch:
                 return tables
+
+    def _examine(self, tables: Tables) -> None:
+        """Look at what others did to the tables; what concerns rows is entered into the ledger with the plan."""
+        for found in examine(tables):
+            if found not in self._found:
+                logger.warning("%s", found)
+                self._found.append(found)
 
     def _plan(
         self, lease: Lease, ranges: Sequence[OffsetRange], states: Sequence[TopicState], *, epoch: int, **more: Any
@@ -131,6 +140,8 @@ class Run(ABC):
             **more,
         )
         self._planned = True
+        for found in self._found:
+            self.ledger.degraded(lease, found)
         point("run-planned")
         logger.info("run %s of %s: %d offsets to read", self.run, self.pipeline.name, sum(map(len, ranges)))
 
@@ -156,11 +167,15 @@ class Run(ABC):
                 [],
                 "key BINARY, value BINARY, topic STRING, partition INT, offset LONG, timestamp TIMESTAMP",
             )
-            out = transforms.check(self.pipeline, transform, source_columns(decode(empty, self.pipeline.decode)))
+            sample = source_columns(decode(empty, self.pipeline.decode))
+            out = transforms.check(self.pipeline, transform, sample)
             schema = out.schema.add("_run", "string")
+            opaque = self.pipeline.rows is not Rows.AGGREGATE and not transforms.hands_through(sample, out)
             tables.sink.check(schema)
             tables.quarantine.check(SCHEMA)
-        return BatchWriter(self.pipeline, self.run, transform, schema, tables.sink, tables.quarantine)
+        return BatchWriter(
+            self.pipeline, self.run, transform, schema, tables.sink, tables.quarantine, opaque=opaque
+        )  # fmt: skip
 
     def _judge(self, lease: Lease, sink: DeltaSink) -> str | None:
         name = self.pipeline.name

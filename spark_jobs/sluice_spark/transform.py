@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
+import io
 from collections.abc import Callable
 
 from pyspark.errors import PySparkException
@@ -12,7 +14,7 @@ from sluice.errors import ConfigError
 from sluice.spec import Pipeline, Rows
 from sluice.spec.model import METADATA_COLUMNS
 
-__all__ = ["Transformer", "check", "transformer"]
+__all__ = ["Transformer", "check", "hands_through", "transformer"]
 
 Transformer = Callable[[DataFrame], DataFrame]
 
@@ -79,6 +81,27 @@ def check(pipeline: Pipeline, transform: Transformer, sample: DataFrame) -> Data
     if missing:
         raise _wrong(pipeline, f"sink.delta.partition_by: the transform's result has no column {missing[0]!r}")
     return out
+
+
+def hands_through(sample: DataFrame, out: DataFrame) -> bool:
+    """Tell whether Spark's plan shows that a transform leaves the metadata columns as they are.
+
+    A column that was made anew (by an expression, a Python function) is another attribute under the same name, and then
+    ``sample``'s own cannot be selected from ``out``. A union is the exception: it lends its first input's attributes to
+    the rows of all of them.
+
+    Parameters
+    ----------
+    sample, out
+        What went into the transform, and what came out.
+    """
+    try:
+        out.select(*(sample[name] for name in METADATA_COLUMNS if name in sample.columns))
+    except PySparkException:
+        return False
+    with contextlib.redirect_stdout(io.StringIO()) as plan:
+        out.explain(True)
+    return "Union" not in plan.getvalue()
 
 
 def _first_line(error: Exception) -> str:

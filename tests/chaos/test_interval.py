@@ -309,7 +309,7 @@ def test_who_empties_the_quarantine_looks_again_before_it_commits(sandbox: Sandb
     emptying.open_gate()
     ended = emptying.wait()
     assert ended.code == 40, ended.stderr[-3000:]
-    assert "the quarantine was changed while it was redriven" in ended.message
+    assert "run 'march' committed to" in ended.message
     assert sandbox.sink() + sandbox.quarantine() == sandbox.on_broker()
     sandbox.run("again", redriven="quarantined")
     assert sandbox.sink() == sandbox.on_broker()

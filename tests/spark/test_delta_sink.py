@@ -366,9 +366,9 @@ def test_a_slice_of_a_partitioned_table_with_awkward_names(spark: SparkSession, 
     frame = spark.read.format("delta").load(sink.path)
     assert Counter((r.id, r.place) for r in frame.collect()) == Counter((n, f"a b/{n % 2}=%ü") for n in range(10))
     assert Counter(r.id for r in frame.where("_run = 'new'").collect()) == Counter([3, 4, 5, 6])
-    files = sink.files()
     staged = sink.stage(rows(spark, 0, 2, place="'é %'"), "p-e1-000001")
-    assert sink.commit(staged, frame.schema, 1, NOTE, remove=files)
+    everything = Slice([OffsetRange("t", 0, 0, 10)])
+    assert sink.replace(everything, staged, frame.schema, 1, NOTE, name="p-e1-000001") == {("t", 0): 10}
     table = DeltaTable(sink.path).to_pyarrow_table()
     assert sorted(zip(table["id"].to_pylist(), table["place"].to_pylist(), strict=True)) == [(0, "é %"), (1, "é %")]
 

@@ -123,3 +123,32 @@ def test_a_function_that_fails_is_named(
     with pytest.raises(ConfigError) as caught:
         check(pipeline(python=f"{module}:f"), sample)
     assert told in caught.value.what
+
+
+@pytest.mark.parametrize(
+    ("sql", "through"),
+    [
+        ("SELECT * FROM source", True),
+        ("SELECT s.*, d.x FROM source s LEFT JOIN (SELECT 1 AS x) d ON s.id = d.x WHERE name > 'a' ORDER BY id", True),
+        ("SELECT s.*, n FROM source s LATERAL VIEW explode(array(1, 2)) AS n", True),
+        ("WITH a AS (SELECT * FROM source) SELECT * EXCEPT (name), row_number() OVER (ORDER BY id) AS n FROM a", True),
+        ("SELECT * REPLACE (_timestamp + INTERVAL 1 HOUR AS _timestamp) FROM source", False),
+        ("SELECT id, name, _topic, _partition, _offset, to_timestamp('2020-01-01') AS _timestamp FROM source", False),
+        ("SELECT a.id, b._topic, b._partition, b._offset, b._timestamp FROM source a JOIN source b USING (id)", False),
+        ("SELECT * FROM source WHERE id = 1 UNION ALL SELECT * FROM source WHERE id = 2", False),
+    ],
+)
+def test_whether_metadata_is_handed_through_is_told_from_the_plan(
+    pipeline: Make, sample: DataFrame, sql: str, through: bool
+) -> None:
+    assert transforms.hands_through(sample, check(pipeline(sql), sample)) is through
+
+
+def test_what_python_does_is_not_seen(pipeline: Make, sample: DataFrame, tmp_path: Path) -> None:
+    (tmp_path / "veiled.py").write_text(
+        "def same(df):\n    def through(batches):\n        yield from batches\n"
+        "    return df.mapInArrow(through, df.schema)\n"
+        "def plain(df):\n    return df.withColumn('more', df.id + 1)\n"
+    )
+    assert transforms.hands_through(sample, check(pipeline(python="veiled:plain"), sample))
+    assert not transforms.hands_through(sample, check(pipeline(python="veiled:same"), sample))

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import random
 
-from sluice.ranges import OffsetRange, subtract
-from sluice_spark.redrive import portions
+import numpy as np
+
+from sluice.ranges import OffsetRange, runs_of, subtract
+from sluice_spark.redrive import portions, windows
 
 
 def test_portions_are_all_of_it_and_none_is_too_large() -> None:
@@ -22,3 +24,28 @@ def test_portions_are_all_of_it_and_none_is_too_large() -> None:
         flat = [item for portion in found for item in portion]
         assert sum(map(len, flat)) == sum(map(len, ranges))
         assert subtract([r for r in ranges if len(r)], flat) == []
+
+
+def test_windows_hold_each_offset_once_and_few_stretches() -> None:
+    for seed in range(300):
+        chance = random.Random(seed)
+        came = {
+            (f"t{n}", n): np.array(sorted(chance.sample(range(60), chance.randrange(1, 40))), dtype=np.int64)
+            for n in range(chance.randrange(4))
+        }
+        most, stretches = chance.randrange(1, 20), chance.randrange(1, 6)
+        taken: list[tuple[str, int, int]] = []
+        for window in windows(came, most, stretches):
+            inside = [(r, came[r.topic, r.partition]) for r in window]
+            held = [(r, [int(o) for o in numbers if r.start <= o < r.end]) for r, numbers in inside]
+            assert 0 < sum(len(offsets) for _, offsets in held) <= most
+            assert sum(len(runs_of(r.topic, r.partition, offsets)) for r, offsets in held) <= stretches
+            taken += [(r.topic, r.partition, offset) for r, offsets in held for offset in offsets]
+        assert taken == [(*key, int(o)) for key, numbers in sorted(came.items()) for o in numbers]
+
+
+def test_a_million_scattered_offsets_are_cut_into_commits_of_a_size_that_can_be_read() -> None:
+    came = {("t", 0): np.arange(0, 2_000_000, 2, dtype=np.int64)}
+    found = list(windows(came, 500_000))
+    assert len(found) == 200
+    assert sum((r.end - r.start + 1) // 2 for window in found for r in window) == 1_000_000

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
+import sqlalchemy as sa
 from sqlalchemy.exc import IntegrityError
 
 from sluice.home import Home
@@ -128,9 +129,9 @@ class Ledger(Questions):
         payload = {"epoch": epoch, "lineage": lineage.value, "positions": positions}
         self._record(lease, run, ("EpochOpened", payload))
 
-    def degraded(self, lease: Lease, note: str) -> None:
-        """Record, in words, that a run goes on with less than its strategy promises."""
-        self._record(lease, None, ("Degraded", {"note": note}))
+    def degraded(self, lease: Lease, note: str, *, run: str | None = None) -> None:
+        """Record, in words, that a run, or another one that is entered now, goes on with less than it promises."""
+        self._record(lease, run, ("Degraded", {"note": note}))
 
     def segment_sealed(
         self, lease: Lease, *, epoch: int, batch: int, segments: Sequence[Mapping[str, Any]], run: str | None = None
@@ -193,6 +194,25 @@ class Ledger(Questions):
             ranges = _plain(a.range for a in accounts)
             events.append(("RangeRedriven", {**key, "of": redriven, "ranges": ranges, "source": dict(source or {})}))
         self._record(lease, run, *events, ("BatchCommitted", payload))
+
+    def adopted(self, lease: Lease, old: str) -> None:
+        """Give all that is on record of another pipeline to this one, in one transaction, and record that."""
+        with spoken(), self._engine.begin() as connection:
+            lease.verify(connection)
+            runs = schema.run
+            tried = sa.select(runs.c.run).where(runs.c.pipeline == old)  # under the new name first, and refused
+            connection.execute(runs.delete().where(runs.c.pipeline == lease.pipeline, runs.c.run.in_(tried)))
+            for table in (*schema.DERIVED, schema.event):
+                connection.execute(table.update().where(table.c.pipeline == old).values(pipeline=lease.pipeline))
+            connection.execute(
+                schema.event.insert().values(
+                    at=_now(),
+                    type="PipelineAdopted",
+                    pipeline=lease.pipeline,
+                    run=lease.holder.run,
+                    payload={"from": old},
+                )
+            )
 
     def judged(
         self, lease: Lease | None, pipeline: str, run: str, *, verdict: str, judgement: Mapping[str, Any]

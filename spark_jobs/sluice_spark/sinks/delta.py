@@ -13,6 +13,7 @@ import json
 import time
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 from urllib.parse import unquote
 
@@ -26,11 +27,13 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import ArrayType, MapType, StructField, StructType
 
-from sluice.errors import ConfigError, LeaseHeldError, SinkError
+from sluice.appid import ADOPTING, HOLDS, OWNER, owner
+from sluice.errors import BEGIN_ANEW, CheckpointError, ConfigError, LeaseHeldError, SinkError
+from sluice_spark.sinks.commits import Commit, altered, undone
 from sluice_spark.sinks.slice import Found, Slice
 from sluice_spark.sinks.staged import NOTHING, Staged, read_back
 
-__all__ = ["DeltaSink"]
+__all__ = ["DeltaSink", "Fence"]
 
 _NOTE = "sluice"
 
@@ -47,6 +50,27 @@ _HISTORY = 100
 
 _TOKEN = 8
 """Letters that tell one attempt's folder from another's."""
+
+_RECENT = 8
+"""Commits in which a pipeline's newest one is looked for first."""
+
+
+@dataclass(frozen=True)
+class Fence:
+    """What other writers of the same table must not have committed in the meantime, whatever leases say.
+
+    A lease lapses while its driver is frozen; the table's log is what both drivers have in common.
+
+    Parameters
+    ----------
+    since
+        The version of the table that the driver rests its decisions on; -1 where there was none.
+    rival
+        Tells by the metadata of a commit behind it whether that is in the way.
+    """
+
+    since: int
+    rival: Callable[[Mapping[str, Any]], bool]
 
 
 class DeltaSink:
@@ -67,6 +91,158 @@ class DeltaSink:
         self.app_id = app_id
         self.partition_by = list(partition_by)
         self._settings = {**_SETTINGS, **(settings or {})}
+        self._owner = owner({"app_id": app_id})
+        self._holds = next((kind for kind in ("quarantine", "log") if app_id.endswith(f":{kind}")), "sink")
+        self._seen: int | None = None
+        self._passed: int | None = None
+
+    # --- what others did ---------------------------------------------------------------------------------------
+
+    def examine(self) -> list[str]:
+        """Look at the commits since a run of this pipeline last did; call it before anything is read.
+
+        Makes the table this pipeline's, if it is no pipeline's yet: the table property ``sluice.pipeline`` names it.
+
+        Returns
+        -------
+        list of str
+            What others did that may have added, changed or removed rows, in words. It stands in the way of nothing:
+            ``sluice audit --deep`` says which rows are missing or strange.
+
+        Raises
+        ------
+        ConfigError
+            When another pipeline writes to this table.
+        CheckpointError
+            When commits of this pipeline were rolled back (``RESTORE``), or the table was replaced.
+        SinkError
+            When the table cannot be read, or the property cannot be set.
+        """
+        table = self._claimed()
+        if table is None:
+            return []
+        commits, base = self._since_last(table)
+        self._refuse_undone(commits, base)
+        self._seen = self._passed = table.version()
+        found = [
+            f"{commit} of the {self._holds} {self.path} is not a commit of this pipeline: rows may be missing, changed "
+            "or added. sluice audit --deep compares them with the ledger"
+            for commit in altered(commits)
+        ]
+        oldest = min((commit.version for commit in commits), default=base + 1)
+        if oldest > base + 1:
+            found.append(
+                f"versions {base + 1} to {oldest - 1} of the {self._holds} {self.path} are no longer in its history: "
+                "what others did to its rows there is not known. sluice audit --deep compares them with the ledger"
+            )
+        return found
+
+    def _claimed(self) -> DeltaTable | None:
+        """Return the table, once it is on record whose it is."""
+        for _ in range(_ATTEMPTS):
+            table = self.table()
+            if table is None or self._is_mine(table):
+                return table
+            for commit in self._history(table):
+                other = None if commit.note is None else owner(commit.note)
+                if other not in (None, self._owner):
+                    raise self._of_another(str(other))
+            try:
+                table.alter.set_table_properties(self._mark(), raise_if_not_exists=False)
+            except CommitFailedError:
+                continue  # somebody committed in between: look again
+            except (DeltaError, OSError, ValueError) as error:
+                raise self._failed(error) from error
+        raise self._crowded()
+
+    def _mark(self) -> dict[str, str]:
+        return {} if self._owner is None else {OWNER: self._owner, HOLDS: self._holds}
+
+    def _is_mine(self, table: DeltaTable) -> bool:
+        """Tell whether the table says that it is this pipeline's; refuse when it says that it is another's."""
+        if self._owner is None:
+            return True
+        settings = table.metadata().configuration
+        if settings.get(ADOPTING):
+            old, new = settings[ADOPTING], settings.get(OWNER)
+            raise ConfigError(
+                f"the table {self.path} was being handed over from pipeline {old!r} to {new!r}; that was interrupted",
+                state="nothing was read or written",
+                next_step=f"finish it: sluice adopt {old} --as {new}",
+            )
+        other = settings.get(OWNER)
+        if other not in (None, self._owner):
+            raise self._of_another(str(other))
+        if other is not None and settings.get(HOLDS) != self._holds:
+            raise ConfigError(
+                f"the table {self.path} is the {settings.get(HOLDS)} of pipeline {self._owner!r}, and cannot be its "
+                f"{self._holds} as well",
+                state="nothing was read or written",
+                next_step="give sink.delta.path in the pipeline file another path",
+            )
+        return other is not None
+
+    def _of_another(self, other: str) -> ConfigError:
+        return ConfigError(
+            f"the table {self.path} belongs to pipeline {other!r}: two pipelines in one table would replace, redrive "
+            "and judge each other's rows",
+            state="nothing was read or written",
+            next_step=f"give {self._owner!r} another sink path; or, if {self._owner!r} is {other!r} under a new name: "
+            f"sluice adopt {other} --as {self._owner}",
+        )
+
+    def _history(self, table: DeltaTable, newest: int | None = None) -> list[Commit]:
+        try:
+            return [Commit.of(entry) for entry in table.history(newest)]
+        except (DeltaError, OSError, ValueError) as error:
+            raise self._failed(error) from error
+
+    def _since_last(self, table: DeltaTable) -> tuple[list[Commit], int]:
+        """Return the commits behind the version that this pipeline's newest commit had seen, and that version."""
+        count = _RECENT
+        while True:
+            commits = self._history(table, count)
+            whole = len(commits) < count
+            last = next((commit for commit in commits if commit.note is not None), None)
+            base = -1 if last is None or last.note is None else int(last.note.get("seen", last.version))
+            if whole or (last is not None and commits[-1].version <= base + 1):
+                return [commit for commit in commits if commit.version > base], base
+            count *= 8
+
+    def _refuse_undone(self, commits: Sequence[Commit], base: int) -> None:
+        found = undone(commits, base, lambda commit: commit.note is not None)
+        if found is None:
+            return
+        by, lost = found.by, found.lost
+        note = (lost.note if lost is not None else None) or {}
+        which = f"version {lost.version}, the commit of run {note.get('run')}, is" if lost else "what it held is"
+        raise CheckpointError(
+            f"the {self._holds} {self.path} was taken back or replaced by {by}: {which} no longer part of it",
+            state="nothing was read or written now; what was taken out is in the table's history until a VACUUM",
+            next_step=f"undo that: RESTORE TABLE delta.`{self.path}` TO VERSION AS OF {by.version - 1}, and run again; "
+            f"or, to begin anew, {BEGIN_ANEW}",
+        )
+
+    def _pass(self, table: DeltaTable) -> None:
+        """Refuse to commit to a table that is another pipeline's, or was rolled back since the last look."""
+        if not self._is_mine(table):
+            self._claimed()
+        now = table.version()
+        if self._passed is None:
+            commits, base = self._since_last(table)
+        elif now < self._passed:
+            raise CheckpointError(
+                f"the {self._holds} {self.path} is at version {now}, and was at {self._passed} before: it was replaced",
+                state="nothing of this batch was written",
+                next_step="put the table back, then run again",
+            )
+        else:
+            base = self._passed
+            commits = self._history(table, now - base) if now > base else []
+        self._refuse_undone(commits, base)
+        if self._seen == self._passed and not altered(commits):
+            self._seen = now
+        self._passed = now
 
     # --- questions ---------------------------------------------------------------------------------------------
 
@@ -90,6 +266,11 @@ class DeltaSink:
         table = self.table()
         found = None if table is None else table.transaction_version(self.app_id)
         return -1 if found is None else int(found)
+
+    def table_version(self) -> int:
+        """Return the version of the table; -1 where there is none."""
+        table = self.table()
+        return -1 if table is None else int(table.version())
 
     def notes(self, newer_than: int) -> Iterator[dict[str, Any]]:
         """Yield the notes of this application's commits above a version, newest first."""
@@ -269,14 +450,14 @@ class DeltaSink:
         version: int,
         note: Mapping[str, Any],
         *,
-        remove: Sequence[str] = (),
+        fence: Fence | None = None,
     ) -> bool:
         """Enter staged files into the table in one transaction; an empty batch is a transaction too.
 
         Parameters
         ----------
-        remove
-            Files of the table that go in the same transaction.
+        fence
+            With one, the commit goes in behind the very version that was compared with it, or not at all.
 
         Returns
         -------
@@ -286,39 +467,91 @@ class DeltaSink:
         Raises
         ------
         LeaseHeldError
-            When another driver committed this version just now.
+            When another driver committed this version just now, or a rival is behind the fence.
+        ConfigError, CheckpointError
+            As of :meth:`examine`.
         SinkError
-            When the table cannot be written.
+            When the table cannot be written, or staged files are gone.
         """
+        full = self._metadata(note, version)
         for _ in range(_ATTEMPTS):
             try:
                 table = self.table() or self._made(schema)
                 found = table.transaction_version(self.app_id)
                 if found is not None and found >= version:
-                    return False
-                now = int(time.time() * 1000)
-                actions: list[AddAction | RemoveAction] = _removed(remove, now)
-                actions += _entries(staged)
+                    return self._landed(table, full)
+                self._pass(table)
+                self._keep_out(table, fence)
+                self._still_there(staged)
                 table.create_write_transaction(
-                    actions,
+                    _entries(staged),
                     "append",
                     self._schema(schema),
                     self.partition_by,
                     commit_properties=CommitProperties(
-                        custom_metadata={_NOTE: {**note, "app_id": self.app_id, "version": version}},
+                        custom_metadata={_NOTE: full | self._look_back()},
+                        max_commit_retries=None if fence is None else 0,
                         app_transactions=[Transaction(self.app_id, version, None)],
                     ),
                 )
             except CommitFailedError as error:
                 if self.version() >= version:
+                    if self._landed(self._there(), full):
+                        return True
                     raise self._taken(version) from error
-                if remove:
-                    raise self._failed(error) from error
                 continue  # an interval was replaced just now: delta-rs takes an append for a reader of what went
             except (DeltaError, OSError, ValueError) as error:
+                if self._may_have_landed(full):
+                    return True
                 raise self._failed(error) from error
             return True
         raise self._crowded()
+
+    def _metadata(self, note: Mapping[str, Any], version: int) -> dict[str, Any]:
+        return {**note, "app_id": self.app_id, "version": version, "attempt": uuid.uuid4().hex}
+
+    def _keep_out(self, table: DeltaTable, fence: Fence | None) -> None:
+        if fence is None or table.version() <= fence.since:
+            return
+        for commit in self._history(table, table.version() - fence.since):
+            if commit.version > fence.since and commit.note is not None and fence.rival(commit.note):
+                raise LeaseHeldError(
+                    f"run {commit.note.get('run')!r} committed to {self.path} while this driver was at work on the "
+                    "same records",
+                    state="this driver committed nothing of what it was about to; what it had committed before stays",
+                    next_step="run the same command again",
+                )
+
+    def _look_back(self) -> dict[str, Any]:
+        return {} if self._seen is None else {"seen": self._seen}
+
+    def _landed(self, table: DeltaTable, full: Mapping[str, Any]) -> bool:
+        """Tell whether a version is there by this very attempt: the answer to a commit can be lost on its way."""
+        recent = (commit.note for commit in self._history(table, _RECENT))
+        return any(note is not None and note.get("attempt") == full["attempt"] for note in recent)
+
+    def _may_have_landed(self, full: Mapping[str, Any]) -> bool:
+        try:
+            table = self.table()
+            return table is not None and self._landed(table, full)
+        except SinkError:
+            return False  # the first failure is the one to tell of; the next run finds out
+
+    def _still_there(self, staged: Staged) -> None:
+        """Refuse to commit files that somebody removed: to a VACUUM without retention they belong to nobody."""
+        fs, base = fsspec.core.url_to_fs(self.path)
+        for file in staged.files:
+            try:
+                size = fs.size(f"{base}/{file.path}")
+            except FileNotFoundError:
+                size = None
+            if size != file.size:
+                raise SinkError(
+                    f"the staged file {file.path} of the {self._holds} {self.path} "
+                    + ("is gone" if size is None else f"has {size} bytes, not {file.size}"),
+                    state="nothing of this batch was committed; the next run writes its files again",
+                    next_step="run again; VACUUM the table with a retention that is longer than a run takes",
+                )
 
     def _made(self, schema: StructType) -> DeltaTable:
         fs, base = fsspec.core.url_to_fs(self.path)
@@ -328,7 +561,8 @@ class DeltaSink:
             schema=self._schema(schema),
             mode="ignore",
             partition_by=self.partition_by,
-            configuration=self._settings,
+            configuration={**self._settings, **self._mark()},
+            raise_if_key_not_exists=False,
         )
 
     def replace(
@@ -341,6 +575,7 @@ class DeltaSink:
         *,
         name: str,
         check: Callable[[Mapping[tuple[str, int], Any]], None] = lambda _: None,
+        fence: Fence | None = None,
     ) -> dict[tuple[str, int], int] | None:
         """Take the rows of a slice out and enter staged files, in one transaction.
 
@@ -355,6 +590,8 @@ class DeltaSink:
             Names the batch, as in :meth:`stage`.
         check
             Given the offsets that go, per topic and partition; raises when they must not. Nothing is changed then.
+        fence
+            As of :meth:`commit`.
 
         Returns
         -------
@@ -369,14 +606,19 @@ class DeltaSink:
         SinkError
             When the table cannot be read or written, or others never let it be.
         """
+        full = self._metadata(note, version)
         for _ in range(_ATTEMPTS):
             table = self.table()
             if table is None:
                 counts: dict[tuple[str, int], int] = {}
-                return counts if self.commit(staged, schema, version, {**note, "replaced": []}) else None
+                done = self.commit(staged, schema, version, {**note, "replaced": []}, fence=fence)
+                return counts if done else None
             last = table.transaction_version(self.app_id)
             if last is not None and last >= version:
                 return None
+            self._pass(table)
+            self._keep_out(table, fence)
+            self._still_there(staged)
             try:
                 found = gone.find(self.path, pa.table(table.get_add_actions(flatten=True)))
                 counts = _distinct(found.values(), check)
@@ -389,18 +631,20 @@ class DeltaSink:
                     self._schema(schema),
                     self.partition_by,
                     commit_properties=CommitProperties(
-                        custom_metadata={
-                            _NOTE: {**note, "app_id": self.app_id, "version": version, "replaced": replaced}
-                        },
+                        custom_metadata={_NOTE: full | self._look_back() | {"replaced": replaced}},
                         max_commit_retries=0,
                         app_transactions=[Transaction(self.app_id, version, None)],
                     ),
                 )
             except CommitFailedError:
                 if self.version() >= version:
+                    if self._landed(self._there(), full):
+                        return counts
                     raise self._taken(version) from None
                 continue  # somebody committed in between: look again
             except (DeltaError, OSError, ValueError) as error:
+                if self._may_have_landed(full):
+                    return counts
                 raise self._failed(error) from error
             return counts
         raise self._crowded()
@@ -421,6 +665,17 @@ class DeltaSink:
         except (DeltaError, OSError, ValueError) as error:
             raise self._failed(error) from error
         return _merged(found.values())
+
+    def staged_rows(self, spark: SparkSession, staged: Staged, schema: StructType) -> DataFrame:
+        """Return the rows of staged files.
+
+        Parameters
+        ----------
+        schema
+            Of the rows that were staged.
+        """
+        folder = f"{self.path}/{staged.folder}"
+        return spark.read.schema(schema).option("basePath", folder).parquet(folder)
 
     def sweep(self, batch: str) -> None:
         """Remove the folders of a batch's attempts that no transaction holds."""

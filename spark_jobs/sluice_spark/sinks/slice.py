@@ -27,6 +27,9 @@ __all__ = ["Found", "Slice"]
 
 _COLUMNS = ["_topic", "_partition", "_offset", "_timestamp"]
 
+_EVER = 1 << 53
+"""Milliseconds beyond all that a timestamp can be, which as microseconds still fit into 64 bits."""
+
 Key = tuple[str, int]
 
 
@@ -46,14 +49,15 @@ class Slice:
     Parameters
     ----------
     start, end
-        Milliseconds since 1970, UTC.
+        Milliseconds since 1970, UTC; by default any time.
     """
 
     ranges: Sequence[OffsetRange]
-    start: int
-    end: int
+    start: int = -_EVER
+    end: int = _EVER
     _known: dict[str, Found] = field(default_factory=dict, repr=False)
     _kept: dict[str, StagedFile | None] = field(default_factory=dict, repr=False)
+    _ends: dict[Key, tuple[Any, Any]] = field(default_factory=dict, repr=False)
 
     def find(self, root: str, actions: pa.Table) -> dict[str, Found]:
         """Return by path the files of a table that hold rows of the slice.
@@ -140,13 +144,20 @@ class Slice:
         for key in keys:
             mine = of_topic[key[0]] & _equal(batch, values, "_partition", key[1])
             if mine.any():
-                of_key = np.zeros(len(offsets), dtype=bool)
-                for r in self.ranges:
-                    if (r.topic, r.partition) == key:
-                        of_key |= (offsets >= r.start) & (offsets < r.end)
+                of_key = self._inside(key, offsets)
                 if (mine & of_key).any():
                     found.append((key, mine & of_key))
         return found
+
+    def _inside(self, key: Key, offsets: Any) -> Any:
+        """Tell of each offset whether it lies in a range of this partition; there may be thousands of them."""
+        if key not in self._ends:
+            spans = sorted((r.start, r.end) for r in self.ranges if (r.topic, r.partition) == key)
+            starts, ends = (np.array(numbers, dtype=np.int64) for numbers in zip(*spans, strict=True))
+            self._ends[key] = (starts, np.maximum.accumulate(ends))  # ranges may overlap
+        starts, ends = self._ends[key]
+        before = np.searchsorted(starts, offsets, side="right") - 1
+        return (before >= 0) & (offsets < ends[before])
 
     def _rewrite(self, fs: Any, root: str, base: str, path: str, name: str) -> StagedFile | None:
         below = path.split("/", 2)[2] if path.startswith("batches/") else path

@@ -1,0 +1,139 @@
+"""What others committed to a table beside its pipeline, told from the table's history; pure."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+__all__ = ["Commit", "Undone", "altered", "undone"]
+
+_KEY = "sluice"
+
+_KEEPS_ROWS = frozenset(
+    (
+        "ADD COLUMNS", "ADD CONSTRAINT", "ADD FEATURE", "CHANGE COLUMN", "CHANGE COLUMNS", "CLUSTER BY",
+        "COMPUTE STATS", "CONVERT", "CREATE TABLE", "DOMAIN METADATA", "DROP COLUMNS", "DROP CONSTRAINT",
+        "DROP FEATURE", "ENABLE ROW TRACKING", "OPTIMIZE", "RENAME COLUMN", "REORG", "REPLACE COLUMNS",
+        "ROW TRACKING BACKFILL", "SET TBLPROPERTIES", "UNSET TBLPROPERTIES", "UPDATE COLUMN METADATA", "UPDATE SCHEMA",
+        "UPGRADE PROTOCOL", "VACUUM END", "VACUUM START",
+    )
+)  # fmt: skip
+"""Operations, as delta-rs and Delta Lake name them, that change no row. Columns are compared elsewhere."""
+
+
+@dataclass(frozen=True)
+class Commit:
+    """One commit of a table.
+
+    Attributes
+    ----------
+    note
+        The commit metadata that a run of Sluice left; None for anybody else's commit.
+    """
+
+    version: int
+    operation: str
+    parameters: Mapping[str, Any]
+    note: Mapping[str, Any] | None
+
+    @classmethod
+    def of(cls, entry: Mapping[str, Any]) -> Commit:
+        """Read an entry of delta-rs' history."""
+        note = entry.get(_KEY)
+        note = json.loads(note) if isinstance(note, str) else note
+        known = note if isinstance(note, dict) and "app_id" in note else None
+        return cls(
+            int(entry["version"]), str(entry.get("operation") or ""), entry.get("operationParameters") or {}, known
+        )
+
+    @property
+    def replaces_table(self) -> bool:
+        """Whether nothing of what was there before is left: a foreign overwrite, or another table in its place."""
+        if self.note is not None:
+            return False
+        if self.operation.startswith(("CREATE OR REPLACE TABLE", "REPLACE TABLE", "CLONE")):
+            return True
+        if str(self.parameters.get("mode", "")).lower() != "overwrite":
+            return False
+        partial = ("predicate", "replaceWhere", "partitionOverwriteMode")
+        return not any(str(self.parameters.get(key) or "[]") not in ("[]", "STATIC", "static") for key in partial)
+
+    def __str__(self) -> str:
+        return f"version {self.version} ({self.operation or 'an operation without a name'})"
+
+
+@dataclass(frozen=True)
+class Undone:
+    """A commit of the pipeline that the table's present state is not built on any more, and what did that.
+
+    Attributes
+    ----------
+    lost
+        None where all that was there before went.
+    """
+
+    by: Commit
+    lost: Commit | None
+
+
+def undone(commits: Iterable[Commit], base: int, mine: Callable[[Commit], bool]) -> Undone | None:
+    """Return what took commits of a pipeline out of the table, if something did.
+
+    A table's state is built on the version before it, or, after ``RESTORE``, on the version that was restored. All
+    commits of the pipeline, and the version that it had seen, must be in that line.
+
+    Parameters
+    ----------
+    commits
+        Those behind ``base``, in any order.
+    base
+        The newest version that is known to be right.
+    mine
+        Tells whether a commit is the pipeline's.
+    """
+    known = {commit.version: commit for commit in commits if commit.version > base}
+    at = max(known, default=base)
+    line: set[int] = set()
+    restores: list[Commit] = []
+    while at > base:
+        commit = known.get(at)
+        line.add(at)
+        if commit is not None and commit.replaces_table:
+            return Undone(commit, None)
+        if commit is not None and commit.note is None and commit.operation == "RESTORE":
+            restores.append(commit)
+            target = _restored(commit)
+            if target is None or target < base:
+                gone = (c for c in _newest(known) if mine(c) and c.version not in line)
+                return Undone(commit, None if target is None else next(gone, None))
+            at = target
+        else:
+            at -= 1
+    for commit in _newest(known):
+        if mine(commit) and commit.version not in line:
+            by = next(r for r in restores if (_restored(r) or 0) < commit.version < r.version)
+            return Undone(by, commit)
+    return None
+
+
+def altered(commits: Sequence[Commit]) -> list[Commit]:
+    """Return the commits of others that may have added, changed or removed rows, oldest first."""
+    return [
+        commit
+        for commit in sorted(commits, key=lambda c: c.version)
+        if commit.note is None and commit.operation not in _KEEPS_ROWS and commit.operation != "RESTORE"
+    ]
+
+
+def _restored(commit: Commit) -> int | None:
+    """Return the version that was restored; None where a time was given instead: whose clock, nobody knows."""
+    try:
+        return int(commit.parameters["version"])
+    except (KeyError, TypeError, ValueError):
+        return None
+
+
+def _newest(known: Mapping[int, Commit]) -> list[Commit]:
+    return [known[version] for version in sorted(known, reverse=True)]
