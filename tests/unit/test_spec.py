@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import get_args
 
 import pytest
+import yaml
 from pydantic import BaseModel
 
 import bounded_run
@@ -195,6 +196,27 @@ def test_a_bad_file_takes_no_other_down(tmp_path: Path) -> None:
     found = {path.name: spec for path, spec in load_all(tmp_path / "pipelines")}
     assert isinstance(found["p.yaml"], Pipeline)
     assert isinstance(found["q.yaml"], ConfigError)
+
+
+@pytest.mark.parametrize(
+    ("path", "what"),
+    [
+        ("p", "its sink is the sink of"),
+        ("./p/../p/", "its sink is the sink of"),
+        ("p_quarantine", "its sink is the quarantine of"),
+        ("p/below", "its sink lies in, or around, the sink of"),
+    ],
+)
+def test_of_two_pipelines_with_one_table_the_second_is_refused(tmp_path: Path, path: str, what: str) -> None:
+    first = {**yaml.safe_load(GOOD), "sink": {"delta": {"path": "p"}}}
+    second = {**first, "pipeline": "q", "sink": {"delta": {"path": path}}}
+    write(tmp_path, yaml.safe_dump(first))
+    write(tmp_path, yaml.safe_dump(second), "q.yaml")
+    found = {file.name: spec for file, spec in load_all(tmp_path / "pipelines")}
+    assert isinstance(found["p.yaml"], Pipeline)
+    refused = found["q.yaml"]
+    assert isinstance(refused, ConfigError)
+    assert what in refused.what
 
 
 def test_the_pipelines_of_the_project_are_valid() -> None:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterator, Sequence
+import os
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,10 +13,10 @@ from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
 from sluice.errors import ConfigError
-from sluice.home import PROJECT
+from sluice.home import PROJECT, Home
 from sluice.spec.model import Pipeline
 
-__all__ = ["PIPELINES", "find", "load", "load_all", "relative"]
+__all__ = ["PIPELINES", "clash_of", "find", "load", "load_all", "relative"]
 
 PIPELINES = PROJECT / "include" / "pipelines"
 
@@ -91,9 +92,10 @@ def load(name_or_path: str | Path) -> Pipeline:
 def load_all(folder: Path = PIPELINES) -> Iterator[tuple[Path, Pipeline | ConfigError]]:
     """Read each file of a folder; a bad one yields its error and takes no other down.
 
-    Of two files with the same pipeline name the second is refused.
+    Of two files with the same pipeline name, or with tables in each other's place, the second is refused.
     """
     owners: dict[str, Path] = {}
+    valid: list[Pipeline] = []
     for path in sorted(folder.glob("*.yaml")):
         try:
             pipeline = load(path)
@@ -101,10 +103,40 @@ def load_all(folder: Path = PIPELINES) -> Iterator[tuple[Path, Pipeline | Config
             yield path, error
             continue
         owner = owners.setdefault(pipeline.name, path)
-        if owner == path:
-            yield path, pipeline
-        else:
+        clash = clash_of(pipeline, valid)
+        if owner != path:
             yield path, _refuse(path, [f"pipeline: {pipeline.name!r} is the name of {owner.name} already"])
+        elif clash is not None:
+            yield path, clash
+        else:
+            valid.append(pipeline)
+            yield path, pipeline
+
+
+def clash_of(pipeline: Pipeline, others: Iterable[Pipeline]) -> ConfigError | None:
+    """Return why a pipeline's tables cannot lie where they do beside those of others; None when they can.
+
+    Two pipelines in one table would replace, redrive and judge each other's rows; of a table within another one's
+    folder a ``VACUUM`` of the outer one removes files.
+    """
+    mine = _places(pipeline)
+    for other in others:
+        if other.file == pipeline.file:
+            continue
+        for what, place in mine.items():
+            for whose, theirs in _places(other).items():
+                if place == theirs or place.startswith(f"{theirs}/") or theirs.startswith(f"{place}/"):
+                    how = "is" if place == theirs else "lies in, or around,"
+                    problem = f"sink.delta.path: its {what} {how} the {whose} of {relative(other.file)}"
+                    return _refuse(pipeline.file, [f"{problem} (pipeline {other.name!r}): choose another path"])
+    return None
+
+
+def _places(pipeline: Pipeline) -> dict[str, str]:
+    path = Home.from_env().resolve(pipeline.sink.delta.path)
+    if "://" not in path:
+        path = os.path.realpath(path)
+    return {"sink": path.rstrip("/"), "quarantine": f"{path}_quarantine"}
 
 
 def relative(path: Path) -> str:
