@@ -27,8 +27,13 @@ POINTS = (
     "judged",
     "segments-forgotten",
     "segments-removed",
+    "adoption-begun",
+    "tables-adopted",
+    "folders-adopted",
+    "ledger-adopted",
 )
-"""Every point. Landing's lie between planning and the first batch, cleaning's behind everything."""
+"""Every point. Landing's lie between planning and the first batch, cleaning's behind everything; a hand-over to another
+name has those of its own."""
 
 _seen: dict[str, int] = {}
 

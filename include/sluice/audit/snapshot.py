@@ -12,7 +12,7 @@ from sluice.audit.tables import Table
 from sluice.ledger import REDRIVEN, Ledger
 from sluice.ranges import RangeAccount
 
-__all__ = ["Snapshot"]
+__all__ = ["Snapshot", "last_commits"]
 
 _ATTEMPTS, _PAUSE = 5, 0.5
 
@@ -53,7 +53,7 @@ class Snapshot:
         for attempt in range(_ATTEMPTS):
             if attempt:
                 sleep(_PAUSE)
-            ends = _ends(ledger, pipeline)
+            ends = last_commits(ledger, pipeline)
             books = Books.read(ledger, pipeline)
             live = (r for r in ledger.runs(pipeline, limit=1 << 31) if r.kind != "interval")
             runs = {a: r.run for r in live for a in ledger.accounts(pipeline, r.run)}
@@ -71,7 +71,7 @@ class Snapshot:
         return cls(books, runs, sink, quarantine, problems)
 
 
-def _ends(ledger: Ledger, pipeline: str) -> Mapping[str, tuple[str, int]]:
+def last_commits(ledger: Ledger, pipeline: str) -> Mapping[str, tuple[str, int]]:
     """Return for each application id, in words and as a number, the batch that the sink must end with.
 
     A closed epoch ends with the commit that closed it.

@@ -237,6 +237,32 @@ def clean(
     clean_log(pipeline, before=before, older_than=age, dry_run=dry_run, as_json=as_json)
 
 
+@app.command()
+def adopt(
+    old: Annotated[str, typer.Argument(metavar="OLD", help="The name under which the pipeline ran before.")],
+    new: Annotated[str, typer.Option("--as", metavar="NAME_OR_FILE", help="The pipeline file with the new name.")],
+    as_json: AsJson = False,
+) -> None:
+    """Rename a pipeline: its ledger, checkpoints, write-ahead log and tables go on under the new name.
+
+    The file of the new name must name the same sink. No run of either name may be at work, and the last run of the old
+    name must be accounted for: if it died halfway, run the old name once more first. After a crash the same command
+    goes on where it stopped; until it has ended, runs of both names are refused. Exit codes are those of sluice run.
+    """
+    from sluice.adopt import Adoption
+    from sluice.home import Home
+    from sluice.ledger import Ledger
+    from sluice.spec import load
+
+    spec = load(new)
+    done = Adoption(Ledger.open(), Home.from_env(), old, spec).carry_out()
+    if as_json:
+        print_json({"from": old, "pipeline": spec.name, "changed": done})
+    else:
+        said = f"{old} goes on as {spec.name}" if done else f"nothing to do: {old} goes on as {spec.name} already"
+        err.print(said, markup=False)
+
+
 @app.command("validate-spec")
 def validate_spec(
     files: Annotated[

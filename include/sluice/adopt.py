@@ -1,0 +1,245 @@
+"""Gives a pipeline another name: its ledger, checkpoints, write-ahead log and tables go on under it."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import fsspec
+
+from sluice.appid import ADOPTING, HOLDS, OWNER, app_id, owner
+from sluice.audit.snapshot import last_commits
+from sluice.errors import ConfigError, SinkError
+from sluice.faults import point
+from sluice.home import Home
+from sluice.ledger import Ledger
+from sluice.recovery import Lineage
+from sluice.spec import Pipeline
+from sluice.wal import WriteAheadLog
+
+__all__ = ["Adoption"]
+
+_UNTOUCHED = "nothing was changed"
+
+
+@dataclass(frozen=True)
+class Adoption:
+    """One pipeline's hand-over to another name.
+
+    Parameters
+    ----------
+    old
+        The name that the ledger knows.
+    new
+        The pipeline file with the new name, and with the sink that the old name wrote to.
+
+    Notes
+    -----
+    From its first step to its last, a property of the sink keeps runs of either name out. Each step asks first whether
+    it was done, so that after a crash the same command goes on where it stopped. Doing it again changes nothing.
+    """
+
+    ledger: Ledger
+    home: Home
+    old: str
+    new: Pipeline
+
+    def carry_out(self) -> bool:
+        """Hand everything over; return False when that was done before.
+
+        Raises
+        ------
+        ConfigError
+            When there is nothing to hand over, or it is not settled; nothing is changed then.
+        LeaseHeldError
+            When a run of either name is at work.
+        SinkError
+            When a table cannot be read or written. The same command goes on.
+        """
+        old, new = self.old, self.new.name
+        if old == new:
+            raise ConfigError(
+                f"pipeline {new!r} has this name already", state=_UNTOUCHED, next_step="name the file with the new name"
+            )
+        sink = self._sink
+        with self.ledger.acquire(old, f"adopt-as-{new}"), self.ledger.acquire(new, f"adopt-{old}") as lease:
+            settings = _settings(sink)
+            begun = settings.get(ADOPTING) == old and settings.get(OWNER) == new
+            if not begun:
+                if settings.get(OWNER) == new and not self.ledger.runs(old, limit=1):
+                    return False
+                self._refuse_unsettled(settings)
+            quarantine, log = f"{sink}_quarantine", WriteAheadLog(self.home.log(old), old)
+            names = list(last_commits(self.ledger, old))
+            _hand(sink, self._versions(sink, names), {OWNER: new, HOLDS: "sink", ADOPTING: old})
+            point("adoption-begun")
+            refused = self._versions(quarantine, [f"{name}:quarantine" for name in names])
+            _hand(quarantine, refused, {OWNER: new, HOLDS: "quarantine"})
+            sealed = [log.app_id(number) for number in range(1, self.ledger.epoch(old).number + 1)]
+            _hand(log.path, self._versions(log.path, sealed), {OWNER: new, HOLDS: "log"})
+            for path in (sink, quarantine):
+                self._sweep(path)
+            point("tables-adopted")
+            for folder in (self.home.join("checkpoints", "{}"), self.home.log("{}")):
+                source, target = folder.format(old), folder.format(new)
+                if os.path.isdir(source):
+                    os.rename(source, target)
+            point("folders-adopted")
+            if self.ledger.runs(old, limit=1):
+                self.ledger.adopted(lease, old)
+            point("ledger-adopted")
+            _hand(sink, {}, {ADOPTING: ""})
+        return True
+
+    @property
+    def _sink(self) -> str:
+        return self.home.resolve(self.new.sink.delta.path)
+
+    def _refuse_unsettled(self, settings: Mapping[str, str]) -> None:
+        old, new, sink = self.old, self.new.name, self._sink
+        if not self.ledger.runs(old, limit=1):
+            raise ConfigError(
+                f"the ledger has no run of pipeline {old!r}",
+                state=_UNTOUCHED,
+                next_step="give the name under which it ran before: sluice status lists them",
+            )
+        busy = {run for scope, run in self.ledger.at_work(old).items() if scope}
+        if busy:
+            raise ConfigError(
+                f"pipeline {old!r} is at work: {', '.join(sorted(busy))}",
+                state=_UNTOUCHED,
+                next_step="try again when these runs have ended",
+            )
+        if self.ledger.runs(new, limit=1):
+            known = [run for run in self.ledger.runs(new, limit=1000) if self.ledger.accounts(new, run.run)]
+            if known:
+                raise ConfigError(
+                    f"pipeline {new!r} has runs of its own, such as {known[0].run!r}: two accounts cannot become one",
+                    state=_UNTOUCHED,
+                    next_step="choose a name that no pipeline had",
+                )
+        for folder in (self.home.join("checkpoints", new), self.home.log(new)):
+            if os.path.isdir(folder):
+                raise ConfigError(
+                    f"{folder} is there: it is the state of a pipeline {new!r} of its own",
+                    state=_UNTOUCHED,
+                    next_step="choose a name that no pipeline had, or remove the folder if nothing rests on it",
+                )
+        others = {settings.get(OWNER), *_writers(sink)} - {None, old}
+        if others:
+            raise ConfigError(
+                f"the table {sink} belongs to pipeline {', '.join(sorted(map(str, others)))}, not to {old} alone",
+                state=_UNTOUCHED,
+                next_step=f"let the file of {new!r} name the sink to which {old!r} wrote",
+            )
+        unsettled = [name for name, known, held in self._ends() if known != held]
+        if unsettled:
+            raise ConfigError(
+                f"the ledger and the table {sink} do not end with the same batch ({', '.join(unsettled)}): a run of "
+                f"{old!r} died halfway, or this is not the table that it wrote to",
+                state=_UNTOUCHED,
+                next_step=f"run {old!r} once more under its old name, which settles it; then try again",
+            )
+
+    def _ends(self) -> Iterator[tuple[str, int, int]]:
+        """Yield for each writer of the old name its application id, and its last batch in ledger and table."""
+        table, newest = _open(self._sink), self.ledger.epoch(self.old)
+        for name, (_, batch) in last_commits(self.ledger, self.old).items():
+            yield name, batch, _version(table, name)
+        if newest.lineage is Lineage.LOG:
+            log = WriteAheadLog(self.home.log(self.old), self.old)
+            yield (
+                log.app_id(newest.number),
+                log.version(newest.number),
+                _version(table, app_id(self.old, newest.number)),
+            )
+
+    def _versions(self, path: str, names: Iterable[str]) -> dict[str, int]:
+        """Return under the new application ids the batches that a table holds under the old ones."""
+        table = _open(path)
+        held = {name: _version(table, name) for name in names}
+        prefix = f"sluice:{self.old}:"
+        return {
+            f"sluice:{self.new.name}:{name.removeprefix(prefix)}": batch for name, batch in held.items() if batch >= 0
+        }
+
+    def _sweep(self, path: str) -> None:
+        """Remove what attempts of the old name left: no run of the new one would look for it."""
+        table = _open(path)
+        held = {file.rsplit("/batches/", 1)[-1].split("/", 1)[0] for file in (table.file_uris() if table else [])}
+        fs, root = fsspec.core.url_to_fs(path)
+        attempt = re.compile(rf"{re.escape(self.old)}-[ei]\d+-\d+-[0-9a-f]{{8}}")
+        for folder in fs.glob(f"{root}/batches/{self.old}-*"):
+            name = str(folder).rsplit("/", 1)[-1]
+            if attempt.fullmatch(name) and name not in held:
+                fs.rm(folder, recursive=True)
+
+
+def _open(path: str) -> Any:
+    from deltalake import DeltaTable
+    from deltalake.exceptions import DeltaError, TableNotFoundError
+
+    try:
+        return DeltaTable(path)
+    except TableNotFoundError:
+        return None
+    except (DeltaError, OSError, ValueError) as error:
+        raise _failed(path, error) from error
+
+
+def _writers(path: str) -> set[str | None]:
+    """Return the pipelines whose commits a table's history tells of."""
+    notes = (entry.get("sluice") for entry in _open(path).history())
+    return {owner(json.loads(note) if isinstance(note, str) else note) for note in notes if note}
+
+
+def _version(table: Any, name: str) -> int:
+    found = None if table is None else table.transaction_version(name)
+    return -1 if found is None else int(found)
+
+
+def _settings(path: str) -> dict[str, str]:
+    table = _open(path)
+    if table is None:
+        raise ConfigError(
+            f"there is no table at {path}",
+            state=_UNTOUCHED,
+            next_step="let the pipeline file name the sink to which the old name wrote",
+        )
+    return dict(table.metadata().configuration)
+
+
+def _hand(path: str, versions: Mapping[str, int], settings: Mapping[str, str]) -> None:
+    """Enter batch numbers and properties into a table in one commit; nothing where they are there, or no table is."""
+    from deltalake import CommitProperties, Transaction
+    from deltalake.exceptions import DeltaError
+
+    table = _open(path)
+    if table is None:
+        return
+    due = {name: version for name, version in versions.items() if _version(table, name) < version}
+    here = table.metadata().configuration
+    if not due and all(here.get(key, "") == value for key, value in settings.items()):
+        return
+    try:
+        table.alter.set_table_properties(
+            dict(settings),
+            raise_if_not_exists=False,
+            commit_properties=CommitProperties(
+                app_transactions=[Transaction(name, version, None) for name, version in due.items()]
+            ),
+        )
+    except (DeltaError, OSError, ValueError) as error:
+        raise _failed(path, error) from error
+
+
+def _failed(path: str, error: Exception) -> SinkError:
+    return SinkError(
+        f"the table {path} failed: {type(error).__name__}: {error}",
+        state="what was handed over so far is on record; until the rest is, no run of either name begins",
+        next_step="fix the storage, then give the same command again",
+    )
