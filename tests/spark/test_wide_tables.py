@@ -17,6 +17,7 @@ from pyspark.sql import functions as F
 
 from sluice.ranges import OffsetRange
 from sluice_spark.sinks.delta import _SETTINGS, DeltaSink
+from sluice_spark.sinks.opened import OpenTables
 from sluice_spark.sinks.slice import Slice
 from sluice_spark.sinks.statistics import hidden
 
@@ -264,6 +265,31 @@ def test_a_table_whose_properties_cannot_be_set_stops_nothing(
     found, count = sink.rows_of(spark, ["run-1"])
     assert (ids(found), count) == (Counter(range(10, 20)), 10)
     assert list(sink.held(march(5, 7))["t", 0]) == [5, 6]
+
+
+def test_what_a_run_asks_of_a_table_reads_its_log_once(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    frame = rows(spark, 0, 10, "run-0")
+    put(DeltaSink(str(tmp_path / "t"), "live"), frame, 0)
+    opened: list[str] = []
+    monkeypatch.setattr("sluice_spark.sinks.delta._OPEN", OpenTables())
+    monkeypatch.setattr("sluice_spark.sinks.opened.DeltaTable", lambda path: opened.append(path) or DeltaTable(path))
+    monkeypatch.setattr("sluice_spark.sinks.delta.DeltaTable", None)
+    live, redriven = DeltaSink(str(tmp_path / "t"), "live"), DeltaSink(str(tmp_path / "t"), "live:0")
+    for version in (1, 2):
+        assert not live.is_cut_off()
+        assert (live.version(), redriven.version()) == (version - 1, -1)
+        live.check(frame.schema)
+        put(live, rows(spark, version * 10, version * 10 + 10, f"run-{version}"), version)
+        live.sweep(f"p-e1-{version:06d}")
+        assert [note["version"] for note in live.notes(version - 1)] == [version]
+        assert live.rows_of(spark, [f"run-{version}"])[1] == 10
+        interval = DeltaSink(live.path, f"interval-{version}")
+        name = f"p-i{version}-000000"
+        new = rows(spark, 2, 4, "again")
+        interval.replace(march(2, 4), interval.stage(new, name), new.schema, 0, NOTE, name=name)
+    assert len(opened) == 1
 
 
 def test_sweeping_takes_what_no_commit_names(spark: SparkSession, tmp_path: Path) -> None:
