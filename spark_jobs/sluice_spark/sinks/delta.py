@@ -168,7 +168,9 @@ class DeltaSink:
             )
         if differences:
             raise self._misfit("; ".join(differences[:8]))
-        self._show_statistics()
+        if hidden(table):
+            del table  # as it is now, it is looked at once more
+            self._show_statistics()
 
     def _show_statistics(self) -> None:
         """Let the table's log show which runs, offsets and times its files hold, where it is too wide to do so.
