@@ -17,6 +17,7 @@ from tests.bench.intervals import intervals
 from tests.bench.lag import lag
 from tests.bench.ledger import ledger
 from tests.bench.recovery import hot, killed, redrive, wal
+from tests.bench.wide import wide
 
 from sluice.cli.output import print_json
 
@@ -31,6 +32,7 @@ COMPARISONS = {
     "lag": lag,
     "history": history,
     "intervals": intervals,
+    "wide": wide,
 }
 
 

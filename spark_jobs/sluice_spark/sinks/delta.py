@@ -14,24 +14,30 @@ import time
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import reduce
+from operator import or_
 from typing import Any
 from urllib.parse import unquote
 
 import fsspec
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from deltalake import CommitProperties, DeltaTable, Schema, Transaction
 from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
 from deltalake.transaction import AddAction, RemoveAction
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import ArrayType, MapType, StructField, StructType
 
 from sluice.appid import ADOPTING, HOLDS, OWNER, owner
 from sluice.errors import BEGIN_ANEW, CheckpointError, ConfigError, LeaseHeldError, SinkError
+from sluice_spark.log import logger
 from sluice_spark.sinks.commits import Commit, altered, undone
+from sluice_spark.sinks.opened import OpenTables
 from sluice_spark.sinks.slice import Found, Slice
 from sluice_spark.sinks.staged import NOTHING, Staged, read_back
+from sluice_spark.sinks.statistics import bounds, files_of, hidden, mask, may_be, settings_for
 
 __all__ = ["DeltaSink", "Fence"]
 
@@ -51,8 +57,13 @@ _HISTORY = 100
 _TOKEN = 8
 """Letters that tell one attempt's folder from another's."""
 
+_LOOKS = 5
+"""At a table whose properties are to change, beside others who commit."""
+
 _RECENT = 8
 """Commits in which a pipeline's newest one is looked for first."""
+
+_OPEN = OpenTables()
 
 
 @dataclass(frozen=True)
@@ -247,7 +258,7 @@ class DeltaSink:
     # --- questions ---------------------------------------------------------------------------------------------
 
     def table(self) -> DeltaTable | None:
-        """Return the table as it is now; None before the first commit.
+        """Return the table as it is now, for the caller alone; None before the first commit.
 
         Raises
         ------
@@ -255,7 +266,7 @@ class DeltaSink:
             When it cannot be read.
         """
         try:
-            return DeltaTable(self.path)
+            return _OPEN.look(self.path)
         except TableNotFoundError:
             return None
         except (DeltaError, OSError, ValueError) as error:
@@ -338,6 +349,42 @@ class DeltaSink:
             )
         if differences:
             raise self._misfit("; ".join(differences[:8]))
+        if hidden(table):
+            del table  # as it is now, it is looked at once more
+            self._show_statistics()
+
+    def _show_statistics(self) -> None:
+        """Let the table's log show which runs, offsets and times its files hold, where it is too wide to do so.
+
+        A commit of its own, which changes no row. Without it everything is right and slow, so that failing here is no
+        reason to stop.
+        """
+        for _ in range(_LOOKS):
+            table = self.table()
+            if table is None or not (columns := hidden(table)):
+                return
+            schema = StructType.fromJson(json.loads(table.schema().to_json()))
+            settings = table.metadata().configuration
+            wanted = settings_for(schema, table.metadata().partition_columns, settings)
+            if not wanted.items() - settings.items():
+                break
+            try:
+                table.alter.set_table_properties(wanted)
+            except CommitFailedError:
+                continue  # somebody committed in between: look again
+            except (DeltaError, OSError, ValueError) as error:
+                logger.warning("the properties of the table %s cannot be set: %s", self.path, _first_line(error))
+                break
+            for key, value in wanted.items():
+                before = f", was {settings[key]!r}" if key in settings else ""
+                logger.info(
+                    "the table %s has more columns than readers see statistics of: %s is set to %r%s",
+                    self.path, key, value, before,
+                )  # fmt: skip
+        logger.warning(
+            "the log of the table %s shows no statistics of %s: judging and intervals are right, and read every file",
+            self.path, ", ".join(columns),
+        )  # fmt: skip
 
     def check_replaceable(self) -> None:
         """Refuse to take rows out of a table in which rows are deleted by vectors: a copy would bring those back.
@@ -366,29 +413,24 @@ class DeltaSink:
         Only files whose statistics allow for one of the runs are read.
         """
         table = self._there()
-        actions = pa.table(table.get_add_actions(flatten=True))
-        low, high = (actions.column(c) if c in actions.column_names else None for c in ("min._run", "max._run"))
-        if low is None or high is None:
-            chosen = actions
-        else:
-            keep = [
-                a is None or b is None or any(a <= run <= b for run in runs)
-                for a, b in zip(low.to_pylist(), high.to_pylist(), strict=True)
-            ]
-            chosen = actions.filter(pa.array(keep))
-        frame = self._read(spark, table, chosen).where(F.col("_run").isin(list(runs)))
-        if low is None or high is None or chosen.column("min._run") != chosen.column("max._run"):
+        actions = files_of(table)
+        keep = np.zeros(actions.num_rows, dtype=bool)
+        for run in runs:
+            keep |= may_be(actions, "_run", run, run)
+        chosen = actions.filter(pa.array(keep))
+        frame = self._read(spark, table, chosen).where(_any_of(runs))
+        if _has_vectors(table) or not _of_one_run_each(chosen):
             return frame, frame.count()  # files were put together by somebody else: the log does not say
         return frame, sum(chosen.column("num_records").to_pylist())
 
     def rows(self, spark: SparkSession) -> DataFrame:
         """Return all rows of the table."""
         table = self._there()
-        return self._read(spark, table, pa.table(table.get_add_actions(flatten=True)))
+        return self._read(spark, table, files_of(table))
 
     def files(self) -> list[str]:
         """Return the paths of the table's files, as the log names them."""
-        return list(pa.table(self._there().get_add_actions(flatten=True)).column("path").to_pylist())
+        return list(files_of(self._there()).column("path").to_pylist())
 
     def _there(self) -> DeltaTable:
         table = self.table()
@@ -401,10 +443,7 @@ class DeltaSink:
         return table
 
     def _read(self, spark: SparkSession, table: DeltaTable, actions: pa.Table) -> DataFrame:
-        plain = not table.metadata().partition_columns and "delta.enableDeletionVectors" not in (
-            table.metadata().configuration
-        )
-        if not plain:
+        if table.metadata().partition_columns or _has_vectors(table):
             return spark.read.format("delta").load(self.path)
         # Spark's Delta reader rebuilds the table's state in a job of its own, seconds for even a small table; the log
         # was read here already.
@@ -561,7 +600,11 @@ class DeltaSink:
             schema=self._schema(schema),
             mode="ignore",
             partition_by=self.partition_by,
-            configuration={**self._settings, **self._mark()},
+            configuration={
+                **self._settings,
+                **settings_for(_nullable(schema), self.partition_by, self._settings),
+                **self._mark(),
+            },
             raise_if_key_not_exists=False,
         )
 
@@ -620,7 +663,7 @@ class DeltaSink:
             self._keep_out(table, fence)
             self._still_there(staged)
             try:
-                found = gone.find(self.path, pa.table(table.get_add_actions(flatten=True)))
+                found = gone.find(self.path, files_of(table))
                 counts = _distinct(found.values(), check)
                 kept = gone.keep(self.path, name, found)
                 now = int(time.time() * 1000)
@@ -661,7 +704,7 @@ class DeltaSink:
         if table is None:
             return {}
         try:
-            found = gone.find(self.path, pa.table(table.get_add_actions(flatten=True)))
+            found = gone.find(self.path, files_of(table))
         except (DeltaError, OSError, ValueError) as error:
             raise self._failed(error) from error
         return _merged(found.values())
@@ -684,9 +727,12 @@ class DeltaSink:
         if not folders:
             return
         table = self.table()
-        held = {uri.rsplit("/batches/", 1)[-1].split("/", 1)[0] for uri in (table.file_uris() if table else [])}
+        paths = files_of(table).column("path") if table is not None else pa.chunked_array([], pa.string())
         for folder in folders:
-            if folder.rsplit("/", 1)[-1] not in held:
+            name = folder.rsplit("/", 1)[-1]
+            # the log names a file encoded; what tells one attempt from another has no character that would be
+            near = paths.filter(pc.match_substring(paths, f"{name[-_TOKEN - 1 :]}/")).to_pylist()
+            if not any(f"/batches/{name}/" in f"/{unquote(path)}" for path in near):
                 fs.rm(folder, recursive=True)
 
     @staticmethod
@@ -744,6 +790,27 @@ def _entries(staged: Staged) -> list[AddAction]:
 def _removed(paths: Iterable[str], now: int) -> list[AddAction | RemoveAction]:
     # the log names a file encoded, and delta-rs encodes once more: what it does not find again would stay, quietly
     return [RemoveAction(unquote(path), True, now) for path in paths]
+
+
+def _has_vectors(table: DeltaTable) -> bool:
+    """Tell whether rows of the table's files may be deleted by vectors: also after these were switched off."""
+    return "deletionVectors" in (table.protocol().reader_features or [])
+
+
+def _any_of(runs: Sequence[str]) -> Column:
+    # of a list (IN), Spark's Delta reader takes least and greatest, and opens what lies between
+    return reduce(or_, (F.col("_run") == run for run in runs), F.lit(False))
+
+
+def _of_one_run_each(files: pa.Table) -> bool:
+    """Tell whether the log says of each file that all of its rows are of one run, and how many there are."""
+    runs, numbers = bounds(files, "_run"), files.column("num_records")
+    if runs is None or numbers.null_count:
+        return False
+    one = mask(pc.equal(*runs), unknown=False)
+    if "null_count._run" in files.column_names:
+        one &= mask(pc.equal(files.column("null_count._run"), 0), unknown=False)
+    return bool(one.all())
 
 
 def _merged(found: Iterable[Found]) -> dict[tuple[str, int], Any]:

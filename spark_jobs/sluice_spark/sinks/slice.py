@@ -10,7 +10,6 @@ import posixpath
 import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
 from typing import Any
 from urllib.parse import unquote
 
@@ -22,6 +21,7 @@ import pyarrow.parquet as pq
 
 from sluice.ranges import OffsetRange
 from sluice_spark.sinks.staged import Staged, StagedFile, partition_values, read_back
+from sluice_spark.sinks.statistics import bounds, mask, may_be
 
 __all__ = ["Found", "Slice"]
 
@@ -77,10 +77,9 @@ class Slice:
         """
         fs, base = fsspec.core.url_to_fs(root)
         found = {}
-        for row in actions.to_pylist():
-            path = row["path"]
+        for path in actions.filter(pa.array(self._may_hold(actions))).column("path").to_pylist():
             if path not in self._known:
-                self._known[path] = self._look(fs, base, path) if self._may_hold(row) else Found(0, 0, {})
+                self._known[path] = self._look(fs, base, path)
             if self._known[path].rows:
                 found[path] = self._known[path]
         return found
@@ -100,25 +99,22 @@ class Slice:
         files = tuple(file for path in found if (file := self._kept[path]) is not None)
         return Staged("", files, {})
 
-    def _may_hold(self, row: Mapping[str, Any]) -> bool:
-        def outside(column: str, first: int | str, last: int | str) -> bool:
-            low, high = row.get(f"min.{column}"), row.get(f"max.{column}")
-            return low is not None and high is not None and (high < first or low > last)
-
-        if not any(
-            not (
-                outside("_topic", r.topic, r.topic)
-                or outside("_partition", r.partition, r.partition)
-                or outside("_offset", r.start, r.end - 1)
+    def _may_hold(self, files: pa.Table) -> Any:
+        """Tell by file whether its statistics allow for rows of the slice: a mask."""
+        inside = np.zeros(files.num_rows, dtype=bool)
+        for r in self.ranges:
+            inside |= (
+                may_be(files, "_topic", r.topic, r.topic)
+                & may_be(files, "_partition", r.partition, r.partition)
+                & may_be(files, "_offset", r.start, r.end - 1)
             )
-            for r in self.ranges
-        ):
-            return False
-        low, high = row.get("min._timestamp"), row.get("max._timestamp")
-        if low is None or high is None:
-            return True
+        times = bounds(files, "_timestamp")
+        if times is None:
+            return inside
+        low, high = (t.cast(pa.timestamp("us", "UTC")).cast(pa.int64()) for t in times)
         # statistics are cut to milliseconds
-        return not (_milliseconds(low) >= self.end or _milliseconds(high) + 1 < self.start)
+        before, after = pc.less(low, self.end * 1000), pc.greater_equal(high, self.start * 1000 - 1000)
+        return inside & mask(pc.and_kleene(before, after), unknown=True)
 
     def _look(self, fs: Any, base: str, path: str) -> Found:
         rows = total = 0
@@ -176,10 +172,6 @@ class Slice:
                         writer.write_batch(batch.filter(pa.array(~gone)))
         (kept,) = read_back(root, folder, offsets=False).files
         return kept
-
-
-def _milliseconds(stamp: datetime) -> float:
-    return (stamp if stamp.tzinfo else stamp.replace(tzinfo=UTC)).timestamp() * 1000
 
 
 def _values(path: str) -> Mapping[str, str | None]:

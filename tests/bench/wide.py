@@ -1,0 +1,113 @@
+"""Whether a wide table of many small files costs its next run anything, against a table that was just made."""
+
+from __future__ import annotations
+
+import json
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from deltalake import DeltaTable
+from deltalake.transaction import AddAction
+from tests.bench.harness import SCHEMA, Bench, Figure, Goal, Options, Ran, compare, median
+
+from sluice.cli.output import err, print_table
+
+__all__ = ["wide"]
+
+_FILES, _COLUMNS = 50_000, 60
+_RECORDS = 100
+"""Of a run."""
+
+_PAIRS = 5
+_AT_ONCE = 5_000
+_TAIL = 15
+"""Commits since the log's last checkpoint, a run's each: half of what there may be."""
+
+_SHOWN = 32
+"""Columns whose statistics a commit has, beside our own."""
+
+
+def wide(bench: Bench, options: Options) -> dict[str, Any]:
+    """Run two pipelines in turn that are alike but for the files in their tables."""
+    count = _FILES // 10 if options.quick else _FILES
+    fillers = [f"c{n:02d}" for n in range(len(SCHEMA.split(",")), _COLUMNS)]
+    schema = ", ".join([SCHEMA, *(f"{name} BIGINT" for name in fillers)])
+    files = {name: bench.pipeline(name, name, decode={"json": {"schema": schema}}) for name in ("new", "old")}
+    runs: dict[str, list[Ran]] = {name: [] for name in files}
+
+    def run(name: str) -> Figure:
+        number = len(runs[name])
+        _feed(bench, name, number, fillers)
+        ran = bench.run(files[name], "--run", f"run-{number:06d}")
+        account = ran.account
+        if (account["written"], account["verdict"]) != (_RECORDS, "passed"):
+            raise SystemExit(f"not what was to be measured: {account}")
+        runs[name].append(ran)
+        return ran.figure
+
+    for name in files:
+        bench.topics.create(name, 4, {"retention.ms": "-1"})
+        run(name)
+    _fill(bench.home / "old", count)
+    for name in files:
+        run(name)  # what a run does once for a table that others wrote to
+    found = compare(
+        f"a table of {count:,} files and {_COLUMNS} columns against a new one",
+        _RECORDS,
+        min(options.runs, 1) if options.quick else _PAIRS,
+        {name: partial(run, name) for name in files},
+        goal=Goal("old / new wall", 1.2),
+    )
+    phases = [
+        {"of": name, **{p: round(median([ran.phases[p] for ran in all_of[2:]]), 2) for p in all_of[-1].phases}}
+        for name, all_of in runs.items()
+    ]
+    print_table(phases, list(phases[0]))
+    newest = max((bench.home / "old/_delta_log").glob("*.checkpoint.parquet"))
+    size = round(newest.stat().st_size / 1e6, 1)
+    err.print(f"the log's checkpoint has {size:,} MB")
+    return {**found, "files": count, "columns": _COLUMNS, "phases": phases, "checkpoint_mb": size}
+
+
+def _feed(bench: Bench, topic: str, number: int, fillers: list[str]) -> None:
+    with bench.topics.producer() as producer:
+        for n in range(number * _RECORDS, (number + 1) * _RECORDS):
+            record = {"id": n, "ts": "2026-01-01T00:00:00Z", "amount": n % 1000, "country": "DE", "payload": f"{n:x}"}
+            record |= dict.fromkeys(fillers, n)
+            producer.send(topic, value=json.dumps(record).encode(), partition=n % 4)
+        producer.flush()
+
+
+def _fill(path: Path, count: int) -> None:
+    """Enter files into a table's log as so many runs would have; nobody may open them, and none is there."""
+    table = DeltaTable(str(path))
+    kind = table.schema()
+    names = [f.name for f in kind.fields]
+    shown = {name: n for n, name in enumerate(names[:_SHOWN]) if name.startswith("c") and name != "country"}
+
+    def entry(n: int) -> AddAction:
+        low: dict[str, Any] = {
+            "id": n,
+            "ts": "2025-01-01T00:00:00.000Z",
+            "amount": 1.5,
+            "country": "DE",
+            "payload": "a",
+        }
+        low |= {"_topic": "old", "_partition": n % 4, "_offset": n * 10 + (1 << 40), "_run": f"earlier-{n // 8:06d}"}
+        low |= {name: n + k for name, k in shown.items()}
+        low["_timestamp"] = "2025-01-01T00:00:00.000Z"
+        high = {**low, "_offset": low["_offset"] + 9, "country": "PL", "amount": 999.5}
+        stats = {"numRecords": 10, "minValues": low, "maxValues": high, "nullCount": dict.fromkeys(low, 0)}
+        folder = f"batches/old-e0-{n // 8:06d}-0a1b2c3d"
+        return AddAction(f"{folder}/part-{n % 8:05d}.snappy.parquet", 3_000, {}, 1, True, json.dumps(stats))
+
+    err.print(f"entering {count:,} files")
+    last = count - 8 * _TAIL
+    for first in range(0, last, _AT_ONCE):
+        actions = [entry(n) for n in range(first, min(first + _AT_ONCE, last))]
+        DeltaTable(str(path)).create_write_transaction(actions, "append", kind, [])
+    DeltaTable(str(path)).create_checkpoint()
+    for first in range(last, count, 8):
+        actions = [entry(n) for n in range(first, first + 8)]
+        DeltaTable(str(path)).create_write_transaction(actions, "append", kind, [])
