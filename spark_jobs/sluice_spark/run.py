@@ -22,11 +22,11 @@ from sluice.recovery import Recovery
 from sluice.spec import Pipeline
 from sluice_spark import transform as transforms
 from sluice_spark.batch import BatchWriter
-from sluice_spark.decode import decode, source_columns
 from sluice_spark.log import logger
 from sluice_spark.quality.judge import Judge
 from sluice_spark.quarantine import SCHEMA
 from sluice_spark.reconcile import reconcile
+from sluice_spark.sample import sink_schema
 from sluice_spark.sinks.delta import DeltaSink
 from sluice_spark.stopwatch import Stopwatch
 from sluice_spark.tables import Tables
@@ -139,6 +139,9 @@ class Run(ABC):
             self.judge.warm_up()  # from here on this process mostly waits for the JVM
         with self.watch.phase("session"):
             spark = self.open_session()
+        if self.judge is not None:
+            with self.watch.phase("suite"):
+                self.judge.check()
         point("session-started")
         return spark
 
@@ -152,12 +155,9 @@ class Run(ABC):
         """
         with self.watch.phase("planning"):
             transform = transforms.transformer(self.pipeline)
-            empty = spark.createDataFrame(
-                [],
-                "key BINARY, value BINARY, topic STRING, partition INT, offset LONG, timestamp TIMESTAMP",
-            )
-            out = transforms.check(self.pipeline, transform, source_columns(decode(empty, self.pipeline.decode)))
-            schema = out.schema.add("_run", "string")
+            schema = sink_schema(spark, self.pipeline, transform)
+            if self.judge is not None:
+                self.judge.check_columns(schema.names)
             tables.sink.check(schema)
             tables.quarantine.check(SCHEMA)
         return BatchWriter(self.pipeline, self.run, transform, schema, tables.sink, tables.quarantine)
@@ -172,7 +172,7 @@ class Run(ABC):
                 return "empty"
             if self.judge is None:
                 return None
-            judgement = self.judge.judge(self.open_session(), sink, runs)
+            judgement = self.judge.settle(self.ledger, self.open_session, sink, runs)
             for run in runs:
                 self.ledger.judged(lease, name, run, verdict=judgement.verdict, judgement=judgement.as_dict())
             point("judged")
