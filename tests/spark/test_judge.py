@@ -115,7 +115,7 @@ def test_an_expectation_that_cannot_be_built_is_no_pass(court: Court, wrong: dic
     judgement = court.judge(right, wrong)
     assert judgement.verdict == "error"
     assert judgement.reasons
-    with pytest.raises(ConfigError, match="suite.json is not a Great Expectations suite") as caught:
+    with pytest.raises(ConfigError, match=r"suite\.json is not a Great Expectations suite") as caught:
         court.judge_of(right, wrong).check()
     assert "expectation 2" in caught.value.what
     assert told in caught.value.what
@@ -140,7 +140,7 @@ def test_a_column_that_the_rows_do_not_have_is_refused(court: Court) -> None:
 
 def test_what_is_no_number_can_be_judged_and_recorded(court: Court, tmp_path: Path) -> None:
     spark, sink = court.spark, DeltaSink(str(tmp_path / "judged"), "court")
-    values = "array(double('NaN'), double('Infinity'), double('-Infinity'), 1.0D)"
+    values = "array(double('NaN'), double('Infinity'), double('Infinity'), double('-Infinity'), 1.0D)"
     frame = spark.sql(
         f"SELECT explode({values}) AS n, 'a\\0b' AS name, X'00FF' AS raw, CAST('-0044-01-01' AS DATE) AS day, "
         "'new' AS _run"
@@ -154,8 +154,6 @@ def test_what_is_no_number_can_be_judged_and_recorded(court: Court, tmp_path: Pa
         _expect("column_distinct_values_to_be_in_set", column="n", value_set=[1.0]),
         _expect("column_values_to_be_null", column="raw"),
         _expect("column_values_to_be_null", column="day"),
-        _expect("column_quantile_values_to_be_between", column="n",
-                quantile_ranges={"quantiles": [0.5], "value_ranges": [[5, 6]]}),
     ]  # fmt: skip
     own = Court.__new__(Court)
     own.spark, own.folder, own.sink = spark, tmp_path, sink
@@ -163,7 +161,7 @@ def test_what_is_no_number_can_be_judged_and_recorded(court: Court, tmp_path: Pa
     assert judgement.verdict == "failed", judgement.error
     assert len(judgement.results) == len(expectations) + 1
     by_kind = {r.expectation: r for r in judgement.results}
-    assert by_kind["expect_column_max_to_be_between"].observed == "NaN"
+    assert by_kind["expect_column_median_to_be_between"].observed == "Infinity"
     assert any("a\\x00b" in r.examples for r in judgement.results)
     json.dumps(judgement.as_dict(), allow_nan=False)
 
@@ -241,7 +239,7 @@ def test_a_session_that_cannot_be_had_is_an_error_of_judging(court: Court, tmp_p
             ["sink.delta.partition_by: the transform's result has no column 'valu'; did you mean 'value'?"],
         ),
         (
-            {"transform": "{sql: SELECT *, 1 AS total FROM source}"},
+            {"transform": "{sql: 'SELECT *, 1 AS total FROM source'}"},
             [_expect("column_values_to_be_between", column="totl", min_value=0)],
             ["the transform yields no column 'totl'; did you mean 'total'?"],
         ),
