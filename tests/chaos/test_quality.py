@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import sys
 from collections.abc import Mapping
 from typing import Any
@@ -39,7 +40,7 @@ def verdict(sandbox: Sandbox, run: str, ledger: Ledger | None = None) -> tuple[s
     told = mock.patch.object(validate_sink, "set_up")
     with mock.patch.dict(os.environ, sandbox.env(**url), clear=True), mock.patch.object(sys, "argv", argv), told:
         if row.verdict in ("failed", "error"):
-            with pytest.raises(QualityError, match=before[1][0].split(":")[0]):
+            with pytest.raises(QualityError, match=re.escape(before[1][0])):
                 validate_sink.main()
         else:
             validate_sink.main()
