@@ -19,23 +19,24 @@ def main() -> None:
     parser.add_argument("--run", required=True, help="a run that the ledger knows")
     args = parser.parse_args()
     pipeline, home, ledger = load(args.pipeline), Home.from_env(), Ledger.open()
-    if ledger.run(pipeline.name, args.run) is None:
+    found = ledger.run(pipeline.name, args.run)
+    if found is None:
         raise ConfigError(
             f"the ledger has no run {args.run!r} of {pipeline.name!r}",
             state="nothing was read or written",
             next_step=f"choose one of: sluice status {pipeline.name}",
         )
-    if not ledger.accounts(pipeline.name, args.run):
-        ledger.judged(None, pipeline.name, args.run, verdict="empty", judgement={})
-        return
     judge = Judge(pipeline, home, args.run)
     judge.warm_up()
+    judge.check()
+    # a run that went before it and died may have been judged with it: so it is again
+    runs = (found.judgement or {}).get("runs") or [args.run]
     sink = Tables.of(pipeline, home, ledger.epoch(pipeline.name)).sink
-    judgement = judge.judge(session(), sink, [args.run])
+    judgement = judge.settle(ledger, session, sink, runs)
     ledger.judged(None, pipeline.name, args.run, verdict=judgement.verdict, judgement=judgement.as_dict())
     if judgement.verdict in ("failed", "error"):
         raise QualityError(
-            f"run {args.run!r} of {pipeline.name!r}: verdict {judgement.verdict}",
+            f"run {args.run!r} of {pipeline.name!r}: verdict {judgement.verdict}: {'; '.join(judgement.reasons[:5])}",
             state="the rows are in the sink; nothing was changed",
             next_step=f"see {judgement.data_docs or 'the log above'}",
         )

@@ -29,6 +29,7 @@ __all__ = [
     "redrive",
     "spark_master",
     "validate_sink",
+    "validate_spec",
 ]
 
 _MASTER = re.compile(r"^(local(\[[^\]]+\])?|spark://[^/]+:\d+|yarn|k8s://.+)$")
@@ -211,6 +212,21 @@ def validate_sink(pipeline: Pipeline, run: str, *, spark: Connection, kafka: Con
     return _submit(
         "validate_sink.py", pipeline, ["--pipeline", str(pipeline.file), "--run", run], spark, kafka, small=True
     )
+
+
+def validate_spec(pipelines: Sequence[Pipeline], result: Path) -> SparkSubmit:
+    """Return the application that checks what only Spark and Great Expectations know of pipelines.
+
+    It runs here, whatever the Spark connection says: no record is read.
+
+    Parameters
+    ----------
+    result
+        Where it writes, as JSON, the list of problems of each file.
+    """
+    arguments = [word for pipeline in pipelines for word in ("--pipeline", str(pipeline.file))]
+    spark = Connection("spark_default", "spark", host="local[1]")
+    return _submit("validate_spec.py", pipelines[0], [*arguments, "--result", str(result)], spark, None, small=True)
 
 
 def _submit(

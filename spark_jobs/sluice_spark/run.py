@@ -19,14 +19,14 @@ from sluice.kafka.cluster import TopicState, ids_of
 from sluice.ledger import Lease, Ledger
 from sluice.ranges import OffsetRange
 from sluice.recovery import Recovery
-from sluice.spec import Pipeline, Rows
+from sluice.spec import Pipeline
 from sluice_spark import transform as transforms
 from sluice_spark.batch import BatchWriter
-from sluice_spark.decode import decode, source_columns
 from sluice_spark.log import logger
 from sluice_spark.quality.judge import Judge
 from sluice_spark.quarantine import SCHEMA
 from sluice_spark.reconcile import examine, reconcile
+from sluice_spark.sample import shape_of
 from sluice_spark.sinks.delta import DeltaSink
 from sluice_spark.stopwatch import Stopwatch
 from sluice_spark.tables import Tables
@@ -150,6 +150,9 @@ class Run(ABC):
             self.judge.warm_up()  # from here on this process mostly waits for the JVM
         with self.watch.phase("session"):
             spark = self.open_session()
+        if self.judge is not None:
+            with self.watch.phase("suite"):
+                self.judge.check()
         point("session-started")
         return spark
 
@@ -163,18 +166,13 @@ class Run(ABC):
         """
         with self.watch.phase("planning"):
             transform = transforms.transformer(self.pipeline)
-            empty = spark.createDataFrame(
-                [],
-                "key BINARY, value BINARY, topic STRING, partition INT, offset LONG, timestamp TIMESTAMP",
-            )
-            sample = source_columns(decode(empty, self.pipeline.decode))
-            out = transforms.check(self.pipeline, transform, sample)
-            schema = out.schema.add("_run", "string")
-            opaque = self.pipeline.rows is not Rows.AGGREGATE and not transforms.hands_through(sample, out)
-            tables.sink.check(schema)
+            shape = shape_of(spark, self.pipeline, transform)
+            if self.judge is not None:
+                self.judge.check_columns(shape.schema.names)
+            tables.sink.check(shape.schema)
             tables.quarantine.check(SCHEMA)
         return BatchWriter(
-            self.pipeline, self.run, transform, schema, tables.sink, tables.quarantine, opaque=opaque
+            self.pipeline, self.run, transform, shape.schema, tables.sink, tables.quarantine, opaque=shape.opaque
         )  # fmt: skip
 
     def _judge(self, lease: Lease, sink: DeltaSink) -> str | None:
@@ -187,7 +185,7 @@ class Run(ABC):
                 return "empty"
             if self.judge is None:
                 return None
-            judgement = self.judge.judge(self.open_session(), sink, runs)
+            judgement = self.judge.settle(self.ledger, self.open_session, sink, runs)
             for run in runs:
                 self.ledger.judged(lease, name, run, verdict=judgement.verdict, judgement=judgement.as_dict())
             point("judged")

@@ -13,6 +13,7 @@ from pyspark.sql import DataFrame
 from sluice.errors import ConfigError
 from sluice.spec import Pipeline, Rows
 from sluice.spec.model import METADATA_COLUMNS
+from sluice.spec.suite import nearest
 
 __all__ = ["Transformer", "check", "hands_through", "transformer"]
 
@@ -79,7 +80,8 @@ def check(pipeline: Pipeline, transform: Transformer, sample: DataFrame) -> Data
                 raise _wrong(pipeline, f"transform: the metadata column {name} ({kind}) must survive, but {found}")
     missing = [name for name in pipeline.sink.delta.partition_by if name not in types]
     if missing:
-        raise _wrong(pipeline, f"sink.delta.partition_by: the transform's result has no column {missing[0]!r}")
+        hint = nearest(missing[0], types, "its columns are")
+        raise _wrong(pipeline, f"sink.delta.partition_by: the transform's result has no column {missing[0]!r}; {hint}")
     return out
 
 

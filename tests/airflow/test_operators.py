@@ -270,6 +270,17 @@ def test_a_bad_verdict_fails_the_task_and_never_retries(
     assert "<a>" not in json.dumps(judgement)
 
 
+def test_what_was_refused_or_lost_is_said(validate: Any, context: Any, a_run: Any, capfd: Any) -> None:
+    excess = {"limit": "max_quarantined", "verdict": "failed", "why": "98 of 100 records are in quarantine"}
+    a_run(verdict="failed", judgement={"suite": "none", "rows": 2, "results": [], "excesses": [excess]})
+    here = context()
+    with pytest.raises(QualityError, match="max_quarantined: 98 of 100 records") as caught:
+        validate().execute(here)
+    assert "--quarantined" in caught.value.next_step
+    assert "max_quarantined: 98 of 100 records" in capfd.readouterr().out
+    assert here["ti"].xcoms["judgement"]["exceeded"] == ["max_quarantined: 98 of 100 records are in quarantine"]
+
+
 def test_on_failed_warn_only_warns(validate: Any, context: Any, a_run: Any) -> None:
     a_run(verdict="failed", judgement=BAD)
     assert validate(on_failed="warn").execute(context()) == "failed"

@@ -175,3 +175,4 @@ def test_verdicts(results: tuple[ExpectationResult, ...], error: str | None, ver
     judgement = Judgement("s", 1, results, error=error)
     assert judgement.verdict == verdict
     assert judgement.as_dict()["success"] is (verdict in ("passed", "warned"))
+    assert bool(judgement.reasons) is (verdict != "passed")

@@ -126,6 +126,11 @@ MISTAKES = [
     ("delta: {path: p} → delta: {path: p, partition_by: id}", 8, "sink.delta.partition_by", "valid list"),
     ("delta: {path: p} → iceberg: {path: p}", 8, "sink.iceberg", "unknown key"),
     ("quality: {suite: expectations/none.json}", 9, "quality.suite", "there is no file"),
+    ("quality: {max_quarantined: 0.01}", 9, "quality.max_quarantined", "0.01 is neither a share"),
+    ("quality: {max_quarantined: 101%}", 9, "quality.max_quarantined", "'101%' is neither a share"),
+    ("quality: {max_lost: -1}", 9, "quality.max_lost", "-1 is neither a share"),
+    ("quality: {max_lost: yes}", 9, "quality.max_lost", "True is neither a share"),
+    ("quality: {max_lost: none}", 9, "quality.max_lost", "such as 1%, nor a number of them, such as 100"),
     ("quality: {on_failed: explode}", 9, "quality.on_failed", "'fail' or 'warn'"),
     ("recovery: replai", 9, "recovery", "'replay'"),
     ("rows: aggregate\nrecovery: ignore_batch", None, "pipeline", "is for stateless pipelines"),
@@ -236,16 +241,16 @@ def test_the_command_line_says_it_with_its_exit_code(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     good = write(tmp_path, GOOD)
-    assert run_cli(monkeypatch, "validate-spec", str(good)) == 0
+    assert run_cli(monkeypatch, "validate-spec", "--no-spark", str(good)) == 0
     bad = write(tmp_path, GOOD + "zzz: 1\n", "bad.yaml")
     capsys.readouterr()
-    assert run_cli(monkeypatch, "validate-spec", str(good), str(bad), "--json") == 10
+    assert run_cli(monkeypatch, "validate-spec", "--no-spark", str(good), str(bad), "--json") == 10
     told = {r["file"]: r for r in json.loads(capsys.readouterr().out)}
     assert told[str(good)]["valid"] is True
     assert "line 9: zzz: unknown key" in told[str(bad)]["error"]
     monkeypatch.setenv("SLUICE_HOME", str(tmp_path / "home"))
     assert run_cli(monkeypatch, "run", str(bad)) == 10
-    assert run_cli(monkeypatch, "validate-spec", "no-such-pipeline") == 10
+    assert run_cli(monkeypatch, "validate-spec", "--no-spark", "no-such-pipeline") == 10
 
 
 def test_a_pipeline_is_found_in_whatever_folder_its_file_is(
@@ -262,7 +267,7 @@ def test_a_pipeline_is_found_in_whatever_folder_its_file_is(
     with pytest.raises(ConfigError, match="more than one pipeline file is called 'deep'"):
         load("deep")
     (folder / "b" / "deep.yaml").write_text("nothing")
-    assert run_cli(monkeypatch, "validate-spec", "--json") == 10
+    assert run_cli(monkeypatch, "validate-spec", "--no-spark", "--json") == 10
     told = {r["file"]: r["valid"] for r in json.loads(capsys.readouterr().out)}
     assert told == {str(folder / f): ok for f, ok in (("p.yaml", True), ("a/deep.yaml", True), ("b/deep.yaml", False))}
 

@@ -98,7 +98,7 @@ def spark_run(spec: Pipeline, run: str, submit: SparkSubmit, *, as_json: bool) -
             raise QualityError(
                 f"run {run!r} of {spec.name!r}: verdict {account['verdict']}",
                 state="the rows are in the sink and accounted for; the next run goes on behind them",
-                next_step=f"read the expectations above{f', or open {pages}' if pages else ''}",
+                next_step=f"read the reasons above{f', or open {pages}' if pages else ''}",
             )
     return code
 
@@ -110,6 +110,8 @@ def _show(account: Mapping[str, Any], *, as_json: bool) -> None:
     print_table([account], ["run", "recovery", *COUNTS, "verdict", "seconds"])
     for note in account.get("notes", []):
         err.print(f"note: {note}", markup=False)
+    for why in account.get("reasons", []):
+        err.print(f"{account['verdict']}: {why}", markup=False)
 
 
 def _run(argv: list[str], env: dict[str, str]) -> int:

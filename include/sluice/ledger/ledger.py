@@ -12,6 +12,7 @@ from sqlalchemy.exc import IntegrityError
 from sluice.home import Home
 from sluice.ledger import schema
 from sluice.ledger.lease import Lease
+from sluice.ledger.plain import plain
 from sluice.ledger.projection import project, rebuild
 from sluice.ledger.questions import Questions
 from sluice.ledger.store import LedgerError, open_engine, spoken
@@ -217,8 +218,11 @@ class Ledger(Questions):
     def judged(
         self, lease: Lease | None, pipeline: str, run: str, *, verdict: str, judgement: Mapping[str, Any]
     ) -> None:
-        """Record a verdict. Judging again needs no lease: it changes no data."""
-        payload = {"verdict": verdict, "judgement": dict(judgement)}
+        """Record a verdict. Judging again needs no lease: it changes no data.
+
+        What was observed is stored as :func:`~sluice.ledger.plain.plain` writes it.
+        """
+        payload = {"verdict": verdict, "judgement": plain(dict(judgement))}
         self._record(lease, run, ("Judged", payload), pipeline=pipeline)
 
     def run_closed(

@@ -250,6 +250,8 @@ class Questions:
             **({"interval": row.interval, "replaced": self._taken(pipeline, run)} if row.interval else {}),
             **({"reason": row.reason} if row.reason else {}),
             **({"notes": row.notes} if row.notes else {}),
+            # why the verdict is not "passed"; judgements of earlier versions do not say
+            **({"reasons": reasons} if (reasons := (row.judgement or {}).get("reasons")) else {}),
         }
 
     def _taken(self, pipeline: str, run: str) -> int:

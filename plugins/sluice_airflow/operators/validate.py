@@ -130,6 +130,7 @@ class ValidateOperator(SubmitOperator):
             elif result.get("examples"):
                 shown = ", ".join(repr(e) for e in result["examples"][:_EXAMPLES])
                 lines.append(f"{_name(result)}: for example {shown}")
+        lines += [f"{e['limit']}: {e['why']}" for e in judgement.get("excesses") or []]
         if judgement.get("error"):
             lines.append(f"judging failed: {judgement['error']}")
         if judgement.get("data_docs"):
@@ -167,8 +168,13 @@ def _summary(verdict: str, judgement: Mapping[str, Any]) -> dict[str, Any]:
         "suite": judgement.get("suite"),
         "rows": judgement.get("rows"),
         "failed": [{k: r.get(k) for k in keys} for r in _failed(judgement)],
+        "exceeded": [f"{e['limit']}: {e['why']}" for e in judgement.get("excesses") or []],
         "data_docs": judgement.get("data_docs"),
     }
+
+
+def _refused(judgement: Mapping[str, Any]) -> bool:
+    return any(e["limit"] == "max_quarantined" for e in judgement.get("excesses") or [])
 
 
 def _quality_error(pipeline: Pipeline, run: str, verdict: str, judgement: Mapping[str, Any]) -> QualityError:
@@ -176,14 +182,16 @@ def _quality_error(pipeline: Pipeline, run: str, verdict: str, judgement: Mappin
     if verdict == "error":
         what = f"run {run!r} of {pipeline.name!r} could not be judged: {judgement.get('error') or 'see the log above'}"
     else:
-        names = "; ".join(
+        names = [
             _name(r) + (f": {r['unexpected_count']:,} unexpected" if r.get("unexpected_count") is not None else "")
             for r in failed[:5]
-        )
+        ]
+        exceeded = [f"{e['limit']}: {e['why']}" for e in judgement.get("excesses") or []]
         more = f" and {len(failed) - 5} more" if len(failed) > 5 else ""
-        what = f"run {run!r} of {pipeline.name!r} is judged {verdict}: {names}{more}"
+        what = f"run {run!r} of {pipeline.name!r} is judged {verdict}: {'; '.join([*exceeded, *names])}{more}"
     return QualityError(
         what,
         state="every row of the run is in the sink, accounted for; readers should wait for the next passed verdict",
-        next_step="mend the data or the suite, then clear this task to judge again",
+        next_step="fix the data, the suite or the limits, then clear this task to judge again"
+        + (f"; refused records: sluice redrive {pipeline.name} --quarantined" if _refused(judgement) else ""),
     )

@@ -3,58 +3,135 @@
 from __future__ import annotations
 
 import fcntl
-import json
-import logging
+import math
 import os
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from decimal import Decimal
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
 
-from sluice.errors import ConfigError
 from sluice.home import Home
+from sluice.ledger import Ledger
+from sluice.ledger.plain import plain
+from sluice.ranges import Counts
 from sluice.spec import Pipeline
+from sluice.spec.suite import Suite
 from sluice_spark.log import logger
+from sluice_spark.quality.building import import_gx, problems_of, remember, remembered, warm_up
 from sluice_spark.quality.data_docs import build, prune
 from sluice_spark.quality.judgement import ExpectationResult, Judgement
+from sluice_spark.quality.limits import excesses
 from sluice_spark.sinks.delta import DeltaSink
 
 __all__ = ["Judge"]
 
 _EXAMPLES = 10
+_LONGEST = 1000
+"""Characters of an example that are kept."""
 
 
 class Judge:
     """Runs the pipeline's suite on the rows of a run, and its table-level part on the whole table.
 
     An expectation is table-level when its ``meta`` says ``{"scope": "table"}``. The number of rows is always checked
-    against what the run is known to have written, so that an empty or cut slice cannot pass for a good one.
+    against what the run is known to have written, so that an empty or cut slice cannot pass for a good one. Every
+    expectation of the suite is evaluated, or the verdict is ``error``.
 
     Raises
     ------
     ConfigError
-        When the suite is not one.
+        When the suite is not one, as far as that can be seen without Great Expectations.
     """
 
     def __init__(self, pipeline: Pipeline, home: Home, run: str) -> None:
         self._pipeline = pipeline
         self._home = home
         self._run = run
-        self._suite = _read_suite(pipeline)
+        self._suite = Suite.of(pipeline)
         self._import: threading.Thread | None = None
 
     def warm_up(self) -> None:
         """Import Great Expectations in the background: seconds that Spark's own start can hide."""
         if self._suite is not None:
-            self._import = threading.Thread(target=_import, name="sluice-import", daemon=True)
-            self._import.start()
+            self._import = warm_up()
 
-    def judge(self, spark: SparkSession, sink: DeltaSink, runs: Sequence[str]) -> Judgement:
+    def check(self) -> None:
+        """Refuse a suite of which Great Expectations cannot build every expectation.
+
+        It is asked once for each suite and version of Great Expectations, since that waits for the import; what it
+        took is remembered in the home.
+
+        Raises
+        ------
+        ConfigError
+            With every mistake.
+        """
+        folder = self._folder
+        if self._suite is None or remembered(self._suite, folder):
+            return
+        if self._import is not None:
+            self._import.join()
+        problems = problems_of(self._suite)
+        if problems:
+            raise self._suite.refuse(problems)
+        remember(self._suite, folder)
+
+    def check_columns(self, columns: Sequence[str]) -> None:
+        """Refuse a suite that expects something of a column that the sink's rows do not have.
+
+        Raises
+        ------
+        ConfigError
+            With each column and the nearest one that there is.
+        """
+        problems = self._suite.unknown_columns(columns) if self._suite is not None else []
+        if self._suite is not None and problems:
+            raise self._suite.refuse(problems)
+
+    def settle(
+        self, ledger: Ledger, open_session: Callable[[], SparkSession], sink: DeltaSink, runs: Sequence[str]
+    ) -> Judgement:
+        """Judge what these runs did: their rows, and how many of their records were refused or lost.
+
+        Where nothing was written there is no slice to judge, and no session is opened; of an interval that lost rows
+        without getting new ones the table-level expectations are judged.
+
+        Returns
+        -------
+        Judgement
+            With ``error`` set when judging itself failed. Nothing is raised but what the ledger raises.
+        """
+        name = self._pipeline.name
+        counts = sum((a.counts for run in runs for a in ledger.accounts(name, run)), Counts())
+        exceeded = tuple(excesses(self._pipeline.quality, counts))
+        for excess in exceeded:
+            logger.warning("%s: %s", excess.verdict, excess)
+        wrote = counts.written > 0
+        changed = wrote or any(ledger.account(name, run).get("replaced") for run in runs)
+        if changed:
+            try:
+                judgement = self.judge(open_session(), sink, runs, wrote=wrote)
+            except Exception as error:
+                logger.exception("judging failed")
+                judgement = self._error(error, runs)
+        else:
+            judgement = Judgement(self._name, 0, runs=tuple(runs), wrote=False)
+        judgement = replace(judgement, excesses=exceeded)
+        logger.info("verdict %s", judgement.verdict)
+        return judgement
+
+    def judge(self, spark: SparkSession, sink: DeltaSink, runs: Sequence[str], *, wrote: bool = True) -> Judgement:
         """Judge the rows of ``runs``.
+
+        Parameters
+        ----------
+        wrote
+            Whether they wrote any; if not, only table-level expectations are judged.
 
         Returns
         -------
@@ -65,50 +142,64 @@ class Judge:
         if self._import is not None:
             self._import.join()
         waited = time.monotonic() - began
-        suite = self._suite or {"name": "none", "expectations": []}
         try:
             rows, count = sink.rows_of(spark, runs)
             # the whole table is looked at only when an expectation asks for it: Spark asks for each file's status
             scopes = {"slice": lambda: rows, "table": lambda: sink.rows(spark)}
-            judgement = self._validate(suite, scopes, count, runs)
+            judgement = self._validate(scopes, count, runs, wrote=wrote)
         except Exception as error:
             logger.exception("judging failed")
-            return Judgement(suite["name"], 0, error=f"{type(error).__name__}: {error}"[:2000], runs=tuple(runs))
+            return self._error(error, runs)
         for broken in (r for r in judgement.results if not r.success):
             logger.warning("%s", broken)
         seconds = time.monotonic() - began
         logger.info(
-            "verdict %s: %d expectations on %s rows in %.1f s (%.1f s of it waiting for the import)",
+            "judged %s: %d expectations on %s rows in %.1f s (%.1f s of it waiting for the import)",
             judgement.verdict, len(judgement.results), f"{judgement.rows:,}", seconds, waited,
         )  # fmt: skip
         return judgement
 
+    @property
+    def _name(self) -> str:
+        return self._suite.name if self._suite is not None else "none"
+
+    @property
+    def _folder(self) -> Path:
+        return Path(self._home.data_docs) / self._pipeline.name
+
+    def _error(self, error: Exception, runs: Sequence[str]) -> Judgement:
+        return Judgement(self._name, 0, error=f"{type(error).__name__}: {error}"[:2000], runs=tuple(runs))
+
     def _validate(
-        self, suite: dict[str, Any], scopes: Mapping[str, Callable[[], DataFrame]], rows: int, runs: Sequence[str]
+        self, scopes: Mapping[str, Callable[[], DataFrame]], rows: int, runs: Sequence[str], *, wrote: bool
     ) -> Judgement:
-        folder = f"{self._home.data_docs}/{self._pipeline.name}"
+        folder = self._folder
         os.makedirs(folder, exist_ok=True)
-        with open(f"{folder}/.lock", "w") as lock:  # intervals are judged beside each other, in one context
+        with open(folder / ".lock", "w") as lock:  # intervals are judged beside each other, in one context
             fcntl.flock(lock, fcntl.LOCK_EX)
-            return self._validate_alone(suite, scopes, rows, runs, folder)
+            return self._validate_alone(scopes, rows, runs, folder, wrote=wrote)
 
     def _validate_alone(
         self,
-        suite: dict[str, Any],
         scopes: Mapping[str, Callable[[], DataFrame]],
         rows: int,
         runs: Sequence[str],
-        folder: str,
+        folder: Path,
+        *,
+        wrote: bool,
     ) -> Judgement:
+        import_gx()
         import great_expectations as gx
 
-        prune(Path(folder))
-        context = gx.get_context(mode="file", project_root_dir=folder)
+        prune(folder)
+        context = gx.get_context(mode="file", project_root_dir=str(folder))
         context.variables.progress_bars = {"globally": False}
         right_count = {"type": "expect_table_row_count_to_equal", "kwargs": {"value": rows}, "severity": "critical"}
         split: dict[str, list[dict[str, Any]]] = {"slice": [right_count], "table": []}
-        for item in suite["expectations"]:
+        for item in self._suite.expectations if self._suite is not None else ():
             split[_scope(item)].append(item)
+        if not wrote:
+            split["slice"] = [right_count]
         results: list[ExpectationResult] = []
         pages: list[Any] = []
         for scope, expectations in split.items():
@@ -120,8 +211,12 @@ class Judge:
             if not all(r.success for r in found):
                 found = self._evaluate(context, scope, frame, expectations, pages, examples=_EXAMPLES)
             results += found
-        index = build(context, Path(folder), pages)
-        return Judgement(suite["name"], rows, tuple(results), data_docs=index, runs=tuple(runs))
+        try:
+            index = build(context, folder, pages)
+        except Exception:  # the results stand without their pages
+            logger.exception("Data Docs could not be built")
+            index = None
+        return Judgement(self._name, rows, tuple(results), data_docs=index, runs=tuple(runs), wrote=wrote)
 
     def _evaluate(
         self,
@@ -141,7 +236,10 @@ class Judge:
         name = f"{self._pipeline.name}-{scope}"
         source = context.data_sources.add_or_update_spark(name, persist=False)
         batch = source.add_dataframe_asset(name).add_batch_definition_whole_dataframe(name)
-        stored = context.suites.add_or_update(ExpectationSuite(name=name, expectations=expectations))
+        suite = ExpectationSuite(name=name, expectations=expectations)
+        # it drops, with a line in its log, what it cannot build
+        _all_of(expectations, [e.expectation_type for e in suite.expectations], "built")
+        stored = context.suites.add_or_update(suite)
         definition = context.validation_definitions.add_or_update(
             ValidationDefinition(name=name, data=batch, suite=stored)
         )
@@ -156,37 +254,20 @@ class Judge:
             batch_parameters={"dataframe": frame}, run_id=RunIdentifier(run_name=self._run.replace("/", "_"))
         )
         pages += [ExpectationSuiteIdentifier(name), *outcome.run_results]
-        return [_result(r, scope) for v in outcome.run_results.values() for r in v.results]
+        results = [_result(r, scope) for v in outcome.run_results.values() for r in v.results]
+        _all_of(expectations, [r.expectation for r in results], "evaluated")
+        return results
 
 
-def _import() -> None:
-    os.environ.setdefault("GX_ANALYTICS_ENABLED", "false")
-    logging.getLogger("great_expectations").setLevel(logging.ERROR)
-    import great_expectations
-    import great_expectations.expectations  # noqa: F401
+def _all_of(asked: Sequence[Mapping[str, Any]], done: Sequence[str], what: str) -> None:
+    missing = Counter(item["type"] for item in asked) - Counter(done)
+    if missing:
+        names = ", ".join(sorted(missing.elements()))
+        raise RuntimeError(f"{missing.total()} of {len(asked)} expectations were not {what}: {names}")
 
 
 def _scope(expectation: dict[str, Any]) -> str:
     return "table" if (expectation.get("meta") or {}).get("scope") == "table" else "slice"
-
-
-def _read_suite(pipeline: Pipeline) -> dict[str, Any] | None:
-    file = pipeline.suite_file
-    if file is None:
-        return None
-    try:
-        suite = json.loads(file.read_text())
-        for item in suite["expectations"]:
-            if not isinstance(item["type"], str) or not isinstance(item["kwargs"], dict):
-                raise TypeError("an expectation needs type and kwargs")
-    except (ValueError, KeyError, TypeError, OSError) as error:
-        raise ConfigError(
-            f"{file.name} is not a Great Expectations suite: {type(error).__name__}: {error}",
-            state="nothing was read or written",
-            next_step='write {"name": …, "expectations": [{"type": …, "kwargs": {…}, "severity": "critical"}]}',
-        ) from None
-    suite.setdefault("name", file.stem)
-    return dict(suite)
 
 
 def _result(result: Any, scope: str) -> ExpectationResult:
@@ -199,10 +280,10 @@ def _result(result: Any, scope: str) -> ExpectationResult:
         column=columns,
         severity=str(severity),
         success=bool(result.success),
-        observed=_plain(detail.get("observed_value")),
-        unexpected_count=detail.get("unexpected_count"),
-        unexpected_percent=detail.get("unexpected_percent"),
-        examples=[_plain(v) for v in (detail.get("partial_unexpected_list") or [])[:_EXAMPLES]],
+        observed=_short(detail.get("observed_value")),
+        unexpected_count=_whole(detail.get("unexpected_count")),
+        unexpected_percent=_finite(detail.get("unexpected_percent")),
+        examples=[_short(v) for v in (detail.get("partial_unexpected_list") or [])[:_EXAMPLES]],
         exception=str(raised[0])[:500] if raised else None,
         scope=scope,
     )
@@ -214,13 +295,15 @@ def _exceptions(info: Any) -> list[dict[str, Any]]:
     return [info] if "raised_exception" in info else [v for v in info.values() if isinstance(v, dict)]
 
 
-def _plain(value: Any) -> Any:
-    if value is None or isinstance(value, bool | int | float | str):
-        return value
-    if isinstance(value, Decimal):
-        return str(value)
-    if isinstance(value, dict):
-        return {str(k): _plain(v) for k, v in value.items()}
-    if isinstance(value, list | tuple | set):
-        return [_plain(v) for v in value]
-    return str(value)
+def _short(value: Any) -> Any:
+    found = plain(value)
+    return found[:_LONGEST] if isinstance(found, str) else found
+
+
+def _finite(value: Any) -> float | None:
+    return float(value) if value is not None and math.isfinite(value) else None
+
+
+def _whole(value: Any) -> int | None:
+    found = _finite(value)
+    return None if found is None else int(found)

@@ -1,0 +1,91 @@
+"""What Great Expectations says of a suite before there is anything to judge."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import logging
+import os
+import threading
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from sluice.spec.suite import Suite, nearest, place
+
+__all__ = ["import_gx", "problems_of", "remember", "remembered", "warm_up"]
+
+_STAMP = "suite.checked"
+
+
+def import_gx() -> None:
+    """Import Great Expectations, quietly; seconds."""
+    os.environ.setdefault("GX_ANALYTICS_ENABLED", "false")
+    logging.getLogger("great_expectations").setLevel(logging.ERROR)
+    import great_expectations
+    import great_expectations.expectations  # noqa: F401
+
+
+def warm_up() -> threading.Thread:
+    """Import it in the background: seconds that Spark's own start can hide."""
+    thread = threading.Thread(target=import_gx, name="sluice-import", daemon=True)
+    thread.start()
+    return thread
+
+
+def problems_of(suite: Suite) -> list[str]:
+    """Return a line for each expectation that cannot be built: of an unknown type, or with wrong arguments."""
+    import_gx()
+    from great_expectations.exceptions import ExpectationNotFoundError
+    from great_expectations.expectations.expectation_configuration import ExpectationConfiguration
+    from great_expectations.expectations.registry import (
+        get_expectation_impl,
+        list_registered_expectation_implementations,
+    )
+
+    lines = []
+    for number, item in enumerate(suite.expectations, start=1):
+        try:
+            ExpectationConfiguration(**item).to_domain_obj()
+        except ExpectationNotFoundError:
+            known = sorted(list_registered_expectation_implementations())
+            hint = nearest(item["type"], known, "those that there are")
+            lines.append(f"expectation {number}: there is no expectation {item['type']!r}; {hint}")
+        except Exception as error:
+            model = get_expectation_impl(item["type"])
+            arguments = list(dict.fromkeys((*model.domain_keys, *model.success_keys)))
+            lines += [f"{place(number, item)}: {text}" for text in _told(error, arguments)]
+    return lines
+
+
+def remembered(suite: Suite, folder: Path) -> bool:
+    """Tell whether this very suite had no problem under this version of Great Expectations."""
+    try:
+        return (folder / _STAMP).read_text() == _stamp(suite)
+    except (OSError, UnicodeDecodeError):
+        return False
+
+
+def remember(suite: Suite, folder: Path) -> None:
+    """Note that a suite has no problem; where that cannot be noted it is asked for again."""
+    with contextlib.suppress(OSError):
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / _STAMP).write_text(_stamp(suite))
+
+
+def _stamp(suite: Suite) -> str:
+    text = json.dumps([version("great_expectations"), suite.expectations], sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def _told(error: Exception, arguments: list[str]) -> list[str]:
+    errors: Any = getattr(error, "errors", None)
+    if not callable(errors):
+        return [f"{type(error).__name__}: {error}"]
+    by_key: dict[str, list[str]] = {}
+    for detail in errors():
+        key = ".".join(str(part) for part in detail["loc"] if part != "__root__")
+        unknown = f"unknown argument; {nearest(key, arguments, 'its arguments are')}"
+        by_key.setdefault(key, []).append(unknown if detail["type"] == "value_error.extra" else detail["msg"])
+    return [f"{key}: {', or '.join(dict.fromkeys(told))}" if key else ", ".join(told) for key, told in by_key.items()]

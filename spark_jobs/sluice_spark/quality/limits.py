@@ -1,0 +1,54 @@
+"""How much of a run may be refused or lost before its verdict says so."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from sluice.ranges import Counts
+from sluice.spec.model import Quality, exceeds
+
+__all__ = ["Excess", "excesses"]
+
+
+@dataclass(frozen=True)
+class Excess:
+    """More than a limit of the pipeline file allows: what that makes of the verdict, and why, in words."""
+
+    limit: str
+    verdict: str
+    why: str
+
+    def __str__(self) -> str:
+        return f"{self.limit}: {self.why}"
+
+
+def excesses(quality: Quality, counts: Counts) -> Iterator[Excess]:
+    """Yield what the offsets that are judged together exceed.
+
+    A share is one of the records that were there to be read: the planned offsets without the absent ones. A run that
+    wrote nothing, though there was something to write, is told of whatever the limits allow.
+    """
+    read = counts.planned - counts.absent
+    if exceeds(quality.max_quarantined, counts.quarantined, read):
+        yield Excess(
+            "max_quarantined",
+            "failed",
+            f"{_of(counts.quarantined, read)} are in quarantine, and {quality.max_quarantined} may be",
+        )
+    if quality.max_lost is not None:
+        if exceeds(quality.max_lost, counts.lost, read):
+            yield Excess("max_lost", "failed", f"{_of(counts.lost, read)} are lost, and {quality.max_lost} may be")
+    elif counts.lost:
+        yield Excess("max_lost", "warned", f"{_of(counts.lost, read)} are lost, and the file sets no max_lost")
+    if not counts.written and counts.quarantined + counts.lost:
+        yield Excess(
+            "nothing_written",
+            "warned",
+            f"of {read:,} records none was written: {counts.quarantined:,} are in quarantine, {counts.lost:,} are lost",
+        )
+
+
+def _of(count: int, of: int) -> str:
+    # cut, not rounded: 1.004 % must not read as the 1 % that it is more than
+    return f"{count:,} of {of:,} records ({count * 100_000 // max(of, 1) / 1000:g} %)"

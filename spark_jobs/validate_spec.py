@@ -1,0 +1,53 @@
+"""spark-submit's entry for checking what only Spark and Great Expectations know of pipeline files. Reads no record."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+from pyspark.sql import SparkSession
+
+from sluice.errors import ConfigError
+from sluice.spec import Pipeline, load
+from sluice.spec.suite import Suite
+from sluice_spark import transform as transforms
+from sluice_spark.log import set_up
+from sluice_spark.quality.building import problems_of, warm_up
+from sluice_spark.sample import shape_of
+from sluice_spark.session import Parser, run_main, session
+
+
+def main() -> None:
+    set_up()
+    parser = Parser(prog="validate_spec.py", description="Check transforms and suites without any record.")
+    parser.add_argument("--pipeline", required=True, action="append", metavar="NAME_OR_PATH")
+    parser.add_argument("--result", required=True, metavar="FILE", help="gets each file's list of problems, as JSON")
+    args = parser.parse_args()
+    pipelines = [load(name) for name in args.pipeline]
+    if any(pipeline.suite_file for pipeline in pipelines):
+        warm_up()
+    spark = session()
+    found = {str(pipeline.file): list(problems(spark, pipeline)) for pipeline in pipelines}
+    Path(args.result).write_text(json.dumps(found), encoding="utf-8")
+
+
+def problems(spark: SparkSession, pipeline: Pipeline) -> Iterator[str]:
+    """Yield what is wrong with a pipeline's transform, and with its suite beside it."""
+    columns = None
+    try:
+        columns = shape_of(spark, pipeline, transforms.transformer(pipeline)).schema.names
+    except ConfigError as error:
+        yield error.what.removeprefix(f"pipeline {pipeline.name!r}: ")
+    try:
+        suite = Suite.of(pipeline)
+    except ConfigError as error:
+        yield f"quality.suite: {error.what}"
+        return
+    if suite is not None:
+        wrong = [*problems_of(suite), *(suite.unknown_columns(columns) if columns is not None else [])]
+        yield from (f"quality.suite: {suite.file.name}: {problem}" for problem in wrong)
+
+
+if __name__ == "__main__":
+    run_main(main)
