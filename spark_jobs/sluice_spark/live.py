@@ -14,6 +14,7 @@ from sluice.kafka.cluster import TopicState, ends, starts
 from sluice.kafka.mirror import MirrorError, mirror
 from sluice.ledger import Epoch, Lease
 from sluice.preflight import check as preflight
+from sluice.preflight import never_read
 from sluice.ranges import OffsetRange, Positions, ranges_between
 from sluice.recovery import Lineage, Recovery
 from sluice.wal.cleaning import clean
@@ -59,6 +60,9 @@ class LiveRun(Run):
         busy = bool(ranges) or positions is None or tables.checkpoint.open_batch() is not None
         target = self._target(tables) if busy else tables.epoch  # a change of strategy begins with its first records
         self._plan(lease, ranges, states, epoch=target.number)
+        first = positions is None and self.pipeline.kafka.starting_offsets == "earliest"
+        if first:
+            self._tell_of_gone(lease, {}, starts(states))
         if target.number == tables.epoch.number and target.lineage is not tables.epoch.lineage:
             # nothing was planned in this epoch yet: it changes its lineage in place
             self.ledger.epoch_opened(lease, epoch=target.number, lineage=target.lineage, positions=target.positions)
@@ -72,10 +76,19 @@ class LiveRun(Run):
             with self.watch.phase("query"):
                 tables = drain.run(tables, left, trouble, target)
             point("query-ended")
+            if first:  # Kafka may have removed more between the plan and the query
+                self._tell_of_gone(lease, starts(states), tables.checkpoint.initial() or {})
         if self.recovery is Recovery.WAL and tables.epoch.lineage is Lineage.LOG:
             self._clean(lease, tables)
         self._mirror(cluster, tables)
         return self._judge(lease, tables.sink)
+
+    def _tell_of_gone(self, lease: Lease, expected: Positions, begun: Positions) -> None:
+        """Say, in the log and in the ledger, which offsets were gone before the pipeline read anything."""
+        note = never_read(expected, begun)
+        if note is not None:
+            logger.warning("%s", note)
+            self.ledger.degraded(lease, note)
 
     def ask_broker(self, cluster: Cluster, tables: Tables) -> list[TopicState]:
         """Return the topics' states, when everything that this run must read can be read.
