@@ -117,7 +117,8 @@ def classify(error: Exception, ask_broker: Callable[[], object]) -> SluiceError:
         return error
     text = str(error)
     of_transform = _raised_by_transform(error)
-    gone = isinstance(error, ConnectionError) or type(error).__name__ == "Py4JNetworkError"  # not all PySparks have py4j
+    # by its name: not every PySpark has py4j
+    gone = isinstance(error, ConnectionError) or type(error).__name__ == "Py4JNetworkError"
     if gone and not of_transform:
         return EngineError(
             f"Spark's JVM does not answer any more: {_summary(text)}",

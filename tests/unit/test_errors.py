@@ -111,8 +111,12 @@ class Raised(PySparkException):
 @pytest.mark.parametrize("quoted", QUOTED)
 def test_what_the_users_code_says_chooses_no_exit_code(quoted: str) -> None:
     """Texts as Spark 4.2 gives them, from UDFs, raise_error, values that do not convert, and Java functions."""
-    worker = f"An exception was thrown from the Python worker:\nTraceback (most recent call last):\n  File\nE: a\n{quoted}"
-    aborted = "An error occurred while calling o245.parquet.\n: org.apache.spark.SparkException: Job aborted due to stage "
+    worker = (
+        f"An exception was thrown from the Python worker:\nTraceback (most recent call last):\n  File\nE: a\n{quoted}"
+    )
+    aborted = (
+        "An error occurred while calling o245.parquet.\n: org.apache.spark.SparkException: Job aborted due to stage "
+    )
     lost = "failure: Lost task 1.0 in stage 24.0 (TID 49) (192.0.2.2 executor driver): "
     for error in (
         Raised(worker, "PYTHON_EXCEPTION", "38000"),
@@ -137,9 +141,8 @@ def test_what_a_transform_raises_on_the_driver_chooses_no_exit_code(raised: Exce
         raise raised
 
     writer = BatchWriter(None, "r", transform, None, None, None)  # type: ignore[arg-type]
-    with mock.patch.object(batch, "source_columns"), mock.patch.object(batch, "F"):
-        with pytest.raises(type(raised)) as caught:
-            writer.rows_of(mock.MagicMock())
+    with mock.patch.multiple(batch, source_columns=mock.DEFAULT, F=mock.DEFAULT), pytest.raises(type(raised)) as caught:
+        writer.rows_of(mock.MagicMock())
     assert type(classify(caught.value, fine)) is SluiceError
 
 
