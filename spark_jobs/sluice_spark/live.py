@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import ClassVar
 
-from sluice.errors import ConfigError, OffsetsGoneError, SinkError, SluiceError
+from sluice.errors import BEGIN_ANEW, ConfigError, OffsetsGoneError, SinkError, SluiceError
 from sluice.faults import point
 from sluice.kafka import Cluster
 from sluice.kafka.cluster import TopicState, ends, starts
@@ -137,8 +137,8 @@ class LiveRun(Run):
                 f"pipeline {self.pipeline.name!r} has rows: aggregate, and cannot change to or from strategy wal: its "
                 "batches would be cut anew between the two",
                 state="nothing was read or written; the position stays where it was",
-                next_step=f"run with --recovery {'wal' if now.lineage is Lineage.LOG else 'replay'} as before, or give "
-                "the pipeline another name and sink for the new strategy",
+                next_step=f"run with --recovery {'wal' if now.lineage is Lineage.LOG else 'replay'} as before; or, for "
+                f"the new strategy, {BEGIN_ANEW}",
             )
         # a batch that was planned may have left files, and a driver that still works at it: a new epoch shuts both out
         begun = committed or bool(tables.checkpoint.planned())

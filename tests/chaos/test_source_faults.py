@@ -105,6 +105,21 @@ def test_a_position_behind_an_open_transaction_is_waited_for(sandbox: Sandbox) -
     assert sandbox.sink() == Counter(sandbox.produced)
 
 
+def test_the_way_out_of_a_table_that_does_not_fit_leads_out(sandbox: Sandbox) -> None:
+    sandbox.feed(4)
+    sandbox.run("first")
+    other = {"decode": {"json": {"schema": "id STRING, name STRING"}}}
+    sandbox.configure(**other)
+    told = sandbox.run("misfit", expect=10).message
+    assert "give the pipeline another name and its sink another path, both at once" in told
+    sandbox.configure(**other, sink={"delta": {"path": "elsewhere"}})
+    assert "both at once" in sandbox.run("half of it", expect=41).message
+    sandbox.name += "-anew"
+    sandbox.configure(**other, sink={"delta": {"path": "elsewhere"}})
+    sandbox.run("all of it")
+    assert sandbox.offsets("elsewhere") == Counter(sandbox.produced)
+
+
 def test_records_deleted_while_they_are_being_read_are_told_from_gaps(sandbox: Sandbox) -> None:
     sandbox.configure(transform={"python": "gate:passing"})
     sandbox.feed(6)

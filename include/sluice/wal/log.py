@@ -239,8 +239,8 @@ class WriteAheadLog:
         return SinkError(
             f"the seal {self.path}/{folder}/{SEAL} is damaged: {type(error).__name__}: {error}",
             state="nothing was read or written now; the segments beside it may be whole",
-            next_step="restore the file from a copy; its content is in the ledger too: "
-            f"sluice ledger {self.pipeline} --json, event SegmentSealed",
+            next_step="restore the file from a copy; or remove it, since the table's history tells the same as long as "
+            f"it reaches back. The ledger has it, too: sluice ledger {self.pipeline} --json, event SegmentSealed",
         )
 
     # --- time ----------------------------------------------------------------------------------------------------

@@ -26,7 +26,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import ArrayType, MapType, StructField, StructType
 
-from sluice.errors import ConfigError, LeaseHeldError, SinkError
+from sluice.errors import BEGIN_ANEW, ConfigError, LeaseHeldError, SinkError
 from sluice_spark.sinks.slice import Found, Slice
 from sluice_spark.sinks.staged import NOTHING, Staged, read_back
 
@@ -459,7 +459,7 @@ class DeltaSink:
         return ConfigError(
             f"the table {self.path} does not fit the pipeline: {what}",
             state="nothing was read or written; the position stays where it was",
-            next_step="change the table's columns to match, or give the pipeline another sink path",
+            next_step=f"change the table or the pipeline file so that they match; or, to begin anew, {BEGIN_ANEW}",
         )
 
 
