@@ -89,8 +89,8 @@ def check(
             f"pipeline {pipeline!r}: {total} planned offsets are gone from Kafka: {describe(gone)}",
             state=_CLEAN,
             next_step="strategy replay cannot go on without them. Run with --recovery ignore_range, or ignore_batch "
-            "(not with rows: aggregate), which record them as lost and go on. To lose none the next time, raise the topic's retention, run more "
-            "often, or use wal, which keeps what it has read",
+            "(not with rows: aggregate), which record them as lost and go on. To lose none the next time, raise the "
+            "topic's retention, run more often, or use wal, which keeps what it has read",
             ranges=gone,
         )
 

@@ -236,8 +236,8 @@ class LogRecords:
             self.log.pipeline,
             damages,
             next_step="restore the files from a copy and run again. Without one: --recovery replay reads these "
-            "offsets from Kafka while it has them; --recovery ignore_range records them as lost and goes on. With rows: "
-            f"aggregate the strategy stays what it was: {BEGIN_ANEW}",
+            "offsets from Kafka while it has them; --recovery ignore_range records them as lost and goes on. With "
+            f"rows: aggregate the strategy stays what it was: {BEGIN_ANEW}",
         )
 
 
