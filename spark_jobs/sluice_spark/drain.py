@@ -61,6 +61,9 @@ class Drain:
         About how many records a batch may have.
     ask
         Asks the broker whether it still has what is to be read; raises the typed error when not.
+    unreadable
+        Why the sink could not be read: then nothing is applied, even if it can be read by now, since nobody knows which
+        batch would be the next.
     """
 
     live: Run
@@ -71,6 +74,7 @@ class Drain:
     progress: Progress
     max_records: int
     ask: Callable[[Tables], object]
+    unreadable: SluiceError | None = None
 
     def run(self, tables: Tables, left: Sequence[Sealed], trouble: SluiceError | None, target: Epoch) -> Tables:
         """Apply what is left in the log, change over when the strategy asks for it, then drain Kafka."""
@@ -230,9 +234,9 @@ class Drain:
     def _applier(self, tables: Tables, left: Sequence[Sealed]) -> Applier:
         """Return what applies batches; where transform and sink do not fit, it says so when it is to be finished."""
         writer: BatchWriter | None = None
-        misfit: Exception | None = None
+        misfit: Exception | None = self.unreadable
         try:
-            writer = self.live.writer(self.spark, tables)
+            writer = None if misfit else self.live.writer(self.spark, tables)
         except Exception as error:  # no reason to leave records to Kafka's retention
             misfit = error
         first = left[0].batch if left else None  # what an earlier driver may have died in

@@ -21,6 +21,7 @@ from sluice.wal.cleaning import clean
 from sluice_spark.drain import Drain
 from sluice_spark.log import logger
 from sluice_spark.progress import Progress
+from sluice_spark.reconcile import reconcile_log
 from sluice_spark.recovery.apply import sealed_batches
 from sluice_spark.run import Run
 from sluice_spark.tables import Tables
@@ -50,7 +51,11 @@ class LiveRun(Run):
     def _drive(self, lease: Lease) -> str | None:
         cluster = self._cluster()
         with self.watch.phase("planning"):
-            tables = self._reconciled(lease)
+            try:
+                tables = self._reconciled(lease)
+            except SinkError as error:
+                self._land_alone(lease, cluster, error)
+                raise
             states, trouble = self._look(cluster, tables)
         left = sealed_batches(tables) if tables.epoch.lineage is Lineage.LOG else []
         if trouble is not None and not left:
@@ -82,6 +87,36 @@ class LiveRun(Run):
             self._clean(lease, tables)
         self._mirror(cluster, tables)
         return self._judge(lease, tables.sink)
+
+    def _land_alone(self, lease: Lease, cluster: Cluster, unreadable: SinkError) -> None:
+        """Land what Kafka holds, if this pipeline lands, though its sink cannot be read: retention does not wait.
+
+        Raises
+        ------
+        SluiceError
+            Why the sink cannot be read, with what was landed; or why nothing could be.
+        """
+        epoch = self.ledger.epoch(self.pipeline.name)
+        if self.recovery is not Recovery.WAL or epoch.lineage is not Lineage.LOG:
+            return
+        tables = Tables.of(self.pipeline, self.home, epoch)
+        try:
+            reconcile_log(self.ledger, lease, tables)
+            states = self.ask_broker(cluster, tables)
+        except SluiceError as second:
+            logger.warning("nothing is landed: %s", second.what)
+            return
+        positions = tables.position()
+        ranges = self._ahead(positions, states)
+        self._plan(lease, ranges, states, epoch=epoch.number)
+        if not ranges:
+            return
+        logger.warning("%s: records are landed in the write-ahead log, and not applied", unreadable.what)
+        progress = Progress(ends(states), positions or starts(states))
+        Drain(
+            self, lease, self._session(), cluster, states, progress, self.max_records,
+            lambda t: self.ask_broker(cluster, t), unreadable,
+        ).run(tables, [], None, epoch)  # fmt: skip
 
     def _tell_of_gone(self, lease: Lease, expected: Positions, begun: Positions) -> None:
         """Say, in the log and in the ledger, which offsets were gone before the pipeline read anything."""

@@ -26,7 +26,16 @@ from sluice_spark.sinks.slice import Slice
 from sluice_spark.sinks.staged import NOTHING, Staged, read_back
 from sluice_spark.tables import Tables
 
-__all__ = ["HANDOVER", "enter_interval", "half_done", "reconcile", "replace_quarantined", "seal_off", "take_over"]
+__all__ = [
+    "HANDOVER",
+    "enter_interval",
+    "half_done",
+    "reconcile",
+    "reconcile_log",
+    "replace_quarantined",
+    "seal_off",
+    "take_over",
+]
 
 HANDOVER = "handover"
 """In the note of a sink's commit: it closes an epoch and says where the next one starts."""
@@ -97,6 +106,21 @@ def reconcile(ledger: Ledger, lease: Lease, tables: Tables, redriven: Tables) ->
             take_over(ledger, lease, redriven, known)
     at_work = ledger.at_work(lease.pipeline)
     _abandon(ledger, lease, [row for row in _open(ledger, lease) if at_work.get(row.interval or "") != row.run])
+
+
+def reconcile_log(ledger: Ledger, lease: Lease, tables: Tables) -> None:
+    """Bring the ledger up to the write-ahead log alone, so that a run can land while the sink cannot be read.
+
+    Raises
+    ------
+    CheckpointError
+        When checkpoint and log contradict each other.
+    SinkError
+        When the log cannot be read.
+    """
+    tables.mend_checkpoint()
+    _follows(tables.log_table, tables.log_table.version(), tables.checkpoint, "the write-ahead log")
+    _seals(ledger, lease, tables)
 
 
 def half_done(ledger: Ledger, pipeline: str, sink: DeltaSink) -> list[IntervalRow]:

@@ -223,6 +223,28 @@ def test_what_cannot_be_applied_is_landed_all_the_same_and_applied_when_it_fits(
     assert_nothing_to_do(sandbox, "nothing")
 
 
+def test_records_are_landed_while_the_sink_cannot_be_read_and_applied_in_their_order(sandbox: Sandbox) -> None:
+    use(sandbox, "wal")
+    sandbox.feed(4)
+    sandbox.run("fits")
+    waiting = sandbox.feed(6)
+    sandbox.run("dies", kill_at="sealed")
+    newest = max((sandbox.home / "table" / "_delta_log").glob("*.json"))
+    whole = newest.read_bytes()
+    write(newest, b"{")
+    new = sandbox.feed(10)
+    told = sandbox.run("sink is down", expect=30).message
+    assert f"2 batches ({len(new)} records) were landed by this run and are sealed" in told
+    assert landed(sandbox) == on_topic(sandbox)
+    assert sandbox.run("sink is still down", expect=30).message
+    sandbox.topics.delete_records(sandbox.topic, sandbox.topics.ends(sandbox.topic))
+    write(newest, whole)
+    assert sandbox.sink() == Counter(sandbox.produced) - Counter(waiting) - Counter(new)
+    sandbox.run("sink is back")
+    assert_whole(sandbox)
+    assert_nothing_to_do(sandbox, "nothing")
+
+
 def test_a_change_to_wal_lands_though_nothing_fits_any_more(sandbox: Sandbox) -> None:
     use(sandbox, "replay")
     sandbox.feed(4)

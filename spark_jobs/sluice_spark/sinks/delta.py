@@ -423,14 +423,22 @@ class DeltaSink:
         return _merged(found.values())
 
     def sweep(self, batch: str) -> None:
-        """Remove the folders of a batch's attempts that no transaction holds."""
+        """Remove the folders of a batch's attempts that no transaction entered.
+
+        One whose segments were sealed stays, though OPTIMIZE put other files in their place since: they are applied
+        from their own files.
+        """
         fs, base = fsspec.core.url_to_fs(self.path)
         folders = [str(f) for f in fs.glob(f"{base}/batches/{batch}-{'[0-9a-f]' * _TOKEN}")]
         if not folders:
             return
         table = self.table()
         held = {uri.rsplit("/batches/", 1)[-1].split("/", 1)[0] for uri in (table.file_uris() if table else [])}
-        for folder in folders:
+        stray = [folder for folder in folders if folder.rsplit("/", 1)[-1] not in held]
+        if stray:
+            notes = self.notes(newer_than=int(batch.rpartition("-")[2]) - 1)
+            held |= {s["path"].split("/")[1] for note in notes for s in note.get("segments", ())}
+        for folder in stray:
             if folder.rsplit("/", 1)[-1] not in held:
                 fs.rm(folder, recursive=True)
 
