@@ -108,8 +108,9 @@ def test_a_position_behind_an_open_transaction_is_waited_for(sandbox: Sandbox) -
 def test_the_way_out_of_a_table_that_does_not_fit_leads_out(sandbox: Sandbox) -> None:
     sandbox.feed(4)
     sandbox.run("first")
-    other = {"decode": {"json": {"schema": "id STRING, name STRING"}}}
+    other = {"decode": {"json": {"schema": "id BIGINT, name STRING, more STRING"}}}
     sandbox.configure(**other)
+    sandbox.feed(2)
     told = sandbox.run("misfit", expect=10).message
     assert "give the pipeline another name and its sink another path, both at once" in told
     sandbox.configure(**other, sink={"delta": {"path": "elsewhere"}})
