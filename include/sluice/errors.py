@@ -25,8 +25,11 @@ __all__ = [
     "error_for_exit_code",
 ]
 
-BEGIN_ANEW = "give the pipeline another name and its sink another path"
-"""The way out where positions mean nothing any more: the ledger stays, and holds the old name to them."""
+BEGIN_ANEW = "give the pipeline another name and its sink another path, both at once"
+"""The way out where positions mean nothing any more: the ledger stays, and holds the old name to them and to its sink.
+
+One without the other is refused: another path alone is exit 41. What the new name reads begins where its file says.
+"""
 
 
 class ExitCode(IntEnum):

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
-from sluice.errors import ConfigError
+from sluice.errors import BEGIN_ANEW, ConfigError
 
 if TYPE_CHECKING:
     from sluice.recovery import Recovery
@@ -122,7 +122,7 @@ class Interval:
                 f"pipeline {pipeline.name!r} has rows: aggregate: its rows do not say which records they came from, so "
                 "those of an interval cannot be replaced",
                 state=_UNTOUCHED,
-                next_step="run it without an interval; to make all of it anew, give it another name and sink",
+                next_step=f"run it without an interval; to reprocess all of it, {BEGIN_ANEW}",
             )
         if recovery is not None and recovery.ignores:
             raise ConfigError(

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 
-from sluice.errors import BEGIN_ANEW, ConfigError, OffsetsGoneError, TopicRecreatedError
+from sluice.errors import BEGIN_ANEW, ConfigError, OffsetsGoneError, SourceUnreachableError, TopicRecreatedError
 from sluice.kafka.cluster import TopicState
 from sluice.ranges import OffsetRange, Positions, describe
 
-__all__ = ["check"]
+__all__ = ["check", "never_read"]
 
 _CLEAN = "nothing was read or written now; what earlier runs wrote is in the sink, and the position stays where it was"
 
@@ -37,6 +37,9 @@ def check(
         When a topic that was read before is asked for no longer, or one that was not has lost its first records.
     TopicRecreatedError
         When a topic's id changed, a partition vanished, or a position or planned range lies beyond the end.
+    SourceUnreachableError
+        When a position or planned range lies behind an open transaction, under ``read_committed``: the offsets are
+        there, and cannot be read until the transaction ends.
     OffsetsGoneError
         When offsets that are to be read lie below the log start; it names each range.
     """
@@ -49,6 +52,7 @@ def check(
     _same_topics(pipeline, {*(positions or {}), *(r.topic for r in open_ranges)}, states)
     planned = {(r.topic, r.partition): r for r in open_ranges}
     gone: list[OffsetRange] = []
+    waiting: list[str] = []
     for state in states:
         known_partitions = (positions or {}).get(state.topic, {})
         vanished = sorted(set(known_partitions) - set(state.partitions))
@@ -59,21 +63,64 @@ def check(
             # a partition added since is read from its beginning
             position = batch.start if batch else known_partitions.get(partition, 0)
             furthest = batch.end if batch else position
-            if furthest > now.end:
+            # the last stable offset may lie below what was read before the isolation level changed
+            end = max(now.end, now.high or 0)
+            if furthest > end:
                 raise _recreated(
-                    pipeline, f"{state.topic}-{partition} ends at {now.end}, but offsets up to {furthest} were planned"
+                    pipeline, f"{state.topic}-{partition} ends at {end}, but offsets up to {furthest} were planned"
+                )
+            if furthest > now.end:
+                waiting.append(
+                    f"{state.topic}-{partition} can be read up to {now.end}, and offsets up to {furthest} were planned"
                 )
             if position < now.start:
                 gone.append(OffsetRange(state.topic, partition, position, now.start))
+    if waiting:
+        # first of all: Spark would move the position back to the last stable offset, and read on from there
+        raise SourceUnreachableError(
+            f"pipeline {pipeline!r}: a transaction is open, and read_committed waits for its end: {'; '.join(waiting)}",
+            state=_CLEAN,
+            next_step="run again when the transaction has ended; kafka-transactions.sh find-hanging names one that "
+            "never will. Or set source.kafka.isolation_level back to read_uncommitted",
+        )
     if gone:
         total = sum(map(len, gone))
         raise OffsetsGoneError(
             f"pipeline {pipeline!r}: {total} planned offsets are gone from Kafka: {describe(gone)}",
             state=_CLEAN,
-            next_step="strategy replay cannot go on without them. Strategies that would: wal, when the write-ahead log "
-            "holds them; ignore_range or ignore_batch, which record them as lost and go on",
+            next_step="strategy replay cannot go on without them. Run with --recovery ignore_range, or ignore_batch "
+            "(not with rows: aggregate), which record them as lost and go on. To lose none the next time, raise the "
+            "topic's retention, run more often, or use wal, which keeps what it has read",
             ranges=gone,
         )
+
+
+def never_read(starts: Positions, begun: Positions) -> str | None:
+    """Return what to tell of a first run that begins above offset 0; None when it begins at the beginning.
+
+    These offsets are of no range that was planned, so no account has them: they are neither lost nor absent.
+
+    Parameters
+    ----------
+    starts
+        Where the run expected to begin.
+    begun
+        Where it began.
+    """
+    gone = [
+        OffsetRange(topic, partition, starts.get(topic, {}).get(partition, 0), start)
+        for topic, parts in sorted(begun.items())
+        for partition, start in sorted(parts.items())
+        if start > starts.get(topic, {}).get(partition, 0)
+    ]
+    if not gone:
+        return None
+    total = sum(map(len, gone))
+    return (
+        f"{total} offsets were gone from Kafka before this pipeline first read the topic: {describe(gone)}. They were "
+        "never planned, so no account counts them. If the topic's retention.ms is shorter than its records are old, "
+        "Kafka removes records minutes after they were produced"
+    )
 
 
 def _same_topics(pipeline: str, known: Collection[str], states: Sequence[TopicState]) -> None:

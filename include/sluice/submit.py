@@ -19,6 +19,7 @@ from sluice.local import jars
 from sluice.ranges import OffsetRange
 from sluice.recovery import Recovery
 from sluice.spec import Pipeline
+from sluice.words import checked_run, storable
 
 __all__ = [
     "SparkSubmit",
@@ -162,7 +163,7 @@ def bounded_run(
         About how many records wait, when the caller knows: a small run skips the JVM's optimizing compiler, whose work
         it would not live to enjoy.
     """
-    arguments = ["--pipeline", str(pipeline.file), "--run", run]
+    arguments = ["--pipeline", str(pipeline.file), "--run", checked_run(run)]
     if recovery is not None:
         arguments += ["--recovery", recovery.value]
     if max_records_per_batch is not None:
@@ -171,7 +172,7 @@ def bounded_run(
         start, end = interval.key.split("/")
         arguments += ["--start", start, "--end", end]
     if reason:
-        arguments.append(f"--reason={reason}")
+        arguments.append(f"--reason={storable(reason)}")
     if not validate:
         arguments += ["--no-validate"]
     small = waiting is not None and waiting <= _SMALL
@@ -198,7 +199,7 @@ def redrive(
     of_run
         Only what this run lost or quarantined.
     """
-    arguments = ["--pipeline", str(pipeline.file), "--run", run]
+    arguments = ["--pipeline", str(pipeline.file), "--run", checked_run(run)]
     for item in ranges:
         arguments += ["--range", f"{item.topic}:{item.partition}:{item.start}-{item.end}"]
     if of_run is not None:

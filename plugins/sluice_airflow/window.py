@@ -10,6 +10,7 @@ from sluice.errors import ConfigError
 from sluice.interval import Interval
 from sluice.recovery import Recovery
 from sluice.spec import Pipeline
+from sluice.words import run_of_interval
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -102,7 +103,7 @@ def run_window(context: Context, pipeline: Pipeline, run: str | None = None) -> 
     asked = params.get("recovery")
     chosen = Recovery(asked) if asked and asked != pipeline.recovery.value else None
     interval = Interval.asked(pipeline, start, end, chosen)
-    return RunWindow(name if interval is None else f"{name}__interval", interval, _text(params.get("reason")))
+    return RunWindow(name if interval is None else run_of_interval(name), interval, _text(params.get("reason")))
 
 
 def _mode(asked: Any) -> Mode:

@@ -183,8 +183,8 @@ class BatchWriter:
             raise OffsetsGoneError(
                 f"pipeline {self.pipeline.name!r}: Kafka dropped records while they were being read: {describe(gone)}",
                 state=_ROLLED_BACK,
-                next_step="strategy replay cannot go on without them; ignore_range or ignore_batch record them as "
-                "lost and go on. Raise the topic's retention for the next time",
+                next_step="strategy replay cannot go on without them; ignore_range or ignore_batch (not with rows: "
+                "aggregate) record them as lost and go on. Raise the topic's retention for the next time",
                 ranges=gone,
             )
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.types import StructType
 
 from sluice.errors import (
     AuthorizationError,
@@ -36,6 +38,7 @@ from sluice_spark.recovery.hot import held_twice
 from sluice_spark.recovery.ignore import Ignoring
 from sluice_spark.recovery.wal import Landing, LogRecords, landing_size
 from sluice_spark.run import Run
+from sluice_spark.sinks.delta import DeltaSink
 from sluice_spark.sinks.staged import NOTHING
 from sluice_spark.sources.held import HeldRecords
 from sluice_spark.sources.kafka import KafkaRecords, stream
@@ -58,6 +61,9 @@ class Drain:
         About how many records a batch may have.
     ask
         Asks the broker whether it still has what is to be read; raises the typed error when not.
+    unreadable
+        Why the sink could not be read: then nothing is applied, even if it can be read by now, since nobody knows which
+        batch would be the next.
     """
 
     live: Run
@@ -68,6 +74,7 @@ class Drain:
     progress: Progress
     max_records: int
     ask: Callable[[Tables], object]
+    unreadable: SluiceError | None = None
 
     def run(self, tables: Tables, left: Sequence[Sealed], trouble: SluiceError | None, target: Epoch) -> Tables:
         """Apply what is left in the log, change over when the strategy asks for it, then drain Kafka."""
@@ -225,16 +232,23 @@ class Drain:
     # --- by way of the log ---------------------------------------------------------------------------------------
 
     def _applier(self, tables: Tables, left: Sequence[Sealed]) -> Applier:
-        writer = self.live.writer(self.spark, tables)
+        """Return what applies batches; where transform and sink do not fit, it says so when it is to be finished."""
+        writer: BatchWriter | None = None
+        misfit: Exception | None = self.unreadable
+        try:
+            writer = None if misfit else self.live.writer(self.spark, tables)
+        except Exception as error:  # no reason to leave records to Kafka's retention
+            misfit = error
         first = left[0].batch if left else None  # what an earlier driver may have died in
 
         def apply(sealed: Sealed) -> None:
+            assert writer is not None
             source = LogRecords(self.spark, tables.log, sealed.segments)
             self.process(
                 tables, writer, sealed.batch, sealed.ranges, source, None, sweep=sealed.batch == first
             )  # fmt: skip
 
-        applier = Applier(apply)
+        applier = Applier(apply, misfit)
         for sealed in left:
             applier.put(sealed)
         return applier
@@ -250,6 +264,7 @@ class Drain:
         size = landing_size(recent, live.pipeline.wal.roll.total_seconds(), self.max_records)
         sweep = tables.checkpoint.open_batch()
         known = live.ledger.last_sealed(live.pipeline.name, tables.epoch.number)
+        sealed: list[Sealed] = []
 
         def on_batch(records: DataFrame, batch: int) -> None:
             name = tables.landing_name(batch)
@@ -260,7 +275,8 @@ class Drain:
                 segments = [s.as_dict() for s in landed.segments]
                 live.ledger.segment_sealed(self.lease, epoch=tables.epoch.number, batch=batch, segments=segments)
                 point("seal-recorded")
-                applier.put(Sealed(batch, landed.ranges, landed.segments))
+                sealed.append(Sealed(batch, landed.ranges, landed.segments))
+                applier.put(sealed[-1])
             if batch == sweep:
                 landing.table.sweep(name)
 
@@ -276,7 +292,13 @@ class Drain:
                     )
                 except SluiceError as error:
                     trouble = error
-            applier.finish()
+            failure: Exception | None = None
+            try:
+                applier.finish()
+            except Exception as error:
+                failure = error
+        if failure is not None and not isinstance(trouble, LeaseHeldError):
+            raise _unapplied(failure, [*left, *sealed], len(sealed), applier.done, trouble)
         if trouble is not None:
             raise _told(trouble, _TROUBLE.format(applier.done))
 
@@ -302,14 +324,14 @@ class Drain:
                 except DamagedLogError as damaged:
                     number = left[applier.done].batch
                     positions = self._position_before(positions or {}, left[applier.done :], damaged)
-        writer = live.writer(self.spark, tables)
+        sink, schema = self._to_close(tables, target)
         note: dict[str, Any] = {
             HANDOVER: {"epoch": target.number, "lineage": target.lineage.value, "positions": positions},
             "run": live.run,
             "pipeline": live.pipeline.name,
         }
         self.lease.verify()
-        if not tables.sink.commit(NOTHING, writer.schema, number, note):
+        if not sink.commit(NOTHING, schema, number, note):
             raise LeaseHeldError(
                 f"another driver committed batch {number} to {tables.sink.path} first",
                 state="the epoch goes on; nothing was written by this driver",
@@ -324,6 +346,26 @@ class Drain:
             tables.epoch.number, tables.epoch.lineage.value, target.number, target.lineage.value,
         )  # fmt: skip
         return Tables.of(live.pipeline, live.home, Epoch(target.number, target.lineage, positions))
+
+    def _to_close(self, tables: Tables, target: Epoch) -> tuple[DeltaSink, StructType]:
+        """Return the sink, and the columns, by which an epoch is closed.
+
+        Where the transform no longer fits the sink, an epoch that is to land records is opened all the same: the commit
+        that closes the old one has no rows, and takes the table as it is.
+
+        Raises
+        ------
+        SluiceError
+            When they do not fit, and the next epoch needs both, or the sink is not known to be this pipeline's.
+        """
+        try:
+            return tables.sink, self.live.writer(self.spark, tables).schema
+        except SluiceError:
+            table = tables.sink.table()
+            if table is None or target.lineage is not Lineage.LOG or tables.sink.version() < 0:
+                raise
+        columns = StructType.fromJson(json.loads(table.schema().to_json()))
+        return DeltaSink(tables.sink.path, tables.sink.app_id, table.metadata().partition_columns), columns
 
     def _position_before(self, behind: Positions, unapplied: Sequence[Sealed], damaged: DamagedLogError) -> Positions:
         """Return the position before these batches, if Kafka still has everything from there on.
@@ -350,6 +392,29 @@ class Drain:
             raise damaged
         logger.warning("%s. Kafka still has these offsets: they are read from there", damaged.what)
         return positions
+
+
+def _unapplied(
+    failure: Exception, batches: Sequence[Sealed], landed: int, applied: int, trouble: SluiceError | None
+) -> Exception:
+    """Return why sealed batches could not be applied, with what the write-ahead log holds all the same."""
+    if not batches:
+        return failure
+    new = batches[len(batches) - landed :]
+    records = sum(s.records for batch in new for s in batch.segments)
+    held = (
+        f"{landed} batches ({records} records) were landed by this run and are sealed in the write-ahead log; "
+        f"{len(batches) - applied} sealed batches wait there to be applied"
+    )
+    if trouble is not None:
+        held += f". Landing did not get to its end: {trouble.what}"
+    logger.warning("%s", held)
+    if isinstance(failure, ConfigError):  # what it says of the data is true of a run that lands nothing
+        failure.state = f"{held}; nothing of them is in the sink"
+        failure.next_step += ". The next run applies what is sealed, and goes on"
+    elif isinstance(failure, SluiceError):
+        failure.state = "; ".join(filter(None, [failure.state, held]))
+    return failure
 
 
 def _told(trouble: SluiceError, state: str) -> SluiceError:

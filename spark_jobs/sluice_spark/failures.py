@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import re
+import traceback
 from collections.abc import Callable
+
+from pyspark.errors import PySparkException
 
 from sluice.errors import (
     BEGIN_ANEW,
@@ -78,6 +82,25 @@ _SIGNS: tuple[tuple[type[SluiceError], tuple[str, ...], str], ...] = (
 )
 
 
+_OF_EXPRESSIONS = ("P0", "07", "0A", "21", "22", "23", "38", "39", "42", "54")
+"""SQLSTATE classes of what an expression, a function or a value of the pipeline's own raises."""
+
+_ENGINES = (
+    "STREAM", "CHECKPOINT_", "KAFKA_", "TASK_WRITE_FAILED", "INVALID_OFFSET_LOG", "MALFORMED_LOG", "FAILED_READ_FILE",
+    "FAILED_RENAME", "CANNOT_LOAD_CHECKPOINT", "CONCURRENT_STREAM_LOG", "BATCH_METADATA", "INTERNAL_ERROR",
+)  # fmt: skip
+"""How the names of those conditions begin behind which the engine's own words stand."""
+
+_CONDITION = re.compile(r"\[([A-Z][A-Z0-9_]+)(?:\.[A-Z0-9_.]+)?\]")
+_WORKER = re.compile(
+    r"An exception was thrown from the Python worker|org\.apache\.spark\.api\.python\.PythonException"
+    r"|Traceback \(most recent call last\)"
+)
+_RAISED = re.compile(r"(?:^|(?<=: ))((?:[a-z][\w$]*\.)+[A-Z][\w$]*)(?=:|\s|$)", re.MULTILINE)
+_ANYBODYS = re.compile(r"java\.(?:lang\.(?!IllegalStateException\b)|util\.(?!concurrent\.)|time\.|math\.|text\.)")
+"""Classes that any code raises. IllegalStateException is what Spark's Kafka reader says a gap with."""
+
+
 class EngineError(SluiceError):
     """Spark itself is gone: nothing that fails now says anything about records, broker or sink."""
 
@@ -93,13 +116,17 @@ def classify(error: Exception, ask_broker: Callable[[], object]) -> SluiceError:
     if isinstance(error, SluiceError):
         return error
     text = str(error)
-    if isinstance(error, ConnectionError) or type(error).__name__ == "Py4JNetworkError":  # not every PySpark has py4j
+    of_transform = _raised_by_transform(error)
+    # by its name: not every PySpark has py4j
+    gone = isinstance(error, ConnectionError) or type(error).__name__ == "Py4JNetworkError"
+    if gone and not of_transform:
         return EngineError(
             f"Spark's JVM does not answer any more: {_summary(text)}",
             state=_SAFE,
             next_step="run again; when it happens again, look for what ended it: too little memory, or a kill",
         )
-    by_sign = next(((kind, hint) for kind, signs, hint in _SIGNS if any(s in text for s in signs)), None)
+    said = "" if of_transform else _said_by_engine(error, text)
+    by_sign = next(((kind, hint) for kind, signs, hint in _SIGNS if any(s in said for s in signs)), None)
     if by_sign is None or by_sign[0] is not CheckpointError:
         try:
             ask_broker()
@@ -110,6 +137,39 @@ def classify(error: Exception, ask_broker: Callable[[], object]) -> SluiceError:
             return told
     kind, hint = by_sign or (SluiceError, "read the log above; run again when the cause is mended")
     return kind(f"the query failed: {_summary(text)}", state=_SAFE, next_step=hint)
+
+
+def _raised_by_transform(error: Exception) -> bool:
+    """Tell whether the pipeline's own transform raised this on the driver, and not Spark beneath it."""
+    from sluice_spark.batch import BatchWriter
+
+    if isinstance(error, PySparkException):
+        return False  # of these the condition tells
+    frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
+    codes = [frame.f_code for frame in frames]
+    if BatchWriter.rows_of.__code__ not in codes:
+        return False
+    return str(frames[-1].f_globals.get("__name__", "")).partition(".")[0] not in ("py4j", "pyspark")
+
+
+def _said_by_engine(error: Exception, text: str) -> str:
+    """Return what is left of a message without what records, expressions and functions may have put into it.
+
+    Their text may quote anything, an error of the engine's included, and must not choose the exit code.
+    """
+    if isinstance(error, PySparkException):
+        condition, state = error.getCondition() or "", error.getSqlState() or ""
+        if condition and state[:2] in _OF_EXPRESSIONS:
+            return condition
+    ends = [m.start() for m in _CONDITION.finditer(text) if not m[1].startswith(_ENGINES)]
+    ends += [m.start() for m in _WORKER.finditer(text)]
+    text = text[: min(ends, default=len(text))]
+    parts, begin = [], 0
+    for found in _RAISED.finditer(text):
+        parts.append(text[begin : found.start()])
+        begin = found.start()
+    parts.append(text[begin:])
+    return "".join(part for part in parts if not _ANYBODYS.match(part))
 
 
 def _summary(text: str) -> str:

@@ -7,21 +7,24 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import ClassVar
 
-from sluice.errors import ConfigError, OffsetsGoneError, SinkError, SluiceError
+from sluice.errors import BEGIN_ANEW, ConfigError, OffsetsGoneError, SinkError, SluiceError
 from sluice.faults import point
 from sluice.kafka import Cluster
 from sluice.kafka.cluster import TopicState, ends, starts
 from sluice.kafka.mirror import MirrorError, mirror
 from sluice.ledger import Epoch, Lease
 from sluice.preflight import check as preflight
+from sluice.preflight import never_read
 from sluice.ranges import OffsetRange, Positions, ranges_between
 from sluice.recovery import Lineage, Recovery
 from sluice.wal.cleaning import clean
 from sluice_spark.drain import Drain
 from sluice_spark.log import logger
 from sluice_spark.progress import Progress
+from sluice_spark.reconcile import reconcile_log
 from sluice_spark.recovery.apply import sealed_batches
 from sluice_spark.run import Run
+from sluice_spark.sinks.delta import TakenBackError
 from sluice_spark.tables import Tables
 
 __all__ = ["LiveRun"]
@@ -49,7 +52,11 @@ class LiveRun(Run):
     def _drive(self, lease: Lease) -> str | None:
         cluster = self._cluster()
         with self.watch.phase("planning"):
-            tables = self._reconciled(lease)
+            try:
+                tables = self._reconciled(lease)
+            except (SinkError, TakenBackError) as error:
+                self._land_alone(lease, cluster, error)
+                raise
             states, trouble = self._look(cluster, tables)
         left = sealed_batches(tables) if tables.epoch.lineage is Lineage.LOG else []
         if trouble is not None and not left:
@@ -59,6 +66,9 @@ class LiveRun(Run):
         busy = bool(ranges) or positions is None or tables.checkpoint.open_batch() is not None
         target = self._target(tables) if busy else tables.epoch  # a change of strategy begins with its first records
         self._plan(lease, ranges, states, epoch=target.number)
+        first = positions is None and self.pipeline.kafka.starting_offsets == "earliest"
+        if first:
+            self._tell_of_gone(lease, {}, starts(states))
         if target.number == tables.epoch.number and target.lineage is not tables.epoch.lineage:
             # nothing was planned in this epoch yet: it changes its lineage in place
             self.ledger.epoch_opened(lease, epoch=target.number, lineage=target.lineage, positions=target.positions)
@@ -72,10 +82,51 @@ class LiveRun(Run):
             with self.watch.phase("query"):
                 tables = drain.run(tables, left, trouble, target)
             point("query-ended")
+            if first:  # Kafka may have removed more between the plan and the query
+                self._tell_of_gone(lease, starts(states), tables.checkpoint.initial() or {})
         if self.recovery is Recovery.WAL and tables.epoch.lineage is Lineage.LOG:
             self._clean(lease, tables)
         self._mirror(cluster, tables)
         return self._judge(lease, tables.sink)
+
+    def _land_alone(self, lease: Lease, cluster: Cluster, unreadable: SluiceError) -> None:
+        """Land what Kafka holds, if this pipeline lands, though its sink cannot be read, or was taken back.
+
+        Kafka's retention does not wait.
+
+        Raises
+        ------
+        SluiceError
+            Why the sink cannot be read, with what was landed; or why nothing could be.
+        """
+        epoch = self.ledger.epoch(self.pipeline.name)
+        if self.recovery is not Recovery.WAL or epoch.lineage is not Lineage.LOG:
+            return
+        tables = Tables.of(self.pipeline, self.home, epoch)
+        try:
+            reconcile_log(self.ledger, lease, tables)
+            states = self.ask_broker(cluster, tables)
+        except SluiceError as second:
+            logger.warning("nothing is landed: %s", second.what)
+            return
+        positions = tables.position()
+        ranges = self._ahead(positions, states)
+        self._plan(lease, ranges, states, epoch=epoch.number)
+        if not ranges:
+            return
+        logger.warning("%s: records are landed in the write-ahead log, and not applied", unreadable.what)
+        progress = Progress(ends(states), positions or starts(states))
+        Drain(
+            self, lease, self._session(), cluster, states, progress, self.max_records,
+            lambda t: self.ask_broker(cluster, t), unreadable,
+        ).run(tables, [], None, epoch)  # fmt: skip
+
+    def _tell_of_gone(self, lease: Lease, expected: Positions, begun: Positions) -> None:
+        """Say, in the log and in the ledger, which offsets were gone before the pipeline read anything."""
+        note = never_read(expected, begun)
+        if note is not None:
+            logger.warning("%s", note)
+            self.ledger.degraded(lease, note)
 
     def ask_broker(self, cluster: Cluster, tables: Tables) -> list[TopicState]:
         """Return the topics' states, when everything that this run must read can be read.
@@ -124,8 +175,8 @@ class LiveRun(Run):
                 f"pipeline {self.pipeline.name!r} has rows: aggregate, and cannot change to or from strategy wal: its "
                 "batches would be cut anew between the two",
                 state="nothing was read or written; the position stays where it was",
-                next_step=f"run with --recovery {'wal' if now.lineage is Lineage.LOG else 'replay'} as before, or give "
-                "the pipeline another name and sink for the new strategy",
+                next_step=f"run with --recovery {'wal' if now.lineage is Lineage.LOG else 'replay'} as before; or, for "
+                f"the new strategy, {BEGIN_ANEW}",
             )
         # a batch that was planned may have left files, and a driver that still works at it: a new epoch shuts both out
         begun = committed or bool(tables.checkpoint.planned())

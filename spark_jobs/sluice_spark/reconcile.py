@@ -32,6 +32,7 @@ __all__ = [
     "examine",
     "half_done",
     "reconcile",
+    "reconcile_log",
     "replace_quarantined",
     "seal_off",
     "take_over",
@@ -126,6 +127,21 @@ def reconcile(ledger: Ledger, lease: Lease, tables: Tables, redriven: Tables, *,
             take_over(ledger, lease, redriven, known, forgo=forgo)
     at_work = ledger.at_work(lease.pipeline)
     _abandon(ledger, lease, [row for row in _open(ledger, lease) if at_work.get(row.interval or "") != row.run])
+
+
+def reconcile_log(ledger: Ledger, lease: Lease, tables: Tables) -> None:
+    """Bring the ledger up to the write-ahead log alone, so that a run can land while the sink cannot be read.
+
+    Raises
+    ------
+    CheckpointError
+        When checkpoint and log contradict each other.
+    SinkError
+        When the log cannot be read.
+    """
+    tables.mend_checkpoint()
+    _follows(tables.log_table, tables.log_table.version(), tables.checkpoint, "the write-ahead log")
+    _seals(ledger, lease, tables)
 
 
 def half_done(ledger: Ledger, pipeline: str, sink: DeltaSink) -> list[IntervalRow]:

@@ -57,6 +57,70 @@ def test_offsets_that_are_gone_and_a_topic_made_anew_are_refused_by_name(sandbox
     assert runs == {"first": ("done", None), "second": ("failed", 21), "third": ("failed", 22)}
 
 
+@pytest.mark.parametrize("left", [6, 0])
+def test_a_first_run_says_which_offsets_were_gone_before_it(sandbox: Sandbox, left: int) -> None:
+    """As of a topic whose records are older than its retention: removed minutes after they were produced."""
+    sandbox.feed(12)
+    kept = left // 2
+    sandbox.topics.delete_records(sandbox.topic, {0: 6 - kept, 1: 6 - kept})
+    outcome = sandbox.run("first")
+    told = f"{12 - left} offsets were gone from Kafka before this pipeline first read the topic"
+    gone = [f"{sandbox.topic}-{p} [0, {6 - kept})" for p in (0, 1)]
+    assert told in outcome.stderr
+    notes = sandbox.ledger.account(sandbox.name, "first")["notes"]
+    assert len(notes) == 1
+    assert told in notes[0]
+    assert all(each in notes[0] for each in gone)
+    assert told in sandbox.cli("status", sandbox.name).stderr.replace("\n", " ")
+    assert sandbox.account("first") == dict(
+        planned=left, written=left, filtered=0, quarantined=0, absent=0, lost=0
+    )  # fmt: skip
+    sandbox.feed(2)
+    sandbox.run("second")
+    assert "notes" not in sandbox.ledger.account(sandbox.name, "second")
+
+
+def test_a_position_behind_an_open_transaction_is_waited_for(sandbox: Sandbox) -> None:
+    """The isolation level was changed when more had been read than is stable."""
+    sandbox.feed(4)
+    with sandbox.topics.producer(transactional_id="open") as producer:
+        producer.init_transactions()
+        producer.begin_transaction()
+        placed = [
+            producer.send(sandbox.topic, value=good(n), partition=0).get(30) for n in range(4, 6)
+        ]  # fmt: skip
+        sandbox.run("uncommitted")
+        before = state(sandbox)
+        sandbox.configure(kafka={"isolation_level": "read_committed"})
+        sandbox.feed(2)
+        told = sandbox.run("committed", expect=20).message
+        assert "a transaction is open" in told
+        assert f"{sandbox.topic}-0 can be read up to 2" in told
+        assert state(sandbox) == before
+        lag = sandbox.cli("lag", str(sandbox.file), "--json")
+        assert "RECREATED" not in lag.stdout
+        producer.commit_transaction()
+    sandbox.run("committed")
+    sandbox.produced += [(sandbox.topic, m.partition, m.offset) for m in placed]
+    assert sandbox.sink() == Counter(sandbox.produced)
+
+
+def test_the_way_out_of_a_table_that_does_not_fit_leads_out(sandbox: Sandbox) -> None:
+    sandbox.feed(4)
+    sandbox.run("first")
+    other = {"decode": {"json": {"schema": "id BIGINT, name STRING, more STRING"}}}
+    sandbox.configure(**other)
+    sandbox.feed(2)
+    told = sandbox.run("misfit", expect=10).message
+    assert "give the pipeline another name and its sink another path, both at once" in told
+    sandbox.configure(**other, sink={"delta": {"path": "elsewhere"}})
+    assert "both at once" in sandbox.run("half of it", expect=41).message
+    sandbox.name += "-anew"
+    sandbox.configure(**other, sink={"delta": {"path": "elsewhere"}})
+    sandbox.run("all of it")
+    assert sandbox.offsets("elsewhere") == Counter(sandbox.produced)
+
+
 def test_records_deleted_while_they_are_being_read_are_told_from_gaps(sandbox: Sandbox) -> None:
     sandbox.configure(transform={"python": "gate:passing"})
     sandbox.feed(6)

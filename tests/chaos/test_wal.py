@@ -181,6 +181,104 @@ def test_what_is_in_the_log_is_applied_though_kafka_is_down_and_though_it_has_dr
     assert [r.epoch for r in sandbox.ledger.runs(sandbox.name)] == [3, 2, 1, 1, 1, 1, 1]
 
 
+# --- what does not fit -----------------------------------------------------------------------------------------------
+
+OTHER_COLUMNS: dict[str, Any] = {"decode": {"json": {"schema": "id STRING, name STRING"}}}
+CANNOT_BE_IMPORTED: dict[str, Any] = {"transform": {"python": "broken:transform"}}
+BREAKS_ITS_PROMISE: dict[str, Any] = {"transform": {"sql": "SELECT * FROM source WHERE id % 2 = 0"}}
+
+
+@pytest.mark.parametrize(
+    "misfit", [OTHER_COLUMNS, CANNOT_BE_IMPORTED, BREAKS_ITS_PROMISE], ids=["sink", "import", "promise"]
+)
+def test_what_cannot_be_applied_is_landed_all_the_same_and_applied_when_it_fits(
+    sandbox: Sandbox, misfit: dict[str, Any]
+) -> None:
+    use(sandbox, "wal")
+    sandbox.feed(4)
+    sandbox.run("fits")
+    waiting = sandbox.feed(6)
+    sandbox.run("dies", kill_at="sealed")
+    use(sandbox, "wal", **misfit)
+    new = sandbox.feed(10)
+    told = sandbox.run("misfit", expect=10).message
+    assert f"2 batches ({len(new)} records) were landed by this run and are sealed" in told
+    assert "3 sealed batches wait there to be applied; nothing of them is in the sink" in told
+    assert "The next run applies what is sealed" in told
+    row = sandbox.ledger.run(sandbox.name, "misfit")
+    assert row is not None
+    assert (row.state, row.error["exit_code"]) == ("failed", 10)
+    assert "2 batches" in row.error["state"]
+    assert [e["type"] for e in sandbox.ledger.events(sandbox.name, "misfit")].count("SegmentSealed") == 2
+    assert landed(sandbox) == on_topic(sandbox)
+    assert sandbox.sink() == Counter(sandbox.produced) - Counter(waiting) - Counter(new)
+
+    # again, with nothing new; then Kafka lets go of everything, and it fits again
+    told = sandbox.run("misfit again", expect=10).message
+    assert "0 batches (0 records) were landed by this run" in told
+    sandbox.topics.delete_records(sandbox.topic, sandbox.topics.ends(sandbox.topic))
+    use(sandbox, "wal")
+    sandbox.run("fits again")
+    assert_whole(sandbox)
+    assert_nothing_to_do(sandbox, "nothing")
+
+
+def test_records_are_landed_while_the_sink_cannot_be_read_and_applied_in_their_order(sandbox: Sandbox) -> None:
+    use(sandbox, "wal")
+    sandbox.feed(4)
+    sandbox.run("fits")
+    waiting = sandbox.feed(6)
+    sandbox.run("dies", kill_at="sealed")
+    newest = max((sandbox.home / "table" / "_delta_log").glob("*.json"))
+    whole = newest.read_bytes()
+    write(newest, b"{")
+    new = sandbox.feed(10)
+    told = sandbox.run("sink is down", expect=30).message
+    assert f"2 batches ({len(new)} records) were landed by this run and are sealed" in told
+    assert landed(sandbox) == on_topic(sandbox)
+    assert sandbox.run("sink is still down", expect=30).message
+    sandbox.topics.delete_records(sandbox.topic, sandbox.topics.ends(sandbox.topic))
+    write(newest, whole)
+    assert sandbox.sink() == Counter(sandbox.produced) - Counter(waiting) - Counter(new)
+    sandbox.run("sink is back")
+    assert_whole(sandbox)
+    assert_nothing_to_do(sandbox, "nothing")
+
+
+def test_a_change_to_wal_lands_though_nothing_fits_any_more(sandbox: Sandbox) -> None:
+    use(sandbox, "replay")
+    sandbox.feed(4)
+    sandbox.run("straight")
+    use(sandbox, "wal", **OTHER_COLUMNS)
+    new = sandbox.feed(4)
+    told = sandbox.run("misfit", expect=10).message
+    assert f"1 batches ({len(new)} records) were landed by this run" in told
+    sandbox.topics.delete_records(sandbox.topic, sandbox.topics.ends(sandbox.topic))
+    use(sandbox, "replay", **OTHER_COLUMNS)  # back: what the log holds is applied first, which does not fit yet
+    before = versions(sandbox)
+    sandbox.run("back", expect=10)
+    assert versions(sandbox) == before
+    use(sandbox, "replay")
+    sandbox.run("fits again")
+    assert_whole(sandbox)
+
+
+def test_a_log_that_another_program_optimized_stops_no_run(sandbox: Sandbox) -> None:
+    use(sandbox, "wal", wal={"keep": "1h"})
+    sandbox.produce([(p, None, good(p), YESTERDAY) for p in (0, 1)])
+    sandbox.feed(4)
+    sandbox.run("first", kill_at="sealed")
+    log = sandbox.table(f"logs/{sandbox.name}")
+    assert log is not None
+    log.optimize.compact()
+    sandbox.feed(4)
+    sandbox.run("second")
+    assert_whole(sandbox)
+    assert len(landed(sandbox)) == 8, "what is old and applied was cleaned"
+    deep = sandbox.cli("audit", str(sandbox.file), "--deep")
+    assert deep.returncode == 0, deep.stdout + deep.stderr
+
+
 # --- damaged -------------------------------------------------------------------------------------------------------
 
 

@@ -488,6 +488,144 @@ def test_no_byte_can_change_without_being_found_or_making_no_difference(spark: S
     assert silent == []
 
 
+# --- changed by other programs ---------------------------------------------------------------------------------------
+
+
+def _compact(table: DeltaTable) -> None:
+    table.optimize.compact()
+
+
+def _z_order(table: DeltaTable) -> None:
+    table.optimize.z_order(["offset"])
+
+
+def _vacuum(table: DeltaTable, *, full: bool = False) -> None:
+    table.vacuum(0, enforce_retention_duration=False, dry_run=False, full=full)
+
+
+def _in_root(made: Made) -> set[str]:
+    return {file.name for file in made.root.glob("*.parquet")}
+
+
+@pytest.mark.parametrize("rewrite", [_compact, _z_order], ids=["OPTIMIZE", "Z-ORDER"])
+def test_a_log_that_was_optimized_is_read_by_its_own_segments_and_put_back_by_a_cleaning(
+    made: Made, rewrite: Callable[[DeltaTable], Any]
+) -> None:
+    segments = made.seal_lines(4)
+    made.log.clean(EPOCH + timedelta(seconds=10), applied={1: 3})
+    segments = segments[2:]
+    rewrite(DeltaTable(str(made.root)))
+    assert _in_root(made), "the test is about files that are no segments"
+    segments += made.seal(4, [[record(o) for o in range(40, 45)], [record(o, 1) for o in range(40, 45)]])
+    in_order = sorted(segments, key=lambda s: s.range)
+
+    assert made.log.version(1) == 4
+    assert made.log.segments() == in_order
+    assert made.log.segments([span(22, 23)], epoch=1, batch=2) == [in_order[1]]
+    assert made.log.spans("t", 0) == [s.range for s in in_order if s.range.partition == 0]
+    assert made.log.first_at("t", 1, int(EPOCH.timestamp() * 1000) + 33_000) == 33
+    assert made.log.check(made.log.segments(), pages=True) == []
+    everything = [(p, o) for p in (0, 1) for o in range(10, 45)]
+    assert offsets_of(made.log.read_from({})) == everything
+
+    assert made.log.clean(EPOCH, applied={1: 4}, dry_run=True).segments == ()
+    assert len(made.log.clean(EPOCH + timedelta(seconds=20), applied={1: 4}).segments) == 2
+    table = DeltaTable(str(made.root))
+    assert (
+        {f.removeprefix(f"{made.root}/") for f in table.file_uris()}
+        == made.files()
+        == {s.path for s in segments if s.batch > 1}
+    )
+    assert table.to_pyarrow_table().num_rows == 50
+    _vacuum(table)
+    assert not _in_root(made)
+    assert offsets_of(made.log.read_from({})) == [(p, o) for p in (0, 1) for o in range(20, 45)]
+    assert len(made.log.clean(EPOCH + timedelta(days=1), applied={1: 4}).segments) == 6
+    assert made.folders() == set()
+
+
+def refuses(made: Made, what: str) -> None:
+    for ask in (
+        made.log.segments,
+        lambda: made.log.spans("t", 0),
+        lambda: list(made.log.read_from({})),
+        lambda: made.log.clean(EPOCH + timedelta(days=1), applied={1: 9}),
+    ):
+        with pytest.raises(SinkError, match=what) as caught:
+            ask()
+        assert "WHERE true" in caught.value.next_step
+
+
+def follows_the_advice(made: Made) -> None:
+    """Let go of what the log keeps; what comes later is kept again, what is not applied stays."""
+    DeltaTable(str(made.root)).delete()
+    assert made.log.segments() == []
+    made.log.clean(EPOCH + timedelta(days=1), applied={1: 2})
+    assert "000003" in made.folders(), "it is not applied yet"
+    new = made.seal(4, [[record(100)]])
+    assert made.log.segments() == list(new)
+    assert made.log.check(new, pages=True) == []
+
+
+def test_a_log_whose_old_segments_a_vacuum_removed_after_an_optimize_is_refused_with_a_way_out(made: Made) -> None:
+    made.seal_lines(3)
+    _compact(DeltaTable(str(made.root)))
+    made.seal(3, [[record(30)]])
+    _vacuum(DeltaTable(str(made.root)))
+    refuses(made, "OPTIMIZE replaced segments of 60 records, and segments of 0 records are still there")
+    assert [b.batch for b in sealed_batches(tables(made, -1))] == [0, 1, 2, 3], "applying goes by the seals"
+    follows_the_advice(made)
+
+
+@pytest.mark.parametrize("change", ["delete", "update"])
+def test_a_log_whose_rows_were_changed_is_refused_with_a_way_out(made: Made, change: str) -> None:
+    made.seal_lines(3)
+    table = DeltaTable(str(made.root))
+    if change == "delete":
+        table.delete("offset = 5")
+    else:
+        table.update(updates={"value": "NULL"}, predicate="offset = 5")
+    made.seal(3, [[record(30)]])
+    refuses(made, f"rows of it were changed .{change.upper()}.")
+    follows_the_advice(made)
+
+
+def test_segments_that_were_deleted_whole_or_restored_away_are_gone_as_after_a_cleaning(made: Made) -> None:
+    first = made.seal(0, [[record(o) for o in range(10)]])
+    version = DeltaTable(str(made.root)).version()
+    second = made.seal(1, [[record(o) for o in range(10, 20)]])
+    third = made.seal(2, [[record(o) for o in range(20, 30)]])
+    DeltaTable(str(made.root)).delete("offset >= 10 AND offset < 20")
+    assert made.log.segments() == [*first, *third]
+    DeltaTable(str(made.root)).restore(version)
+    assert made.log.segments() == list(first)
+    assert made.log.version(1) == 2, "what was sealed is not sealed again"
+    assert [b.segments for b in sealed_batches(tables(made, -1))] == [first, second, third], "and is applied"
+    assert made.log.check([*second, *third], pages=True) == []
+    fourth = made.seal(3, [[record(o) for o in range(30, 40)]])
+    assert made.log.segments() == [*first, *fourth]
+    made.log.clean(EPOCH + timedelta(seconds=1), applied={1: 0})
+    assert made.folders() == {"000000", "000001", "000002", "000003"}, "what is not applied stays"
+
+
+def test_an_optimize_that_is_restored_leaves_the_log_as_it_was(made: Made) -> None:
+    segments = made.seal_lines(3)
+    version = DeltaTable(str(made.root)).version()
+    _compact(DeltaTable(str(made.root)))
+    DeltaTable(str(made.root)).restore(version)
+    assert made.log.segments() == sorted(segments, key=lambda s: s.range)
+    assert made.log.version(1) == 2
+
+
+@pytest.mark.parametrize("full", [False, True])
+def test_a_vacuum_takes_no_segment_and_no_handle(made: Made, full: bool) -> None:
+    segments = sorted(made.seal_lines(3), key=lambda s: s.range)
+    _vacuum(DeltaTable(str(made.root)), full=full)
+    assert made.log.segments() == segments
+    assert made.log.check(segments, pages=True) == []
+    assert len(made.log.clean(EPOCH + timedelta(seconds=10), applied={1: 2}).segments) == 2
+
+
 # --- cleaned -------------------------------------------------------------------------------------------------------
 
 

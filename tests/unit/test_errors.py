@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from unittest import mock
+
 import pytest
 from py4j.protocol import Py4JNetworkError
+from pyspark.errors import PySparkException
 
 from sluice import errors
 from sluice.errors import ExitCode, Retry, SluiceError, error_for_exit_code
 from sluice.faults import point
 from sluice.ranges import OffsetRange
+from sluice_spark import batch
+from sluice_spark.batch import BatchWriter
 from sluice_spark.failures import EngineError, classify
 from sluice_spark.quality.judgement import ExpectationResult, Judgement
 
@@ -77,6 +82,83 @@ def test_a_failed_query_is_known_by_its_signs(text: str, kind: type[SluiceError]
     assert text in found.what
     assert "batches that were committed are in the sink" in found.state
     assert found.next_step
+
+
+QUOTED = [
+    "Permission denied", "java.io.IOException: No space left on device", "[KAFKA_DATA_LOSS] offsets missing",
+    "org.apache.kafka.common.errors.TimeoutException: x", "STREAMING_CHECKPOINT", "TopicAuthorizationException",
+    "Caused by: java.io.IOException: No space left on device",
+]  # fmt: skip
+
+
+class Raised(PySparkException):
+    """As Spark's own, of which the condition and its SQLSTATE are known."""
+
+    def __init__(self, text: str, condition: str | None, state: str | None) -> None:
+        super().__init__(text)
+        self.known = (condition, state)
+
+    def __str__(self) -> str:
+        return self._message
+
+    def getCondition(self) -> str | None:
+        return self.known[0]
+
+    def getSqlState(self) -> str | None:
+        return self.known[1]
+
+
+@pytest.mark.parametrize("quoted", QUOTED)
+def test_what_the_users_code_says_chooses_no_exit_code(quoted: str) -> None:
+    """Texts as Spark 4.2 gives them, from UDFs, raise_error, values that do not convert, and Java functions."""
+    worker = (
+        f"An exception was thrown from the Python worker:\nTraceback (most recent call last):\n  File\nE: a\n{quoted}"
+    )
+    aborted = (
+        "An error occurred while calling o245.parquet.\n: org.apache.spark.SparkException: Job aborted due to stage "
+    )
+    lost = "failure: Lost task 1.0 in stage 24.0 (TID 49) (192.0.2.2 executor driver): "
+    for error in (
+        Raised(worker, "PYTHON_EXCEPTION", "38000"),
+        Raised(f"[USER_RAISED_EXCEPTION] a\n{quoted} SQLSTATE: P0001", "USER_RAISED_EXCEPTION", "P0001"),
+        Raised(f"[CAST_INVALID_INPUT] The value '{quoted}' of the type", "CAST_INVALID_INPUT", "22018"),
+        RuntimeError(worker),
+        RuntimeError(f"{aborted}{lost}org.apache.spark.api.python.PythonException: Traceback\n{quoted}\n"),
+        RuntimeError(f"{aborted}{lost}org.apache.spark.SparkRuntimeException: [CAST_INVALID_INPUT] '{quoted}'\n"),
+        RuntimeError(f"{aborted}{lost}java.lang.reflect.InvocationTargetException\n\tat x\n"
+                     f"Caused by: java.lang.NumberFormatException: For input string: 'Permission denied'\n"),
+    ):  # fmt: skip
+        found = classify(error, fine)
+        assert type(found) is SluiceError, error
+        assert found.exit_code is ExitCode.OTHER
+
+
+@pytest.mark.parametrize(
+    "raised", [OSError(13, "Permission denied"), ConnectionRefusedError("no"), RuntimeError("TimeoutException")]
+)
+def test_what_a_transform_raises_on_the_driver_chooses_no_exit_code(raised: Exception) -> None:
+    def transform(_: object) -> object:
+        raise raised
+
+    writer = BatchWriter(None, "r", transform, None, None, None)  # type: ignore[arg-type]
+    with mock.patch.multiple(batch, source_columns=mock.DEFAULT, F=mock.DEFAULT), pytest.raises(type(raised)) as caught:
+        writer.rows_of(mock.MagicMock())
+    assert type(classify(caught.value, fine)) is SluiceError
+
+
+@pytest.mark.parametrize(
+    ("text", "kind"),
+    [
+        ("[TASK_WRITE_FAILED] Task failed while writing rows to file:/x. SQLSTATE: 58030\nCaused by: "
+         "java.io.IOException: No space left on device", errors.SinkError),
+        (": org.apache.spark.SparkException: Job aborted: Lost task 0.0 in stage 33.0 (TID 66): java.io.IOException: "
+         "Mkdirs failed to create file:/x", errors.SinkError),
+        ("Caused by: java.lang.IllegalStateException: Cannot fetch offset 7", errors.OffsetsGoneError),
+        ("Caused by: java.util.concurrent.TimeoutException: 10 s", errors.SourceUnreachableError),
+    ],
+)  # fmt: skip
+def test_the_engines_own_words_still_do(text: str, kind: type[SluiceError]) -> None:
+    assert type(classify(RuntimeError(text), fine)) is kind
 
 
 PYTHON = """An exception was thrown from the Python worker:

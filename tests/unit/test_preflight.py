@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from sluice.errors import ConfigError, OffsetsGoneError, TopicRecreatedError
+from sluice.errors import ConfigError, OffsetsGoneError, SourceUnreachableError, TopicRecreatedError
 from sluice.kafka.cluster import PartitionState, TopicState
-from sluice.preflight import check
+from sluice.preflight import check, never_read
 from sluice.ranges import OffsetRange
 
 
@@ -97,3 +97,34 @@ def test_a_topic_that_is_added_must_be_whole() -> None:
     check("p", {"t": {0: 3}}, [topic((0, 10)), topic((0, 10), name="new", topic_id="2")], {})
     with pytest.raises(ConfigError, match=r"'new' is new .* partitions \[1\]"):
         check("p", {"t": {0: 3}}, [topic((0, 10)), topic((0, 9), (4, 9), name="new", topic_id="2")], {})
+
+
+def committed(start: int, stable: int, high: int) -> TopicState:
+    return TopicState("t", "id-1", {0: PartitionState(start, stable, high)})
+
+
+def test_a_position_behind_an_open_transaction_is_waited_for_and_is_no_sign_of_another_topic() -> None:
+    """As after a change to read_committed: the last stable offset lies below what was read before."""
+    check("p", {"t": {0: 8}}, [committed(0, 8, 12)], {})
+    for positions, planned in (({"t": {0: 10}}, []), ({"t": {0: 4}}, [OffsetRange("t", 0, 4, 12)])):
+        with pytest.raises(SourceUnreachableError, match="a transaction is open") as caught:
+            check("p", positions, [committed(0, 8, 12)], {"t": "id-1"}, planned)
+        assert "t-0 can be read up to 8" in caught.value.what
+        assert "read_uncommitted" in caught.value.next_step
+    with pytest.raises(TopicRecreatedError, match="t-0 ends at 12, but offsets up to 13"):
+        check("p", {"t": {0: 13}}, [committed(0, 8, 12)], {})
+
+
+def test_no_strategy_begins_while_a_position_lies_behind_an_open_transaction() -> None:
+    """Strategies that go on without what is gone must not go on here: Spark would take the position back."""
+    states = [TopicState("t", "id-1", {0: PartitionState(5, 8, 8), 1: PartitionState(0, 8, 12)})]
+    with pytest.raises(SourceUnreachableError):
+        check("p", {"t": {0: 2, 1: 10}}, states, {})
+
+
+def test_what_was_gone_before_the_first_run_is_told_range_by_range() -> None:
+    assert never_read({}, {"t": {0: 0, 1: 0}}) is None
+    told = never_read({}, {"t": {0: 0, 1: 7}, "u": {0: 3}}) or ""
+    assert told.startswith("10 offsets were gone from Kafka before this pipeline first read the topic: t-1 [0, 7), u-0")
+    assert never_read({"t": {0: 5}}, {"t": {0: 5}}) is None
+    assert "t-0 [5, 9)" in (never_read({"t": {0: 5}}, {"t": {0: 9}}) or "")

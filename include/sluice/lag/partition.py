@@ -86,8 +86,10 @@ class PartitionLag:
 
     @property
     def beyond(self) -> int | None:
-        """Offsets by which the position is past the end."""
-        return None if self.next is None or self.end is None else max(0, self.next - self.end)
+        """Offsets by which the position is past the end, those behind an open transaction included."""
+        if self.next is None or self.end is None:
+            return None
+        return max(0, self.next - max(self.end, self.high or 0))
 
     @property
     def pending(self) -> int | None:

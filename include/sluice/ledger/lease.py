@@ -14,9 +14,9 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from sluice.errors import LeaseHeldError
+from sluice.errors import ConfigError, LeaseHeldError
 from sluice.ledger import schema
-from sluice.ledger.store import spoken
+from sluice.ledger.store import network_of, reading, spoken
 
 __all__ = ["Holder", "Lease"]
 
@@ -94,6 +94,8 @@ class Lease:
         ------
         LeaseHeldError
             When a driver that may be alive holds it; it names the driver and when the lease ends.
+        ConfigError
+            When the ledger is a SQLite file on a network file system, and another machine writes it now.
         """
         holder = Holder.me(run)
         table = schema.lease
@@ -102,6 +104,7 @@ class Lease:
             row = connection.execute(sa.select(table).where(here).with_for_update()).mappings().first()
             if row is None:
                 token = 1
+                _alone(connection, holder, now())
                 # of two first drivers the primary key lets one in; the other gets an IntegrityError
                 connection.execute(
                     table.insert().values(
@@ -113,6 +116,7 @@ class Lease:
                 if other is not None and row["expires"] > now() and not other.is_dead():
                     raise _held(pipeline, other, row["expires"] - now(), scope=scope)
                 token = int(row["token"]) + 1
+                _alone(connection, holder, now())
                 connection.execute(
                     table.update().where(here).values(token=token, holder=asdict(holder), expires=now() + TTL)
                 )
@@ -122,7 +126,7 @@ class Lease:
     def holders(engine: sa.Engine, pipeline: str, *, now: Callable[[], float] = time.time) -> dict[str, Holder]:
         """Return by scope the drivers that may be writing a pipeline now, by the rule of :meth:`acquire`."""
         table = schema.lease
-        with engine.connect() as connection:
+        with reading(engine) as connection:
             rows = connection.execute(sa.select(table).where(table.c.pipeline == pipeline)).mappings().all()
         held = {row["scope"]: Holder(**row["holder"]) for row in rows if row["holder"] and row["expires"] > now()}
         return {scope: holder for scope, holder in held.items() if not holder.is_dead()}
@@ -189,6 +193,23 @@ class Lease:
 
     def __exit__(self, *_: Any) -> None:
         self.release()
+
+
+def _alone(connection: sa.Connection, me: Holder, now: float) -> None:
+    """Refuse what would damage a SQLite file: its lock is shared memory, which two machines do not share."""
+    database = connection.engine.url.database
+    if connection.dialect.name != "sqlite" or not database or network_of(Path(database)) is None:
+        return
+    rows = connection.execute(sa.select(schema.lease.c.holder).where(schema.lease.c.expires > now)).scalars()
+    for other in (Holder(**found) for found in rows if found):
+        if other.host != me.host and other.boot != me.boot:
+            raise ConfigError(
+                f"the ledger {database} is a SQLite file on a network file system, and {other.host} writes it now (run "
+                f"{other.run!r}): two machines may damage it",
+                state="nothing was read or written",
+                next_step="set SLUICE_LEDGER_URL to a PostgreSQL database on all machines; to go on with SQLite, run "
+                "on one machine alone",
+            )
 
 
 def _row(pipeline: str, scope: str) -> sa.ColumnElement[bool]:

@@ -18,6 +18,7 @@ from sluice.ledger.questions import Questions
 from sluice.ledger.store import LedgerError, open_engine, spoken
 from sluice.ranges import LostRange, OffsetRange, Positions, RangeAccount
 from sluice.recovery import Lineage
+from sluice.words import checked_run, storable
 
 __all__ = ["Ledger"]
 
@@ -43,7 +44,14 @@ class Ledger(Questions):
         return cls(open_engine(url or Home.from_env().ledger_url))
 
     def acquire(self, pipeline: str, run: str, *, scope: str = "") -> Lease:
-        """Take the lease of a pipeline, or of a scope of it; see :meth:`Lease.acquire`."""
+        """Take the lease of a pipeline, or of a scope of it; see :meth:`Lease.acquire`.
+
+        Raises
+        ------
+        ConfigError
+            When ``run`` cannot be a run's id.
+        """
+        checked_run(run)
         with spoken():
             try:
                 return Lease.acquire(self._engine, pipeline, run, scope=scope)
@@ -250,7 +258,8 @@ class Ledger(Questions):
             if lease is not None:
                 lease.verify(connection)
                 pipeline, run = lease.pipeline, run or lease.holder.run
-            for kind, payload in events:
+            for kind, told in events:
+                payload = storable(told)
                 row = {"at": _now(), "type": kind, "pipeline": pipeline, "run": run, "payload": payload}
                 key = connection.execute(schema.event.insert().values(**row)).inserted_primary_key
                 project(connection, {**row, "id": int(key[0]) if key else 0})

@@ -10,7 +10,7 @@ import sqlalchemy as sa
 from sluice.ledger import schema
 from sluice.ledger.lease import Lease
 from sluice.ledger.rows import BatchRow, Epoch, IntervalRow, LostRow, RunRow
-from sluice.ledger.store import spoken
+from sluice.ledger.store import reading, spoken
 from sluice.ranges import Counts, OffsetRange, Positions, RangeAccount
 from sluice.recovery import Lineage
 
@@ -264,5 +264,5 @@ class Questions:
         return int(rows[0]["replaced"]) if rows else 0
 
     def _rows(self, query: sa.Select[Any]) -> Sequence[Any]:
-        with spoken(), self._engine.connect() as connection:
+        with spoken(), reading(self._engine) as connection:
             return connection.execute(query).mappings().all()

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import logging
+import re
 import sqlite3
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +19,17 @@ from sluice.errors import ConfigError, SluiceError
 from sluice.ledger.projection import rebuild
 from sluice.ledger.schema import HEAD, VERSION_TABLE
 
-__all__ = ["LedgerError", "open_engine", "spoken"]
+__all__ = ["LedgerError", "network_of", "open_engine", "reading", "spoken"]
+
+_READS = "sluice_reads"
+
+_NETWORK = (
+    "nfs", "cifs", "smb", "9p", "ceph", "lustre", "glusterfs", "afs", "gfs", "ocfs2", "beegfs", "gpfs", "pvfs",
+    "orangefs", "ncpfs", "virtiofs", "fuse.",
+)  # fmt: skip
+"""How the types of file systems begin that other machines may have mounted, too."""
+
+_PRIVATE = ("fuse.fuse-overlayfs", "fuse.lxcfs")
 
 
 class LedgerError(SluiceError):
@@ -51,6 +64,7 @@ def open_engine(url: str) -> sa.Engine:
             next_step="write it as postgresql+psycopg2://user:password@host/database, or install the driver",
         ) from None
     if sqlite and parsed.database:
+        _warn_of_network(Path(parsed.database))
         Path(parsed.database).parent.mkdir(parents=True, exist_ok=True)
     if sqlite:
         _one_writer_at_a_time(engine)
@@ -78,6 +92,54 @@ def spoken() -> Iterator[None]:
             state="nothing was committed that the ledger does not know; a batch that the sink took is reconciled later",
             next_step="mend the database, then run again",
         ) from error
+    except ValueError as error:  # UnicodeEncodeError, or of psycopg2: before the database was asked
+        if not isinstance(error, UnicodeEncodeError) and "NUL" not in str(error):
+            raise
+        raise ConfigError(
+            "a name or an id has a character that no database stores: NUL, or half of a surrogate pair",
+            state="nothing was read or written",
+            next_step="write it with printable characters",
+        ) from None
+
+
+@contextmanager
+def reading(engine: sa.Engine) -> Iterator[sa.Connection]:
+    """Connect for questions alone: in SQLite no lock is taken that a writer waits for, or that waits for one."""
+    with engine.connect().execution_options(**{_READS: True}) as connection:
+        yield connection
+
+
+def network_of(database: Path, mounts: str | None = None) -> str | None:
+    """Return the type of the file system that a path lies on, when other machines may have mounted it, too.
+
+    Parameters
+    ----------
+    mounts
+        Instead of ``/proc/self/mounts``.
+    """
+    if mounts is None:
+        try:
+            mounts = Path("/proc/self/mounts").read_text(errors="surrogateescape")
+        except OSError:  # no Linux
+            return None
+    path, found = database.resolve(), (-1, "")
+    for line in mounts.splitlines():
+        escaped, kind = line.split(" ")[1:3]
+        where = re.sub(r"\\([0-7]{3})", lambda m: chr(int(m[1], 8)), escaped)
+        if path.is_relative_to(where) and len(where) >= found[0]:
+            found = (len(where), kind)  # of two on one folder the later one covers the other
+    return found[1] if found[1].startswith(_NETWORK) and found[1] not in _PRIVATE else None
+
+
+@cache
+def _warn_of_network(database: Path) -> None:
+    kind = network_of(database)
+    if kind is not None:
+        logging.getLogger("sluice").warning(
+            "the ledger %s is a SQLite file on a network file system (%s): it is safe for one machine alone, and two "
+            "may damage it. For more than one host set SLUICE_LEDGER_URL to a PostgreSQL database",
+            database, kind,
+        )  # fmt: skip
 
 
 def _waiting(url: sa.engine.URL) -> dict[str, Any]:
@@ -95,7 +157,9 @@ def _one_writer_at_a_time(engine: sa.Engine) -> None:
 
     @sa.event.listens_for(engine, "begin")
     def _begin(connection: sa.Connection) -> None:
-        connection.exec_driver_sql("BEGIN IMMEDIATE")
+        # a snapshot neither waits nor makes wait; what writes must hold the lock from its first statement
+        reads = connection.get_execution_options().get(_READS)
+        connection.exec_driver_sql("BEGIN" if reads else "BEGIN IMMEDIATE")
 
 
 def _use_wal(connection: Any) -> None:
@@ -113,11 +177,13 @@ def _use_wal(connection: Any) -> None:
 
 def _version(engine: sa.Engine) -> str | None:
     try:
-        with engine.connect() as connection:
+        with reading(engine) as connection:
             return connection.execute(sa.text(f"SELECT version_num FROM {VERSION_TABLE}")).scalar()
-    except (OperationalError, ProgrammingError) as error:
-        if "no such table" in str(error) or "does not exist" in str(error):
-            return None
+    except (OperationalError, ProgrammingError):
+        # the message may be in any language
+        with reading(engine) as connection:
+            if not sa.inspect(connection).has_table(VERSION_TABLE):
+                return None
         raise
 
 

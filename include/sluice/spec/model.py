@@ -344,7 +344,7 @@ class Pipeline(_Strict):
     @field_validator("name")
     @classmethod
     def _name(cls, name: str) -> str:
-        if not _NAME.match(name):
+        if not _NAME.fullmatch(name):
             raise ValueError(f"{name!r}: use a-z, 0-9, _ and -, beginning with a letter, at most 63 characters")
         return name
 

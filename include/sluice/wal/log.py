@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any
+from urllib.parse import unquote
 
 from sluice.errors import SinkError
 from sluice.faults import point
 from sluice.ranges import OffsetRange, Positions
-from sluice.wal.segment import Damage, Segment, batch_of, footer_of
+from sluice.wal.segment import Damage, Segment, batch_of, footer_of, inspect, is_segment
 
 __all__ = ["SEAL", "Cleaned", "WriteAheadLog", "seal_text"]
+
+_NOTE = "sluice"
 
 SEAL = "_seal.json"
 """Beside the segments of a batch: their handles. It is written before the commit that makes them visible."""
@@ -41,10 +45,19 @@ class Cleaned:
         }
 
 
+_CHANGES = {"DELETE", "UPDATE", "MERGE"}
+"""Operations of Delta that change rows; OPTIMIZE only moves them."""
+
+
 class WriteAheadLog:
     """The write-ahead log of one pipeline, by path or URL; it need not exist yet.
 
     An open log is a snapshot: what is sealed or cleaned later is seen after :meth:`refresh`.
+
+    The log is a Delta table, and other programs may work on it. Segments that OPTIMIZE replaced are read from their own
+    files, until the next cleaning puts these back. Segments that DELETE or RESTORE took out whole are no longer found,
+    as after a cleaning. Where rows were changed, or VACUUM removed the files of segments that were replaced, whatever
+    needs the log's old segments is refused; landing and applying do not need them.
 
     Parameters
     ----------
@@ -64,6 +77,7 @@ class WriteAheadLog:
         self._table: Any = None
         self._seals: dict[str, dict[str, Segment]] = {}
         self._by_partition: dict[tuple[str, int], list[Segment]] | None = None
+        self._told: dict[str, Segment] | None = None
         self._closed = False
 
     def app_id(self, epoch: int) -> str:
@@ -95,6 +109,7 @@ class WriteAheadLog:
             ) from error
         self._seals.clear()
         self._by_partition = None
+        self._told = None
 
     def close(self) -> None:
         """Let go of what is held in memory. Asking again raises ``ValueError``."""
@@ -155,7 +170,52 @@ class WriteAheadLog:
             return []
         columns = [actions.column(c).to_pylist() for c in ("path", "min.topic", "min.partition", "min.offset")]
         columns.append(actions.column("max.offset").to_pylist())
-        return [(p, OffsetRange(t, n, lo, hi + 1)) for p, t, n, lo, hi in zip(*columns, strict=True)]
+        known = [(p, OffsetRange(t, n, lo, hi + 1)) for p, t, n, lo, hi in zip(*columns, strict=True) if is_segment(p)]
+        return known + [(s.path, s.range) for s in self._replaced(actions)]
+
+    def _replaced(self, actions: Any) -> list[Segment]:
+        """Return the segments that OPTIMIZE put other files in the place of; their own files are there until a VACUUM.
+
+        Raises
+        ------
+        SinkError
+            When these are not what the other files hold.
+        """
+        paths, counts = actions.column("path").to_pylist(), actions.column("num_records").to_pylist()
+        others = sum(count for path, count in zip(paths, counts, strict=True) if not is_segment(path))
+        if all(is_segment(path) for path in paths):
+            return []
+        changed = sorted({str(c.get("operation")) for c in self._table.history()} & _CHANGES)
+        if changed:
+            raise self._rewritten(f"rows of it were changed ({', '.join(changed)})")
+        self._fs.invalidate_cache()
+        missing = [s for path, s in self._sealed().items() if path not in paths]
+        found = [s for s in missing if self._fs.exists(f"{self._root}/{s.path}")]
+        records = sum(s.records for s in found)
+        if records != others:
+            raise self._rewritten(
+                f"OPTIMIZE replaced segments of {others} records, and segments of {records} records are still there, "
+                "as after a VACUUM"
+            )
+        return found
+
+    def _rewritten(self, what: str) -> SinkError:
+        return SinkError(
+            f"the write-ahead log {self.path} was changed by another program: {what}. Its segments can be told no more",
+            state="nothing was read or written now. Landing and applying go on without the old segments: what is "
+            "sealed and not applied yet is applied from its own files",
+            next_step="restore the segments' files from a copy; or give up what the log keeps of the past, with Spark: "
+            f"DELETE FROM delta.`{self.path}` WHERE true; then: sluice clean {self.pipeline}",
+        )
+
+    def _sealed(self) -> dict[str, Segment]:
+        """Return every segment that was sealed and not cleaned, by path, as the table's history tells."""
+        if self._told is None:
+            notes = [n for commit in self._there().history() if (n := _note(commit)) is not None]
+            gone = {path for note in notes for path in note.get("forgotten", ())}
+            found = [Segment.from_dict(s) for note in notes for s in note.get("segments", ())]
+            self._told = {s.path: s for s in found if s.path not in gone}
+        return self._told
 
     def _handle(self, path: str) -> Segment:
         folder, _, _ = path.rpartition("/")
@@ -164,6 +224,10 @@ class WriteAheadLog:
                 with self._fs.open(f"{self._root}/{folder}/{SEAL}", "rb") as file:
                     handles = [Segment.from_dict(s) for s in json.loads(file.read())["segments"]]
                 self._seals[folder] = {s.path: s for s in handles}
+            except FileNotFoundError as error:  # a full VACUUM takes it for a stray file
+                self._seals[folder] = {p: s for p, s in self._sealed().items() if p.rpartition("/")[0] == folder}
+                if not self._seals[folder]:
+                    raise self._broken_seal(folder, error) from error
             except (OSError, ValueError, KeyError, TypeError) as error:
                 raise self._broken_seal(folder, error) from error
         try:
@@ -175,8 +239,8 @@ class WriteAheadLog:
         return SinkError(
             f"the seal {self.path}/{folder}/{SEAL} is damaged: {type(error).__name__}: {error}",
             state="nothing was read or written now; the segments beside it may be whole",
-            next_step="restore the file from a copy; its content is in the ledger too: "
-            f"sluice ledger {self.pipeline} --json, event SegmentSealed",
+            next_step="restore the file from a copy; or remove it, since the table's history tells the same as long as "
+            f"it reaches back. The ledger has it, too: sluice ledger {self.pipeline} --json, event SegmentSealed",
         )
 
     # --- time ----------------------------------------------------------------------------------------------------
@@ -358,6 +422,8 @@ class WriteAheadLog:
         cleaning, or the next that finds something, removes what was left behind.
         """
         limit = threshold.timestamp() * 1000
+        if not dry_run:
+            self._put_back()
         old = [
             s
             for s in self._older(threshold)
@@ -385,16 +451,54 @@ class WriteAheadLog:
         newest = actions.column("max.timestamp").to_pylist()
         limit = threshold + timedelta(seconds=1)  # statistics are cut to milliseconds
         paths = actions.column("path").to_pylist()
-        return [self._handle(path) for path, last in zip(paths, newest, strict=True) if last is None or last < limit]
+        near = [path for path, last in zip(paths, newest, strict=True) if last is None or last < limit]
+        return [self._handle(path) for path in near if is_segment(path)] + self._replaced(actions)
+
+    def _put_back(self) -> None:
+        """Undo an OPTIMIZE in one commit: segments are cleaned one by one, and what it wrote holds records of many."""
+        import time
+
+        import pyarrow as pa
+        from deltalake.exceptions import DeltaError
+        from deltalake.transaction import AddAction, RemoveAction
+
+        table = self._there()
+        actions = pa.table(table.get_add_actions(flatten=True)) if table is not None else None
+        if actions is None or actions.num_rows == 0:
+            return
+        segments, now = self._replaced(actions), int(time.time() * 1000)
+        if not segments:
+            return
+        others = [path for path in actions.column("path").to_pylist() if not is_segment(path)]
+        removed = [RemoveAction(unquote(path), False, now) for path in others]
+        added = [
+            AddAction(s.path, s.length, {}, now, False, _statistics(inspect(self._fs, self._root, s.path)))
+            for s in segments
+        ]
+        try:
+            table.create_write_transaction([*removed, *added], "append", table.schema())
+        except (DeltaError, OSError, ValueError) as error:
+            raise SinkError(
+                f"the write-ahead log {self.path} cannot be written: {type(error).__name__}: {error}",
+                state="nothing was cleaned",
+                next_step="run sluice clean again",
+            ) from error
+        self.refresh()
 
     def _forget(self, segments: Sequence[Segment]) -> None:
         import time
 
+        from deltalake import CommitProperties
         from deltalake.transaction import RemoveAction
 
         now = int(time.time() * 1000)
         actions = [RemoveAction(s.path, True, now, s.length) for s in segments]
-        self._table.create_write_transaction(actions, "append", self._table.schema())
+        self._table.create_write_transaction(
+            actions,
+            "append",
+            self._table.schema(),
+            commit_properties=CommitProperties(custom_metadata={_NOTE: {"forgotten": [s.path for s in segments]}}),
+        )
         self.refresh()
 
     def _remove_forgotten(self, applied: Mapping[int, int]) -> None:
@@ -412,6 +516,28 @@ class WriteAheadLog:
                 continue
             for file in (f for f, keep in inside.items() if not keep):
                 self._fs.rm(file)
+
+
+def _note(commit: Mapping[str, Any]) -> dict[str, Any] | None:
+    note = commit.get(_NOTE)
+    note = json.loads(note) if isinstance(note, str) else note
+    return note if isinstance(note, dict) else None
+
+
+def _statistics(segment: Segment) -> str:
+    """Return Delta's statistics of a segment, as far as this module asks for them."""
+    span = segment.range
+    low = {"topic": span.topic, "partition": span.partition, "offset": span.start}
+    with suppress(ValueError, OverflowError, OSError):  # a time that Python has no date for is left out
+        last = datetime.fromtimestamp(segment.last / 1000, UTC).isoformat(timespec="milliseconds")
+        first = datetime.fromtimestamp(segment.first / 1000, UTC).isoformat(timespec="milliseconds")
+        times = {"min": {"timestamp": first}, "max": {"timestamp": last}}
+        return _stats(segment, low | times["min"], low | {"offset": span.end - 1} | times["max"])
+    return _stats(segment, low, low | {"offset": span.end - 1})
+
+
+def _stats(segment: Segment, low: dict[str, Any], high: dict[str, Any]) -> str:
+    return json.dumps({"numRecords": segment.records, "minValues": low, "maxValues": high, "nullCount": {}})
 
 
 def _cleaned(old: Sequence[Segment], everything: Sequence[Segment]) -> Cleaned:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import struct
 import zlib
 from collections.abc import Mapping, Sequence
@@ -11,7 +12,9 @@ from typing import Any
 from sluice.errors import OffsetsGoneError
 from sluice.ranges import OffsetRange
 
-__all__ = ["Damage", "DamagedLogError", "Segment", "batch_of", "inspect", "spread"]
+__all__ = ["Damage", "DamagedLogError", "Segment", "batch_of", "inspect", "is_segment", "spread"]
+
+_PATH = re.compile(r"batches/e\d+-\d+-[^/]+/[^/]+")
 
 _UNITS = {"ms": 1, "us": 1_000, "ns": 1_000_000}
 """Of Parquet's times, in a millisecond."""
@@ -76,6 +79,11 @@ def batch_of(path: str) -> tuple[int, int]:
     # batches/e3-000017-0a1b2c3d/part-….parquet
     epoch, batch, _ = path.split("/")[1].split("-", 2)
     return int(epoch.removeprefix("e")), int(batch)
+
+
+def is_segment(path: str) -> bool:
+    """Tell whether a file of the log is one that was sealed, and not one that another program wrote."""
+    return _PATH.fullmatch(path) is not None
 
 
 @dataclass(frozen=True)

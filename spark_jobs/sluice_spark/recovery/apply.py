@@ -65,13 +65,15 @@ class Applier:
     ----------
     apply
         Takes one batch into the sink.
+    failure
+        Why nothing can be applied, when that is known from the beginning.
     """
 
-    def __init__(self, apply: Callable[[Sealed], None]) -> None:
+    def __init__(self, apply: Callable[[Sealed], None], failure: BaseException | None = None) -> None:
         self._apply = apply
         self._todo: queue.SimpleQueue[Sealed | None] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._work, name="sluice-apply", daemon=True)
-        self._failure: BaseException | None = None
+        self._failure = failure
         self.done = 0
 
     def __enter__(self) -> Applier:

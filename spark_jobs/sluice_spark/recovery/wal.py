@@ -20,7 +20,7 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from sluice.errors import LeaseHeldError, OffsetsGoneError, SinkError
+from sluice.errors import BEGIN_ANEW, LeaseHeldError, OffsetsGoneError, SinkError
 from sluice.faults import point
 from sluice.ranges import OffsetRange, describe
 from sluice.wal import DamagedLogError, Segment, WriteAheadLog
@@ -132,7 +132,7 @@ class Landing:
                 f"{describe(gone)}",
                 state="what was sealed before is in the log and is applied; nothing of this batch is sealed",
                 next_step="run with --recovery ignore_range: it records them as lost and goes on. Raise the topic's "
-                "retention, or run more often",
+                f"retention, or run more often. With rows: aggregate the strategy stays what it was: {BEGIN_ANEW}",
                 ranges=gone,
             )
         if staged.folder and staged.files:
@@ -236,7 +236,8 @@ class LogRecords:
             self.log.pipeline,
             damages,
             next_step="restore the files from a copy and run again. Without one: --recovery replay reads these "
-            "offsets from Kafka while it has them; --recovery ignore_range records them as lost and goes on",
+            "offsets from Kafka while it has them; --recovery ignore_range records them as lost and goes on. With "
+            f"rows: aggregate the strategy stays what it was: {BEGIN_ANEW}",
         )
 
 

@@ -39,7 +39,7 @@ from sluice_spark.sinks.slice import Found, Slice
 from sluice_spark.sinks.staged import NOTHING, Staged, read_back
 from sluice_spark.sinks.statistics import bounds, files_of, hidden, mask, may_be, settings_for
 
-__all__ = ["DeltaSink", "Fence"]
+__all__ = ["DeltaSink", "Fence", "TakenBackError"]
 
 _NOTE = "sluice"
 
@@ -82,6 +82,10 @@ class Fence:
 
     since: int
     rival: Callable[[Mapping[str, Any]], bool]
+
+
+class TakenBackError(CheckpointError):
+    """Commits of the pipeline are no longer part of the table."""
 
 
 class DeltaSink:
@@ -221,13 +225,14 @@ class DeltaSink:
             count *= 8
 
     def _refuse_undone(self, commits: Sequence[Commit], base: int) -> None:
-        found = undone(commits, base, lambda commit: commit.note is not None)
+        # segments that went from the log are as if they were cleaned; what is sealed and not applied has its own files
+        found = None if self._holds == "log" else undone(commits, base, lambda commit: commit.note is not None)
         if found is None:
             return
         by, lost = found.by, found.lost
         note = (lost.note if lost is not None else None) or {}
         which = f"version {lost.version}, the commit of run {note.get('run')}, is" if lost else "what it held is"
-        raise CheckpointError(
+        raise TakenBackError(
             f"the {self._holds} {self.path} was taken back or replaced by {by}: {which} no longer part of it",
             state="nothing was read or written now; what was taken out is in the table's history until a VACUUM",
             next_step=f"undo that: RESTORE TABLE delta.`{self.path}` TO VERSION AS OF {by.version - 1}, and run again; "
@@ -721,18 +726,30 @@ class DeltaSink:
         return spark.read.schema(schema).option("basePath", folder).parquet(folder)
 
     def sweep(self, batch: str) -> None:
-        """Remove the folders of a batch's attempts that no transaction holds."""
+        """Remove the folders of a batch's attempts that no transaction entered.
+
+        One whose segments were sealed stays, though OPTIMIZE put other files in their place since: they are applied
+        from their own files.
+        """
         fs, base = fsspec.core.url_to_fs(self.path)
         folders = [str(f) for f in fs.glob(f"{base}/batches/{batch}-{'[0-9a-f]' * _TOKEN}")]
         if not folders:
             return
         table = self.table()
         paths = files_of(table).column("path") if table is not None else pa.chunked_array([], pa.string())
+        stray = []
         for folder in folders:
             name = folder.rsplit("/", 1)[-1]
             # the log names a file encoded; what tells one attempt from another has no character that would be
             near = paths.filter(pc.match_substring(paths, f"{name[-_TOKEN - 1 :]}/")).to_pylist()
             if not any(f"/batches/{name}/" in f"/{unquote(path)}" for path in near):
+                stray.append(folder)
+        sealed: set[str] = set()
+        if stray and self._holds == "log":
+            notes = self.notes(newer_than=int(batch.rpartition("-")[2]) - 1)
+            sealed = {s["path"].split("/")[1] for note in notes for s in note.get("segments", ())}
+        for folder in stray:
+            if folder.rsplit("/", 1)[-1] not in sealed:
                 fs.rm(folder, recursive=True)
 
     @staticmethod
@@ -760,7 +777,7 @@ class DeltaSink:
         return ConfigError(
             f"the table {self.path} does not fit the pipeline: {what}",
             state="nothing was read or written; the position stays where it was",
-            next_step="change the table's columns to match, or give the pipeline another sink path",
+            next_step=f"change the table or the pipeline file so that they match; or, to begin anew, {BEGIN_ANEW}",
         )
 
 

@@ -1,0 +1,56 @@
+"""Text that people and other programs hand in, as databases, files and command lines take it."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from typing import Any
+
+from sluice.errors import ConfigError
+
+__all__ = ["LONGEST_RUN", "checked_run", "run_of_interval", "storable"]
+
+LONGEST_RUN = 250
+"""Characters of a run's id: as many as Airflow allows, and as the ledger keeps."""
+
+_OF_INTERVAL = "__interval"
+
+
+def checked_run(run: str) -> str:
+    """Return a run's id when it can be one.
+
+    Raises
+    ------
+    ConfigError
+        When it is empty, too long, or has a character that is not printable.
+    """
+    if 0 < len(run) <= LONGEST_RUN and run.isprintable():
+        return run
+    what = f"has {len(run)} characters" if run.isprintable() else "has characters that are not printable"
+    raise ConfigError(
+        f"the run's id {run[:80]!a}{'…' if len(run) > 80 else ''} {what}",
+        state="nothing was read or written",
+        next_step=f"give it an id of 1 to {LONGEST_RUN} printable characters",
+    )
+
+
+def run_of_interval(run: str) -> str:
+    """Return the id of a run of an interval that another run's id was given for; the same for the same one.
+
+    One that would be too long is cut, and told from others by a digest of the whole.
+    """
+    if len(run) + len(_OF_INTERVAL) <= LONGEST_RUN:
+        return f"{run}{_OF_INTERVAL}"
+    digest = hashlib.sha256(run.encode("utf-8", "backslashreplace")).hexdigest()[:16]
+    return f"{run[: LONGEST_RUN - len(_OF_INTERVAL) - len(digest) - 1]}~{digest}{_OF_INTERVAL}"
+
+
+def storable(value: Any) -> Any:
+    """Return a value whose texts any database stores: NULs and lone surrogates are written as escapes."""
+    if isinstance(value, str):
+        return value.encode("utf-8", "backslashreplace").decode().replace("\0", "\\x00")
+    if isinstance(value, Mapping):
+        return {storable(key): storable(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [storable(item) for item in value]
+    return value
