@@ -118,7 +118,14 @@ class BatchWriter:
         source.check(read, healthy)
         outside = tally.outside()
         accounts = account_for(
-            self.pipeline.rows, ranges, read, bad, staged.tallies, [i.range for i in lost], outside=outside, passed=passed
+            self.pipeline.rows,
+            ranges,
+            read,
+            bad,
+            staged.tallies,
+            [i.range for i in lost],
+            outside=outside,
+            passed=passed,
         )
         times = tally.times()
         accounts = [replace(a, times=tuple(t for t in times if a.range.cut(t.range))) for a in accounts]

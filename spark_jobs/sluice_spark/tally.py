@@ -23,7 +23,9 @@ OUTSIDE = "__sluice_outside"
 _ROW_IN_TASK = (1 << 33) - 1
 _CELL = "__sluice_cell"
 _CELLS = 16
-"""Into which a batch's offsets are cut, each with two aggregates of its own: 64 cost a third of a plain drain's time."""
+"""Into which a batch's offsets are cut at most: each has two aggregates of its own, which every record passes."""
+_FINEST = 5_000
+"""Offsets of a cell, below which a partition is not cut any further."""
 
 
 class _Figures(NamedTuple):
@@ -42,13 +44,16 @@ class _Cells:
         for r in ranges:
             low, high = hulls.get((r.topic, r.partition), (r.start, r.end))
             hulls[r.topic, r.partition] = min(low, r.start), max(high, r.end)
-        self._parts = max(1, _CELLS // max(1, len(hulls)))
+        longest = max((end - start for start, end in hulls.values()), default=0)
+        self._parts = max(1, min(_CELLS // max(1, len(hulls)), -(-longest // _FINEST)))
+        self._cut = len(hulls) <= _CELLS
+        self.count = self._parts * len(hulls) if self._cut else _CELLS
         self._hulls = {numbers[key]: hull for key, hull in hulls.items()}
         self._ranges = [(numbers[r.topic, r.partition], r) for r in ranges]
 
     def of(self, key: Column) -> Column:
         """Return the cell of a record."""
-        if self._parts == 1:
+        if not self._cut:
             return F.pmod(key.cast("int"), F.lit(_CELLS))
         cell = F.lit(None).cast("int")
         for number, (key_number, (start, _)) in enumerate(sorted(self._hulls.items())):
@@ -62,18 +67,12 @@ class _Cells:
         order = {key: number for number, key in enumerate(sorted(self._hulls))}
         for key, r in self._ranges:
             start, width = self._hulls[key][0], self._width(key)
-            edges = [(0, r)]
-            if self._parts > 1:
-                first, last = (r.start - start) // width, (r.end - 1 - start) // width if len(r) else -1
-                cuts = [
-                    (n, r.cut(OffsetRange(r.topic, r.partition, start + n * width, start + (n + 1) * width)))
-                    for n in range(first, last + 1)
-                ]
-                edges = [(n, part) for n, part in cuts if part is not None]
-            for n, part in edges:
-                cell = key % _CELLS if self._parts == 1 else order[key] * self._parts + n
-                known.append(Times(part, *found[cell]) if cell in found else Times.none(part))
-        return [t for t in known if len(t.range)]
+            for n in range(self._parts):
+                part = r.cut(OffsetRange(r.topic, r.partition, start + n * width, start + (n + 1) * width))
+                if part is not None:
+                    cell = order[key] * self._parts + n if self._cut else key % _CELLS
+                    known.append(Times(part, *found[cell]) if cell in found else Times.none(part))
+        return known
 
     def _width(self, key: int) -> int:
         start, end = self._hulls[key]
@@ -120,7 +119,7 @@ class ReadTally:
         cell = self._cells.of(key) if self._timed else F.lit(None).cast("int")
         self._decoded = decoded.withColumn(_CELL, cell)
         of_cells = []
-        for number in range(_CELLS) if self._timed else ():
+        for number in range(self._cells.count if self._timed else 0):
             time = F.when(F.col(_CELL) == number, F.unix_millis("timestamp"))
             of_cells += [F.min(time).alias(f"first{number}"), F.max(time).alias(f"last{number}")]
         is_first = F.monotonically_increasing_id().bitwiseAND(_ROW_IN_TASK) == 0
@@ -160,7 +159,8 @@ class ReadTally:
         # without decoding, where offsets that are missing are all that is in doubt
         if observed and (observed.read == self._expected or [observed.read] == self._counted(F.count("*"))):
             return observed
-        return _Figures(*self._counted(F.count("*"), F.count(RULE), F.count_if(self._outside())), self._looked_up())
+        read, bad, outside = self._counted(F.count("*"), F.count(RULE), F.count_if(self._outside()))
+        return _Figures(read, bad, outside, self._looked_up())
 
     def _observed(self) -> _Figures | None:
         """Return what passed by; None when nothing did, or some of it twice."""
@@ -171,7 +171,7 @@ class ReadTally:
         if found.get("passes") is None or found["passes"] != found["tasks"]:
             return None
         figures = _Figures({}, {}, {}, {})
-        for number in range(_CELLS) if self._timed else ():
+        for number in range(self._cells.count if self._timed else 0):
             if found[f"first{number}"] is not None:
                 figures.times[number] = found[f"first{number}"], found[f"last{number}"]
         for name, counts in (("read", figures.read), ("bad", figures.bad), ("outside", figures.outside)):

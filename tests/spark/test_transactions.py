@@ -61,7 +61,10 @@ def test_a_log_of_another_form_is_left_to_delta_rs(tmp_path: Path, what: str) ->
 def test_which_intervals_are_half_done_is_asked_once_however_many_there_are(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    ledger, keys = Ledger.open(f"sqlite:///{tmp_path}/ledger.db"), [f"2013-01-0{n}/2013-01-0{n + 1}" for n in range(1, 9)]
+    ledger, keys = (
+        Ledger.open(f"sqlite:///{tmp_path}/ledger.db"),
+        [f"2013-01-0{n}/2013-01-0{n + 1}" for n in range(1, 9)],
+    )
     span = OffsetRange("t", 0, 0, 4)
     asked: list[str] = []
     for key in keys:
