@@ -41,6 +41,8 @@ from sluice_spark.tables import Tables
 
 __all__ = ["IntervalRun"]
 
+_LOOKED_AT = 16
+"""Stretches of offsets that are read one by one to find out what is wrong with them."""
 _AS_BEFORE = "sink and quarantine are as they were before this run"
 
 Key = tuple[str, int]
@@ -68,6 +70,8 @@ class IntervalRun(Run):
 
     interval: Interval
     _committed: bool = field(default=False, init=False)
+    _unseen: list[str] = field(default_factory=list, init=False)
+    """Notes from before the run was planned: until then the ledger has no run to keep them with."""
 
     @property
     def scope(self) -> str:
@@ -238,14 +242,13 @@ class IntervalRun(Run):
             raise self._gone_error(gone, resolved.firsts, available)
         stray = subtract(held, [*gaps, *lost])
         if stray:
-            raise self._stray_error(stray)
+            raise self._stray_error(available, stray[:_LOOKED_AT])
         filtered = [r for a in accounts if a.counts.filtered for r in overlaps([a.range], doubtful)]
         if filtered:
-            self._note(
-                lease,
+            self._unseen.append(
                 f"{sum(map(len, filtered)):,} offsets are in neither Kafka nor the write-ahead log any more. None of "
                 f"the rows of {self.interval} came from them, but live runs filtered some of their records, which "
-                f"cannot be looked at again: {describe(filtered)}",
+                f"cannot be looked at again: {describe(filtered)}"
             )
         return resolved
 
@@ -284,6 +287,8 @@ class IntervalRun(Run):
                 edges = np.flatnonzero(np.diff(offsets) > 1)
                 begins, ends = offsets[np.append(0, edges + 1)], offsets[np.append(edges, -1)]
                 found += [OffsetRange(topic, partition, int(a), int(b) + 1) for a, b in zip(begins, ends, strict=True)]
+            if found:
+                table.check_replaceable()  # rows that are deleted by vectors are none
         return sorted(set(found))
 
     def _gone_error(self, gone: Sequence[OffsetRange], firsts: Mapping[Key, int], available: Available) -> SluiceError:
@@ -307,18 +312,35 @@ class IntervalRun(Run):
             ranges=gone,
         )
 
-    def _stray_error(self, stray: Sequence[OffsetRange]) -> SluiceError:
+    def _stray_error(self, available: Available, stray: Sequence[OffsetRange]) -> SluiceError:
+        """Return why rows of the interval stand where no record of it does: compaction, or a time that was changed."""
+        source = self._source(self._session(), available, *available.split(stray))
+        try:
+            rows = source.again(stray).select("topic", "partition", "offset").collect()
+        except SluiceError:
+            raise
+        except Exception as error:
+            raise classify(error, lambda: source.gone(stray)) from error
+        there = [OffsetRange(row[0], row[1], row[2], row[2] + 1) for row in rows]
+        if vanished := subtract(stray, there):
+            return self._compacted(vanished)
         return CheckpointError(
-            f"pipeline {self.pipeline.name!r}: {sum(map(len, stray)):,} rows of {self.interval} stand in the tables "
-            f"with offsets whose records have another time: {describe(stray)}. Was _timestamp changed, by the "
-            "transform or in the table?",
-            state=_AS_BEFORE,
-            next_step=f"sluice audit {self.pipeline.name} --deep; rows with a changed _timestamp cannot be replaced by "
-            "an interval of time",
+            f"pipeline {self.pipeline.name!r}: rows of {self.interval} stand in the tables with offsets whose records "
+            f"have another time: {describe(stray)}. Was _timestamp changed, by the transform or in the table?",
+            next_step=f"give these rows the times of their records again (sluice audit {self.pipeline.name} --deep "
+            "says what else differs). An interval cannot replace rows with another _timestamp",
+        )
+
+    def _compacted(self, vanished: Sequence[OffsetRange]) -> OffsetsGoneError:
+        return OffsetsGoneError(
+            f"pipeline {self.pipeline.name!r}: the tables hold records of {self.interval} that Kafka has "
+            f"compacted away: {describe(vanished)}",
+            next_step="this interval can no longer be replaced without losing them",
+            ranges=vanished,
         )
 
     def _say(self, lease: Lease, resolved: Resolved, lost: Sequence[LostRange], log: Sequence[OffsetRange]) -> None:
-        notes = []
+        notes = list(self._unseen)
         if resolved.beyond:
             count = sum(map(len, resolved.beyond))
             notes.append(f"{count:,} offsets lie beyond the live position and are left to live runs: "
@@ -330,11 +352,8 @@ class IntervalRun(Run):
         if log:
             notes.append(f"read from the write-ahead log, since Kafka no longer has them: {describe(log)}")
         for note in notes:
-            self._note(lease, note)
-
-    def _note(self, lease: Lease, note: str) -> None:
-        logger.warning("%s", note)
-        self.ledger.degraded(lease, note)
+            logger.warning("%s", note)
+            self.ledger.degraded(lease, note)
 
     # --- replacing -------------------------------------------------------------------------------------------------
 
@@ -447,12 +466,7 @@ class IntervalRun(Run):
                 missing = np.setdiff1d(offsets[key], read[key])
                 vanished += [OffsetRange(*key, int(o), int(o) + 1) for o in missing[:1000]]
             if vanished:
-                raise OffsetsGoneError(
-                    f"pipeline {self.pipeline.name!r}: the tables hold records of {self.interval} that Kafka has "
-                    f"compacted away: {describe(vanished)}",
-                    next_step="this interval can no longer be replaced without losing them",
-                    ranges=vanished,
-                )
+                raise self._compacted(vanished)
 
         return check
 
