@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from itertools import accumulate
 from typing import Any
 
@@ -14,6 +14,7 @@ __all__ = [
     "OffsetRange",
     "Positions",
     "RangeAccount",
+    "Times",
     "describe",
     "overlaps",
     "ranges_between",
@@ -97,9 +98,35 @@ class Counts:
         return {"planned": self.planned, **asdict(self)}
 
 
+@dataclass(frozen=True, order=True)
+class Times:
+    """Between which record times the readable records of a range lie, in milliseconds since 1970, both included.
+
+    ``first`` is above ``last`` where the range holds no readable record.
+    """
+
+    range: OffsetRange
+    first: int
+    last: int
+
+    @classmethod
+    def none(cls, span: OffsetRange) -> Times:
+        """Return what is known of a range without a readable record."""
+        return cls(span, 1 << 62, -(1 << 62))
+
+    def meets(self, start: int, end: int) -> bool:
+        """Whether a record of the range may lie in ``[start, end)``."""
+        return self.first < end and self.last >= start
+
+
 @dataclass(frozen=True)
 class RangeAccount:
     """One range with its split.
+
+    Attributes
+    ----------
+    times
+        What was seen of the times of its records; parts that were not read are missing. No part of the split.
 
     Raises
     ------
@@ -109,6 +136,7 @@ class RangeAccount:
 
     range: OffsetRange
     counts: Counts
+    times: tuple[Times, ...] = field(default=(), compare=False)
 
     def __post_init__(self) -> None:
         parts = asdict(self.counts)
@@ -117,14 +145,20 @@ class RangeAccount:
 
     def as_dict(self) -> dict[str, Any]:
         """Return a flat JSON-ready form; :meth:`from_dict` reads it."""
-        return {**asdict(self.range), **asdict(self.counts)}
+        times = [[t.range.start, t.range.end, t.first, t.last] for t in self.times]
+        return {**asdict(self.range), **asdict(self.counts), **({"times": times} if times else {})}
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> RangeAccount:
-        """Read what :meth:`as_dict` wrote."""
+        """Read what :meth:`as_dict` wrote; earlier versions wrote no times."""
+        topic, partition = data["topic"], int(data["partition"])
         return cls(
-            OffsetRange(data["topic"], int(data["partition"]), int(data["start"]), int(data["end"])),
+            OffsetRange(topic, partition, int(data["start"]), int(data["end"])),
             Counts(**{k: int(data[k]) for k in ("written", "filtered", "quarantined", "absent", "lost")}),
+            tuple(
+                Times(OffsetRange(topic, partition, start, end), first, last)
+                for start, end, first, last in data.get("times") or ()
+            ),
         )
 
 

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import datetime
 
 from sluice.errors import BEGIN_ANEW, SourceUnreachableError, TopicRecreatedError
 from sluice.interval import Interval
 from sluice.kafka import Cluster
 from sluice.kafka.cluster import TopicState
 from sluice.kafka.state import Key
-from sluice.ranges import OffsetRange, Positions, describe, overlaps, subtract
+from sluice.ranges import OffsetRange, Positions, Times, describe, overlaps, subtract
 from sluice.wal import Segment, WriteAheadLog
 
 __all__ = ["Available", "Resolved", "missing", "resolve"]
+
+_PARTS = 16
+"""Of a partition, that are read one by one."""
 
 
 @dataclass(frozen=True)
@@ -75,13 +79,10 @@ class Available:
         ends = [span.end for span in self.log.spans(*key)]
         return max([*ends, self.kafka[key].end if key in self.kafka else 0])
 
-    def holds(self, key: Key, offset: int) -> bool:
-        """Whether Kafka or the log has a place for this offset."""
-        spans = [*self.log.spans(*key), *([self.kafka[key]] if key in self.kafka else [])]
-        return any(span.start <= offset < span.end for span in spans)
-
     def first_at(self, keys: Collection[Key], moment: datetime) -> dict[Key, int | None]:
         """Return the first offset whose record is not older than a moment; None where all are older.
+
+        Exact whatever the order of times: each record at a lower offset is older.
 
         Raises
         ------
@@ -89,6 +90,8 @@ class Available:
             When a broker or the log does not answer.
         """
         milliseconds = round(moment.timestamp() * 1000)
+        if milliseconds <= 0:  # -1 is the time of a record without one, and to Kafka a question of another kind
+            return {key: self._first(key) for key in keys}
         found: dict[Key, int | None] = {}
         for key in keys:
             below = self.kafka[key].start if key in self.kafka else None
@@ -108,6 +111,10 @@ class Available:
                 next_step="try again",
             )
         return found | told
+
+    def _first(self, key: Key) -> int | None:
+        spans = [*self.log.spans(*key), *([self.kafka[key]] if key in self.kafka else [])]
+        return min((span.start for span in spans if len(span)), default=None)
 
     def gaps(self, ranges: Iterable[OffsetRange]) -> list[OffsetRange]:
         """Return the parts of ranges that neither Kafka nor the log has."""
@@ -129,15 +136,31 @@ class Resolved:
 
     Attributes
     ----------
+    passed
+        Parts of the ranges that need not be read: what is known of the times of their records excludes the interval.
+        Parts that are in neither Kafka nor the log are among them.
+    unknown
+        Parts of the ranges of which nobody knows the times, and which may hold none of the interval's records: worth a
+        look at their times before all of them is read.
     beyond
         Offsets of the interval that live runs have not reached: theirs to read.
     whole
-        Both ends are final: there is a record behind the interval, and live runs have passed it.
+        There is a record behind the interval, and live runs have passed it.
+    firsts
+        Where, of what can be read, the first record is that is not older than the start; the live position for none.
     """
 
     ranges: tuple[OffsetRange, ...]
+    passed: tuple[OffsetRange, ...]
+    unknown: tuple[OffsetRange, ...]
     beyond: tuple[OffsetRange, ...]
     whole: bool
+    firsts: Mapping[Key, int]
+
+    @property
+    def read(self) -> list[OffsetRange]:
+        """The parts of the ranges that may hold records of the interval."""
+        return subtract([r for r in self.ranges if len(r)], self.passed)
 
 
 def missing(
@@ -177,53 +200,74 @@ def missing(
 
 def resolve(
     interval: Interval,
-    slack: timedelta,
     reached: Positions,
     available: Available,
-    known: Iterable[OffsetRange] = (),
-    *,
-    final: bool = False,
+    times: Iterable[Times] = (),
+    gaps: Iterable[OffsetRange] = (),
+    lost: Iterable[OffsetRange] = (),
 ) -> Resolved:
-    """Return the offsets from the first record that is not older than the start to the first that is not older than
-    the end, no further than the live pipeline's position.
+    """Return the offsets below the live position that may hold records of the interval.
 
-    Records do not stand in the order of their times. One that lies in the interval and outside of these offsets is
-    not part of the answer; ``slack`` moves both ends apart by this much time.
+    Records do not stand in the order of their times. Below the first record that is not older than the start, all are
+    older. From there to the first that is not older than the end, all is read. Behind that, only what is known of
+    the times of records excludes a part.
 
     Parameters
     ----------
     reached
         The live pipeline's committed position.
-    known
-        What the interval was resolved to before: a start moves no further on, whatever Kafka has dropped since. It
-        moves back when there is more slack.
-    final
-        The ends that are known are, too: one stays when what stood there can no longer be read.
+    times
+        What is known: of batches by what live runs saw, of the log by its segments' handles. Ranges may overlap.
+    gaps
+        What is in neither Kafka nor the log.
+    lost
+        What live runs gave up. It is in no table, so that none of it has to be replaced behind the interval's end.
     """
     keys = [(topic, n) for topic, partitions in sorted(reached.items()) for n in sorted(partitions)]
-    fixed = {(r.topic, r.partition): r for r in known}
-    begins = available.first_at(keys, _moved(interval.start, -slack))
-    ends = available.first_at(keys, _moved(interval.end, slack))
-    ranges, beyond, whole = [], [], True
+    start, end = interval.milliseconds
+    begins = available.first_at(keys, interval.start)
+    ends = available.first_at(keys, interval.end)
+    known = [*times, *(Times(s.range, s.first, s.last) for s in available.log.segments())]
+    excluded = [t.range for t in known if not t.meets(start, end)]
+    seen, gaps, lost = [t.range for t in known], list(gaps), list(lost)
+    ranges, passed, unknown, beyond = [], list[OffsetRange](), list[OffsetRange](), []
+    whole, firsts = True, dict[Key, int]()
     for key in keys:
-        top, limit = available.end(key), reached[key[0]][key[1]]
-        end = ends[key]
-        stop = top if end is None else end
-        begin = begins[key]
-        if key in fixed:
-            begin = fixed[key].start if begin is None else min(begin, fixed[key].start)
-            if final and fixed[key].end < stop and not available.holds(key, fixed[key].end):
-                stop = fixed[key].end
-        start = min(stop if begin is None else begin, stop)
-        ranges.append(OffsetRange(*key, min(start, limit), min(stop, limit)))
-        if stop > max(start, limit):
-            beyond.append(OffsetRange(*key, max(start, limit), stop))
-        whole = whole and end is not None and end <= limit
-    return Resolved(tuple(ranges), tuple(beyond), whole)
+        top, limit, begin, end_at = available.end(key), reached[key[0]][key[1]], begins[key], ends[key]
+        first = limit if begin is None else min(begin, limit)
+        firsts[key] = first
+        behind = limit if end_at is None else min(max(first, end_at), limit)
+        inner, outer = OffsetRange(*key, first, behind), OffsetRange(*key, behind, limit)
+        here = subtract([r for r in (inner, outer) if len(r)], [*excluded, *gaps])
+        parts = _few(subtract(here, overlaps(lost, [outer])), gaps)
+        span = OffsetRange(*key, parts[0].start, parts[-1].end) if parts else OffsetRange(*key, first, first)
+        ranges.append(span)
+        passed += subtract([span], parts) if parts else []
+        unknown += subtract(overlaps(parts, [outer]), seen)
+        stop = top if end_at is None else end_at
+        if begin is not None and stop > max(begin, limit):
+            beyond.append(OffsetRange(*key, max(begin, limit), stop))
+        whole = whole and end_at is not None and end_at <= limit
+    return Resolved(tuple(ranges), tuple(passed), tuple(unknown), tuple(beyond), whole, firsts)
 
 
-def _moved(moment: datetime, by: timedelta) -> datetime:
-    try:
-        return max(moment + by, datetime.fromtimestamp(0, UTC))
-    except OverflowError:
-        return datetime.fromtimestamp(0, UTC) if by < timedelta(0) else moment
+def _few(parts: Sequence[OffsetRange], gaps: Sequence[OffsetRange]) -> list[OffsetRange]:
+    """Return ranges of one partition that cover at least these, and of which few have to be read one by one.
+
+    What lies between is read along; a gap cannot be.
+    """
+    found = [[r.start, r.end] for r in sorted(parts)]
+    steps = sorted((b[0] - a[1], n) for n, (a, b) in enumerate(itertools.pairwise(found)))
+    blocked = {
+        n
+        for n, (a, b) in enumerate(itertools.pairwise(found))
+        if b[0] > a[1] and overlaps([OffsetRange(parts[0].topic, parts[0].partition, a[1], b[0])], gaps)
+    }
+    joined = {n for _, n in steps[: max(0, len(found) - _PARTS)]} | {n for width, n in steps if width == 0}
+    merged: list[list[int]] = []
+    for n, (begin, end) in enumerate(found):
+        if n and n - 1 in joined - blocked:
+            merged[-1][1] = end
+        else:
+            merged.append([begin, end])
+    return [OffsetRange(parts[0].topic, parts[0].partition, begin, end) for begin, end in merged]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 from pyspark.sql import Column, DataFrame
@@ -85,6 +85,7 @@ class BatchWriter:
         ranges: Sequence[OffsetRange],
         source: Records,
         lost: Sequence[LostRange] = (),
+        passed: Sequence[OffsetRange] = (),
     ) -> PreparedBatch:
         """Write the batch to files and account for each of its offsets. Commits nothing.
 
@@ -100,6 +101,8 @@ class BatchWriter:
             Where its records can be had again.
         lost
             Parts of the ranges that were given up.
+        passed
+            Parts of the ranges that are not among the records: none of theirs is asked for. They count as filtered.
 
         Raises
         ------
@@ -108,18 +111,27 @@ class BatchWriter:
         OffsetsGoneError
             When records of these ranges were dropped before they were read.
         """
-        tally = ReadTally(self.decoded(records), ranges)
+        healthy = subtract(ranges, [*(item.range for item in lost), *passed])
+        tally = ReadTally(self.decoded(records), healthy)
         staged = self.sink.stage(
             self.rows_of(tally.frame), name, offsets=self.pipeline.rows is not Rows.AGGREGATE
         )  # fmt: skip
         point("rows-staged")
         read, bad = tally.read(), tally.bad()
-        healthy = subtract(ranges, [item.range for item in lost])
         source.check(read, healthy)
         outside = tally.outside()
         accounts = account_for(
-            self.pipeline.rows, ranges, read, bad, staged.tallies, [i.range for i in lost], outside=outside
+            self.pipeline.rows,
+            ranges,
+            read,
+            bad,
+            staged.tallies,
+            [i.range for i in lost],
+            outside=outside,
+            passed=passed,
         )
+        times = tally.times()
+        accounts = [replace(a, times=tuple(t for t in times if a.range.cut(t.range))) for a in accounts]
         self._explain_gaps(accounts, healthy, source)
         if self.opaque:
             self.compare_metadata(staged, source.again(healthy))
@@ -265,6 +277,7 @@ def account_for(
     lost: Sequence[OffsetRange] = (),
     *,
     outside: Mapping[tuple[str, int], int] | None = None,
+    passed: Sequence[OffsetRange] = (),
 ) -> list[RangeAccount]:
     """Split each planned range by what was counted; pure.
 
@@ -278,6 +291,8 @@ def account_for(
         Parts of the ranges that were given up and not read.
     outside
         Records read that were not asked for: filtered, whatever the pipeline file promises.
+    passed
+        Parts of the ranges that were not read, since none of their records is asked for: filtered, too.
 
     Raises
     ------
@@ -297,8 +312,10 @@ def account_for(
         good = came - refused - aside
         out = written.get(key, Tally(0, 0, 0, 0))
         given_up = sum(map(len, overlaps([span], lost)))
-        if came > len(span) - given_up:
-            raise _broken(f"{came} records were read of {span}, which has {len(span) - given_up} offsets to read")
+        left_out = sum(map(len, overlaps([span], passed)))
+        to_read = len(span) - given_up - left_out
+        if came > to_read:
+            raise _broken(f"{came} records were read of {span}, which has {to_read} offsets to read")
         if rows in (Rows.ONE, Rows.FILTER) and out.rows != out.offsets:
             raise _broken(
                 f"{span}: {good} records went into the transform and {out.rows} rows of {out.offsets} records came "
@@ -312,8 +329,10 @@ def account_for(
                 "promises one row per record"
             )
         kept = good if rows is Rows.AGGREGATE else out.offsets
-        absent = len(span) - given_up - came
-        counts = Counts(written=kept, filtered=good - kept + aside, quarantined=refused, absent=absent, lost=given_up)
+        filtered = good - kept + aside + left_out
+        counts = Counts(
+            written=kept, filtered=filtered, quarantined=refused, absent=to_read - came, lost=given_up
+        )  # fmt: skip
         accounts.append(RangeAccount(span, counts))
     return accounts
 

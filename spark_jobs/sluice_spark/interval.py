@@ -11,6 +11,7 @@ from pyspark.sql import Column, SparkSession
 from pyspark.sql import functions as F
 
 from sluice.errors import (
+    CheckpointError,
     LeaseHeldError,
     OffsetsGoneError,
     SluiceError,
@@ -21,8 +22,9 @@ from sluice.faults import point
 from sluice.interval import Interval
 from sluice.kafka.cluster import TopicState, ids_of
 from sluice.ledger import REDRIVEN, IntervalRow, Lease
-from sluice.ranges import LostRange, OffsetRange, describe, overlaps, subtract
+from sluice.ranges import LostRange, OffsetRange, Positions, Times, describe, overlaps, subtract
 from sluice.resolve import Available, Resolved, missing, resolve
+from sluice.wal import Segment
 from sluice_spark.batch import BatchWriter, PreparedBatch, Records
 from sluice_spark.failures import classify
 from sluice_spark.log import logger
@@ -35,10 +37,13 @@ from sluice_spark.sinks.slice import Slice
 from sluice_spark.sinks.staged import NOTHING
 from sluice_spark.sources.kafka import KafkaRecords
 from sluice_spark.sources.parts import RecordsInParts
+from sluice_spark.sources.times import times_of
 from sluice_spark.tables import Tables
 
 __all__ = ["IntervalRun"]
 
+_LOOKED_AT = 16
+"""Stretches of offsets that are read one by one to find out what is wrong with them."""
 _AS_BEFORE = "sink and quarantine are as they were before this run"
 
 Key = tuple[str, int]
@@ -66,6 +71,8 @@ class IntervalRun(Run):
 
     interval: Interval
     _committed: bool = field(default=False, init=False)
+    _unseen: list[str] = field(default_factory=list, init=False)
+    """Notes from before the run was planned: until then the ledger has no run to keep them with."""
 
     @property
     def scope(self) -> str:
@@ -92,13 +99,14 @@ class IntervalRun(Run):
             if known is not None:
                 enter_interval(self.ledger, lease, self._tables(known.number))
             states, available = self._available()
-            resolved = self._resolve(known, available)
+            resolved = self._resolve(lease, known, available)
             lost = [
                 LostRange(common, row.reason, row.sample)
                 for row in self.ledger.lost(name)
                 for common in overlaps([row.range], resolved.ranges)
             ]
-            readable = subtract([r for r in resolved.ranges if len(r)], [item.range for item in lost])
+            readable = subtract(resolved.read, [item.range for item in lost])
+            passed = subtract(resolved.passed, [item.range for item in lost])
             kafka, log, segments = available.split(readable)
             number = self.ledger.interval_resolved(
                 lease,
@@ -113,13 +121,9 @@ class IntervalRun(Run):
         self._say(lease, resolved, lost, log)
         if readable:
             spark = self._session()
-            sources: list[tuple[Records, Sequence[OffsetRange]]] = [
-                (KafkaRecords(spark, available.cluster.settings, self.pipeline.kafka, available.cluster), kafka),
-                (LogRecords(spark, available.log, tuple(segments)), log),
-            ]
-            source = RecordsInParts(tuple((records, tuple(parts)) for records, parts in sources if parts))
+            source = self._source(spark, available, kafka, log, segments)
             with self.watch.phase("query"):
-                self._write(lease, spark, tables, ranges, readable, lost, source)
+                self._write(lease, spark, tables, ranges, readable, lost, passed, source)
             point("query-ended")
         return self._judge(lease, tables.sink)
 
@@ -191,7 +195,21 @@ class IntervalRun(Run):
             states, known, log, cluster, isolation_level=source.isolation_level, trouble=trouble
         )  # fmt: skip
 
-    def _resolve(self, known: IntervalRow | None, available: Available) -> Resolved:
+    def _source(
+        self,
+        spark: SparkSession,
+        available: Available,
+        kafka: Sequence[OffsetRange],
+        log: Sequence[OffsetRange],
+        segments: Sequence[Segment],
+    ) -> RecordsInParts:
+        sources: list[tuple[Records, Sequence[OffsetRange]]] = [
+            (KafkaRecords(spark, available.cluster.settings, self.pipeline.kafka, available.cluster), kafka),
+            (LogRecords(spark, available.log, tuple(segments)), log),
+        ]
+        return RecordsInParts(tuple((records, tuple(parts)) for records, parts in sources if parts))
+
+    def _resolve(self, lease: Lease, known: IntervalRow | None, available: Available) -> Resolved:
         """Return the interval's offsets, when all of them that matter can be read.
 
         Raises
@@ -205,63 +223,136 @@ class IntervalRun(Run):
         fixed = [
             r for r in known.ranges if known.topic_ids.get(r.topic) == ids.get(r.topic)
         ] if known is not None else []  # fmt: skip
-        final = known is not None and known.whole
         gaps = missing(
             name,
             reached,
             available,
             lambda: [a.range for a in self.ledger.accounts(name) if a.counts.absent == len(a.range)],
         )
-        resolved = resolve(self.interval, self.pipeline.interval.slack, reached, available, fixed, final=final)
         lost = [row.range for row in self.ledger.lost(name)]
-        gone = subtract(overlaps(gaps, resolved.ranges), lost)
+        times = self.ledger.times(name)
+        resolved = resolve(self.interval, reached, available, times, gaps, lost)
+        if resolved.unknown:
+            times += self._look_at_times(lease, available, resolved.unknown)
+            resolved = resolve(self.interval, reached, available, times, gaps, lost)
+        excluded = [t.range for t in times if not t.meets(*self.interval.milliseconds)]
+        doubtful = subtract(gaps, [*lost, *excluded])
+        # what was resolved once was there to be read: nobody knows which of its records a filter left out
+        gone = overlaps(doubtful, fixed)
+        accounts = self.ledger.accounts(name) if doubtful else []
         settled = {(r.topic, r.partition) for r in fixed}
-        starts = {(r.topic, r.partition): r.start for r in resolved.ranges}
-        # where the first record that can be read is not older than the interval's start, older ones may have been its
-        doubtful = [
+        # Below what live runs began with nobody knows what was there; where the first record that can be read is not
+        # older than the interval's start, older ones may have been its.
+        gone += [
             gap
-            for gap in gaps
-            if (gap.topic, gap.partition) not in settled and starts[gap.topic, gap.partition] == gap.end
+            for gap in subtract(doubtful, [a.range for a in accounts])
+            if (gap.topic, gap.partition) not in settled and resolved.firsts[gap.topic, gap.partition] == gap.end
         ]
-        gone += self._gone_of(doubtful)
+        held = self._held_outside(reached, resolved)
+        gone = sorted({*gone, *overlaps(gaps, held)})
         if gone:
-            recreated = [t for t in {r.topic for r in gone} if not any(k[0] == t for k in available.kafka)]
-            if recreated and available.trouble is None:
-                raise TopicRecreatedError(
-                    f"pipeline {name!r}: topic {recreated[0]!r} was made anew, and the write-ahead log does not hold "
-                    f"all of {self.interval}: {describe(gone)}",
-                    next_step="these records are gone with the old topic; an interval of the new one needs a live run "
-                    "first",
-                )
-            firsts = ", ".join(
-                f"{t}-{n} from offset {starts[t, n]}" for t, n in sorted({(r.topic, r.partition) for r in gone})
-            )
-            raise OffsetsGoneError(
-                f"pipeline {name!r}: records of {self.interval} are in neither Kafka nor the write-ahead log any more: "
-                f"{describe(gone)}",
-                next_step=f"choose an interval that begins later (what can be read begins: {firsts}). Strategy wal "
-                "keeps records for wal.keep, beyond Kafka's retention",
-                ranges=gone,
+            raise self._gone_error(gone, resolved.firsts, available)
+        stray = subtract(held, [*gaps, *lost])
+        if stray:
+            raise self._stray_error(available, stray[:_LOOKED_AT])
+        filtered = [r for a in accounts if a.counts.filtered for r in overlaps([a.range], doubtful)]
+        if filtered:
+            self._unseen.append(
+                f"{sum(map(len, filtered)):,} offsets are in neither Kafka nor the write-ahead log any more. None of "
+                f"the rows of {self.interval} came from them, but live runs filtered some of their records, which "
+                f"cannot be looked at again: {describe(filtered)}"
             )
         return resolved
 
-    def _gone_of(self, doubtful: Sequence[OffsetRange]) -> list[OffsetRange]:
-        """Return of ranges that nobody can read those that held records of the interval, by what the tables say.
+    def _look_at_times(self, lease: Lease, available: Available, unknown: Sequence[OffsetRange]) -> list[Times]:
+        """Read the times of records, and nothing else, where no account has them; enter them into the ledger."""
+        logger.info("looking at the times of %d offsets, which no account has", sum(map(len, unknown)))
+        source = self._source(self._session(), available, *available.split(unknown))
+        try:
+            with self.watch.phase("times"):
+                found = times_of(source, unknown)
+        except SluiceError:
+            raise
+        except Exception as error:
+            raise classify(error, lambda: source.gone(unknown)) from error
+        gone = source.gone(unknown)
+        if gone:  # while it was looked at: what was seen does not hold for all of it
+            raise OffsetsGoneError(
+                f"pipeline {self.pipeline.name!r}: Kafka dropped records while their times were looked at: "
+                f"{describe(gone)}",
+                next_step="run again. Raise the topic's retention for the next time",
+                ranges=gone,
+            )
+        self.ledger.times_found(lease, found)
+        return found
 
-        Live runs that read them left their rows with offset and time in sink or quarantine; a range that no live run
-        read is counted in: nobody knows what it held.
-        """
-        if not doubtful:
+    def _held_outside(self, reached: Positions, resolved: Resolved) -> list[OffsetRange]:
+        """Return the offsets of the interval's rows in the tables that are not among those to be read."""
+        below = [OffsetRange(t, n, 0, end) for t, parts in reached.items() for n, end in parts.items() if end]
+        outside = Slice(subtract(below, resolved.read), *self.interval.milliseconds)
+        if not outside.ranges:
             return []
-        read = [a.range for a in self.ledger.accounts(self.pipeline.name)]
-        unknown = subtract(doubtful, read)
         tables = Tables.redriven(self.pipeline, self.home)
-        gone = Slice(overlaps(doubtful, read), *self.interval.milliseconds)
-        found = [key for table in (tables.sink, tables.quarantine) for key in table.held(gone)]
-        return sorted({*unknown, *(r for r in gone.ranges if (r.topic, r.partition) in found)})
+        found = []
+        for table in (tables.sink, tables.quarantine):
+            for (topic, partition), offsets in table.held(outside).items():
+                edges = np.flatnonzero(np.diff(offsets) > 1)
+                begins, ends = offsets[np.append(0, edges + 1)], offsets[np.append(edges, -1)]
+                found += [OffsetRange(topic, partition, int(a), int(b) + 1) for a, b in zip(begins, ends, strict=True)]
+            if found:
+                table.check_replaceable()  # rows that are deleted by vectors are none
+        return sorted(set(found))
+
+    def _gone_error(self, gone: Sequence[OffsetRange], firsts: Mapping[Key, int], available: Available) -> SluiceError:
+        name = self.pipeline.name
+        recreated = [t for t in {r.topic for r in gone} if not any(k[0] == t for k in available.kafka)]
+        if recreated and available.trouble is None:
+            return TopicRecreatedError(
+                f"pipeline {name!r}: topic {recreated[0]!r} was made anew, and the write-ahead log does not hold "
+                f"all of {self.interval}: {describe(gone)}",
+                next_step="these records are gone with the old topic; an interval of the new one needs a live run "
+                "first",
+            )
+        begins = ", ".join(
+            f"{t}-{n} from offset {firsts[t, n]}" for t, n in sorted({(r.topic, r.partition) for r in gone})
+        )
+        return OffsetsGoneError(
+            f"pipeline {name!r}: records of {self.interval} are in neither Kafka nor the write-ahead log any more: "
+            f"{describe(gone)}",
+            next_step=f"choose an interval that begins later (what can be read begins: {begins}). Strategy wal "
+            "keeps records for wal.keep, beyond Kafka's retention",
+            ranges=gone,
+        )
+
+    def _stray_error(self, available: Available, stray: Sequence[OffsetRange]) -> SluiceError:
+        """Return why rows of the interval stand where no record of it does: compaction, or a time that was changed."""
+        source = self._source(self._session(), available, *available.split(stray))
+        try:
+            rows = source.again(stray).select("topic", "partition", "offset").collect()
+        except SluiceError:
+            raise
+        except Exception as error:
+            raise classify(error, lambda: source.gone(stray)) from error
+        there = [OffsetRange(row[0], row[1], row[2], row[2] + 1) for row in rows]
+        if vanished := subtract(stray, there):
+            return self._compacted(vanished)
+        return CheckpointError(
+            f"pipeline {self.pipeline.name!r}: rows of {self.interval} stand in the tables with offsets whose records "
+            f"have another time: {describe(stray)}. Was _timestamp changed, by the transform or in the table?",
+            next_step=f"give these rows the times of their records again (sluice audit {self.pipeline.name} --deep "
+            "says what else differs). An interval cannot replace rows with another _timestamp",
+        )
+
+    def _compacted(self, vanished: Sequence[OffsetRange]) -> OffsetsGoneError:
+        return OffsetsGoneError(
+            f"pipeline {self.pipeline.name!r}: the tables hold records of {self.interval} that Kafka has "
+            f"compacted away: {describe(vanished)}",
+            next_step="this interval can no longer be replaced without losing them",
+            ranges=vanished,
+        )
 
     def _say(self, lease: Lease, resolved: Resolved, lost: Sequence[LostRange], log: Sequence[OffsetRange]) -> None:
-        notes = []
+        notes = list(self._unseen)
         if resolved.beyond:
             count = sum(map(len, resolved.beyond))
             notes.append(f"{count:,} offsets lie beyond the live position and are left to live runs: "
@@ -286,6 +377,7 @@ class IntervalRun(Run):
         ranges: Sequence[OffsetRange],
         readable: Sequence[OffsetRange],
         lost: Sequence[LostRange],
+        passed: Sequence[OffsetRange],
         source: RecordsInParts,
     ) -> None:
         start, end = self.interval.milliseconds
@@ -298,15 +390,18 @@ class IntervalRun(Run):
             self.ledger.batch_started(lease, epoch=tables.epoch.number, batch=batch, ranges=ranges)
         point("batch-started")
         with self.watch.phase("batches"):
-            prepared = self._prepare(writer, name, ranges, readable, lost, source)
+            prepared = self._prepare(writer, name, ranges, readable, lost, passed, source)
         if prepared.outside:
             aside = f"{prepared.outside:,} records were read and lie outside of the interval: counted as filtered"
             self.ledger.degraded(lease, aside)
+        if passed:
+            between = f"{sum(map(len, passed)):,} offsets between them hold no record of the interval and were not read"
+            self.ledger.degraded(lease, f"{between}: counted as filtered")
         with self.watch.phase("commits"):
             gone = Slice(readable, start, end)
             # whoever moves the same records while this driver is frozen makes it give way
             fence = Fence(tables.sink.table_version(), self._is_rival)
-            check = self._nothing_vanishes(prepared, source, writer)
+            check = self._nothing_vanishes(prepared, source, passed)
             check(tables.quarantine.held(gone))
             lease.verify()
             self._beside_redriving()
@@ -356,10 +451,11 @@ class IntervalRun(Run):
         ranges: Sequence[OffsetRange],
         readable: Sequence[OffsetRange],
         lost: Sequence[LostRange],
+        passed: Sequence[OffsetRange],
         source: RecordsInParts,
     ) -> PreparedBatch:
         try:
-            return writer.prepare(source.again(readable), name, ranges, source, lost)
+            return writer.prepare(source.again(readable), name, ranges, source, lost, passed)
         except SluiceError:
             raise
         except Exception as error:
@@ -369,28 +465,23 @@ class IntervalRun(Run):
             raise classify(error, lambda: source.gone(readable)) from error
 
     def _nothing_vanishes(
-        self, prepared: PreparedBatch, source: RecordsInParts, writer: BatchWriter
+        self, prepared: PreparedBatch, source: RecordsInParts, passed: Sequence[OffsetRange]
     ) -> Callable[[Mapping[Key, Any]], None]:
         """Return a check that refuses to take out rows whose records the source no longer has, by compaction."""
         gaps = {(a.range.topic, a.range.partition): a.range for a in prepared.accounts if a.counts.absent}
-        lost = [item.range for item in prepared.lost]
+        not_read = [*(item.range for item in prepared.lost), *passed]
         read: dict[Key, Any] = {}
 
         def check(offsets: Mapping[Key, Any]) -> None:
             vanished = []
             for key in sorted(set(gaps) & set(offsets)):
                 if key not in read:
-                    frame = source.again(subtract([gaps[key]], lost)).select("offset").toArrow()
+                    frame = source.again(subtract([gaps[key]], not_read)).select("offset").toArrow()
                     read[key] = frame.column("offset").to_numpy()
                 missing = np.setdiff1d(offsets[key], read[key])
                 vanished += [OffsetRange(*key, int(o), int(o) + 1) for o in missing[:1000]]
             if vanished:
-                raise OffsetsGoneError(
-                    f"pipeline {self.pipeline.name!r}: the tables hold records of {self.interval} that Kafka has "
-                    f"compacted away: {describe(vanished)}",
-                    next_step="this interval can no longer be replaced without losing them",
-                    ranges=vanished,
-                )
+                raise self._compacted(vanished)
 
         return check
 

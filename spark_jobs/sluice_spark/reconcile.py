@@ -24,6 +24,7 @@ from sluice_spark.recovery.wal import LOG_SCHEMA
 from sluice_spark.sinks.delta import DeltaSink
 from sluice_spark.sinks.slice import Slice
 from sluice_spark.sinks.staged import NOTHING, Staged
+from sluice_spark.sinks.transactions import transaction_versions
 from sluice_spark.tables import Tables
 
 __all__ = [
@@ -150,11 +151,13 @@ def half_done(ledger: Ledger, pipeline: str, sink: DeltaSink) -> list[IntervalRo
     if table is None:
         return []
     last = ledger.last_batches(pipeline)
-    held = [
-        (known, table.transaction_version(interval_app_id(pipeline, known.interval)))
-        for known in ledger.intervals(pipeline)
-    ]
-    return [known for known, done in held if done is not None and done > last.get(-known.number, -1)]
+    intervals = ledger.intervals(pipeline)
+    apps = {known.number: interval_app_id(pipeline, known.interval) for known in intervals}
+    held = transaction_versions(sink.path, table.version()) if intervals else {}
+    if held is not None:  # one reading for all of them: asking costs some milliseconds each
+        intervals = [known for known in intervals if held.get(apps[known.number], -1) > last.get(-known.number, -1)]
+    asked = [(known, table.transaction_version(apps[known.number])) for known in intervals]
+    return [known for known, done in asked if done is not None and done > last.get(-known.number, -1)]
 
 
 def take_over(ledger: Ledger, lease: Lease, tables: Tables, known: IntervalRow, *, forgo: bool = False) -> None:

@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.fixtures.runs import Sandbox, consume, good
+from pyspark.sql import SparkSession
+from tests.fixtures.runs import KeptSandbox, Sandbox, consume, good
+
+from sluice.local.kafka import Broker, Topics
 
 pytestmark = [pytest.mark.chaos, pytest.mark.spark, pytest.mark.kafka]
 
@@ -88,11 +93,11 @@ def test_a_change_of_the_transform_reaches_the_interval_and_nothing_else(sandbox
     }  # fmt: skip
     times = {(r.topic, r.partition, r.offset): r.timestamp for r in consume(sandbox.broker, sandbox.topic)}
     inside = {o for o, time in times.items() if at(3) <= time < at(4)}
-    # 12..17 of day 3, but 8 and 18; what stands behind the first record of the 4th is outside of the offsets
-    out_of_order = {o for o in inside if times[o] in (at(3, 30), at(3, 31))}
-    assert changed == {o for o in inside if o not in out_of_order}
+    # 12..17 of day 3, but 8 and 18; and what stands behind the first record of the 4th
+    refused = {o for o in inside if times[o] == at(3, 31)}
+    assert changed == inside - refused
     assert {o: n for o, n in sandbox.sink().items() if o not in changed} == {
-        o: n for o, n in before.items() if o not in inside or o in out_of_order
+        o: n for o, n in before.items() if o not in inside
     }
     assert sandbox.quarantine() == quarantined
     assert_audited(sandbox)
@@ -101,9 +106,8 @@ def test_a_change_of_the_transform_reaches_the_interval_and_nothing_else(sandbox
     sandbox.configure(
         rows="filter",
         transform={"sql": "SELECT *, 3 AS version FROM source"},
-        interval={"slack": "4d"},
     )
-    sandbox.run("with slack", interval=days(3, 4))
+    sandbox.run("once more", interval=days(3, 4))
     rows = sandbox.rows()
     assert rows is not None
     changed = {(r["_topic"], r["_partition"], r["_offset"]) for r in rows.to_pylist() if r["version"] == 3}
@@ -112,6 +116,133 @@ def test_a_change_of_the_transform_reaches_the_interval_and_nothing_else(sandbox
         o for o in times if o not in before and o not in quarantined and o not in inside
     )
     assert_audited(sandbox)
+
+
+def versioned(sandbox: Sandbox, number: int, **more: Any) -> None:
+    sandbox.configure(transform={"sql": f"SELECT *, {number} AS version FROM source"}, **more)
+
+
+def assert_replaced_by_time(sandbox: Sandbox, *replaced: tuple[int, int, int]) -> None:
+    """The table holds each record once, as the last interval wrote it in which its time lies."""
+    wanted = {}
+    for r in consume(sandbox.broker, sandbox.topic):
+        lies = [version for version, start, end in replaced if start <= r.timestamp < end]
+        wanted[r.topic, r.partition, r.offset] = max(lies, default=1)
+    rows = sandbox.rows()
+    assert rows is not None
+    columns = (rows.column(c).to_pylist() for c in ("_topic", "_partition", "_offset", "version"))
+    assert Counter(zip(*columns, strict=True)) == Counter((*o, version) for o, version in wanted.items())
+
+
+def text(milliseconds: int) -> str:
+    return datetime.fromtimestamp(milliseconds / 1000, UTC).isoformat()
+
+
+ORDERS: dict[str, list[list[int]]] = {
+    # of each partition, in the order of offsets
+    "one record of the future": [[at(1), at(25), *(at(d, n) for d in range(2, 9) for n in range(3))], [at(3)] * 9],
+    "source by source": [[at(d, s) for s in range(3) for d in range(1, 9)], [at(d, s) for s in (5, 4) for d in (2, 4)]],
+    "backwards": [[at(d, 9 - n) for d in range(8, 0, -1) for n in range(3)], [at(d) for d in (9, 1, 3)]],
+    "at the edges": [[at(3) - 1, at(3), at(3), at(5) - 1, at(5), at(5), at(3), at(5) - 1, at(3) - 1, at(5)], []],
+}
+
+
+@pytest.mark.parametrize("known", [True, pytest.param(False, marks=pytest.mark.long)], ids=["seen", "looked at"])
+@pytest.mark.parametrize("order", ORDERS)
+def test_after_an_interval_the_table_is_what_the_times_of_its_records_say(
+    sandbox: Sandbox, order: str, known: bool
+) -> None:
+    """Whatever their order; with batches of earlier versions, too, which did not look at the times."""
+    versioned(sandbox, 1)
+    placed = [(p, b"k", good(n), time) for p, times in enumerate(ORDERS[order]) for n, time in enumerate(times)]
+    sandbox.produce(placed)
+    sandbox.run("live")
+    if not known:
+        sandbox.execute("DELETE FROM sluice_times")
+    versioned(sandbox, 2)
+    sandbox.run("march 3 and 4", interval=days(3, 5))
+    assert_replaced_by_time(sandbox, (2, at(3), at(5)))
+    if not known:
+        assert sandbox.ledger.times(sandbox.name), "what was looked at is known from now on"
+    # what arrives later, and a knob that was turned
+    sandbox.produce([(0, b"k", good(100), at(4)), (0, b"k", good(101), at(30)), (0, b"k", good(102), at(3, 7))])
+    versioned(sandbox, 1)
+    sandbox.run("live again")
+    versioned(sandbox, 3, interval={"slack": "2d"})
+    sandbox.run("once more", interval=days(3, 5))
+    assert_replaced_by_time(sandbox, (3, at(3), at(5)))
+    versioned(sandbox, 4)
+    sandbox.run("all of it", interval=days(1, 31))
+    assert_replaced_by_time(sandbox, (4, at(1), at(31)))
+    sandbox.assert_exact()
+    assert_audited(sandbox)
+
+
+def test_only_what_may_hold_records_of_the_interval_is_read(sandbox: Sandbox) -> None:
+    feed_days(sandbox, 1, 11)
+    sandbox.produce([(0, b"late", good(1000), at(3, 5))])
+    sandbox.run("live")
+    sandbox.run("march 3", interval=days(3, 4))
+    row = sandbox.ledger.run(sandbox.name, "march 3")
+    assert row is not None
+    assert any("were not read: counted as filtered" in note for note in row.notes)
+    (outside,) = (note for note in row.notes if "lie outside" in note)
+    assert int(outside.split(" ")[0]) < 12, "of 41, in batches of 6"
+    assert by_run(sandbox) == {"live": 36, "march 3": 5}
+    sandbox.assert_exact()
+    assert_audited(sandbox)
+
+
+def test_times_that_the_broker_gave(
+    spark: SparkSession, broker: Broker, topics: Topics, topic: Callable[..., str], tmp_path: Path
+) -> None:
+    name = topic(2, retention_ms=-1, message_timestamp_type="LogAppendTime")
+    sandbox = KeptSandbox(tmp_path / "home", broker, topics, name, spark=spark)
+    versioned(sandbox, 1)
+    for n in range(8):
+        sandbox.produce([(n % 2, b"k", good(n), at(9 - n))])
+    sandbox.run("live")
+    times = sorted(r.timestamp for r in consume(broker, name))
+    versioned(sandbox, 2)
+    sandbox.run("some", interval=(text(times[2]), text(times[5])))
+    assert_replaced_by_time(sandbox, (2, times[2], times[5]))
+    assert_audited(sandbox)
+
+
+def test_rows_of_the_interval_that_kafka_dropped_are_seen_wherever_they_stand(sandbox: Sandbox) -> None:
+    """A record of the interval stood far below the first of what is left."""
+    versioned(sandbox, 1)
+    sandbox.produce([(0, b"k", good(0), at(5))])
+    feed_days(sandbox, 1, 9)
+    sandbox.run("live")
+    before = without_run(sandbox)
+    sandbox.topics.delete_records(sandbox.topic, {0: 3})
+    versioned(sandbox, 2, interval={"slack": "3d"})
+    outcome = sandbox.run("march 5", interval=days(5, 6), expect=21)
+    assert f"{sandbox.topic}-0 [0, 1)" in outcome.message
+    assert without_run(sandbox) == before
+    sandbox.run("march 6", interval=days(6, 7))
+    assert_replaced_by_time_above(sandbox, before)
+
+
+def assert_replaced_by_time_above(sandbox: Sandbox, before: Counter[Any]) -> None:
+    rows = sandbox.rows()
+    assert rows is not None
+    assert rows.num_rows == sum(before.values())
+    assert sum(version == 2 for version in rows.column("version").to_pylist()) == 4
+
+
+def test_a_row_whose_time_was_changed_is_no_row_of_the_interval_in_silence(sandbox: Sandbox) -> None:
+    feed_days(sandbox, 1, 6)
+    sandbox.run("live")
+    table = sandbox.table()
+    assert table is not None
+    offset = "_partition = 0 AND _offset = 0"
+    table.update(predicate=offset, updates={"_timestamp": "_timestamp + interval '3 days'"})
+    before = without_run(sandbox)
+    outcome = sandbox.run("march 4", interval=days(4, 5), expect=41)
+    assert f"{sandbox.topic}-0 [0, 1)" in outcome.message
+    assert without_run(sandbox) == before
 
 
 def test_kafka_may_have_dropped_it_when_the_log_holds_it(sandbox: Sandbox) -> None:

@@ -10,7 +10,7 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from sluice.ranges import OffsetRange
+from sluice.ranges import OffsetRange, Times
 from sluice_spark.decode import RULE
 from sluice_spark.tally import ReadTally
 
@@ -78,3 +78,52 @@ def test_what_was_read_does_not_depend_on_what_a_transform_makes_of_it(
     PLANS[plan](found.frame.where(F.col(RULE).isNull())).write.parquet(str(tmp_path / "out"))
     assert found.read() == {("t", 0): 500, ("t", 1): 500}
     assert found.bad() == {("t", 0): 50, ("t", 1): 50}
+
+
+def timed(spark: SparkSession, count: int, partitions: int, order: str) -> DataFrame:
+    return spark.range(0, count, 1, 2).selectExpr(
+        "'t' AS topic", f"cast(id % {partitions} AS int) AS partition", f"id div {partitions} AS offset",
+        f"timestamp_millis(1356998400000 + {order}) AS timestamp", f"cast(null AS string) AS {RULE}",
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("partitions", "plan", "order"),
+    [
+        (1, "as it is", "id"),
+        (3, "as it is", "pmod(hash(id), 100000)"),
+        (3, "sorted, which samples first", "pmod(hash(id), 100000)"),
+        (16, "joined with nothing", "id"),
+        (40, "shuffled", "pmod(hash(id), 100000)"),
+    ],
+)
+def test_no_record_lies_outside_of_the_times_that_were_seen(
+    spark: SparkSession, tmp_path: Path, partitions: int, plan: str, order: str
+) -> None:
+    count = 30_000 if partitions < 16 else 6_000
+    frame = timed(spark, count, partitions, order)
+    each = count // partitions
+    kept = [(0, each // 3), (each // 2, each)]  # a stretch of each partition was left out
+    ranges = [OffsetRange("t", p, *span) for p in range(partitions) for span in kept]
+    rest = frame.where(f"offset < {kept[0][1]} OR offset BETWEEN {kept[1][0]} AND {each - 1}")
+    found = ReadTally(rest, ranges)
+    PLANS[plan](found.frame.drop("timestamp")).write.parquet(str(tmp_path / "out"))
+    times = found.times()
+    covered = sorted((t.range.partition, t.range.start, t.range.end) for t in times)
+    assert sum(end - start for _, start, end in covered) == sum(map(len, ranges))
+    rows = rest.selectExpr("partition", "offset", "unix_millis(timestamp) AS ms").toArrow().to_pylist()
+    where = {(t.range.partition, o): t for t in times for o in range(t.range.start, t.range.end)}
+    assert all(
+        where[r["partition"], r["offset"]].first <= r["ms"] <= where[r["partition"], r["offset"]].last for r in rows
+    )
+    if order == "id" and partitions == 1:
+        assert len({t.first for t in times}) > 2, "a partition is looked at in pieces"
+
+
+def test_a_stretch_without_a_record_is_known_to_hold_none(spark: SparkSession, tmp_path: Path) -> None:
+    found = ReadTally(timed(spark, 10, 1, "id"), [OffsetRange("t", 0, 0, 10), OffsetRange("t", 1, 0, 5)])
+    found.frame.write.parquet(str(tmp_path / "out"))
+    first = 1356998400000
+    assert found.times() == [
+        Times(OffsetRange("t", 0, 0, 10), first, first + 9), Times.none(OffsetRange("t", 1, 0, 5))
+    ]  # fmt: skip

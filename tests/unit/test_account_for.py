@@ -108,3 +108,12 @@ def test_a_broken_promise_says_what_happened_to_the_data_and_what_to_do() -> Non
     assert "nothing of this batch is visible" in caught.value.state
     assert "rows: filter" in caught.value.next_step
     assert caught.value.exit_code == 10
+
+
+def test_what_was_passed_over_is_filtered_whatever_the_file_promises() -> None:
+    passed = [OffsetRange(SPAN.topic, SPAN.partition, SPAN.start + 2, SPAN.start + 6)]
+    written = {KEY: Tally(5, 5, SPAN.start, SPAN.end - 1)}
+    (account,) = account_for(Rows.ONE, [SPAN], {KEY: 5}, {}, written, passed=passed)
+    assert account.counts == Counts(written=5, filtered=4, absent=1)
+    with pytest.raises(PromiseError, match="which has 6 offsets to read"):
+        account_for(Rows.ONE, [SPAN], {KEY: 7}, {}, written, passed=passed)

@@ -6,6 +6,7 @@ import importlib
 import socket
 import threading
 import traceback
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,7 @@ from sluice.audit import audit
 from sluice.errors import ConfigError
 from sluice.ledger import REDRIVEN, Epoch, Lease, Ledger, schema
 from sluice.ledger.store import LedgerError, open_engine
-from sluice.ranges import Counts, LostRange, OffsetRange, RangeAccount
+from sluice.ranges import Counts, LostRange, OffsetRange, RangeAccount, Times
 from sluice.recovery import Lineage
 
 PASSWORD = "hunter2"
@@ -187,6 +188,11 @@ def test_the_tables_can_be_made_anew_from_the_events(ledger_url: str) -> None:
         ledger.batch_committed(
             lease, epoch=-1, batch=0, accounts=[split(4, 9)], replaced={OffsetRange("t", 0, 4, 9): (3, 1)}
         )
+        known = Times(OffsetRange("t", 0, 9, 12), 1356998400000, 1356998400007)
+        seen = replace(split(9, 14), times=(known, Times(OffsetRange("t", 0, 12, 14), 5, 6)))
+        ledger.batch_committed(lease, epoch=2, batch=1, accounts=[seen])
+        ledger.times_found(lease, [known, Times.none(OffsetRange("t", 1, 0, 3))])
+        assert ledger.times("q") == [*seen.times, Times.none(OffsetRange("t", 1, 0, 3))]
         ledger.judged(lease, "q", "c", verdict="empty", judgement={})
         ledger.run_closed(lease, state="done")
     before = derived(ledger_url)

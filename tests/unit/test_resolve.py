@@ -1,7 +1,9 @@
-"""Which offsets an interval is: from the first record not older than its start to the first not older than its end."""
+"""Which offsets may hold the records of an interval, whatever the order of their times."""
 
 from __future__ import annotations
 
+import itertools
+import random
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
@@ -12,8 +14,9 @@ import pytest
 from sluice.errors import SourceUnreachableError, TopicRecreatedError
 from sluice.interval import Interval
 from sluice.kafka.state import PartitionState, TopicState
-from sluice.ranges import OffsetRange
+from sluice.ranges import OffsetRange, Times
 from sluice.resolve import Available, Resolved, missing, resolve
+from sluice.wal import Segment
 
 HOUR = 3_600_000
 T0 = int(datetime(2013, 1, 1, tzinfo=UTC).timestamp() * 1000)
@@ -27,6 +30,7 @@ class Part:
     hours: Sequence[float]
     kafka: tuple[int, int] | None = None
     log: tuple[int, int] | None = None
+    segments: int = 1
 
 
 @dataclass
@@ -40,6 +44,12 @@ class Played:
     def first(self, key: Key, span: tuple[int, int], milliseconds: int) -> int | None:
         hours = self.parts[key].hours
         return next((o for o in range(*span) if T0 + hours[o] * HOUR >= milliseconds), None)
+
+    def times(self, partition: int, *spans: tuple[int, int]) -> list[Times]:
+        """What may be known of the times of these offsets."""
+        ranges = [OffsetRange("t", partition, *span) for span in spans]
+        seen = [[round(T0 + h * HOUR) for h in self.parts["t", partition].hours[r.start : r.end]] for r in ranges]
+        return [Times(r, min(ms), max(ms)) if ms else Times.none(r) for r, ms in zip(ranges, seen, strict=True)]
 
     def available(self) -> Available:
         kafka = {k: OffsetRange(*k, *p.kafka) for k, p in self.parts.items() if p.kafka and not self.down}
@@ -56,6 +66,17 @@ class Played:
         span = self.parts[topic, partition].log
         return [OffsetRange(topic, partition, *span)] if span else []
 
+    def segments(self) -> list[Segment]:
+        found = []
+        for (_, n), part in self.parts.items():
+            first, last = part.log or (0, 0)
+            edges = sorted({first, last, *(first + (last - first) * k // part.segments for k in range(part.segments))})
+            for known in self.times(n, *itertools.pairwise(edges)):
+                found.append(
+                    Segment("batches/e1-000000-x/a", known.range, 1, len(known.range), known.first, known.last, 0)
+                )
+        return found
+
     def first_at(self, topic: str, partition: int, milliseconds: int) -> int | None:
         span = self.parts[topic, partition].log
         return self.first((topic, partition), span, milliseconds) if span else None
@@ -67,8 +88,15 @@ def hours(first: float, last: float) -> Interval:
 
 
 def answer(played: Played, interval: Interval, reached: Mapping[int, int], **more: Any) -> Resolved:
-    slack = more.pop("slack", timedelta(0))
-    return resolve(interval, slack, {"t": dict(reached)}, played.available(), **more)
+    return resolve(interval, {"t": dict(reached)}, played.available(), **more)
+
+
+def moment(hour: float) -> datetime:
+    return datetime(2013, 1, 1, tzinfo=UTC) + timedelta(hours=hour)
+
+
+def offsets(resolved: Resolved) -> set[int]:
+    return {o for r in resolved.read for o in range(r.start, r.end)}
 
 
 def spans(resolved: Resolved) -> dict[int, tuple[int, int]]:
@@ -80,14 +108,24 @@ EVEN = list(range(10))
 
 def test_both_ends_are_looked_up_in_each_partition() -> None:
     played = Played({("t", 0): Part(EVEN, (0, 10)), ("t", 1): Part([h / 2 for h in range(20)], (0, 20))})
-    found = answer(played, hours(3, 6), {0: 10, 1: 20})
+    known = [*played.times(0, (0, 3), (3, 6), (6, 10)), *played.times(1, (0, 8), (8, 12), (12, 20))]
+    found = answer(played, hours(3, 6), {0: 10, 1: 20}, times=known)
     assert spans(found) == {0: (3, 6), 1: (6, 12)}
-    assert (found.beyond, found.whole) == ((), True)
+    assert (found.beyond, found.whole, found.unknown) == ((), True, ())
+
+
+def test_what_stands_behind_the_interval_and_is_not_known_may_hold_records_of_it() -> None:
+    played = Played({("t", 0): Part(EVEN, (0, 10))})
+    found = answer(played, hours(3, 6), {0: 10})
+    assert (spans(found), found.unknown) == ({0: (3, 10)}, (OffsetRange("t", 0, 6, 10),))
+    found = answer(played, hours(3, 6), {0: 10}, times=played.times(0, (0, 8)))
+    assert found.unknown == (OffsetRange("t", 0, 8, 10),), "of the rest something is known"
+    assert found.read == [OffsetRange("t", 0, 3, 10)]
 
 
 def test_a_quiet_partition_is_an_empty_range_and_not_all_of_it() -> None:
     played = Played({("t", 0): Part([0, 1, 8, 9], (0, 4)), ("t", 1): Part([], (0, 0)), ("t", 2): Part([1, 2], (0, 2))})
-    found = answer(played, hours(3, 6), {0: 4, 1: 0, 2: 2})
+    found = answer(played, hours(3, 6), {0: 4, 1: 0, 2: 2}, times=played.times(0, (0, 2), (2, 4)))
     assert spans(found) == {0: (2, 2), 1: (0, 0), 2: (2, 2)}
     assert not found.whole, "in two partitions nothing stands behind the interval yet"
 
@@ -102,52 +140,127 @@ def test_nothing_behind_the_live_position_is_touched() -> None:
 
 def test_before_the_first_record_and_behind_the_last() -> None:
     played = Played({("t", 0): Part([h + 100 for h in EVEN], (0, 10))})
-    assert spans(answer(played, hours(0, 50), {0: 10})) == {0: (0, 0)}
+    assert spans(answer(played, hours(0, 50), {0: 10}, times=played.times(0, (0, 10)))) == {0: (0, 0)}
     late = answer(played, hours(200, 300), {0: 10})
     assert (spans(late), late.whole) == ({0: (10, 10)}, False)
 
 
-def test_slack_looks_earlier_and_later() -> None:
-    played = Played({("t", 0): Part([0, 1, 5, 2, 3, 4, 1, 6, 7, 8], (0, 10))})
-    assert spans(answer(played, hours(3, 5), {0: 10})) == {0: (2, 2)}, "the 5 stands before the 3"
-    assert spans(answer(played, hours(3, 5), {0: 10}, slack=timedelta(hours=2))) == {0: (1, 8)}
-    assert spans(answer(played, hours(3, 5), {0: 10}, slack=timedelta(days=99999))) == {0: (0, 10)}
+def test_a_record_of_the_future_hides_nothing() -> None:
+    """Kafka answers by the largest time so far: behind this record each moment is at this record, or nowhere."""
+    played = Played({("t", 0): Part([0, 99, *range(1, 9)], (0, 10))})
+    found = answer(played, hours(3, 6), {0: 10}, times=played.times(0, (0, 1), (1, 2), (2, 4), (4, 7), (7, 10)))
+    assert (spans(found), found.read) == ({0: (4, 7)}, [OffsetRange("t", 0, 4, 7)])
+    coarse = answer(played, hours(3, 6), {0: 10}, times=played.times(0, (0, 4), (4, 7), (7, 10)))
+    assert coarse.read == [OffsetRange("t", 0, 1, 7)]
+
+
+def test_a_topic_fed_source_by_source_is_read_where_the_interval_is() -> None:
+    played = Played({("t", 0): Part([*EVEN, *EVEN, *EVEN], (0, 30))})
+    known = played.times(0, *((n, n + 2) for n in range(0, 30, 2)))
+    found = answer(played, hours(4, 6), {0: 30}, times=known)
+    assert found.read == [OffsetRange("t", 0, first, first + 2) for first in (4, 14, 24)]
+    assert spans(found) == {0: (4, 26)}
+    assert found.passed == (OffsetRange("t", 0, 6, 14), OffsetRange("t", 0, 16, 24))
+
+
+def test_very_many_parts_are_read_as_fewer() -> None:
+    hours_of = [5 if n % 3 == 0 else 0 for n in range(300)]
+    played = Played({("t", 0): Part(hours_of, (0, 300))})
+    found = answer(played, hours(5, 6), {0: 300}, times=played.times(0, *((n, n + 1) for n in range(300))))
+    assert len(found.read) <= 16
+    assert {n for n, hour in enumerate(hours_of) if hour == 5} <= offsets(found)
 
 
 def test_what_kafka_dropped_is_looked_up_in_the_log() -> None:
     played = Played({("t", 0): Part(EVEN, (5, 10), (0, 8))})
-    assert spans(answer(played, hours(2, 4), {0: 10})) == {0: (2, 4)}
-    assert spans(answer(played, hours(3, 7), {0: 10})) == {0: (3, 7)}
-    assert spans(answer(played, hours(6, 9), {0: 10})) == {0: (6, 9)}
+    known = played.times(0, *((n, n + 1) for n in range(10)))
+    assert spans(answer(played, hours(2, 4), {0: 10}, times=known)) == {0: (2, 4)}
+    assert spans(answer(played, hours(3, 7), {0: 10}, times=known)) == {0: (3, 7)}
+    assert spans(answer(played, hours(6, 9), {0: 10}, times=known)) == {0: (6, 9)}
 
 
-def test_a_start_that_was_resolved_once_stays_when_kafka_drops_records() -> None:
-    played = Played({("t", 0): Part(EVEN, (5, 10))})
-    assert spans(answer(played, hours(3, 7), {0: 10})) == {0: (5, 7)}
-    known = [OffsetRange("t", 0, 3, 7)]
-    found = answer(played, hours(3, 7), {0: 10}, known=known)
-    assert spans(found) == {0: (3, 7)}
-    assert played.available().gaps(found.ranges) == [OffsetRange("t", 0, 3, 5)]
+def test_the_handles_of_the_log_say_what_lies_in_its_segments() -> None:
+    played = Played({("t", 0): Part([0, 99, 1, 2, 3], None, (0, 5))}, down=True)
+    assert answer(played, hours(2, 4), {0: 5}).read == [OffsetRange("t", 0, 1, 5)]
+    assert answer(played, hours(100, 200), {0: 5}).read == []
 
 
-def test_more_slack_moves_a_known_start_back() -> None:
+def test_what_is_in_neither_kafka_nor_the_log_is_not_read() -> None:
+    played = Played({("t", 0): Part(EVEN, (6, 10), (0, 3))})
+    gaps = played.available().gaps([OffsetRange("t", 0, 0, 10)])
+    assert gaps == [OffsetRange("t", 0, 3, 6)]
+    found = answer(played, hours(2, 8), {0: 10}, gaps=gaps)
+    assert found.read == [OffsetRange("t", 0, 2, 3), OffsetRange("t", 0, 6, 10)]
+    assert found.firsts == {("t", 0): 2}
+
+
+def test_records_without_a_time_are_older_than_1970() -> None:
+    played = Played({("t", 0): Part([0, -1e9, 5], (0, 3))})
+    found = resolve(Interval.parse("1960-01-01", "1970-01-01"), {"t": {0: 3}}, played.available())
+    assert 1 in offsets(found)
+
+
+def test_of_a_stretch_that_live_runs_gave_up_nothing_is_asked_behind_the_interval() -> None:
     played = Played({("t", 0): Part(EVEN, (0, 10))})
-    known = [OffsetRange("t", 0, 3, 5)]
-    assert spans(answer(played, hours(3, 5), {0: 10}, known=known, slack=timedelta(hours=2))) == {0: (1, 7)}
-    assert spans(answer(played, hours(3, 5), {0: 10}, known=[OffsetRange("t", 0, 1, 7)])) == {0: (1, 5)}
+    found = answer(played, hours(3, 6), {0: 10}, lost=[OffsetRange("t", 0, 4, 8)])
+    assert found.read == [OffsetRange("t", 0, 3, 6), OffsetRange("t", 0, 8, 10)]
 
 
-def test_an_end_that_is_final_stays_when_what_stood_there_is_gone() -> None:
-    """A quiet partition stays quiet: records behind the interval are none of its gaps."""
-    played = Played({("t", 0): Part([0, 1, 8, 9, 10, 11], (4, 6))})
-    known = [OffsetRange("t", 0, 2, 2)]
-    found = answer(played, hours(3, 6), {0: 6}, known=known, final=True)
-    assert spans(found) == {0: (2, 2)}
-    assert spans(answer(played, hours(3, 6), {0: 6}, known=known)) == {0: (2, 4)}, "not final: it may have grown"
+@pytest.mark.parametrize("seed", range(200))
+def test_each_record_of_the_interval_is_among_what_is_read_whatever_the_order_of_times(seed: int) -> None:
+    """And nothing else needs to be, as far as it is known."""
+    draw = random.Random(seed)
+    parts: dict[Key, Part] = {}
+    for number in range(draw.randint(1, 3)):
+        length = draw.randint(0, 60)
+        order = draw.choice(["ascending", "any", "backwards", "sources", "one of the future", "the same"])
+        times = sorted(draw.randint(0, 40) for _ in range(length))
+        if order == "any":
+            draw.shuffle(times)
+        elif order == "backwards":
+            times.reverse()
+        elif order == "sources":
+            times = [t for n in range(3) for t in sorted(times[n::3])]
+        elif order == "one of the future" and times:
+            times[draw.randrange(length)] = 1000
+        elif order == "the same":
+            times = [draw.randint(0, 40)] * length
+        kafka = draw.randint(0, length)
+        log = (draw.randint(0, kafka), draw.randint(kafka, length)) if draw.random() < 0.4 else None
+        parts["t", number] = Part(times, (kafka, length), log, segments=draw.randint(1, 5))
+    played = Played(parts)
+    reached = {n: draw.randint(0, len(p.hours)) for (_, n), p in parts.items()}
+    first = draw.randint(0, 40)
+    interval = hours(first, first + draw.randint(1, 20))
+    known: list[Times] = []
+    for (_, n), part in parts.items():
+        for _ in range(draw.randint(0, 6)):
+            start = draw.randint(0, len(part.hours))
+            known += played.times(n, (start, draw.randint(start, len(part.hours))))
+    available = played.available()
+    gaps = available.gaps(OffsetRange("t", n, 0, end) for n, end in reached.items())
+    wanted = {
+        (n, o)
+        for (_, n), part in parts.items()
+        for o, hour in enumerate(part.hours[: reached[n]])
+        if interval.start <= moment(hour) < interval.end
+    }
+    gone = {(r.partition, o) for r in gaps for o in range(r.start, r.end)}
+    for look in (False, True):
+        found = answer(played, interval, reached, times=known, gaps=gaps)
+        read = {(r.partition, o) for r in found.read for o in range(r.start, r.end)}
+        assert wanted - gone <= read
+        assert not read & gone
+        assert all(o < reached[n] for n, o in read)
+        if look:
+            assert found.unknown == ()
+        known += [
+            t for r in found.unknown for o in range(r.start, r.end) for t in played.times(r.partition, (o, o + 1))
+        ]
 
 
 def test_without_a_broker_the_log_must_reach_the_live_position() -> None:
-    played = Played({("t", 0): Part(EVEN, (0, 10), (0, 10))}, down=True)
+    played = Played({("t", 0): Part(EVEN, (0, 10), (0, 10), segments=5)}, down=True)
     assert spans(answer(played, hours(2, 4), {0: 10})) == {0: (2, 4)}
     short = Played({("t", 0): Part(EVEN, (0, 10), (0, 8))}, down=True)
     with pytest.raises(SourceUnreachableError, match="no broker answers"):

@@ -124,7 +124,7 @@ class Cluster:
         """
         if not keys:
             return {}
-        milliseconds = int(moment.timestamp() * 1000)
+        milliseconds = round(moment.timestamp() * 1000)
         return self._ask(lambda client, until: questions.at_time(client, keys, milliseconds, isolation_level, until))
 
     def retention(self, topics: Iterable[str]) -> dict[str, timedelta | None]:

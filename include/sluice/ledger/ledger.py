@@ -16,7 +16,7 @@ from sluice.ledger.plain import plain
 from sluice.ledger.projection import project, rebuild
 from sluice.ledger.questions import Questions
 from sluice.ledger.store import LedgerError, open_engine, spoken
-from sluice.ranges import LostRange, OffsetRange, Positions, RangeAccount
+from sluice.ranges import LostRange, OffsetRange, Positions, RangeAccount, Times
 from sluice.recovery import Lineage
 from sluice.words import checked_run, storable
 
@@ -129,6 +129,11 @@ class Ledger(Questions):
                 continue
             return number
         raise LedgerError(f"no number is free for the interval {interval} of {lease.pipeline!r}")
+
+    def times_found(self, lease: Lease, times: Sequence[Times]) -> None:
+        """Record between which times the records of ranges lie, where no batch's account says it."""
+        spans = [[t.range.topic, t.range.partition, t.range.start, t.range.end, t.first, t.last] for t in times]
+        self._record(lease, None, ("TimesFound", {"times": spans}))
 
     def epoch_opened(
         self, lease: Lease, *, epoch: int, lineage: Lineage, positions: Positions | None, run: str | None = None

@@ -5,7 +5,7 @@ Applying an event a second time changes nothing, so that a fact may be recorded 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import sqlalchemy as sa
@@ -90,7 +90,12 @@ def project(connection: sa.Connection, event: Mapping[str, Any]) -> None:
             connection.execute(table.delete().where(*(table.c[k] == v for k, v in key.items())))
             if payload["accounts"]:
                 shared = {**key, "run": event["run"], "of": None, "replaced": 0, "replaced_quarantined": 0}
-                connection.execute(table.insert(), [{**shared, **a} for a in payload["accounts"]])
+                rows = [{k: v for k, v in a.items() if k != "times"} for a in payload["accounts"]]
+                connection.execute(table.insert(), [{**shared, **row} for row in rows])
+            of = [(a["topic"], a["partition"], *t) for a in payload["accounts"] for t in a.get("times") or ()]
+            _put_times(connection, event["pipeline"], of)
+        case "TimesFound":
+            _put_times(connection, event["pipeline"], payload["times"])
         case "RangeLost":
             _lose(connection, event)
         case "RangeRedriven":
@@ -139,6 +144,14 @@ def _put(connection: sa.Connection, table: sa.Table, key: Mapping[str, Any], val
     updated = connection.execute(table.update().where(*(table.c[k] == v for k, v in key.items())).values(**values))
     if updated.rowcount == 0:
         connection.execute(table.insert().values(**key, **values))
+
+
+def _put_times(connection: sa.Connection, pipeline: str, found: Iterable[Sequence[Any]]) -> None:
+    names = ("topic", "partition", "start", "end", "first", "last")
+    for item in found:
+        row = dict(zip(names, item, strict=True))
+        values = {k: row.pop(k) for k in ("first", "last")}
+        _put(connection, schema.times, {"pipeline": pipeline, **row}, values)
 
 
 def _lost_in(pipeline: str, span: OffsetRange) -> sa.ColumnElement[bool]:

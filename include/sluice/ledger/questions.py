@@ -11,7 +11,7 @@ from sluice.ledger import schema
 from sluice.ledger.lease import Lease
 from sluice.ledger.rows import BatchRow, Epoch, IntervalRow, LostRow, RunRow
 from sluice.ledger.store import reading, spoken
-from sluice.ranges import Counts, OffsetRange, Positions, RangeAccount
+from sluice.ranges import Counts, OffsetRange, Positions, RangeAccount, Times
 from sluice.recovery import Lineage
 
 __all__ = ["REDRIVEN", "Questions"]
@@ -139,6 +139,15 @@ class Questions:
             (-r["epoch"], RangeAccount.from_dict(r), (r["replaced"], r["replaced_quarantined"]))
             for r in rows
         ]  # fmt: skip
+
+    def times(self, pipeline: str) -> list[Times]:
+        """Return what is known of the times of records, in the order of offsets; ranges may overlap."""
+        table = schema.times
+        query = sa.select(table).where(table.c.pipeline == pipeline)
+        rows = self._rows(query.order_by(table.c.topic, table.c.partition, table.c.start, table.c.end))
+        return [
+            Times(OffsetRange(r["topic"], r["partition"], r["start"], r["end"]), r["first"], r["last"]) for r in rows
+        ]
 
     def epoch(self, pipeline: str) -> Epoch:
         """Return the newest epoch; the first, direct one for a pipeline that never ran."""

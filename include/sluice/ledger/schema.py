@@ -20,7 +20,7 @@ __all__ = [
     "sealed",
 ]
 
-HEAD = "0003"
+HEAD = "0004"
 """The schema version that this code reads and writes; migrations lead to it."""
 
 VERSION_TABLE = "sluice_version"
@@ -128,6 +128,19 @@ interval = sa.Table(
     sa.UniqueConstraint("pipeline", "interval", name="sluice_interval_once"),
 )
 
+times = sa.Table(
+    "sluice_times",
+    metadata,
+    sa.Column("pipeline", sa.String(64), primary_key=True),
+    sa.Column("topic", sa.String(249), primary_key=True),
+    sa.Column("partition", sa.Integer, primary_key=True),
+    sa.Column("start", sa.BigInteger, primary_key=True),
+    sa.Column("end", sa.BigInteger, primary_key=True),
+    # of the range's records, milliseconds since 1970, both included; first above last: it holds none
+    sa.Column("first", sa.BigInteger, nullable=False),
+    sa.Column("last", sa.BigInteger, nullable=False),
+)
+
 lost = sa.Table(
     "sluice_lost",
     metadata,
@@ -170,4 +183,4 @@ lease = sa.Table(
     sa.Column("expires", sa.Float, nullable=False),  # seconds since the epoch
 )
 
-DERIVED = (run, epoch, batch, account, lost, sealed, interval)
+DERIVED = (run, epoch, batch, account, lost, sealed, interval, times)

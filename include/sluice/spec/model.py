@@ -307,8 +307,7 @@ class IntervalRuns(_Strict):
     """Runs of an interval of record time."""
 
     slack: Duration = timedelta(0)
-    """How far records may be out of the order of their times: an interval's offsets are looked for this much earlier
-    and later."""
+    """No longer needed, and without effect: an interval finds its records whatever the order of their times."""
 
 
 class Pipeline(_Strict):

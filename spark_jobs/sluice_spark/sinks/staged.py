@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date, datetime
 from typing import Any
@@ -17,6 +18,10 @@ __all__ = ["NOTHING", "Staged", "StagedFile", "Tally", "offsets_of", "partition_
 
 _STATS_COLUMNS = 32
 _LONGEST_STAT = 256
+_PIECE = 1 << 26
+"""Offsets that are compared at a time, a byte each."""
+_SPARSE = 64
+"""Offsets for each row, beyond which comparing all of them would take longer than sorting those that are there."""
 
 
 @dataclass(frozen=True)
@@ -65,7 +70,8 @@ def offsets_of(root: str, staged: Staged) -> dict[tuple[str, int], Any]:
     found: dict[tuple[str, int], list[Any]] = {}
     for file in staged.files:
         with fs.open(f"{base}/{file.path}", "rb") as handle:
-            _collect(pq.ParquetFile(handle), file.partition_values, found)
+            for key, numbers in _offsets(pq.ParquetFile(handle), file.partition_values):
+                found.setdefault(key, []).append(numbers)
     return {key: np.unique(np.concatenate(arrays)) for key, arrays in found.items()}
 
 
@@ -81,11 +87,17 @@ def read_back(root: str, folder: str, *, offsets: bool) -> Staged:
     offsets
         Whether rows carry ``_topic``, ``_partition`` and ``_offset``, which are then counted per partition: rows, and
         distinct offsets, exactly.
+
+    Notes
+    -----
+    Spark writes the records of a partition in the order of their offsets, in files that do not overlap: then first,
+    last and number of each file tell all. Only where files overlap, or an offset stands behind a higher one, are
+    offsets compared, in a second reading and a bounded piece at a time. So memory does not grow with the rows.
     """
     fs, base = fsspec.core.url_to_fs(root)
     fs.invalidate_cache()
     files: list[StagedFile] = []
-    found: dict[tuple[str, int], list[Any]] = {}
+    found: dict[tuple[str, int], _Count] = {}
     for name, info in sorted(fs.find(f"{base}/{folder}", detail=True).items()):
         if not name.endswith(".parquet"):
             continue
@@ -106,8 +118,46 @@ def read_back(root: str, folder: str, *, offsets: bool) -> Staged:
                 )
             )
             if offsets:
-                _collect(parquet, values, found)
-    return Staged(folder, tuple(files), {key: _tally(arrays) for key, arrays in found.items()})
+                for key, numbers in _offsets(parquet, values):
+                    found.setdefault(key, _Count()).add(len(files), numbers)
+    return Staged(folder, tuple(files), {key: count.tally(fs, base, files, key) for key, count in found.items()})
+
+
+class _Count:
+    """Counts the offsets of one partition as they are read, file by file."""
+
+    def __init__(self) -> None:
+        self._rows = 0
+        self._files: dict[int, tuple[int, int]] = {}
+        self._ascending = True
+
+    def add(self, file: int, numbers: Any) -> None:
+        """Take the next offsets of a file."""
+        low, high = int(numbers.min()), int(numbers.max())
+        first, last = self._files.get(file, (low, low - 1))
+        self._ascending = self._ascending and low > last and bool(np.all(np.diff(numbers) > 0))
+        self._files[file] = min(first, low), max(last, high)
+        self._rows += len(numbers)
+
+    def tally(self, fs: Any, base: str, files: Sequence[StagedFile], key: tuple[str, int]) -> Tally:
+        """Return the tally; files are those that were read, by their numbers from 1 on."""
+        spans = sorted(self._files.values())
+        first, last = spans[0][0], max(high for _, high in spans)
+        if self._ascending and all(a[1] < b[0] for a, b in itertools.pairwise(spans)):
+            return Tally(self._rows, self._rows, first, last)
+        names = [files[number - 1] for number in self._files]
+        if last - first > _SPARSE * self._rows:  # not as Kafka numbers them: a bit for each would be too much
+            return Tally(self._rows, _distinct(fs, base, names, key), first, last)
+        distinct = 0
+        for start in range(first, last + 1, _PIECE):
+            seen = np.zeros(min(_PIECE, last + 1 - start), dtype=bool)
+            for file in names:
+                with fs.open(f"{base}/{file.path}", "rb") as handle:
+                    for of, numbers in _offsets(pq.ParquetFile(handle), file.partition_values):
+                        if of == key:
+                            seen[numbers[(numbers >= start) & (numbers < start + len(seen))] - start] = True
+            distinct += int(np.count_nonzero(seen))
+        return Tally(self._rows, distinct, first, last)
 
 
 def _milliseconds(info: Mapping[str, Any]) -> int:
@@ -121,9 +171,20 @@ def partition_values(parts: Iterable[str]) -> dict[str, str | None]:
     return {unquote(k): None if v == "__HIVE_DEFAULT_PARTITION__" else unquote(v) for k, _, v in pairs}
 
 
-def _collect(parquet: Any, values: Mapping[str, str | None], found: dict[tuple[str, int], list[Any]]) -> None:
+def _distinct(fs: Any, base: str, files: Iterable[StagedFile], key: tuple[str, int]) -> int:
+    arrays = []
+    for file in files:
+        with fs.open(f"{base}/{file.path}", "rb") as handle:
+            arrays += [n for of, n in _offsets(pq.ParquetFile(handle), file.partition_values) if of == key]
+    return len(np.unique(np.concatenate(arrays)))
+
+
+def _offsets(parquet: Any, values: Mapping[str, str | None]) -> Iterator[tuple[tuple[str, int], Any]]:
+    """Yield the offsets of a file per topic and partition, in its order, a bounded number of rows at a time."""
     wanted = [c for c in ("_topic", "_partition", "_offset") if c not in values]
-    for group in parquet.iter_batches(columns=wanted, batch_size=1 << 18):
+    # group by group: a reader of several holds the bytes of those that it has read
+    groups = range(parquet.num_row_groups)
+    for group in (b for g in groups for b in parquet.iter_batches(1 << 18, row_groups=[g], columns=wanted)):
         numbers = group.column("_offset").to_numpy()
         partitions = (
             np.full(len(numbers), int(values["_partition"] or 0))
@@ -140,14 +201,7 @@ def _collect(parquet: Any, values: Mapping[str, str | None], found: dict[tuple[s
         for topic, chosen in topics:
             here, offsets = partitions[chosen], numbers[chosen]
             for partition in np.unique(here):
-                found.setdefault((topic, int(partition)), []).append(offsets[here == partition])
-
-
-def _tally(arrays: list[Any]) -> Tally:
-    numbers = np.concatenate(arrays)
-    ascending = bool(np.all(np.diff(numbers) > 0))  # as Spark writes them; sorting is the exception
-    distinct = len(numbers) if ascending else len(np.unique(numbers))
-    return Tally(len(numbers), distinct, int(numbers.min()), int(numbers.max()))
+                yield (topic, int(partition)), offsets[here == partition]
 
 
 def _stats(metadata: Any) -> dict[str, Any]:

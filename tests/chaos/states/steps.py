@@ -39,6 +39,7 @@ BETWEEN: Mapping[str, tuple[Window, ...]] = {
     "ledger schema": (_PLANNING,),
     "ledger lease": (_PLANNING, _AFTER, _BETWEEN_BATCHES),
     "ledger IntervalResolved": (_PLANNING,),
+    "ledger TimesFound": (_PLANNING,),
     "ledger RunPlanned": (_PLANNING,),
     "ledger Judged": (_window("query-ended run-planned", "judged"),),
     "ledger RunClosed": (_AFTER, _PLANNING),  # planning closes what was left open

@@ -1,0 +1,88 @@
+"""The transaction versions of a table, in one reading of its log; no JVM is needed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from deltalake import CommitProperties, DeltaTable, Schema, Transaction
+
+from sluice.appid import interval_app_id
+from sluice.ledger import Ledger
+from sluice.ranges import Counts, OffsetRange, RangeAccount
+from sluice_spark.reconcile import half_done
+from sluice_spark.sinks.delta import DeltaSink
+from sluice_spark.sinks.transactions import transaction_versions
+
+SCHEMA = Schema.from_arrow(pa.schema([("a", pa.int64())]))
+
+
+def committed(path: Path, *transactions: tuple[str, int], settings: dict[str, str | None] | None = None) -> DeltaTable:
+    DeltaTable.create(str(path), schema=SCHEMA, mode="ignore", configuration=settings)
+    for app, version in transactions:
+        DeltaTable(str(path)).create_write_transaction(
+            [], "append", SCHEMA, [],
+            commit_properties=CommitProperties(app_transactions=[Transaction(app, version, None)]),
+        )  # fmt: skip
+    return DeltaTable(str(path))
+
+
+def test_the_newest_version_of_each_application_is_found_on_both_sides_of_a_checkpoint(tmp_path: Path) -> None:
+    wanted = [(f"app {n % 7}", n) for n in range(23)]
+    table = committed(tmp_path / "t", *wanted, settings={"delta.checkpointInterval": "10"})
+    assert (tmp_path / "t" / "_delta_log" / "_last_checkpoint").exists()
+    assert transaction_versions(str(tmp_path / "t"), table.version()) == dict(wanted)
+    assert {app: table.transaction_version(app) for app in dict(wanted)} == dict(wanted)
+    for file in (tmp_path / "t" / "_delta_log").glob("*0000.json"):
+        file.unlink()  # the checkpoint holds these
+    assert transaction_versions(str(tmp_path / "t"), table.version()) == dict(wanted)
+
+
+def test_a_log_without_a_checkpoint_is_read_from_its_beginning(tmp_path: Path) -> None:
+    table = committed(tmp_path / "t", ("a", 0), ("b", 3), ("a", 1))
+    assert transaction_versions(str(tmp_path / "t"), table.version()) == {"a": 1, "b": 3}
+    assert transaction_versions(str(tmp_path / "t"), 2) == {"a": 0, "b": 3}
+
+
+@pytest.mark.parametrize("what", ["a commit is missing", "the checkpoint has parts", "the checkpoint is garbled"])
+def test_a_log_of_another_form_is_left_to_delta_rs(tmp_path: Path, what: str) -> None:
+    table = committed(tmp_path / "t", *(("a", n) for n in range(12)), settings={"delta.checkpointInterval": "10"})
+    log = tmp_path / "t" / "_delta_log"
+    if what == "a commit is missing":
+        (log / f"{table.version():020}.json").unlink()
+    elif what == "the checkpoint has parts":
+        (log / "_last_checkpoint").write_text('{"version": 10, "size": 3, "parts": 2}')
+    else:
+        next(log.glob("*.checkpoint.parquet")).write_bytes(b"no table")
+    assert transaction_versions(str(tmp_path / "t"), table.version()) is None
+
+
+def test_which_intervals_are_half_done_is_asked_once_however_many_there_are(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ledger, keys = (
+        Ledger.open(f"sqlite:///{tmp_path}/ledger.db"),
+        [f"2013-01-0{n}/2013-01-0{n + 1}" for n in range(1, 9)],
+    )
+    span = OffsetRange("t", 0, 0, 4)
+    asked: list[str] = []
+    for key in keys:
+        with ledger.acquire("p", f"run {key}", scope=key) as lease:
+            number = ledger.interval_resolved(lease, key, ranges=[span], whole=True, topic_ids={})
+            if key != keys[4]:
+                accounts = [RangeAccount(span, Counts(written=4))]
+                ledger.batch_committed(lease, epoch=-number, batch=0, accounts=accounts)
+    committed(tmp_path / "t", *((interval_app_id("p", key), 0) for key in keys))
+    real = DeltaTable.transaction_version
+
+    def counted(self: DeltaTable, app: str) -> int | None:
+        asked.append(app)
+        return real(self, app)
+
+    monkeypatch.setattr(DeltaTable, "transaction_version", counted)
+    found = half_done(ledger, "p", DeltaSink(str(tmp_path / "t"), "app"))
+    assert [known.interval for known in found] == [keys[4]]
+    assert asked == [interval_app_id("p", keys[4])]
+    (tmp_path / "t" / "_delta_log" / "_last_checkpoint").write_text('{"version": 1, "parts": 2}')
+    assert [known.interval for known in half_done(ledger, "p", DeltaSink(str(tmp_path / "t"), "app"))] == [keys[4]]
