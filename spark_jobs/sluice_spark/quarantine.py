@@ -113,7 +113,7 @@ def refused_again(
             state="the batch's rows are in the sink; its refused records are in no table yet; the ledger does not have "
             "the batch. Nothing was changed now",
             next_step="put the folder back from a copy, and run again. If there is none, run once with --recovery "
-            "ignore_range: it enters the batch without these records, and says so; then reprocess its interval of "
-            "record time (--start, --end) while Kafka or the write-ahead log has them",
+            "ignore_range: it enters the batch and counts these records as lost; then sluice redrive reads them again "
+            "while Kafka or the write-ahead log has them",
         )
     return staged

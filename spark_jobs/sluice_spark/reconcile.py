@@ -11,19 +11,21 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
+import numpy as np
+
 from sluice.appid import interval_app_id
 from sluice.checkpoint import Checkpoint
 from sluice.errors import BEGIN_ANEW, CheckpointError, LeaseHeldError
 from sluice.interval import Interval
 from sluice.ledger import REDRIVEN, IntervalRow, Lease, Ledger, RunRow
-from sluice.ranges import LostRange, OffsetRange, RangeAccount, describe
+from sluice.ranges import Counts, LostRange, OffsetRange, RangeAccount, describe, runs_of
 from sluice.recovery import Lineage
 from sluice_spark.log import logger
 from sluice_spark.quarantine import SCHEMA, refused_again, take_out
 from sluice_spark.recovery.wal import LOG_SCHEMA
 from sluice_spark.sinks.delta import DeltaSink
 from sluice_spark.sinks.slice import Slice
-from sluice_spark.sinks.staged import NOTHING, Staged
+from sluice_spark.sinks.staged import NOTHING, Staged, offsets_of
 from sluice_spark.sinks.transactions import transaction_versions
 from sluice_spark.tables import Tables
 
@@ -294,12 +296,16 @@ def seal_off(tables: Tables, note: Mapping[str, Any]) -> None:
 def _enter(ledger: Ledger, lease: Lease, note: Mapping[str, Any], tables: Tables, *, forgo: bool) -> None:
     version, run = note["version"], note["run"]
     accounts = [RangeAccount.from_dict(a) for a in note["accounts"]]
+    lost = [LostRange.from_dict(item) for item in note.get("lost") or []]
     if note.get("of") == "quarantined":
         # by their offsets, not by the files in which they once were: somebody may have compacted those
         spans = [account.range for account in accounts]
         take_out(tables.quarantine, spans, version, run, name=tables.batch_name(version))
     elif note.get("refused") and tables.quarantine.version() < version:
         staged = _refused(ledger, lease, tables, note, accounts, forgo=forgo)
+        if tables.epoch.number > REDRIVEN and staged.rows != sum(a.counts.quarantined for a in accounts):
+            accounts, vanished = _as_lost(tables, accounts, staged)
+            lost += vanished
         tables.quarantine.commit(staged, SCHEMA, version, {"run": run})
     tables.sweep(version)
     ledger.batch_committed(
@@ -307,7 +313,7 @@ def _enter(ledger: Ledger, lease: Lease, note: Mapping[str, Any], tables: Tables
         epoch=tables.epoch.number,
         batch=version,
         accounts=accounts,
-        lost=[LostRange.from_dict(item) for item in note.get("lost") or []],
+        lost=lost,
         redriven=note.get("of"),
         source=note.get("source"),
         run=run,
@@ -329,12 +335,49 @@ def _refused(
     if staged.rows != due:
         told = (
             f"batch {note['version']} refused {due:,} records, of which {due - staged.rows:,} were removed before they "
-            f"reached the quarantine: the ledger counts them as quarantined, {tables.quarantine.path} does not have "
-            f"them. They are among {describe(a.range for a in accounts if a.counts.quarantined)}"
+            f"reached the quarantine {tables.quarantine.path}. They are among "
+            f"{describe(a.range for a in accounts if a.counts.quarantined)}"
         )
         logger.warning("%s", told)
         ledger.degraded(lease, told, run=note["run"])
     return staged
+
+
+def _as_lost(
+    tables: Tables, accounts: Sequence[RangeAccount], staged: Staged
+) -> tuple[list[RangeAccount], list[LostRange]]:
+    """Count as lost what neither table holds of the ranges in which records were refused.
+
+    Nobody knows any more which of these offsets were refused, filtered or absent: redriving reads them again, and then
+    it is known.
+    """
+    ranges = [a.range for a in accounts if a.counts.quarantined]
+    sink = tables.sink.held(Slice(ranges))
+    refused = offsets_of(tables.quarantine.path, staged)
+    split, lost = [], []
+    for account in accounts:
+        span, key = account.range, (account.range.topic, account.range.partition)
+        if not account.counts.quarantined:
+            split.append(account)
+            continue
+        nothing = np.empty(0, dtype=np.int64)
+        written, kept = (_of(found.get(key, nothing), span) for found in (sink, refused))
+        missing = np.setdiff1d(np.arange(span.start, span.end), np.union1d(written, kept))
+        known = account.counts.lost
+        if len(written) != account.counts.written or known:
+            raise _contradiction(
+                f"the sink {tables.sink.path} holds {len(written)} offsets of {span}, and its commit says "
+                f"{account.counts.written}: what was refused of them cannot be told",
+                "put the folder of the refused records back from a copy",
+            )
+        split.append(RangeAccount(span, Counts(len(written), 0, len(kept), 0, len(missing)), account.times))
+        gone = runs_of(*key, missing.tolist())
+        lost += [LostRange(item, "refused, and removed before it reached the quarantine") for item in gone]
+    return split, lost
+
+
+def _of(offsets: Any, span: OffsetRange) -> Any:
+    return offsets[(offsets >= span.start) & (offsets < span.end)]
 
 
 def _seals(ledger: Ledger, lease: Lease, tables: Tables) -> None:

@@ -132,7 +132,7 @@ def test_a_function_that_fails_is_named(
         ("SELECT s.*, d.x FROM source s LEFT JOIN (SELECT 1 AS x) d ON s.id = d.x WHERE name > 'a' ORDER BY id", True),
         ("SELECT s.*, n FROM source s LATERAL VIEW explode(array(1, 2)) AS n", True),
         ("WITH a AS (SELECT * FROM source) SELECT * EXCEPT (name), row_number() OVER (ORDER BY id) AS n FROM a", True),
-        ("SELECT * REPLACE (_timestamp + INTERVAL 1 HOUR AS _timestamp) FROM source", False),
+        ("SELECT * EXCEPT (_timestamp), _timestamp + INTERVAL 1 HOUR AS _timestamp FROM source", False),
         ("SELECT id, name, _topic, _partition, _offset, to_timestamp('2020-01-01') AS _timestamp FROM source", False),
         ("SELECT a.id, b._topic, b._partition, b._offset, b._timestamp FROM source a JOIN source b USING (id)", False),
         ("SELECT * FROM source WHERE id = 1 UNION ALL SELECT * FROM source WHERE id = 2", False),
