@@ -110,14 +110,20 @@ def test_lost_records_warn_and_fail_where_the_file_says_how_many_may_be(sandbox:
 
 def test_a_misspelt_expectation_stops_a_run_before_it_reads(sandbox: Sandbox) -> None:
     misspelt = {"type": "expect_column_values_to_not_be_nul", "kwargs": {"column": "id"}}
-    absent = {"type": "expect_column_values_to_not_be_null", "kwargs": {"column": "ident"}}
+    absent = {"type": "expect_column_values_to_not_be_null", "kwargs": {"column": "idd"}}
     sandbox.feed(6)
     for wrong, told in ((misspelt, "did you mean 'expect_column_values_to_not_be_null'"), (absent, "no column")):
         sandbox.configure(quality=suite(sandbox, wrong))
         assert told in sandbox.run("r", validate=True, expect=10).message
         assert sandbox.account("r")["planned"] == 0
         assert not sandbox.sink()
+    checked = sandbox.cli("validate-spec", str(sandbox.file), "--json")
+    (answer,) = json.loads(checked.stdout)
+    assert (checked.returncode, answer["valid"]) == (10, False)
+    assert "the transform yields no column 'idd'; did you mean 'id'?" in answer["error"]
     sandbox.configure(quality=suite(sandbox, {**absent, "kwargs": {"column": "id"}}))
+    checked = sandbox.cli("validate-spec", str(sandbox.file))
+    assert (checked.returncode, checked.stderr) == (0, f"{sandbox.file}: valid\n")
     sandbox.run("r", validate=True)
     assert verdict(sandbox, "r") == ("passed", [])
     sandbox.assert_exact()
