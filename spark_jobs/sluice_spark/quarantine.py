@@ -15,7 +15,7 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from sluice_spark.decode import RULE
+from sluice_spark.decode import COLUMN, RULE
 
 __all__ = ["SCHEMA", "refused_records"]
 
@@ -42,7 +42,7 @@ SCHEMA = StructType(
 def refused_records(decoded: DataFrame, run: str) -> DataFrame:
     """Return the records that broke a rule, in the columns of :data:`SCHEMA`."""
     error = F.struct(
-        F.col(RULE).alias("rule"), F.lit("critical").alias("severity"), F.lit(None).cast("string").alias("column")
+        F.col(RULE).alias("rule"), F.lit("critical").alias("severity"), F.col(COLUMN).alias("column")
     )
     return decoded.where(F.col(RULE).isNotNull()).select(
         "key",
