@@ -152,8 +152,8 @@ def _hides_halves(fields: list[T.StructField], raw: Column, text: Column) -> Col
     """Whether it is worth looking for halves: cheap, and true wherever there is one in a value that is kept."""
     if any(isinstance(f.dataType, (T.StructType, T.ArrayType, T.MapType, T.VariantType)) for f in fields):
         return text.contains("\\u")
-    texts = [raw.getField(f.name).contains("?") for f in fields if _is_text(f.dataType)]
-    return F.coalesce(reduce(or_, [F.coalesce(t, F.lit(False)) for t in texts]), F.lit(False)) if texts else F.lit(False)
+    marks = [raw.getField(f.name).contains("?") for f in fields if _is_text(f.dataType)]
+    return reduce(or_, [F.coalesce(mark, F.lit(False)) for mark in marks], F.lit(False))
 
 
 def _mistyped(raw: Column, text: Column, fields: list[T.StructField]) -> Column:
@@ -174,10 +174,13 @@ def _json_field(f: T.StructField, text: Column) -> _Read:
     variant = _again(text, f.name, "VARIANT")
     if _is_text(kind):
         # A number with a fraction goes through a double, and the text of an object is written anew.
-        doubted = column.startswith("{") | column.startswith("[") | (
-            (column >= "-") & (column < ":") & column.rlike(_PRINTED_DOUBLE)
+        doubted = (
+            column.startswith("{")
+            | column.startswith("[")
+            | ((column >= "-") & (column < ":") & column.rlike(_PRINTED_DOUBLE))
         )
-        read = _Read(f.name, "STRING", column, [("type", doubted & (F.schema_of_variant(variant) != "STRING"))])
+        given = F.coalesce(F.schema_of_variant(variant), F.lit(""))
+        read = _Read(f.name, "STRING", column, [("type", doubted & (given != "STRING"))])
     elif isinstance(kind, T.ByteType):
         # Jackson takes up to 255 for a byte
         read = _Read(f.name, "SMALLINT", column.try_cast("tinyint"))
@@ -200,7 +203,9 @@ def _json_field(f: T.StructField, text: Column) -> _Read:
     if isinstance(kind, T.VariantType):
         long = text.rlike(r"[0-9.]{39}|[0-9][eE]\+?[0-9]{3}")
         kept = F.to_json(F.struct(column.alias("v")))
-        read.problems = [("digits", long & (_again(text, f.name, "STRING").rlike(_HUGE_WHOLE) | kept.contains("Infinity")))]
+        read.problems = [
+            ("digits", long & (_again(text, f.name, "STRING").rlike(_HUGE_WHOLE) | kept.contains("Infinity")))
+        ]
     elif _has(kind, (T.FloatType, T.DoubleType)) and not isinstance(kind, (T.FloatType, T.DoubleType)):
         large = _any_large(column, kind)
         read.problems.append(("digits", large & _again(text, f.name, "STRING").rlike(_LONG_WHOLE)))
@@ -296,7 +301,9 @@ def _problems(column: Column, kind: T.DataType) -> list[tuple[str, Column]]:
         return [("digits", given & (through_double | ~F.coalesce(fits, F.lit(False))))]
     if _is_text(kind):
         given = F.schema_of_variant(column)
-        problems = [("type", column.isNotNull() & ~given.rlike(r"^(?:STRING|BIGINT|BOOLEAN|VOID|DECIMAL\([0-9]+,0\))\z"))]
+        problems = [
+            ("type", column.isNotNull() & ~given.rlike(r"^(?:STRING|BIGINT|BOOLEAN|VOID|DECIMAL\([0-9]+,0\))\z"))
+        ]
         longest = getattr(kind, "length", None)
         return problems if longest is None else [*problems, ("type", F.char_length(value) > longest)]
     return []
