@@ -20,7 +20,7 @@ from pyspark.sql.types import (
 
 from sluice.errors import CheckpointError
 from sluice.ranges import OffsetRange, RangeAccount
-from sluice_spark.decode import RULE
+from sluice_spark.decode import COLUMN, RULE
 from sluice_spark.sinks.delta import DeltaSink
 from sluice_spark.sinks.slice import Slice
 from sluice_spark.sinks.staged import NOTHING, Staged, read_back
@@ -49,9 +49,7 @@ SCHEMA = StructType(
 
 def refused_records(decoded: DataFrame, run: str) -> DataFrame:
     """Return the records that broke a rule, in the columns of :data:`SCHEMA`."""
-    error = F.struct(
-        F.col(RULE).alias("rule"), F.lit("critical").alias("severity"), F.lit(None).cast("string").alias("column")
-    )
+    error = F.struct(F.col(RULE).alias("rule"), F.lit("critical").alias("severity"), F.col(COLUMN).alias("column"))
     return decoded.where(F.col(RULE).isNotNull()).select(
         "key",
         "value",

@@ -1,18 +1,27 @@
-"""The documented contract of decoding, value by value; JSON also against Spark's own ``from_json``."""
+"""The documented contract of decoding, value by value; and what decodes against Spark's and Python's own readers."""
 
 from __future__ import annotations
 
+import csv
+import io
+import json
 import math
+import random
+import re
+from collections.abc import Callable, Iterator
 from datetime import date, datetime
 from decimal import Decimal
+from pathlib import Path
 from typing import Any
 
 import pytest
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as F
 
+import sluice_spark.decode as decode_module
+from sluice.home import PROJECT
 from sluice.spec.model import Decode
-from sluice_spark.decode import DATA, RULE, decode, source_columns
+from sluice_spark.decode import COLUMN, DATA, RULE, decode, source_columns
 
 pytestmark = pytest.mark.spark
 
@@ -38,8 +47,8 @@ JSON: list[tuple[bytes | None, dict[str, Any] | str]] = [
     (b"[]", "json"), (b'[{"i": 1}]', "json"), (b'[{"i": 1}, {"i": 2}]', "json"), (b"nonsense", "json"),
     (b"\x00", "json"), (b"{", "json"), (b'{"i"', "json"), (b'{"i": 1', "json"), (b'{"i": 1,}', "json"),
     (b'{"i" 1}', "json"), (b"{i: 1}", "json"), (b'{"i": 1 /* c */}', "json"), (b'// c\n{"i": 1}', "json"),
-    (b' \n\t{"i": 1} ', {"i": 1}), (b'{"i": 1} trailing', {"i": 1}), (b'{"i": 1}{"i": 2}', {"i": 1}),
-    (b'{"i": 1}}', {"i": 1}), (b"{'i': 1, 's': 'x'}", {"i": 1, "s": "x"}),
+    (b' \n\t{"i": 1} ', {"i": 1}), (b'{"i": 1} trailing', "json"), (b'{"i": 1}{"i": 2}', "json"),
+    (b'{"i": 1}}', "json"), (b"{'i': 1, 's': 'x'}", "json"),
     # encodings
     (b'\xef\xbb\xbf{"i": 1}', "json"), ('{"i": 1}'.encode("utf-16"), "utf8"), ('{"i": 1}'.encode("utf-16-le"), "json"),
     (b'{"s": "\xff"}', "utf8"), (b'{"s": "\xed\xa0\x80"}', "utf8"), (b'{"s": "\xc0\x80"}', "utf8"),
@@ -50,45 +59,45 @@ JSON: list[tuple[bytes | None, dict[str, Any] | str]] = [
     (b'{"i": 1, "z": tru}', "json"), (b'{"z": 1e999999999, "i": 1}', {"i": 1}),
     (b'{"__sluice_corrupt": "x", "i": 1}', {"i": 1}),
     # integers
-    (b'{"i": "1"}', "json"), (b'{"i": 1.0}', "json"), (b'{"i": 1.5}', "json"), (b'{"i": 1e2}', "json"),
-    (b'{"i": 2147483647}', {"i": 2147483647}), (b'{"i": 2147483648}', "json"), (b'{"i": -2147483649}', "json"),
-    (b'{"l": 9223372036854775807}', {"l": 9223372036854775807}), (b'{"l": 9223372036854775808}', "json"),
+    (b'{"i": "1"}', "type"), (b'{"i": 1.0}', "type"), (b'{"i": 1.5}', "type"), (b'{"i": 1e2}', "type"),
+    (b'{"i": 2147483647}', {"i": 2147483647}), (b'{"i": 2147483648}', "type"), (b'{"i": -2147483649}', "type"),
+    (b'{"l": 9223372036854775807}', {"l": 9223372036854775807}), (b'{"l": 9223372036854775808}', "type"),
     (b'{"l": ' + b"9" * 2000 + b"}", "json"),
-    (b'{"i": true}', "json"), (b'{"i": [1]}', "json"), (b'{"i": {}}', "json"), (b'{"i": ""}', "json"),
+    (b'{"i": true}', "type"), (b'{"i": [1]}', "type"), (b'{"i": {}}', "type"), (b'{"i": ""}', "type"),
     (b'{"i": 01}', "json"), (b'{"i": +1}', "json"), (b'{"i": 0x10}', "json"), (b'{"i": NaN}', "json"),
     (b'{"i": -0}', {"i": 0}),
     # text
-    (b'{"s": 1}', {"s": "1"}), (b'{"s": 1.50}', {"s": "1.5"}), (b'{"s": true}', {"s": "true"}), (b'{"s": null}', {}),
-    (b'{"s": {"x": [1, "y"]}}', {"s": '{"x":[1,"y"]}'}), (b'{"s": ""}', {"s": ""}), (b'{"s": x}', "json"),
+    (b'{"s": 1}', {"s": "1"}), (b'{"s": 1.50}', "type"), (b'{"s": true}', {"s": "true"}), (b'{"s": null}', {}),
+    (b'{"s": {"x": [1, "y"]}}', "type"), (b'{"s": ""}', {"s": ""}), (b'{"s": x}', "json"),
     (b'{"s": "\\u00e4\\n"}', {"s": "ä\n"}), (b'{"s": "\\ud83d\\ude00"}', {"s": "😀"}),
-    (b'{"s": "\\ud800"}', {"s": "?"}),
+    (b'{"s": "\\ud800"}', "surrogate"),
     ('{"s": "😀ä"}'.encode(), {"s": "😀ä"}), (b'{"s": "a\nb"}', "json"), (b'{"s": "a\x00b"}', "json"),
     (b'{"s": "\\u0000"}', {"s": "\x00"}), (b'{"s": "\\x"}', "json"),
     (f'{{"s": "{FIVE_MB}"}}'.encode(), {"s": FIVE_MB}),
     # floats
-    (b'{"d": 1}', {"d": 1.0}), (b'{"d": 1e400}', {"d": math.inf}), (b'{"d": NaN}', {"d": NAN}),
-    (b'{"d": "NaN"}', {"d": NAN}), (b'{"d": Infinity}', {"d": math.inf}), (b'{"d": "-Infinity"}', {"d": -math.inf}),
-    (b'{"d": "1.5"}', "json"), (b'{"d": .5}', "json"), (b'{"d": 5.}', "json"), (b'{"d": true}', "json"),
+    (b'{"d": 1}', {"d": 1.0}), (b'{"d": 1e400}', "type"), (b'{"d": NaN}', "json"),
+    (b'{"d": "NaN"}', "type"), (b'{"d": Infinity}', "json"), (b'{"d": "-Infinity"}', "type"),
+    (b'{"d": "1.5"}', "type"), (b'{"d": .5}', "json"), (b'{"d": 5.}', "json"), (b'{"d": true}', "type"),
     # booleans
-    (b'{"b": false}', {"b": False}), (b'{"b": "true"}', "json"), (b'{"b": 1}', "json"), (b'{"b": True}', "json"),
+    (b'{"b": false}', {"b": False}), (b'{"b": "true"}', "type"), (b'{"b": 1}', "type"), (b'{"b": True}', "json"),
     # times
-    (b'{"t": "2013-01-01"}', {"t": datetime(2013, 1, 1)}), (b'{"t": 1356998400}', {"t": datetime(2013, 1, 1)}),
+    (b'{"t": "2013-01-01"}', {"t": datetime(2013, 1, 1)}), (b'{"t": 1356998400}', "time"),
     (b'{"t": "2013-01-01 05:00:00"}', {"t": datetime(2013, 1, 1, 5)}),
     (b'{"t": "2013-01-01T05:00:00+02:00"}', {"t": datetime(2013, 1, 1, 3)}),
     (b'{"t": "2013-01-01T05:00:00.123456789Z"}', {"t": datetime(2013, 1, 1, 5, 0, 0, 123456)}),
-    (b'{"t": 1356998400.5}', "json"), (b'{"t": "1356998400"}', "json"), (b'{"t": "yesterday"}', "json"),
-    (b'{"t": "2013-02-30T00:00:00Z"}', "json"), (b'{"t": ""}', "json"), (b'{"t": "2013-01-01T25:00:00"}', "json"),
-    (b'{"y": "2013-02-30"}', "json"), (b'{"y": "01/02/2013"}', "json"), (b'{"y": 1}', "json"),
+    (b'{"t": 1356998400.5}', "time"), (b'{"t": "1356998400"}', "time"), (b'{"t": "yesterday"}', "time"),
+    (b'{"t": "2013-02-30T00:00:00Z"}', "time"), (b'{"t": ""}', "time"), (b'{"t": "2013-01-01T25:00:00"}', "time"),
+    (b'{"y": "2013-02-30"}', "time"), (b'{"y": "01/02/2013"}', "time"), (b'{"y": 1}', "time"),
     # decimals
-    (b'{"n": 999.99}', {"n": Decimal("999.99")}), (b'{"n": 123.456}', {"n": Decimal("123.46")}),
-    (b'{"n": 1234.5}', "json"), (b'{"n": 999.999}', "json"), (b'{"n": 1e2}', {"n": Decimal("100.00")}),
-    (b'{"n": "1.5"}', {"n": Decimal("1.50")}), (b'{"n": 1e999999999}', "json"),
+    (b'{"n": 999.99}', {"n": Decimal("999.99")}), (b'{"n": 123.456}', "digits"),
+    (b'{"n": 1234.5}', "type"), (b'{"n": 999.999}', "digits"), (b'{"n": 1e2}', {"n": Decimal("100.00")}),
+    (b'{"n": "1.5"}', {"n": Decimal("1.50")}), (b'{"n": 1e999999999}', "type"),
     # nested: one bad field refuses the record
-    (b'{"o": {"x": "1"}, "i": 1}', "json"), (b'{"o": {}}', {"o": {"x": None}}), (b'{"o": []}', "json"),
-    (b'{"o": {"y": 2}}', {"o": {"x": None}}), (b'{"o": [{"x": 1}]}', "json"), (b'{"o": "{}"}', "json"),
-    (b'{"a": []}', {"a": []}), (b'{"a": [1, null]}', {"a": [1, None]}), (b'{"a": [1, "x"]}', "json"),
-    (b'{"a": 1}', "json"), (b'{"a": [1,]}', "json"), (b'{"m": {"k": "v"}}', "json"),
-    (b'{"m": {"k": null}}', {"m": {"k": None}}), (b'{"m": []}', "json"), (b'{"m": {"k": 1, "k": 2}}', {"m": {"k": 2}}),
+    (b'{"o": {"x": "1"}, "i": 1}', "type"), (b'{"o": {}}', {"o": {"x": None}}), (b'{"o": []}', "type"),
+    (b'{"o": {"y": 2}}', {"o": {"x": None}}), (b'{"o": [{"x": 1}]}', "type"), (b'{"o": "{}"}', "type"),
+    (b'{"a": []}', {"a": []}), (b'{"a": [1, null]}', {"a": [1, None]}), (b'{"a": [1, "x"]}', "type"),
+    (b'{"a": 1}', "type"), (b'{"a": [1,]}', "json"), (b'{"m": {"k": "v"}}', "type"),
+    (b'{"m": {"k": null}}', {"m": {"k": None}}), (b'{"m": []}', "type"), (b'{"m": {"k": 1, "k": 2}}', "duplicate"),
     (b'{"z": ' + b"[" * 900 + b"]" * 900 + b', "i": 1}', {"i": 1}),
     (b'{"z": ' + b"[" * 5000 + b"]" * 5000 + b"}", "json"),
 ]  # fmt: skip
@@ -121,19 +130,245 @@ def test_the_json_contract_value_by_value(spark: SparkSession) -> None:
     assert len(found) == len(JSON)
 
 
-def test_the_json_contract_is_that_of_from_json(spark: SparkSession) -> None:
-    """Whatever code decodes, now or later: it agrees with Spark's own on all that is UTF-8."""
-    values = [v for v, expected in JSON if expected not in ("utf8", "null_value")]
+def test_what_decodes_is_what_from_json_reads(spark: SparkSession) -> None:
+    """Whatever code decodes, now or later: where it takes a record, it agrees with Spark's own."""
+    values = [v for v, expected in JSON if isinstance(expected, dict)]
     found = outcomes(decode(records(spark, values), Decode(json={"schema": DDL})))
     options = {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": "corrupt"}
     parsed = F.from_json(F.col("value").cast("string"), f"{DDL}, corrupt STRING", options)
     rows = records(spark, values).select("offset", parsed).collect()
-    reference: list[dict[str, Any] | str] = []
-    for _, row in sorted(rows, key=lambda r: r[0]):
-        fields = None if row is None else row.asDict(True)
-        bad = fields is None or fields["corrupt"] is not None
-        reference.append("json" if bad else {k: plain(v) for k, v in fields.items() if v is not None})
-    assert found == reference
+    assert found == [
+        {k: v for k, v in row.asDict(True).items() if v is not None} for _, row in sorted(rows, key=lambda r: r[0])
+    ]
+
+
+# --- the page ---------------------------------------------------------------------------------------------------------
+
+PAGE = (PROJECT / "docs" / "decoding.md").read_text()
+
+
+def table(heading: str) -> list[list[str]]:
+    section = PAGE.split(f"## {heading}\n")[1].split("\n## ")[0]
+    rows = [line.split("|")[1:-1] for line in section.splitlines() if line.startswith("| `")]
+    assert len(rows) > 10
+    return [[cell.strip().removeprefix("`").removesuffix("`") for cell in row] for row in rows]
+
+
+def check(frame: DataFrame, shown: Callable[[Row], str], rows: list[list[str]]) -> list[tuple[list[str], str]]:
+    found = sorted(frame.select("offset", RULE, DATA).collect(), key=lambda r: r[0])
+    told = [f"refused: `{row[1]}" if row[1] else shown(row[2]) for row in found]
+    return [(row, now) for row, now in zip(rows, told, strict=True) if row[-2] != now]
+
+
+def fields_of(row: Row) -> str:
+    return json.dumps({k: v for k, v in row.asDict(True).items() if v is not None}, ensure_ascii=False)
+
+
+def test_the_page_says_what_a_json_record_decodes_to(spark: SparkSession) -> None:
+    rows = table("JSON: the record")
+    spec = Decode(json={"schema": "i INT, s STRING, m MAP<STRING, INT>, o STRUCT<x: INT>"})
+    assert check(decode(records(spark, [r[0].encode() for r in rows]), spec), fields_of, rows) == []
+
+
+ROWS = table("JSON: values")
+
+
+@pytest.mark.parametrize("kind", list(dict.fromkeys(row[0] for row in ROWS)))
+def test_the_page_says_what_a_json_value_decodes_to(spark: SparkSession, kind: str) -> None:
+    rows = [row for row in ROWS if row[0] == kind]
+    values: list[bytes | None] = [b'{"x": %s}' % row[1].encode() for row in rows]
+    frame = decode(records(spark, values), Decode(json={"schema": f"x {kind}"}))
+    value = F.col(DATA).getField("x")
+    nested = kind.startswith(("ARRAY", "STRUCT", "MAP"))
+    shown = F.struct((F.to_json(value) if nested else value.cast("string")).alias("x"))
+    assert check(frame.withColumn(DATA, shown), lambda row: str(row[0]), rows) == []
+    refused = [r[COLUMN] for r in frame.where(F.col(RULE).isNotNull()).collect()]
+    assert set(refused) <= {"x"}
+
+
+def test_the_page_says_what_a_csv_record_decodes_to(spark: SparkSession) -> None:
+    rows = table("CSV")
+    spec = Decode(csv={"schema": "i INT, s STRING, d DOUBLE"})
+    values: list[bytes | None] = [row[0].replace("↵", "\n").encode() for row in rows]
+    assert check(decode(records(spark, values), spec), fields_of, rows) == []
+
+
+def test_the_page_names_every_rule(spark: SparkSession) -> None:
+    rules = set(re.findall(r"^\| `([a-z0-9_]+)` \|", PAGE.split("## JSON")[0], re.MULTILINE))
+    source = Path(str(decode_module.__file__)).read_text()
+    assert rules == set(re.findall(r'"([a-z0-9_]+)"', source)) & rules
+    assert rules >= {expected for _, expected in JSON if isinstance(expected, str)}
+
+
+# --- against Python's own readers -------------------------------------------------------------------------------------
+
+NASTY = [
+    "1", "-0", "0", "127", "128", "-129", "200", "2147483648", "9007199254740993", "9223372036854775808", "1.0", "1.50",
+    "12.345", "0.1", "1e2", "1E-2", "1e400", "123456789012345678901234567890", "99999999999999999999.5", "01", "+1",
+    "null", "true", "false", "NaN", "-Infinity", "nul", '"NaN"', '"1"', '"1.5"', '"1,234"', '"1,2,3"', '"1’2"', '"x"',
+    '""', '"?"', '"a\\"b"', '"\\u00e4"', '"\\ud83d\\ude00"', '"\\ud83d"', '"\\\\ud83d?"', '"}"',
+    "{}", '"{\\"x\\":1.5}"',
+    '{"x": 1.50, "y": 2}', '{"x": "1.50"}', '{"y": 1e400}', "[]", "[1, 2]", "[1.5]", '["x", 1]', '["1.50"]',
+    '{"k": 1}', '{"k": 1, "k": 2}', '{"k": "1"}', '{"k": null}', "[null]", "'x'", "{",
+]  # fmt: skip
+FIELDS = "i INT, z TINYINT, l BIGINT, s STRING, d DOUBLE, n DECIMAL(5,2), b BOOLEAN, w DECIMAL(38,3)"
+PARTS = "a ARRAY<INT>, t ARRAY<STRING>, m MAP<STRING, INT>, o STRUCT<x: STRING, y: DOUBLE>"
+FINE = {"i": "1", "z": "-128", "l": "9223372036854775807", "s": '"?1.5"', "d": "0.1", "n": "-12.30", "b": "true",
+        "w": '"1.5"', "a": "[1, null]", "t": '["1.5"]', "m": '{"k": 1}', "o": '{"x": "{", "y": 1e300}'}  # fmt: skip
+BOUNDS = {"i": 31, "z": 7, "l": 63, "a": 31, "m": 31}
+
+
+def texts(rng: random.Random, columns: str, count: int) -> Iterator[str]:
+    names = re.findall(r"(?:^|, )([a-z]) ", columns)
+    yield "{" + ", ".join(f'"{n}": {FINE[n]}' for n in names) + "}"
+    for _ in range(count):
+        chosen = [rng.choice([*names, "z", "unknown", "I"]) for _ in range(rng.choice([0, 1, 1, 1, 2, 3, 6]))]
+        pairs = [f'"{n}":{rng.choice(["", " "])}{rng.choice([*NASTY, FINE.get(n, "1")])}' for n in chosen]
+        text = (
+            rng.choice(["", " ", "\n"])
+            + "{"
+            + ", ".join(pairs)
+            + "}"
+            + rng.choice(["", "", "", " ", " x", "}", "{}", "]"])
+        )
+        if rng.random() < 0.2:
+            at = rng.randrange(len(text))
+            text = text[:at] + rng.choice(['"', "{", "}", "[", "]", ",", ":", "\\", "1", "", "."]) + text[at + 1 :]
+        yield text
+
+
+class Impossible(Exception):
+    """Not what a record may hold."""
+
+
+def read_as_python_does(text: str) -> dict[str, Any]:
+    def constant(name: str) -> Any:
+        raise Impossible(name)
+
+    try:
+        value = json.loads(text, parse_float=Decimal, parse_constant=constant)
+    except ValueError as error:
+        raise Impossible from error
+    if not isinstance(value, dict):
+        raise Impossible
+    return value
+
+
+def as_declared(name: str, value: Any) -> Any:
+    """Return what a value is in the column's type, when that is exactly what the text says."""
+    if value is None:
+        return None
+    if name in ("i", "z", "l"):
+        if type(value) is not int or not -(1 << BOUNDS[name]) <= value < 1 << BOUNDS[name]:
+            raise Impossible
+        return value
+    if name == "s":
+        if isinstance(value, (Decimal, dict, list)):
+            raise Impossible
+        text = value if isinstance(value, str) else json.dumps(value)
+        text.encode()  # half a pair
+        return text
+    if name == "d":
+        if type(value) not in (int, Decimal) or math.isinf(float(value)):
+            raise Impossible
+        return float(value)
+    if name in ("n", "w"):
+        if type(value) is bool or not isinstance(value, (int, Decimal, str)):
+            raise Impossible
+        try:
+            return Decimal(value)
+        except ArithmeticError as error:
+            raise Impossible from error
+    if name == "b":
+        if type(value) is not bool:
+            raise Impossible
+        return value
+    if name in ("a", "t"):
+        if not isinstance(value, list):
+            raise Impossible
+        return [as_declared({"a": "i", "t": "s"}[name], v) for v in value]
+    if not isinstance(value, dict):
+        raise Impossible
+    if name == "m":
+        return {k: as_declared("i", v) for k, v in value.items()}
+    return {"x": as_declared("s", value.get("x")), "y": as_declared("d", value.get("y"))}
+
+
+@pytest.mark.parametrize("columns", [FIELDS, PARTS, f"{FIELDS}, {PARTS}"], ids=["flat", "nested", "all"])
+def test_a_json_record_is_what_python_reads_or_refused(spark: SparkSession, columns: str) -> None:
+    written = list(texts(random.Random(14), columns, 4000))
+    values: list[bytes | None] = [text.encode() for text in written]
+    found = outcomes(decode(records(spark, values), Decode(json={"schema": columns})))
+    names = re.findall(r"(?:^|, )([a-z]) ", columns)
+    wrong, taken = [], 0
+    for text, outcome in zip(written, found, strict=True):
+        if isinstance(outcome, str):
+            continue
+        taken += 1
+        try:
+            read = read_as_python_does(text)
+            expected = {n: as_declared(n, read.get(n)) for n in names}
+        except (Impossible, UnicodeEncodeError):
+            wrong.append((text, outcome))
+            continue
+        if outcome != {n: v for n, v in expected.items() if v is not None}:
+            wrong.append((text, outcome))
+    assert wrong == []
+    assert isinstance(found[0], dict)
+    assert taken > 400
+
+
+def test_a_csv_record_is_what_python_reads_or_refused(spark: SparkSession) -> None:
+    rng = random.Random(14)
+    cells = [
+        "",
+        "x",
+        "1",
+        " ",
+        "a,b",
+        'say "x"',
+        '"',
+        '""',
+        "a\nb",
+        "a\r\nb",
+        "ä😀",
+        "\\",
+        "\\N",
+        "'",
+        "\t",
+        "NaN",
+        "a;b",
+        "1.50",
+    ]
+    written, sound = [], 0
+    for n in range(4000):
+        row = [rng.choice(cells) for _ in range(rng.choice([3, 3, 3, 3, 2, 4]))]
+        buffer = io.StringIO()
+        csv.writer(
+            buffer,
+            quoting=rng.choice([csv.QUOTE_MINIMAL, csv.QUOTE_ALL]),
+        ).writerow(row)  # with another end of line it would leave line breaks unquoted
+        text = buffer.getvalue().removesuffix("\r\n") + rng.choice(["", "\r\n", "\n"])
+        if n % 2:
+            at = rng.randrange(len(text) + 1)
+            text = text[:at] + rng.choice(['"', ",", "\n", "x", ""]) + text[at + 1 :]
+        else:
+            sound += len(row) == 3
+        written.append(text)
+    found = outcomes(
+        decode(records(spark, [t.encode() for t in written]), Decode(csv={"schema": "a STRING, b STRING, c STRING"}))
+    )
+    taken = [(text, outcome) for text, outcome in zip(written, found, strict=True) if isinstance(outcome, dict)]
+    for text, outcome in taken:
+        rows = list(csv.reader(io.StringIO(text, newline=""), strict=True))
+        assert len(rows) == 1, text
+        assert [outcome.get(k, "") for k in "abc"] == rows[0], text
+    assert len(taken) >= sound
+    assert all(
+        isinstance(found[n], dict)
+        for n in range(0, 4000, 2)
+        if len(next(csv.reader(io.StringIO(written[n], newline="")))) == 3
+    )
 
 
 def test_what_a_transform_sees(spark: SparkSession) -> None:
@@ -147,12 +382,45 @@ def test_what_a_transform_sees(spark: SparkSession) -> None:
 
 def test_csv(spark: SparkSession) -> None:
     cases: list[tuple[bytes | None, dict[str, Any] | str]] = [
-        (b"1;x", {"i": 1, "s": "x"}), (b'1;"a;b"', {"i": 1, "s": "a;b"}), (b";", {}), (b"one;x", "csv"),
-        (b"1;x;more", "csv"), (b"1", "csv"), (b"2147483648;x", "csv"), (b"1;\xff", "utf8"), (None, "null_value"),
-        ("1;ä".encode(), {"i": 1, "s": "ä"}),
+        (b"1;x", {"i": 1, "s": "x"}), (b'1;"a;b"', {"i": 1, "s": "a;b"}), (b";", {}), (b"one;x", "type"),
+        (b"1;x;more", "fields"), (b"1", "fields"), (b"2147483648;x", "type"), (b"1;\xff", "utf8"), (None, "null_value"),
+        ("1;ä".encode(), {"i": 1, "s": "ä"}), (b"", "empty"), (b"\r\n", "empty"), (b"i;s", "type"),
+        (f'1;"{FIVE_MB}""{FIVE_MB}"'.encode(), {"i": 1, "s": f'{FIVE_MB}"{FIVE_MB}'}),
+        (b'1;"' + b'""' * 500_000 + b'"', {"i": 1, "s": '"' * 500_000}), (b'1;"' + b'""' * 500_000, "csv"),
     ]  # fmt: skip
     spec = Decode(csv={"schema": "i INT, s STRING", "separator": ";"})
     assert outcomes(decode(records(spark, [v for v, _ in cases]), spec)) == [e for _, e in cases]
+
+
+def test_csv_with_other_quotes_escapes_and_nulls(spark: SparkSession) -> None:
+    cases: list[tuple[bytes | None, dict[str, Any] | str]] = [
+        (rb"1|'a\'|b\\'|1.50", {"i": 1, "s": "a'|b\\", "n": Decimal("1.50")}), (rb"\N|\N|\N", {}),
+        (rb"1|'\\N'|2", {"i": 1, "s": r"\N", "n": Decimal(2)}), (rb"1||2", {"i": 1, "s": "", "n": Decimal(2)}),
+        (rb"1|x|'2'", {"i": 1, "s": "x", "n": Decimal(2)}), (b'1|"x"|2', {"i": 1, "s": '"x"', "n": Decimal(2)}),
+        (rb"|x|2", "type"), (rb"1|x|1.505", "digits"), (rb"1|x|1,5", "type"), (rb"1|\x|2", "csv"),
+        (rb"i|s|n", "header"), (rb"'i'|s|n", "header"), (rb"i|s|m", "type"),
+    ]  # fmt: skip
+    keys = {"separator": "|", "quote": "'", "escape": "\\", "null_text": r"\N", "header": True}
+    spec = Decode(csv={"schema": "i INT, s STRING, n DECIMAL(5,2)", **keys})
+    assert outcomes(decode(records(spark, [v for v, _ in cases]), spec)) == [e for _, e in cases]
+
+
+def test_a_refused_record_names_the_column_where_there_is_one(spark: SparkSession) -> None:
+    values: list[bytes | None] = [
+        b'{"i": 1, "n": "x"}',
+        b'{"i": 1, "t": "5:00"}',
+        b"?",
+        b"\xff",
+        None,
+        b'{"i": 1}',
+        b'{"n": 2}',
+    ]
+    spec = Decode(json={"schema": "i INT NOT NULL, n INT, t TIMESTAMP"})
+    rows = decode(records(spark, values), spec).orderBy("offset").select(RULE, COLUMN).collect()
+    assert [tuple(r) for r in rows] == [
+        ("type", "n"), ("time", "t"), ("json", None), ("utf8", None), ("null_value", None), (None, None),
+        ("not_null", "i"),
+    ]  # fmt: skip
 
 
 def test_text(spark: SparkSession) -> None:

@@ -127,19 +127,47 @@ class Source(_Strict):
 
 
 class JsonDecode(_Strict):
-    """One JSON object per record, typed by DDL; the contract is in ``sluice_spark/decode.py``."""
+    """One JSON object per record, typed by DDL; the contract is in ``docs/decoding.md``."""
 
     ddl: Annotated[Ddl, Field(alias="schema")]
     """Columns and types, as in ``CREATE TABLE``: ``id BIGINT, name STRING``."""
 
 
+_CsvCharacter = Annotated[str, Field(min_length=1, max_length=1, pattern=r"^[^\r\n]$")]
+
+
 class CsvDecode(_Strict):
-    """One CSV line per record, typed by DDL."""
+    """One CSV record (RFC 4180) per record, typed by DDL; the contract is in ``docs/decoding.md``."""
 
     ddl: Annotated[Ddl, Field(alias="schema")]
     """Columns and types, in the order of the line: ``id BIGINT, name STRING``."""
-    separator: Annotated[str, Field(min_length=1, max_length=1)] = ","
+    separator: _CsvCharacter = ","
     """Between two columns."""
+    quote: _CsvCharacter = '"'
+    """Around a field that holds a separator, a quote or a line break."""
+    escape: _CsvCharacter | None = None
+    """Before a quote (or itself) in a quoted field; without one a quote is written twice."""
+    null_text: str = ""
+    """What stands for null, without quotes."""
+    header: bool = False
+    """Whether producers send header lines: a record that consists of the column names is refused (rule ``header``)."""
+
+    @field_validator("ddl")
+    @classmethod
+    def _flat(cls, ddl: str) -> str:
+        nested = re.search(r"\b(ARRAY|MAP|STRUCT)\s*<|\sVARIANT\b", ddl, re.IGNORECASE)
+        if nested:
+            raise ValueError(f"a CSV field cannot hold {nested[0].strip(' <').upper()}: declare it as STRING")
+        return ddl
+
+    @model_validator(mode="after")
+    def _distinct(self) -> CsvDecode:
+        escape = self.escape or self.quote
+        if self.separator in (self.quote, escape):
+            raise ValueError("the separator must be neither the quote nor the escape")
+        if any(c in self.null_text for c in (self.separator, self.quote, "\r", "\n")):
+            raise ValueError("null_text must hold no separator, no quote and no line break")
+        return self
 
 
 class TextDecode(_Strict):
@@ -156,7 +184,7 @@ class Decode(_Strict):
     json_: Annotated[JsonDecode | None, Field(alias="json")] = None
     """One JSON object per record."""
     csv: CsvDecode | None = None
-    """One CSV line per record."""
+    """One CSV record (RFC 4180) per record."""
     text: TextDecode | None = None
     """``text: {}``: UTF-8 text, in a column ``value``."""
     bytes: BytesDecode | None = None
