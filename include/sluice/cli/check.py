@@ -13,7 +13,7 @@ from pathlib import Path
 from sluice.cli.output import err, print_json
 from sluice.errors import ConfigError, ExitCode, SluiceError
 from sluice.spec import Pipeline, load, load_all
-from sluice.spec.load import relative
+from sluice.spec.load import clash_of, relative
 from sluice.spec.suite import Suite
 from sluice.submit import validate_spec
 
@@ -35,11 +35,16 @@ def check(files: Sequence[str] | None, *, spark: bool, as_json: bool) -> int:
     found: dict[str, Pipeline | SluiceError] = _named(files) if files else _all()
     errors = {file: str(item) for file, item in found.items() if isinstance(item, SluiceError)}
     good = {file: item for file, item in found.items() if isinstance(item, Pipeline)}
+    known = [item for item in _all().values() if isinstance(item, Pipeline)] if files else []
     for file, pipeline in list(good.items()):
+        clash = clash_of(pipeline, [*good.values(), *known])
         try:
+            if clash is not None:
+                raise clash
             Suite.of(pipeline)
         except ConfigError as error:
-            errors[file] = str(_refusal(pipeline, [f"quality.suite: {error.what}"]))
+            told = error if error is clash else _refusal(pipeline, [f"quality.suite: {error.what}"])
+            errors[file] = str(told)
             del good[file]
     unchecked = f"{_UNCHECKED} (--no-spark)"
     if spark:

@@ -121,8 +121,8 @@ def clash_of(pipeline: Pipeline, others: Iterable[Pipeline]) -> ConfigError | No
     """
     mine = _places(pipeline)
     for other in others:
-        if other.file == pipeline.file:
-            continue
+        if other.name == pipeline.name:
+            continue  # the same one
         for what, place in mine.items():
             for whose, theirs in _places(other).items():
                 if place == theirs or place.startswith(f"{theirs}/") or theirs.startswith(f"{place}/"):
