@@ -150,9 +150,6 @@ class Run(ABC):
             self.judge.warm_up()  # from here on this process mostly waits for the JVM
         with self.watch.phase("session"):
             spark = self.open_session()
-        if self.judge is not None:
-            with self.watch.phase("suite"):
-                self.judge.check()
         point("session-started")
         return spark
 
@@ -168,6 +165,7 @@ class Run(ABC):
             transform = transforms.transformer(self.pipeline)
             shape = shape_of(spark, self.pipeline, transform)
             if self.judge is not None:
+                self.judge.check()
                 self.judge.check_columns(shape.schema.names)
             tables.sink.check(shape.schema)
             tables.quarantine.check(SCHEMA)

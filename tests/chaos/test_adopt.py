@@ -56,6 +56,7 @@ def test_a_renamed_pipeline_is_refused_its_old_sink_until_it_is_adopted(sandbox:
     assert deep(sandbox) == (0, [])
 
 
+@pytest.mark.long
 def test_what_is_not_settled_or_not_the_same_is_not_adopted(sandbox: Sandbox) -> None:
     sandbox.feed(6)
     sandbox.run("first")
@@ -76,6 +77,7 @@ def test_what_is_not_settled_or_not_the_same_is_not_adopted(sandbox: Sandbox) ->
     sandbox.assert_exact()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("recovery", ["replay", "wal"])
 def test_an_adoption_that_is_killed_goes_on_with_the_same_command(sandbox: Sandbox, recovery: str) -> None:
     points = ("adoption-begun", "tables-adopted", "folders-adopted", "ledger-adopted")

@@ -40,7 +40,7 @@ def fed(sandbox: Sandbox) -> None:
         sandbox.run(run)
 
 
-@pytest.mark.parametrize("path", ["table", "table_quarantine"])
+@pytest.mark.parametrize("path", [pytest.param("table", marks=pytest.mark.long), "table_quarantine"])
 def test_what_moves_rows_to_other_files_is_harmless(spark: SparkSession, sandbox: Sandbox, path: str) -> None:
     fed(sandbox)
     for statement in ("OPTIMIZE {}", "OPTIMIZE {} ZORDER BY (_offset)", "VACUUM {} RETAIN 0 HOURS"):
@@ -52,6 +52,7 @@ def test_what_moves_rows_to_other_files_is_harmless(spark: SparkSession, sandbox
     assert deep(sandbox) == (0, [])
 
 
+@pytest.mark.long
 def test_rows_that_a_user_deletes_or_adds_are_told_of_and_audit_names_them(
     spark: SparkSession, sandbox: Sandbox
 ) -> None:
@@ -79,7 +80,7 @@ def test_rows_that_a_user_deletes_or_adds_are_told_of_and_audit_names_them(
     assert deep(sandbox)[0] == 1
 
 
-@pytest.mark.parametrize("path", ["table", "table_quarantine"])
+@pytest.mark.parametrize("path", ["table", pytest.param("table_quarantine", marks=pytest.mark.long)])
 def test_a_restore_is_refused_until_it_is_undone(spark: SparkSession, sandbox: Sandbox, path: str) -> None:
     fed(sandbox)
     version = DeltaTable(str(sandbox.home / path)).version()
@@ -98,6 +99,7 @@ def test_a_restore_is_refused_until_it_is_undone(spark: SparkSession, sandbox: S
     assert deep(sandbox) == (0, [])
 
 
+@pytest.mark.long
 def test_a_restore_of_what_a_user_deleted_is_welcome(spark: SparkSession, sandbox: Sandbox) -> None:
     fed(sandbox)
     version = DeltaTable(str(sandbox.home / "table")).version()
@@ -109,6 +111,7 @@ def test_a_restore_of_what_a_user_deleted_is_welcome(spark: SparkSession, sandbo
     assert deep(sandbox) == (0, [])
 
 
+@pytest.mark.long
 def test_a_table_that_was_overwritten_is_refused(spark: SparkSession, sandbox: Sandbox) -> None:
     fed(sandbox)
     path = str(sandbox.home / "table")
@@ -122,6 +125,7 @@ def test_a_table_that_was_overwritten_is_refused(spark: SparkSession, sandbox: S
     sandbox.assert_exact()
 
 
+@pytest.mark.long
 def test_another_table_in_the_same_place_is_refused(spark: SparkSession, sandbox: Sandbox) -> None:
     fed(sandbox)
     path = sandbox.home / "table"
@@ -131,6 +135,7 @@ def test_another_table_in_the_same_place_is_refused(spark: SparkSession, sandbox
     assert sandbox.run("third", expect=41).message
 
 
+@pytest.mark.long
 def test_a_column_that_a_user_adds_is_refused_until_the_pipeline_has_it(spark: SparkSession, sandbox: Sandbox) -> None:
     fed(sandbox)
     treat(spark, sandbox, "table", "ALTER TABLE {} ADD COLUMN (note STRING)")
@@ -164,7 +169,7 @@ def test_the_quarantine_may_be_compacted_while_a_redrive_is_half_done(spark: Spa
     assert deep(sandbox) == (0, [])
 
 
-@pytest.mark.parametrize("what", ["run", "interval"])
+@pytest.mark.parametrize("what", ["run", pytest.param("interval", marks=pytest.mark.long)])
 def test_staged_refused_records_that_vanished_are_not_entered_as_none(sandbox: Sandbox, what: str) -> None:
     fed(sandbox)
     sandbox.feed(6, bad_every=3)
