@@ -58,7 +58,8 @@ def test_an_interval_that_is_read_again_leaves_the_table_as_it_was(sandbox: Sand
         sandbox.run(name, interval=days(3, 6))
         assert without_run(sandbox) == before
         assert by_run(sandbox) == {"live": 28, name: 12}
-        assert sandbox.account(name) == dict(planned=12, written=12, filtered=0, quarantined=0, absent=0, lost=0)
+        # the interval ends in the middle of a batch, of which all is read
+        assert sandbox.account(name) == dict(planned=16, written=12, filtered=4, quarantined=0, absent=0, lost=0)
     sandbox.assert_exact()
 
 
@@ -367,7 +368,8 @@ def test_what_a_dead_driver_left_halfway_is_ended_by_whoever_comes_next(sandbox:
     assert row is not None
     assert row.state == "abandoned"
     account = sandbox.ledger.account(sandbox.name, "march")
-    assert (account["written"], account["filtered"], account["quarantined"], account["replaced"]) == (6, 3, 3, 9)
+    # three by the transform, and two that stand in a batch with records of the interval
+    assert (account["written"], account["filtered"], account["quarantined"], account["replaced"]) == (6, 5, 3, 9)
     gone = {f"id={10 * day + 3}" for day in ((2, 3, 4) if who == "the live run" else (2, 3, 4, 5))}
     rows = sandbox.rows()
     assert rows is not None
