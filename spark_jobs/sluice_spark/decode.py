@@ -158,10 +158,10 @@ def _hides_halves(fields: list[T.StructField], raw: Column, text: Column) -> Col
 
 def _mistyped(raw: Column, text: Column, fields: list[T.StructField]) -> Column:
     """Return the first column that holds a value in the text, and none in what was parsed."""
-    which = F.lit(None).cast("string")
-    for f in reversed(fields):
-        kind = F.schema_of_variant(_again(text, f.name, "VARIANT"))
-        which = F.when(raw.getField(f.name).isNull() & (kind != "VOID"), f.name).otherwise(which)
+    which = F.when(F.lit(False), "")
+    for f in fields:
+        given = F.schema_of_variant(_again(text, f.name, "VARIANT"))
+        which = which.when(raw.getField(f.name).isNull() & (given != "VOID"), f.name)
     return which
 
 
@@ -173,12 +173,12 @@ def _json_field(f: T.StructField, text: Column) -> _Read:
     column, kind = F.col(_RAW).getField(f.name), f.dataType
     variant = _again(text, f.name, "VARIANT")
     if _is_text(kind):
-        # A number with a fraction goes through a double, and the text of an object is written anew.
+        # A number with a fraction goes through a double (which may write "Infinity", with its quotes), and the text of
+        # an object is written anew.
         doubted = (
-            column.startswith("{")
-            | column.startswith("[")
-            | ((column >= "-") & (column < ":") & column.rlike(_PRINTED_DOUBLE))
+            column.startswith("{") | column.startswith("[") | column.startswith('"Inf') | column.startswith('"-Inf')
         )
+        doubted = doubted | ((column >= "-") & (column < ":") & column.rlike(_PRINTED_DOUBLE))
         given = F.coalesce(F.schema_of_variant(variant), F.lit(""))
         read = _Read(f.name, "STRING", column, [("type", doubted & (given != "STRING"))])
     elif isinstance(kind, T.ByteType):
@@ -217,15 +217,14 @@ def _json_field(f: T.StructField, text: Column) -> _Read:
 
 
 def _finish(frame: DataFrame, reads: list[_Read], rule: Column, column: Column) -> DataFrame:
-    which = F.lit(None).cast("string")
-    why = which
-    for read in reversed(reads):
-        for name, broken in reversed(read.problems):
-            why, which = F.when(broken, name).otherwise(why), F.when(broken, read.name).otherwise(which)
+    """Add what was read, and what is wrong with it: first of the record, then column by column."""
+    found = [(broken, name, read.name) for read in reads for name, broken in read.problems]
+    why, which = rule, F.when(~F.col(RULE).isin(*{name for _, name, _ in found}), F.lit(None).cast("string"))
+    for broken, name, where in found:
+        why, which = why.when(broken, name), which.when(broken, where)
     data = F.struct(*(r.value.alias(r.name) for r in reads))
-    frame = frame.withColumns({DATA: data, RULE: F.coalesce(rule, why)})
-    known = F.when(rule.isNull(), which).otherwise(column)
-    return frame.withColumn(COLUMN, F.when(F.col(RULE).isNotNull(), known))
+    frame = frame.withColumns({DATA: data, RULE: why})
+    return frame.withColumn(COLUMN, F.when(F.col(RULE).isNotNull(), F.coalesce(column, which)))
 
 
 def _quoted(name: str) -> str:
