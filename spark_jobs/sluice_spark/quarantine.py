@@ -41,9 +41,7 @@ SCHEMA = StructType(
 
 def refused_records(decoded: DataFrame, run: str) -> DataFrame:
     """Return the records that broke a rule, in the columns of :data:`SCHEMA`."""
-    error = F.struct(
-        F.col(RULE).alias("rule"), F.lit("critical").alias("severity"), F.col(COLUMN).alias("column")
-    )
+    error = F.struct(F.col(RULE).alias("rule"), F.lit("critical").alias("severity"), F.col(COLUMN).alias("column"))
     return decoded.where(F.col(RULE).isNotNull()).select(
         "key",
         "value",
