@@ -219,7 +219,7 @@ def _json_field(f: T.StructField, text: Column) -> _Read:
 def _finish(frame: DataFrame, reads: list[_Read], rule: Column, column: Column) -> DataFrame:
     """Add what was read, and what is wrong with it: first of the record, then column by column."""
     found = [(broken, name, read.name) for read in reads for name, broken in read.problems]
-    why, which = rule, F.when(~F.col(RULE).isin(*{name for _, name, _ in found}), F.lit(None).cast("string"))
+    why, which = rule, F.when(~F.col(RULE).isin(*sorted({name for _, name, _ in found})), F.lit(None).cast("string"))
     for broken, name, where in found:
         why, which = why.when(broken, name), which.when(broken, where)
     data = F.struct(*(r.value.alias(r.name) for r in reads))
