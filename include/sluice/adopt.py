@@ -4,12 +4,9 @@ from __future__ import annotations
 
 import json
 import os
-import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
-
-import fsspec
 
 from sluice.appid import ADOPTING, HOLDS, OWNER, app_id, owner
 from sluice.audit.snapshot import last_commits
@@ -19,6 +16,7 @@ from sluice.home import Home
 from sluice.ledger import Ledger
 from sluice.recovery import Lineage
 from sluice.spec import Pipeline
+from sluice.transactions import transaction_versions
 from sluice.wal import WriteAheadLog
 
 __all__ = ["Adoption"]
@@ -68,10 +66,10 @@ class Adoption:
         sink = self._sink
         with self.ledger.acquire(old, f"adopt-as-{new}"), self.ledger.acquire(new, f"adopt-{old}") as lease:
             settings = _settings(sink)
+            if self.ledger.has_adopted(new, old):
+                return self._put_right()
             begun = settings.get(ADOPTING) == old and settings.get(OWNER) == new
             if not begun:
-                if settings.get(OWNER) == new and not self.ledger.runs(old, limit=1):
-                    return False
                 self._refuse_unsettled(settings)
             quarantine, log = f"{sink}_quarantine", WriteAheadLog(self.home.log(old), old)
             names = list(last_commits(self.ledger, old))
@@ -81,19 +79,22 @@ class Adoption:
             _hand(quarantine, refused, {OWNER: new, HOLDS: "quarantine"})
             sealed = [log.app_id(number) for number in range(1, self.ledger.epoch(old).number + 1)]
             _hand(log.path, self._versions(log.path, sealed), {OWNER: new, HOLDS: "log"})
-            for path in (sink, quarantine):
-                self._sweep(path)
             point("tables-adopted")
             for folder in (self.home.join("checkpoints", "{}"), self.home.log("{}")):
                 source, target = folder.format(old), folder.format(new)
                 if os.path.isdir(source):
                     os.rename(source, target)
             point("folders-adopted")
-            if self.ledger.runs(old, limit=1):
-                self.ledger.adopted(lease, old)
+            self.ledger.adopted(lease, old)
             point("ledger-adopted")
             _hand(sink, {}, {ADOPTING: ""})
         return True
+
+    def _put_right(self) -> bool:
+        """Say again in the tables whose they are, as after a crash at the end, or a RESTORE to a version before it."""
+        sink = self._sink
+        places = {sink: "sink", f"{sink}_quarantine": "quarantine", self.home.log(self.new.name): "log"}
+        return any([_hand(path, {}, {OWNER: self.new.name, HOLDS: h, ADOPTING: ""}) for path, h in places.items()])
 
     @property
     def _sink(self) -> str:
@@ -167,17 +168,6 @@ class Adoption:
             f"sluice:{self.new.name}:{name.removeprefix(prefix)}": batch for name, batch in held.items() if batch >= 0
         }
 
-    def _sweep(self, path: str) -> None:
-        """Remove what attempts of the old name left: no run of the new one would look for it."""
-        table = _open(path)
-        held = {file.rsplit("/batches/", 1)[-1].split("/", 1)[0] for file in (table.file_uris() if table else [])}
-        fs, root = fsspec.core.url_to_fs(path)
-        attempt = re.compile(rf"{re.escape(self.old)}-[ei]\d+-\d+-[0-9a-f]{{8}}")
-        for folder in fs.glob(f"{root}/batches/{self.old}-*"):
-            name = str(folder).rsplit("/", 1)[-1]
-            if attempt.fullmatch(name) and name not in held:
-                fs.rm(folder, recursive=True)
-
 
 def _open(path: str) -> Any:
     from deltalake import DeltaTable
@@ -192,9 +182,11 @@ def _open(path: str) -> Any:
 
 
 def _writers(path: str) -> set[str | None]:
-    """Return the pipelines whose commits a table's history tells of."""
-    notes = (entry.get("sluice") for entry in _open(path).history())
-    return {owner(json.loads(note) if isinstance(note, str) else note) for note in notes if note}
+    """Return the pipelines that committed to a table."""
+    table = _open(path)
+    notes = (entry.get("sluice") for entry in table.history())
+    told = {owner(json.loads(note) if isinstance(note, str) else note) for note in notes if note}
+    return told | {owner({"app_id": name}) for name in transaction_versions(path, table.version()) or {}}
 
 
 def _version(table: Any, name: str) -> int:
@@ -213,18 +205,18 @@ def _settings(path: str) -> dict[str, str]:
     return dict(table.metadata().configuration)
 
 
-def _hand(path: str, versions: Mapping[str, int], settings: Mapping[str, str]) -> None:
-    """Enter batch numbers and properties into a table in one commit; nothing where they are there, or no table is."""
+def _hand(path: str, versions: Mapping[str, int], settings: Mapping[str, str]) -> bool:
+    """Enter batch numbers and properties into a table in one commit, if they are not there; tell whether it did."""
     from deltalake import CommitProperties, Transaction
     from deltalake.exceptions import DeltaError
 
     table = _open(path)
     if table is None:
-        return
+        return False
     due = {name: version for name, version in versions.items() if _version(table, name) < version}
     here = table.metadata().configuration
     if not due and all(here.get(key, "") == value for key, value in settings.items()):
-        return
+        return False
     try:
         table.alter.set_table_properties(
             dict(settings),
@@ -235,6 +227,7 @@ def _hand(path: str, versions: Mapping[str, int], settings: Mapping[str, str]) -
         )
     except (DeltaError, OSError, ValueError) as error:
         raise _failed(path, error) from error
+    return True
 
 
 def _failed(path: str, error: Exception) -> SinkError:

@@ -71,6 +71,7 @@ class IntervalRun(Run):
 
     interval: Interval
     _committed: bool = field(default=False, init=False)
+    _fence: Fence | None = field(default=None, init=False)
     _unseen: list[str] = field(default_factory=list, init=False)
     """Notes from before the run was planned: until then the ledger has no run to keep them with."""
 
@@ -91,7 +92,10 @@ class IntervalRun(Run):
 
     def _replace(self, lease: Lease) -> str | None:
         name = self.pipeline.name
-        self._examine(Tables.redriven(self.pipeline, self.home))
+        redriven = Tables.redriven(self.pipeline, self.home)
+        self._examine(redriven)
+        # whoever moves the same records while this driver is frozen makes it give way
+        self._fence = Fence(redriven.sink.table_version(), self._is_rival)
         self._beside_redriving()
         self._beside_overlapping(lease)
         with self.watch.phase("planning"):
@@ -399,8 +403,6 @@ class IntervalRun(Run):
             self.ledger.degraded(lease, f"{between}: counted as filtered")
         with self.watch.phase("commits"):
             gone = Slice(readable, start, end)
-            # whoever moves the same records while this driver is frozen makes it give way
-            fence = Fence(tables.sink.table_version(), self._is_rival)
             check = self._nothing_vanishes(prepared, source, passed)
             check(tables.quarantine.held(gone))
             lease.verify()
@@ -416,7 +418,7 @@ class IntervalRun(Run):
                 "refused": prepared.quarantine.folder if prepared.quarantine else None,
             }
             taken = tables.sink.replace(
-                gone, prepared.staged, writer.schema, batch, note, name=name, check=check, fence=fence
+                gone, prepared.staged, writer.schema, batch, note, name=name, check=check, fence=self._fence
             )  # fmt: skip
             if taken is None:
                 raise LeaseHeldError(

@@ -18,10 +18,9 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from sluice.errors import CheckpointError
 from sluice.ranges import OffsetRange, RangeAccount
 from sluice_spark.decode import COLUMN, RULE
-from sluice_spark.sinks.delta import DeltaSink
+from sluice_spark.sinks.delta import DeltaSink, TakenBackError
 from sluice_spark.sinks.slice import Slice
 from sluice_spark.sinks.staged import NOTHING, Staged, read_back
 
@@ -99,19 +98,19 @@ def refused_again(
 
     Raises
     ------
-    CheckpointError
+    TakenBackError
         When there are fewer or more than the commit says.
     """
     folder, due = note.get("refused"), sum(account.counts.quarantined for account in accounts)
     staged = read_back(quarantine.path, folder, offsets=False) if folder else NOTHING
     if staged.rows != due and not forgo:
-        raise CheckpointError(
+        raise TakenBackError(
             f"batch {note['version']} of run {note['run']!r} refused {due:,} records and staged them in "
             f"{quarantine.path}/{folder}, where {staged.rows:,} are now: somebody removed files there",
             state="the batch's rows are in the sink; its refused records are in no table yet; the ledger does not have "
             "the batch. Nothing was changed now",
             next_step="put the folder back from a copy, and run again. If there is none, run once with --recovery "
-            "ignore_range: it enters the batch and counts these records as lost; then sluice redrive reads them again "
-            "while Kafka or the write-ahead log has them",
+            "ignore_range: it enters the batch, counts these records as lost where it can tell their offsets, and says "
+            "so; then sluice redrive reads them again while Kafka or the write-ahead log has them",
         )
     return staged

@@ -18,15 +18,15 @@ from sluice.checkpoint import Checkpoint
 from sluice.errors import BEGIN_ANEW, CheckpointError, LeaseHeldError
 from sluice.interval import Interval
 from sluice.ledger import REDRIVEN, IntervalRow, Lease, Ledger, RunRow
-from sluice.ranges import Counts, LostRange, OffsetRange, RangeAccount, describe, runs_of
+from sluice.ranges import Counts, LostRange, OffsetRange, RangeAccount, describe, runs_of, subtract
 from sluice.recovery import Lineage
+from sluice.transactions import transaction_versions
 from sluice_spark.log import logger
 from sluice_spark.quarantine import SCHEMA, refused_again, take_out
 from sluice_spark.recovery.wal import LOG_SCHEMA
 from sluice_spark.sinks.delta import DeltaSink
 from sluice_spark.sinks.slice import Slice
 from sluice_spark.sinks.staged import NOTHING, Staged, offsets_of
-from sluice_spark.sinks.transactions import transaction_versions
 from sluice_spark.tables import Tables
 
 __all__ = [
@@ -304,8 +304,7 @@ def _enter(ledger: Ledger, lease: Lease, note: Mapping[str, Any], tables: Tables
     elif note.get("refused") and tables.quarantine.version() < version:
         staged = _refused(ledger, lease, tables, note, accounts, forgo=forgo)
         if tables.epoch.number > REDRIVEN and staged.rows != sum(a.counts.quarantined for a in accounts):
-            accounts, vanished = _as_lost(tables, accounts, staged)
-            lost += vanished
+            accounts, lost = _as_lost(tables, accounts, lost, staged) or (accounts, lost)
         tables.quarantine.commit(staged, SCHEMA, version, {"run": run})
     tables.sweep(version)
     ledger.batch_committed(
@@ -344,36 +343,33 @@ def _refused(
 
 
 def _as_lost(
-    tables: Tables, accounts: Sequence[RangeAccount], staged: Staged
-) -> tuple[list[RangeAccount], list[LostRange]]:
+    tables: Tables, accounts: Sequence[RangeAccount], lost: Sequence[LostRange], staged: Staged
+) -> tuple[list[RangeAccount], list[LostRange]] | None:
     """Count as lost what neither table holds of the ranges in which records were refused.
 
     Nobody knows any more which of these offsets were refused, filtered or absent: redriving reads them again, and then
-    it is known.
+    it is known. None where the sink cannot tell which offsets it has, or somebody deleted some of them.
     """
-    ranges = [a.range for a in accounts if a.counts.quarantined]
-    sink = tables.sink.held(Slice(ranges))
+    table = tables.sink.table()
+    if table is None or "_offset" not in [f.name for f in table.schema().fields]:
+        return None
+    sink = tables.sink.held(Slice([a.range for a in accounts if a.counts.quarantined]))
     refused = offsets_of(tables.quarantine.path, staged)
-    split, lost = [], []
+    nothing = np.empty(0, dtype=np.int64)
+    split, found = [], list(lost)
     for account in accounts:
         span, key = account.range, (account.range.topic, account.range.partition)
         if not account.counts.quarantined:
             split.append(account)
             continue
-        nothing = np.empty(0, dtype=np.int64)
-        written, kept = (_of(found.get(key, nothing), span) for found in (sink, refused))
+        written, kept = (_of(held.get(key, nothing), span) for held in (sink, refused))
+        if len(written) != account.counts.written:
+            return None
         missing = np.setdiff1d(np.arange(span.start, span.end), np.union1d(written, kept))
-        known = account.counts.lost
-        if len(written) != account.counts.written or known:
-            raise _contradiction(
-                f"the sink {tables.sink.path} holds {len(written)} offsets of {span}, and its commit says "
-                f"{account.counts.written}: what was refused of them cannot be told",
-                "put the folder of the refused records back from a copy",
-            )
         split.append(RangeAccount(span, Counts(len(written), 0, len(kept), 0, len(missing)), account.times))
-        gone = runs_of(*key, missing.tolist())
-        lost += [LostRange(item, "refused, and removed before it reached the quarantine") for item in gone]
-    return split, lost
+        gone = subtract(runs_of(*key, missing.tolist()), [item.range for item in lost])
+        found += [LostRange(item, "refused, and removed before it reached the quarantine") for item in gone]
+    return split, found
 
 
 def _of(offsets: Any, span: OffsetRange) -> Any:

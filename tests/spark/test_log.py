@@ -608,6 +608,13 @@ def test_segments_that_were_deleted_whole_or_restored_away_are_gone_as_after_a_c
     assert made.folders() == {"000000", "000001", "000002", "000003"}, "what is not applied stays"
 
 
+def test_segments_that_were_deleted_whole_do_not_return_with_an_optimize(made: Made) -> None:
+    segments = sorted(made.seal_lines(4), key=lambda s: s.range)
+    DeltaTable(str(made.root)).delete(f"offset < {segments[0].range.end}")
+    _compact(DeltaTable(str(made.root)))
+    assert made.log.segments() == segments[1:]
+
+
 def test_an_optimize_that_is_restored_leaves_the_log_as_it_was(made: Made) -> None:
     segments = made.seal_lines(3)
     version = DeltaTable(str(made.root)).version()

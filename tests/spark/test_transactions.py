@@ -11,9 +11,9 @@ from deltalake import CommitProperties, DeltaTable, Schema, Transaction
 from sluice.appid import interval_app_id
 from sluice.ledger import Ledger
 from sluice.ranges import Counts, OffsetRange, RangeAccount
+from sluice.transactions import transaction_versions
 from sluice_spark.reconcile import half_done
 from sluice_spark.sinks.delta import DeltaSink
-from sluice_spark.sinks.transactions import transaction_versions
 
 SCHEMA = Schema.from_arrow(pa.schema([("a", pa.int64())]))
 

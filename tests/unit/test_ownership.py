@@ -15,7 +15,9 @@ from deltalake.exceptions import CommitFailedError
 from pyspark.sql.types import LongType, StringType, StructField, StructType, TimestampType
 
 from sluice.errors import CheckpointError, ConfigError, LeaseHeldError, SinkError
+from sluice.ranges import OffsetRange
 from sluice_spark.sinks.delta import DeltaSink, Fence
+from sluice_spark.sinks.slice import Slice
 from sluice_spark.sinks.staged import NOTHING, Staged, read_back
 
 SCHEMA = StructType(
@@ -266,3 +268,73 @@ def test_a_rival_that_commits_in_the_last_moment_is_seen(tmp_path: Path, monkeyp
     monkeypatch.setattr(DeltaTable, "create_write_transaction", second)
     with pytest.raises(LeaseHeldError, match="run 'march' committed"):
         put(DeltaSink(str(tmp_path), "sluice:p:redriven"), 1, fence=fence)
+
+
+# --- rows that somebody else has a hand in -------------------------------------------------------------------------
+
+
+def ids(path: Path) -> list[int]:
+    return sorted(DeltaTable(str(path)).to_pyarrow_table()["id"].to_pylist())
+
+
+def test_rows_that_stay_are_written_again_when_a_vacuum_took_their_new_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table = sink(tmp_path)
+    put(table, 0)
+    kept = Slice.keep
+
+    def vacuumed(self: Slice, root: str, *rest: Any) -> Staged:
+        files = kept(self, root, *rest)
+        monkeypatch.undo()
+        DeltaTable(root).vacuum(0, dry_run=False, enforce_retention_duration=False, full=True)
+        return files
+
+    monkeypatch.setattr(Slice, "keep", vacuumed)
+    with pytest.raises(SinkError, match="is gone"):
+        table.replace(Slice([OffsetRange("t", 0, 0, 3)]), NOTHING, SCHEMA, 1, {"run": "r"}, name="p-e1-000001")
+    assert ids(tmp_path) == list(range(10))
+    gone = table.replace(Slice([OffsetRange("t", 0, 0, 3)]), NOTHING, SCHEMA, 1, {"run": "r"}, name="p-e1-000001")
+    assert gone == {("t", 0): 3}
+    assert ids(tmp_path) == list(range(3, 10))
+
+
+def test_a_row_without_metadata_is_nobodys_and_in_nobodys_way(tmp_path: Path) -> None:
+    table = sink(tmp_path)
+    put(table, 0)
+    foreign = rows(0, 1).set_column(3, "_offset", pa.array([None], pa.int64()))
+    foreign = foreign.set_column(4, "_timestamp", pa.array([None], pa.timestamp("us", "UTC")))
+    write_deltalake(str(tmp_path), foreign, mode="append")
+    everything = Slice([OffsetRange("t", 0, 0, 100)])
+    assert len(table.held(everything)["t", 0]) == 10
+    assert table.replace(everything, NOTHING, SCHEMA, 1, {"run": "r"}, name="p-e1-000001") == {("t", 0): 10}
+    assert ids(tmp_path) == [0]
+
+
+def test_a_table_that_its_user_made_and_filled_before_the_first_run_is_taken(tmp_path: Path) -> None:
+    write_deltalake(str(tmp_path), rows(0, 1))
+    write_deltalake(str(tmp_path), rows(1, 2), mode="overwrite")
+    table = sink(tmp_path)
+    assert any("(WRITE)" in told for told in table.examine())
+    assert put(table, 0)
+    assert sink(tmp_path).examine() == []
+
+
+def test_commits_that_the_history_forgot_still_say_whose_a_table_is(tmp_path: Path) -> None:
+    unmarked(tmp_path, "p")
+    DeltaTable(str(tmp_path)).optimize.compact()
+    DeltaTable(str(tmp_path)).create_checkpoint()
+    for file in sorted((tmp_path / "_delta_log").glob("*.json"))[:-1]:
+        file.unlink()
+    with pytest.raises(ConfigError, match="belongs to pipeline 'p'"):
+        sink(tmp_path, "q").examine()
+    sink(tmp_path).examine()
+    assert settings(tmp_path)["sluice.pipeline"] == "p"
+
+
+def test_a_writer_that_never_looked_back_buries_nothing(tmp_path: Path) -> None:
+    put(sink(tmp_path), 0)
+    DeltaTable(str(tmp_path)).delete("id = 3")
+    put(DeltaSink(str(tmp_path), "sluice:p:redriven"), 1)
+    (told,) = sink(tmp_path).examine()
+    assert "(DELETE)" in told

@@ -6,7 +6,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
-import sqlalchemy as sa
 from sqlalchemy.exc import IntegrityError
 
 from sluice.home import Home
@@ -213,10 +212,9 @@ class Ledger(Questions):
         """Give all that is on record of another pipeline to this one, in one transaction, and record that."""
         with spoken(), self._engine.begin() as connection:
             lease.verify(connection)
-            runs = schema.run
-            tried = sa.select(runs.c.run).where(runs.c.pipeline == old)  # under the new name first, and refused
-            connection.execute(runs.delete().where(runs.c.pipeline == lease.pipeline, runs.c.run.in_(tried)))
             for table in (*schema.DERIVED, schema.event):
+                # under the new name nothing was committed: runs that were refused are all that there may be
+                connection.execute(table.delete().where(table.c.pipeline == lease.pipeline))
                 connection.execute(table.update().where(table.c.pipeline == old).values(pipeline=lease.pipeline))
             connection.execute(
                 schema.event.insert().values(

@@ -185,11 +185,15 @@ class WriteAheadLog:
         others = sum(count for path, count in zip(paths, counts, strict=True) if not is_segment(path))
         if all(is_segment(path) for path in paths):
             return []
-        changed = sorted({str(c.get("operation")) for c in self._table.history()} & _CHANGES)
-        if changed:
-            raise self._rewritten(f"rows of it were changed ({', '.join(changed)})")
         self._fs.invalidate_cache()
-        missing = [s for path, s in self._sealed().items() if path not in paths]
+        deleted: set[str] = set()
+        for commit in self._table.history():
+            if commit.get("operation") in _CHANGES:
+                removed = self._only_removed(int(commit["version"]))
+                if removed is None:
+                    raise self._rewritten(f"rows of it were changed ({commit['operation']})")
+                deleted |= removed
+        missing = [s for path, s in self._sealed().items() if path not in paths and path not in deleted]
         found = [s for s in missing if self._fs.exists(f"{self._root}/{s.path}")]
         records = sum(s.records for s in found)
         if records != others:
@@ -198,6 +202,17 @@ class WriteAheadLog:
                 "as after a VACUUM"
             )
         return found
+
+    def _only_removed(self, version: int) -> set[str] | None:
+        """Return the files that a commit removed; None where it also added some, or can no longer be read."""
+        try:
+            with self._fs.open(f"{self._root}/_delta_log/{version:020}.json", "rb") as file:
+                actions = [json.loads(line) for line in file]
+        except (OSError, ValueError):
+            return None
+        if any("add" in action or "cdc" in action for action in actions):
+            return None
+        return {unquote(action["remove"]["path"]) for action in actions if "remove" in action}
 
     def _rewritten(self, what: str) -> SinkError:
         return SinkError(

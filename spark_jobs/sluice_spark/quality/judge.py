@@ -19,7 +19,7 @@ from sluice.home import Home
 from sluice.ledger import Ledger
 from sluice.ledger.plain import plain
 from sluice.ranges import Counts
-from sluice.spec import Pipeline
+from sluice.spec import Pipeline, Rows
 from sluice.spec.suite import Suite
 from sluice_spark.log import logger
 from sluice_spark.quality.building import import_gx, problems_of, remember, remembered, warm_up
@@ -121,6 +121,9 @@ class Judge:
                 judgement = self._error(error, runs)
         else:
             judgement = Judgement(self._name, 0, runs=tuple(runs), wrote=False)
+        if wrote and not judgement.rows and judgement.error is None and self._pipeline.rows is not Rows.AGGREGATE:
+            told = f"the sink holds none of the {counts.written:,} records that were written: all were deleted since"
+            judgement = replace(judgement, error=told)
         judgement = replace(judgement, excesses=exceeded)
         logger.info("verdict %s", judgement.verdict)
         return judgement

@@ -94,6 +94,8 @@ def undone(commits: Iterable[Commit], base: int, mine: Callable[[Commit], bool])
         Tells whether a commit is the pipeline's.
     """
     known = {commit.version: commit for commit in commits if commit.version > base}
+    if base < 0 and not any(map(mine, known.values())):
+        return None  # nothing of the pipeline was ever there
     at = max(known, default=base)
     line: set[int] = set()
     restores: list[Commit] = []

@@ -32,6 +32,7 @@ from pyspark.sql.types import ArrayType, MapType, StructField, StructType
 
 from sluice.appid import ADOPTING, HOLDS, OWNER, owner
 from sluice.errors import BEGIN_ANEW, CheckpointError, ConfigError, LeaseHeldError, SinkError
+from sluice.transactions import transaction_versions
 from sluice_spark.log import logger
 from sluice_spark.sinks.commits import Commit, altered, undone
 from sluice_spark.sinks.opened import OpenTables
@@ -85,7 +86,7 @@ class Fence:
 
 
 class TakenBackError(CheckpointError):
-    """Commits of the pipeline are no longer part of the table."""
+    """Commits of the pipeline, or records that they name, are no longer part of the table."""
 
 
 class DeltaSink:
@@ -158,10 +159,13 @@ class DeltaSink:
             table = self.table()
             if table is None or self._is_mine(table):
                 return table
-            for commit in self._history(table):
-                other = None if commit.note is None else owner(commit.note)
-                if other not in (None, self._owner):
-                    raise self._of_another(str(other))
+            writers = {owner(commit.note) for commit in self._history(table) if commit.note is not None}
+            # the history forgets commits after a while; what was committed under which name it keeps
+            known = transaction_versions(self.path, table.version()) or {}
+            writers |= {owner({"app_id": name}) for name in known}
+            others = sorted(str(name) for name in writers - {None, self._owner})
+            if others:
+                raise self._of_another(others[0])
             try:
                 table.alter.set_table_properties(self._mark(), raise_if_not_exists=False)
             except CommitFailedError:
@@ -246,6 +250,7 @@ class DeltaSink:
         now = table.version()
         if self._passed is None:
             commits, base = self._since_last(table)
+            self._seen = self._passed = base
         elif now < self._passed:
             raise CheckpointError(
                 f"the {self._holds} {self.path} is at version {now}, and was at {self._passed} before: it was replaced",
@@ -666,11 +671,12 @@ class DeltaSink:
                 return None
             self._pass(table)
             self._keep_out(table, fence)
-            self._still_there(staged)
             try:
                 found = gone.find(self.path, files_of(table))
                 counts = _distinct(found.values(), check)
                 kept = gone.keep(self.path, name, found)
+                for files in (staged, kept):
+                    self._still_there(files)
                 now = int(time.time() * 1000)
                 replaced = [[*key, count] for key, count in sorted(counts.items())]
                 table.create_write_transaction(

@@ -94,7 +94,8 @@ class Slice:
         """
         fs, base = fsspec.core.url_to_fs(root)
         for path, what in found.items():
-            if path not in self._kept:
+            known = self._kept.get(path)
+            if path not in self._kept or (known is not None and not fs.exists(f"{base}/{known.path}")):
                 self._kept[path] = None if what.rows == what.of else self._rewrite(fs, root, base, path, name)
         files = tuple(file for path in found if (file := self._kept[path]) is not None)
         return Staged("", files, {})
@@ -127,12 +128,12 @@ class Slice:
                 total += batch.num_rows
                 for key, chosen in self._masks(batch, values):
                     rows += int(chosen.sum())
-                    offsets.setdefault(key, []).append(batch.column("_offset").to_numpy()[chosen])
+                    offsets.setdefault(key, []).append(_numbers(batch.column("_offset"))[chosen])
         return Found(rows, total, {key: np.unique(np.concatenate(parts)) for key, parts in offsets.items()})
 
     def _masks(self, batch: Any, values: Mapping[str, str | None]) -> list[tuple[Key, Any]]:
-        times = batch.column("_timestamp").cast(pa.timestamp("us", "UTC")).cast(pa.int64()).to_numpy()
-        offsets = batch.column("_offset").to_numpy()
+        times = _numbers(batch.column("_timestamp").cast(pa.timestamp("us", "UTC")).cast(pa.int64()))
+        offsets = _numbers(batch.column("_offset"))
         inside = (times >= self.start * 1000) & (times < self.end * 1000)
         found = []
         keys = sorted({(r.topic, r.partition) for r in self.ranges}) if inside.any() else []
@@ -176,6 +177,11 @@ class Slice:
 
 def _values(path: str) -> Mapping[str, str | None]:
     return partition_values(unquote(part) for part in path.split("/")[:-1] if "=" in unquote(part))
+
+
+def _numbers(column: Any) -> Any:
+    """Return integers; one that is not there (a row that somebody else inserted) is below all that is asked for."""
+    return column.fill_null(np.iinfo(np.int64).min).to_numpy()
 
 
 def _equal(batch: Any, values: Mapping[str, str | None], column: str, wanted: str | int) -> Any:

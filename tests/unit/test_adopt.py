@@ -1,0 +1,125 @@
+"""What a hand-over to another name does to the ledger, without a run."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
+
+from sluice.adopt import Adoption
+from sluice.errors import ConfigError
+from sluice.home import Home
+from sluice.ledger import Ledger
+from sluice.ranges import Counts, OffsetRange, RangeAccount
+from sluice.spec import load
+
+
+class Place:
+    """A home with one table, to which the pipeline ``old`` committed one batch."""
+
+    def __init__(self, folder: Path) -> None:
+        self.home = Home(str(folder / "home"))
+        self.path = folder / "home" / "table"
+        self.path.parent.mkdir(parents=True)
+        self.ledger = Ledger.open(f"sqlite:///{folder}/ledger.db")
+        self.file = folder / "new.yaml"
+        self.file.write_text(
+            "pipeline: new\nsource: {kafka: {topics: [t]}}\ndecode: {text: {}}\nsink: {delta: {path: table}}\n"
+        )
+        note = {"app_id": "sluice:old:1", "version": 0, "run": "r0"}
+        write_deltalake(
+            str(self.path),
+            pa.table({"id": [0, 1, 2]}),
+            commit_properties=CommitProperties(
+                custom_metadata={"sluice": json.dumps(note)}, app_transactions=[Transaction("sluice:old:1", 0, None)]
+            ),
+        )
+        self.run("old", "r0", committed=True)
+
+    def run(self, pipeline: str, run: str, *, committed: bool = False, interval: str | None = None) -> None:
+        span = OffsetRange("t", 0, 0, 3)
+        with self.ledger.acquire(pipeline, run) as lease:
+            if interval:
+                self.ledger.interval_resolved(lease, interval, ranges=[], whole=False, topic_ids={})
+            self.ledger.run_planned(
+                lease, kind="live", recovery="replay", epoch=1, ranges=[span] if committed else [], topic_ids={}
+            )
+            if committed:
+                account = RangeAccount(span, Counts(written=3))
+                self.ledger.batch_committed(lease, epoch=1, batch=0, accounts=[account])
+            self.ledger.run_closed(lease, state="done" if committed else "failed", seconds=1.0, verdict="passed")
+
+    def adopt(self) -> bool:
+        return Adoption(self.ledger, self.home, "old", load(self.file)).carry_out()
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        return dict(DeltaTable(str(self.path)).metadata().configuration)
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Place:
+    return Place(tmp_path)
+
+
+def test_the_account_goes_on_under_the_new_name(place: Place) -> None:
+    assert place.adopt() is True
+    assert place.adopt() is False
+    assert place.ledger.runs("old") == []
+    assert [(r.run, r.state) for r in place.ledger.runs("new")] == [("r0", "done")]
+    assert place.ledger.account("new", "r0")["written"] == 3
+    assert DeltaTable(str(place.path)).transaction_version("sluice:new:1") == 0
+    assert (place.settings["sluice.pipeline"], place.settings["sluice.adopting"]) == ("new", "")
+    place.ledger.rebuild()
+    assert place.ledger.account("new", "r0")["written"] == 3
+
+
+def test_refused_runs_of_the_new_name_are_in_nobodys_way(place: Place) -> None:
+    """An interval that was resolved to nothing, and an attempt under the very id that the old name had."""
+    key = "2013-03-01T00:00:00Z/2013-03-02T00:00:00Z"
+    place.run("new", "r0", interval=key)
+    with place.ledger.acquire("old", "r1") as lease:
+        place.ledger.interval_resolved(lease, key, ranges=[], whole=False, topic_ids={})
+    assert place.adopt() is True
+    for _ in range(2):
+        (run,) = place.ledger.runs("new")
+        assert (run.run, run.state, run.verdict, run.attempts) == ("r0", "done", "passed", 1)
+        place.ledger.rebuild()
+
+
+def test_an_attempt_of_the_old_name_behind_the_hand_over_changes_nothing(place: Place) -> None:
+    place.adopt()
+    place.run("old", "r0")
+    assert place.adopt() is False
+    assert place.ledger.account("new", "r0")["written"] == 3
+
+
+def test_a_restore_to_a_version_before_the_hand_over_is_put_right(place: Place) -> None:
+    place.adopt()
+    DeltaTable(str(place.path)).restore(0)
+    assert place.settings.get("sluice.pipeline") != "new"
+    assert place.adopt() is True
+    assert place.settings["sluice.pipeline"] == "new"
+    assert place.adopt() is False
+
+
+def test_what_was_deleted_can_still_be_restored_behind_a_hand_over(place: Place) -> None:
+    DeltaTable(str(place.path)).delete()
+    place.adopt()
+    DeltaTable(str(place.path)).restore(0)
+    assert DeltaTable(str(place.path)).to_pyarrow_table().num_rows == 3
+
+
+def test_a_table_of_others_is_not_handed_over(place: Place) -> None:
+    write_deltalake(
+        str(place.path), pa.table({"id": [9]}), mode="append",
+        commit_properties=CommitProperties(app_transactions=[Transaction("sluice:third:1", 0, None)]),
+    )  # fmt: skip
+    with pytest.raises(ConfigError, match="belongs to pipeline third"):
+        place.adopt()
+    place.run("new", "mine", committed=True)
+    assert "sluice.pipeline" not in place.settings
