@@ -132,9 +132,10 @@ def test_a_misspelt_expectation_stops_a_run_before_it_reads(sandbox: Sandbox) ->
 def test_a_nan_fails_no_run_whose_ledger_is_in_postgresql(sandbox: Sandbox, postgres: str) -> None:
     url = new_database(postgres)
     median = {"type": "expect_column_median_to_be_between", "kwargs": {"column": "x", "min_value": 0, "max_value": 9}}
-    sandbox.configure(quality=suite(sandbox, median), decode={"json": {"schema": "x DOUBLE"}})
+    infinite = "SELECT cast('Infinity' AS DOUBLE) AS x, _topic, _partition, _offset, _timestamp FROM source"
+    sandbox.configure(quality=suite(sandbox, median), transform={"sql": infinite})
     for run in ("r1", "r2"):
-        sandbox.produce([(0, b"k", b'{"x": "Infinity"}') for _ in range(3)])
+        sandbox.produce([(0, b"k", good(n)) for n in range(3)])
         sandbox.run(run, validate=True, SLUICE_LEDGER_URL=url)
         found, reasons = verdict(sandbox, run, Ledger.open(url))
         assert found == "failed"

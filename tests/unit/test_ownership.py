@@ -311,6 +311,17 @@ def test_a_row_without_metadata_is_nobodys_and_in_nobodys_way(tmp_path: Path) ->
     assert ids(tmp_path) == [0]
 
 
+def test_files_that_delta_rs_wrote_for_a_delete_are_taken_apart(tmp_path: Path) -> None:
+    """They hold texts in another form."""
+    table = sink(tmp_path)
+    put(table, 0)
+    DeltaTable(str(tmp_path)).delete("id = 5")
+    assert table.replace(Slice([OffsetRange("t", 0, 0, 3)]), NOTHING, SCHEMA, 1, {"run": "r"}, name="p-e1-000001") == {
+        ("t", 0): 3
+    }
+    assert ids(tmp_path) == [3, 4, 6, 7, 8, 9]
+
+
 def test_a_table_that_its_user_made_and_filled_before_the_first_run_is_taken(tmp_path: Path) -> None:
     write_deltalake(str(tmp_path), rows(0, 1))
     write_deltalake(str(tmp_path), rows(1, 2), mode="overwrite")

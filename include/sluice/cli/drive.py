@@ -95,10 +95,17 @@ def spark_run(spec: Pipeline, run: str, submit: SparkSubmit, *, as_json: bool) -
         if account["verdict"] in ("failed", "error") and spec.quality.on_failed == "fail":
             found = ledger.run(spec.name, run)
             pages = (found.judgement or {}).get("data_docs") if found else None
+            place = Home.from_env().resolve(spec.sink.delta.path)
+            refused = (
+                f". Refused records are in {place}_quarantine, and why in its column _errors; when the cause is fixed: "
+                f"sluice redrive {spec.name} --quarantined"
+            )
             raise QualityError(
                 f"run {run!r} of {spec.name!r}: verdict {account['verdict']}",
-                state="the rows are in the sink and accounted for; the next run goes on behind them",
-                next_step=f"read the reasons above{f', or open {pages}' if pages else ''}",
+                state="what was written is in the sink, what was refused is in the quarantine, and all of it is "
+                "accounted for; the next run goes on behind it",
+                next_step=f"read the reasons above{f', or open {pages}' if pages else ''}"
+                f"{refused if account['quarantined'] else ''}",
             )
     return code
 

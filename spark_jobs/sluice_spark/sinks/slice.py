@@ -163,9 +163,10 @@ class Slice:
         fs.makedirs(target, exist_ok=True)
         with fs.open(f"{base}/{unquote(path)}", "rb") as source, fs.open(f"{target}/kept.parquet", "wb") as sink:
             parquet, values = pq.ParquetFile(source), _values(path)
-            with pq.ParquetWriter(sink, parquet.schema_arrow, compression="snappy") as writer:
+            schema = _without_views(parquet.schema_arrow)
+            with pq.ParquetWriter(sink, schema, compression="snappy") as writer:
                 for group in range(parquet.num_row_groups):
-                    table = parquet.read_row_group(group).combine_chunks()
+                    table = parquet.read_row_group(group).cast(schema).combine_chunks()
                     for batch in table.to_batches():
                         gone = np.zeros(batch.num_rows, dtype=bool)
                         for _, chosen in self._masks(batch, values):
@@ -177,6 +178,26 @@ class Slice:
 
 def _values(path: str) -> Mapping[str, str | None]:
     return partition_values(unquote(part) for part in path.split("/")[:-1] if "=" in unquote(part))
+
+
+def _without_views(schema: pa.Schema) -> pa.Schema:
+    """Return a schema with plain types where delta-rs, which rewrites files for DELETE, says views of texts."""
+    fields = [field.with_type(_without_view(field.type)) for field in schema]
+    return pa.schema(fields, schema.metadata)
+
+
+def _without_view(kind: Any) -> Any:
+    if pa.types.is_string_view(kind):
+        return pa.string()
+    if pa.types.is_binary_view(kind):
+        return pa.binary()
+    if pa.types.is_struct(kind):
+        return pa.struct([field.with_type(_without_view(field.type)) for field in kind])
+    if pa.types.is_list(kind):
+        return pa.list_(kind.value_field.with_type(_without_view(kind.value_type)))
+    if pa.types.is_map(kind):
+        return pa.map_(_without_view(kind.key_type), kind.item_field.with_type(_without_view(kind.item_type)))
+    return kind
 
 
 def _numbers(column: Any) -> Any:
@@ -191,4 +212,7 @@ def _equal(batch: Any, values: Mapping[str, str | None], column: str, wanted: st
         names = batch.column(column).dictionary.to_pylist()
         codes = batch.column(column).indices.fill_null(-1).to_numpy()
         return codes == (names.index(wanted) if wanted in names else len(names))
-    return pc.equal(batch.column(column), wanted).fill_null(False).to_numpy(zero_copy_only=False)
+    values_here = batch.column(column)
+    if pa.types.is_string_view(values_here.type):
+        values_here = values_here.cast(pa.string())
+    return pc.equal(values_here, wanted).fill_null(False).to_numpy(zero_copy_only=False)
