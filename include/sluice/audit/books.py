@@ -147,7 +147,10 @@ class Page:
         span = f"{self.topic}-{self.partition}"
         for name in ("written", "quarantined", "filtered"):
             if getattr(counts, name) < 0:
-                yield f"intervals took more offsets out of {span} than were there: {name} {getattr(counts, name):,}"
+                yield (
+                    f"intervals took more offsets out of {span} than were there: {name} {getattr(counts, name):,}. "
+                    "It is so, too, when somebody deleted rows and an interval wrote them again"
+                )
 
     def _losses(self) -> Iterable[str]:
         live, lost = Cover(a.range for a in self.live), Cover(row.range for row in self.lost)
