@@ -67,7 +67,10 @@ BETWEEN: Mapping[str, tuple[Window, ...]] = {
     ),
     "sink commit": (_window("before-sink-commit", "sink-committed"), _window("session-started", "epoch-closed")),
     "quarantine commit": (_window("sink-committed", "quarantine-committed"), _PLANNING),
-    "ledger Degraded": (_window("session-started batch-recorded", "batch-started"),),
+    "ledger Degraded": (
+        _window("session-started batch-recorded", "batch-started"),
+        _window("rows-staged quarantine-staged", "before-sink-commit"),  # what an interval left out
+    ),
     "ledger BatchCommitted": (_window("sink-committed", "batch-recorded"), _PLANNING),
     "ledger RangeLost": (_window("sink-committed", "batch-recorded"), _PLANNING),
     "ledger RangeRedriven": (_window("sink-committed", "batch-recorded"), _PLANNING),
