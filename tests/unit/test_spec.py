@@ -263,7 +263,9 @@ def test_a_pipeline_is_found_in_whatever_folder_its_file_is(
     folder = tmp_path / "pipelines"
     for name in ("a", "b"):
         (folder / name).mkdir()
-    (folder / "a" / "deep.yaml").write_text(GOOD.replace("pipeline: p", "pipeline: deep"))
+    (folder / "a" / "deep.yaml").write_text(
+        GOOD.replace("pipeline: p", "pipeline: deep").replace("path: p", "path: deep")
+    )
     monkeypatch.setattr(sys.modules["sluice.spec.load"], "PIPELINES", folder)
     assert load("deep").file == folder / "a" / "deep.yaml"
     (folder / "b" / "deep.yaml").write_text(GOOD)

@@ -194,8 +194,19 @@ class Broker:
         atexit.unregister(self.kill)
 
     def pause(self) -> None:
-        """Freeze the broker: connections stay open and nothing answers."""
+        """Freeze the broker: connections stay open and nothing answers once this returns."""
         self._signal(signal.SIGSTOP)
+        until = time.monotonic() + 10
+        while not self._is_frozen() and time.monotonic() < until:
+            time.sleep(0.01)
+
+    def _is_frozen(self) -> bool:
+        """Tell whether each thread has stopped: one that has not yet may still answer."""
+        for stat in Path(f"/proc/{self.pid}/task").glob("*/stat"):
+            with contextlib.suppress(OSError):  # a thread that has just ended
+                if stat.read_text().rpartition(")")[2].split()[0] not in "TZX":
+                    return False
+        return True
 
     def resume(self) -> None:
         """Let a paused broker go on."""
