@@ -66,7 +66,7 @@ class Adoption:
         sink = self._sink
         with self.ledger.acquire(old, f"adopt-as-{new}"), self.ledger.acquire(new, f"adopt-{old}") as lease:
             settings = _settings(sink)
-            if self.ledger.has_adopted(new, old):
+            if old in self.ledger.former_names(new):
                 return self._put_right()
             begun = settings.get(ADOPTING) == old and settings.get(OWNER) == new
             if not begun:
@@ -130,7 +130,7 @@ class Adoption:
                     state=_UNTOUCHED,
                     next_step="choose a name that no pipeline had, or remove the folder if nothing rests on it",
                 )
-        others = {settings.get(OWNER), *_writers(sink)} - {None, old}
+        others = {settings.get(OWNER), *_writers(sink)} - {None, old, *self.ledger.former_names(old)}
         if others:
             raise ConfigError(
                 f"the table {sink} belongs to pipeline {', '.join(sorted(map(str, others)))}, not to {old} alone",

@@ -123,3 +123,14 @@ def test_a_table_of_others_is_not_handed_over(place: Place) -> None:
         place.adopt()
     place.run("new", "mine", committed=True)
     assert "sluice.pipeline" not in place.settings
+
+
+def test_a_pipeline_may_be_renamed_again_and_back(place: Place) -> None:
+    place.adopt()
+    names = ["new", "newer", "old", "new"]
+    for old, new in zip(names, names[1:], strict=False):
+        place.file.write_text(place.file.read_text().replace(f"pipeline: {old}", f"pipeline: {new}"))
+        assert Adoption(place.ledger, place.home, old, load(place.file)).carry_out() is True
+        assert [r.pipeline for r in place.ledger.runs()] == [new]
+        assert place.settings["sluice.pipeline"] == new
+        assert DeltaTable(str(place.path)).transaction_version(f"sluice:{new}:1") == 0

@@ -34,11 +34,11 @@ class Questions:
             query = query.where(table.c.run == run)
         return [dict(r) for r in reversed(self._rows(query.order_by(table.c.id.desc()).limit(limit)))]
 
-    def has_adopted(self, pipeline: str, old: str) -> bool:
-        """Tell whether a pipeline goes on with what another name had; see :meth:`Ledger.adopted`."""
+    def former_names(self, pipeline: str) -> set[str]:
+        """Return the names that a pipeline had before; see :meth:`Ledger.adopted`."""
         table = schema.event
         query = sa.select(table.c.payload).where(table.c.pipeline == pipeline, table.c.type == "PipelineAdopted")
-        return any(row["payload"]["from"] == old for row in self._rows(query))
+        return {row["payload"]["from"] for row in self._rows(query)}
 
     def run(self, pipeline: str, run: str) -> RunRow | None:
         """Return one run."""
