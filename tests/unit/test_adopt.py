@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from pathlib import Path
 from typing import Any
@@ -128,7 +129,7 @@ def test_a_table_of_others_is_not_handed_over(place: Place) -> None:
 def test_a_pipeline_may_be_renamed_again_and_back(place: Place) -> None:
     place.adopt()
     names = ["new", "newer", "old", "new"]
-    for old, new in zip(names, names[1:], strict=False):
+    for old, new in itertools.pairwise(names):
         place.file.write_text(place.file.read_text().replace(f"pipeline: {old}", f"pipeline: {new}"))
         assert Adoption(place.ledger, place.home, old, load(place.file)).carry_out() is True
         assert [r.pipeline for r in place.ledger.runs()] == [new]
