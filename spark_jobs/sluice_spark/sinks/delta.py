@@ -438,10 +438,6 @@ class DeltaSink:
         table = self._there()
         return self._read(spark, table, files_of(table))
 
-    def files(self) -> list[str]:
-        """Return the paths of the table's files, as the log names them."""
-        return list(files_of(self._there()).column("path").to_pylist())
-
     def _there(self) -> DeltaTable:
         table = self.table()
         if table is None:
