@@ -1,3 +1,5 @@
+import logging
+
 pytest_plugins = [
     "tests.fixtures.cluster",
     "tests.fixtures.kafka",
@@ -6,3 +8,8 @@ pytest_plugins = [
     "tests.fixtures.postgres",
     "tests.fixtures.spark",
 ]
+
+
+def pytest_unconfigure() -> None:
+    """Let the summary be the last word: a client whose broker ended before it goes on complaining to its log."""
+    logging.getLogger("kafka").setLevel(logging.CRITICAL + 1)

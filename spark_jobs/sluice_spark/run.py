@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
@@ -63,6 +64,7 @@ class Run(ABC):
     watch: Stopwatch = field(default_factory=Stopwatch, kw_only=True)
     _planned: bool = field(default=False, init=False)
     _found: list[str] = field(default_factory=list, init=False)
+    _open: ExitStack = field(default_factory=ExitStack, init=False)
 
     @property
     def scope(self) -> str:
@@ -79,7 +81,7 @@ class Run(ABC):
         """
         began = time.monotonic()
         name = self.pipeline.name
-        with self.ledger.acquire(name, self.run, scope=self.scope) as lease:
+        with self._open, self.ledger.acquire(name, self.run, scope=self.scope) as lease:
             try:
                 verdict = self._drive(lease)
             except LeaseHeldError:
@@ -106,7 +108,8 @@ class Run(ABC):
     # --- what every kind of run does -------------------------------------------------------------------------------
 
     def _cluster(self) -> Cluster:
-        return Cluster(KafkaSettings.from_connection(Connection.from_env(self.pipeline.kafka.connection)))
+        settings = KafkaSettings.from_connection(Connection.from_env(self.pipeline.kafka.connection))
+        return self._open.enter_context(Cluster(settings))
 
     def _reconciled(self, lease: Lease) -> Tables:
         """Return the tables of the present epoch, after the ledger was brought up to them."""

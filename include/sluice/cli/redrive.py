@@ -67,7 +67,8 @@ def redrive(
 def _states(spec: Pipeline, kafka: Connection) -> list[TopicState]:
     """Return what the broker says of the topics: nothing when it is down, as for the run that redrives."""
     try:
-        return Cluster(KafkaSettings.from_connection(kafka)).snapshot(spec.kafka.topics)
+        with Cluster(KafkaSettings.from_connection(kafka)) as cluster:
+            return cluster.snapshot(spec.kafka.topics, isolation_level=spec.kafka.isolation_level)
     except SluiceError as error:
         err.print(f"{error.what}: only the write-ahead log was asked", markup=False)
         return []

@@ -119,7 +119,8 @@ class Demo:
         """Trigger a run when records wait, as a user would, and wait for its end."""
         os.environ.update(self.connections)
         settings = KafkaSettings(self.broker.bootstrap, {"bootstrap.servers": self.broker.bootstrap})
-        found = backlog(load(_PIPELINE), Cluster(settings), home=self.home, ledger=Ledger.open())
+        with Cluster(settings) as cluster:
+            found = backlog(load(_PIPELINE), cluster, home=self.home, ledger=Ledger.open())
         if found.error is not None:
             raise found.error
         waiting = found.records
