@@ -31,7 +31,7 @@ $(STAMP): requirements.txt pyproject.toml | check-tools
 	@touch $@
 
 setup: $(STAMP) ## Install everything into .venv and fetch the jars
-	@$(BIN)/python -m sluice.local.jars
+	@$(BIN)/python -m sluice.launch.jars
 
 lock: $(STAMP) ## Compile requirements.in into requirements.txt
 	@UV=$$(command -v uv || echo $(BIN)/uv); \

@@ -10,16 +10,16 @@ from pyspark.sql import SparkSession
 
 from sluice.errors import ConfigError
 from sluice.home import Home
-from sluice.interval import Interval
 from sluice.ledger import Ledger
+from sluice.pipeline import Pipeline, load
 from sluice.recovery import Recovery
-from sluice.spec import Pipeline, load
-from sluice_spark.interval import IntervalRun
-from sluice_spark.live import LiveRun
-from sluice_spark.log import logger, set_up
+from sluice.run.interval import Interval
+from sluice_spark.engine.logs import logger, set_up
+from sluice_spark.engine.session import Parser, run_main, session
 from sluice_spark.quality.judge import Judge
-from sluice_spark.run import Run
-from sluice_spark.session import Parser, run_main, session
+from sluice_spark.runs.interval import IntervalRun
+from sluice_spark.runs.live import LiveRun
+from sluice_spark.runs.run import Run
 
 
 def parse(argv: list[str] | None = None) -> argparse.Namespace:
@@ -71,7 +71,7 @@ def main() -> None:
 def _checked(pipeline: Pipeline, recovery: Recovery | None, max_records: int | None) -> tuple[Recovery, int]:
     untouched = "nothing was read or written"
     strategy = recovery or pipeline.recovery
-    refusal = strategy.refusal(stateful=pipeline.stateful)
+    refusal = strategy.refusal(aggregates=pipeline.aggregates)
     if refusal:
         raise ConfigError(refusal, state=untouched, next_step="choose another strategy with --recovery")
     size = pipeline.kafka.max_records_per_batch if max_records is None else max_records

@@ -11,12 +11,12 @@ from pyspark.sql import SparkSession
 from sluice.errors import ConfigError
 from sluice.home import Home
 from sluice.ledger import Ledger
+from sluice.pipeline import load
 from sluice.ranges import OffsetRange
-from sluice.spec import load
-from sluice_spark.log import logger, set_up
+from sluice_spark.engine.logs import logger, set_up
+from sluice_spark.engine.session import Parser, run_main, session
 from sluice_spark.quality.judge import Judge
-from sluice_spark.redrive import RedriveRun
-from sluice_spark.session import Parser, run_main, session
+from sluice_spark.runs.redrive import RedriveRun
 
 
 def parse(argv: list[str] | None = None) -> argparse.Namespace:

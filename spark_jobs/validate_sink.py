@@ -5,11 +5,11 @@ from __future__ import annotations
 from sluice.errors import ConfigError, QualityError
 from sluice.home import Home
 from sluice.ledger import Ledger
-from sluice.spec import load
-from sluice_spark.log import set_up
+from sluice.pipeline import load
+from sluice_spark.engine.logs import set_up
+from sluice_spark.engine.session import Parser, run_main, session
 from sluice_spark.quality.judge import Judge
-from sluice_spark.session import Parser, run_main, session
-from sluice_spark.tables import Tables
+from sluice_spark.runs.tables import Tables
 
 
 def main() -> None:

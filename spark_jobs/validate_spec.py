@@ -9,13 +9,13 @@ from pathlib import Path
 from pyspark.sql import SparkSession
 
 from sluice.errors import ConfigError
-from sluice.spec import Pipeline, load
-from sluice.spec.suite import Suite
-from sluice_spark import transform as transforms
-from sluice_spark.log import set_up
+from sluice.pipeline import Pipeline, load
+from sluice.pipeline.suite import Suite
+from sluice_spark.engine.logs import set_up
+from sluice_spark.engine.session import Parser, run_main, session
 from sluice_spark.quality.building import problems_of, warm_up
-from sluice_spark.sample import shape_of
-from sluice_spark.session import Parser, run_main, session
+from sluice_spark.transforms import transform as transforms
+from sluice_spark.transforms.sample import shape_of
 
 
 def main() -> None:

@@ -8,15 +8,15 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from sluice.appid import ADOPTING, HOLDS, OWNER, app_id, owner
 from sluice.audit.snapshot import last_commits
+from sluice.delta.names import ADOPTING, HOLDS, OWNER, app_id, owner
+from sluice.delta.transactions import transaction_versions
 from sluice.errors import ConfigError, SinkError
 from sluice.faults import point
 from sluice.home import Home
 from sluice.ledger import Ledger
-from sluice.recovery import Lineage
-from sluice.spec import Pipeline
-from sluice.transactions import transaction_versions
+from sluice.pipeline import Pipeline
+from sluice.recovery import Route
 from sluice.wal import WriteAheadLog
 
 __all__ = ["Adoption"]
@@ -151,7 +151,7 @@ class Adoption:
         table, newest = _open(self._sink), self.ledger.epoch(self.old)
         for name, (_, batch) in last_commits(self.ledger, self.old).items():
             yield name, batch, _version(table, name)
-        if newest.lineage is Lineage.LOG:
+        if newest.route is Route.LOG:
             log = WriteAheadLog(self.home.log(self.old), self.old)
             yield (
                 log.app_id(newest.number),

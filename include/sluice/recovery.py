@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from enum import StrEnum
 
-__all__ = ["Lineage", "Recovery"]
+__all__ = ["Recovery", "Route"]
 
 
-class Lineage(StrEnum):
-    """What an epoch's checkpoint drives. Strategies of one lineage share a checkpoint."""
+class Route(StrEnum):
+    """By which way an epoch's records reach the sink. Strategies of one route share a checkpoint."""
 
     DIRECT = "direct"
     """Records go from Kafka into the sink."""
@@ -31,24 +31,24 @@ class Recovery(StrEnum):
     """Only the ranges that cannot be read or processed become empty, recorded as lost."""
 
     @property
-    def lineage(self) -> Lineage:
-        """The lineage that a run with this strategy needs."""
-        return Lineage.LOG if self is Recovery.WAL else Lineage.DIRECT
+    def route(self) -> Route:
+        """The route that a run with this strategy needs."""
+        return Route.LOG if self is Recovery.WAL else Route.DIRECT
 
     @property
     def ignores(self) -> bool:
         """Whether it goes on without what cannot be had."""
         return self in (Recovery.IGNORE_BATCH, Recovery.IGNORE_RANGE)
 
-    def refusal(self, *, stateful: bool) -> str | None:
+    def refusal(self, *, aggregates: bool) -> str | None:
         """Return why a pipeline cannot have this strategy; None when it can.
 
         Parameters
         ----------
-        stateful
-            Whether what comes out of one record depends on others (``rows: aggregate``).
+        aggregates
+            Whether rows cannot be traced to single records (``rows: aggregate``).
         """
-        if stateful and self is Recovery.IGNORE_BATCH:
+        if aggregates and self is Recovery.IGNORE_BATCH:
             return (
                 "recovery: ignore_batch is for stateless pipelines: rows: aggregate makes rows of many records, and a "
                 "batch that is dropped would leave them wrong without a trace. Choose replay, or ignore_range"

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from sluice.home import PROJECT
 from sluice.lag import Limits
-from sluice.spec import Pipeline, Rows
-from sluice.spec.model import Schedule
+from sluice.pipeline import Pipeline, Rows
+from sluice.pipeline.model import Schedule
 from sluice_airflow.params import MEANING
 from sluice_airflow.triggers.lag_watcher import POLL_INTERVAL
 

@@ -9,9 +9,9 @@ from pathlib import Path
 from airflow.sdk import DAG, Asset, CronDataIntervalTimetable, get_parsing_context, timezone
 
 from sluice.errors import ConfigError, SluiceError
-from sluice.spec import Pipeline, load, load_all
-from sluice.spec.load import PIPELINES, relative
-from sluice.spec.model import Schedule
+from sluice.pipeline import Pipeline, load, load_all
+from sluice.pipeline.load import PIPELINES, relative
+from sluice.pipeline.model import Schedule
 from sluice_airflow import docs, params
 from sluice_airflow.gate import OnIdle
 from sluice_airflow.operators.account import AccountOperator

@@ -11,12 +11,12 @@ from pydantic import ValidationError
 
 from sluice.errors import ConfigError, Retry
 from sluice.home import Home
-from sluice.kafka import Cluster, KafkaSettings
-from sluice.kafka.backlog import backlog
 from sluice.lag import Backlog, Limits
+from sluice.lag.current import backlog
 from sluice.ledger import Ledger
-from sluice.spec import Pipeline, load
-from sluice.spec.model import Lag
+from sluice.pipeline import Pipeline, load
+from sluice.pipeline.model import Lag
+from sluice.sources.kafka import Cluster, KafkaSettings
 
 __all__ = ["OnIdle", "decide", "given", "limits_of", "look", "why_waiting"]
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from airflow.sdk import Param
 
+from sluice.pipeline import Pipeline
 from sluice.recovery import Recovery
-from sluice.spec import Pipeline
 from sluice_airflow.window import Mode
 
 __all__ = ["MEANING", "of"]
@@ -33,10 +33,10 @@ def of(pipeline: Pipeline) -> dict[str, Param]:
 
     Airflow checks them against their JSON schema when a run is triggered, so that a task sees only values that fit.
     """
-    offered = [r for r in Recovery if r.refusal(stateful=pipeline.stateful) is None]
+    offered = [r for r in Recovery if r.refusal(aggregates=pipeline.aggregates) is None]
     # rows: aggregate has no intervals: its rows do not say which records they came from
-    modes = [Mode.AUTO, Mode.AVAILABLE_NOW] if pipeline.stateful else list(Mode)
-    interval = {} if pipeline.stateful else {"start": _moment("Start"), "end": _moment("End, exclusive")}
+    modes = [Mode.AUTO, Mode.AVAILABLE_NOW] if pipeline.aggregates else list(Mode)
+    interval = {} if pipeline.aggregates else {"start": _moment("Start"), "end": _moment("End, exclusive")}
     return {
         "mode": Param(
             Mode.AUTO.value,

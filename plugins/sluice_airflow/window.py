@@ -7,10 +7,10 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
 from sluice.errors import ConfigError
-from sluice.interval import Interval
+from sluice.pipeline import Pipeline
 from sluice.recovery import Recovery
-from sluice.spec import Pipeline
-from sluice.words import run_of_interval
+from sluice.run.interval import Interval
+from sluice.text import run_of_interval
 
 if TYPE_CHECKING:
     from airflow.sdk import Context

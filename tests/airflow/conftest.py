@@ -66,7 +66,7 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         "sasl.password": SECRET,
     }
     monkeypatch.setenv("AIRFLOW_CONN_KAFKA_DEFAULT", json.dumps({"conn_type": "kafka", "extra": extra}))
-    monkeypatch.setattr("sluice.submit.jars.paths", lambda _set: [])
+    monkeypatch.setattr("sluice.launch.submit.jars.paths", lambda _set: [])
     return home
 
 

@@ -17,8 +17,8 @@ from tests.airflow.conftest import PROJECT, SECRET, FakeSpark
 from sluice.errors import ConfigError, SourceUnreachableError
 from sluice.lag import Backlog, PartitionLag
 from sluice.ledger import Ledger
+from sluice.pipeline import load
 from sluice.recovery import Recovery
-from sluice.spec import load
 from sluice_airflow import params
 from sluice_airflow.factory import build_all, build_dag, refuse_bad_files
 from sluice_airflow.sensors import kafka_lag as sensor_module

@@ -23,7 +23,7 @@ from tests.airflow.conftest import SECRET
 from sluice.errors import AuthorizationError, ConfigError, SluiceError, SourceUnreachableError
 from sluice.home import Home
 from sluice.lag import Backlog, Limits, PartitionLag, Status
-from sluice.spec import load
+from sluice.pipeline import load
 from sluice_airflow import gate
 from sluice_airflow.gate import OnIdle
 from sluice_airflow.sensors import kafka_lag as sensor_module

@@ -20,7 +20,7 @@ from tests.airflow.conftest import SECRET
 
 from sluice.errors import AuthorizationError, ConfigError, SluiceError, SourceUnreachableError
 from sluice.lag import Backlog, Limits, PartitionLag, Status
-from sluice.spec import load
+from sluice.pipeline import load
 from sluice_airflow.factory import build_all, build_dag
 from sluice_airflow.operators.account import asset_of
 from sluice_airflow.triggers import lag_watcher as module

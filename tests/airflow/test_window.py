@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 from sluice.errors import ConfigError
-from sluice.spec import Pipeline
+from sluice.pipeline import Pipeline
 from sluice_airflow.window import run_window
 
 pytestmark = pytest.mark.airflow

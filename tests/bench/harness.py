@@ -18,10 +18,11 @@ from typing import Any
 from sluice.cli.output import err, print_table
 from sluice.connections import Connection, variable_of
 from sluice.home import Home
-from sluice.local import archive, jars
+from sluice.launch import jars
+from sluice.launch.submit import SparkSubmit, archive_file, bounded_run
+from sluice.local import archive
 from sluice.local.kafka import Broker, Topics
-from sluice.spec import load
-from sluice.submit import SparkSubmit, archive_file, bounded_run
+from sluice.pipeline import load
 
 __all__ = ["HERE", "SCHEMA", "Bench", "Figure", "Goal", "Options", "Ran", "compare", "median", "python_path"]
 

@@ -12,8 +12,8 @@ from tests.bench.harness import HERE, Bench, Goal, Options, Ran, measure, median
 from tests.bench.many_runs import RECORDS, broken, feed
 
 from sluice.cli.output import err, print_table
-from sluice.spec import load
-from sluice.submit import bounded_run
+from sluice.launch.submit import bounded_run
+from sluice.pipeline import load
 
 __all__ = ["history"]
 

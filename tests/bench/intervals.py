@@ -12,8 +12,8 @@ from typing import Any
 from tests.bench.harness import HERE, Bench, Goal, Options, measure, median, python_path
 
 from sluice.cli.output import err, print_table
-from sluice.spec import load
-from sluice.submit import bounded_run
+from sluice.launch.submit import bounded_run
+from sluice.pipeline import load
 
 __all__ = ["intervals"]
 

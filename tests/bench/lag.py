@@ -10,10 +10,10 @@ from tests.bench.harness import Bench, Goal, Options, median
 
 from sluice.cli.output import err, print_table
 from sluice.home import Home
-from sluice.kafka import Cluster, KafkaSettings
-from sluice.kafka.backlog import backlog
+from sluice.lag.current import backlog
 from sluice.ledger import Ledger
-from sluice.spec import load
+from sluice.pipeline import load
+from sluice.sources.kafka import Cluster, KafkaSettings
 
 __all__ = ["lag"]
 

@@ -9,14 +9,14 @@ from pathlib import Path
 from typing import Any
 
 from sluice.home import Home
-from sluice.interval import Interval
 from sluice.ledger import Ledger
+from sluice.pipeline import load
 from sluice.recovery import Recovery
-from sluice.spec import load
-from sluice_spark.interval import IntervalRun
-from sluice_spark.live import LiveRun
-from sluice_spark.log import set_up
-from sluice_spark.session import run_main, session
+from sluice.run.interval import Interval
+from sluice_spark.engine.logs import set_up
+from sluice_spark.engine.session import run_main, session
+from sluice_spark.runs.interval import IntervalRun
+from sluice_spark.runs.live import LiveRun
 
 
 def main() -> None:

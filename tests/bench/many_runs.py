@@ -12,12 +12,12 @@ from pyspark.sql import SparkSession
 from sluice.home import Home
 from sluice.ledger import Ledger
 from sluice.local.kafka import Topics
+from sluice.pipeline import load
 from sluice.recovery import Recovery
-from sluice.spec import load
-from sluice_spark.live import LiveRun
-from sluice_spark.log import logger, set_up
+from sluice_spark.engine.logs import logger, set_up
+from sluice_spark.engine.session import run_main, session
 from sluice_spark.quality.judge import Judge
-from sluice_spark.session import run_main, session
+from sluice_spark.runs.live import LiveRun
 
 RECORDS = 100
 """Of a run."""

@@ -11,11 +11,11 @@ from contextlib import contextmanager
 import pytest
 from tests.fixtures.runs import Driver, Offset, Outcome, Sandbox, await_that, good
 
-from sluice.checkpoint import Checkpoint
 from sluice.home import Home
 from sluice.ledger.rows import LostRow
 from sluice.local.kafka import Record
 from sluice.ranges import Positions
+from sluice.run.checkpoint import Checkpoint
 
 pytestmark = [pytest.mark.chaos, pytest.mark.spark, pytest.mark.kafka]
 

@@ -7,8 +7,8 @@ from collections import Counter
 import pytest
 from tests.fixtures.runs import Sandbox, good
 
-from sluice.checkpoint import Checkpoint
 from sluice.home import Home
+from sluice.run.checkpoint import Checkpoint
 
 pytestmark = [pytest.mark.chaos, pytest.mark.spark, pytest.mark.kafka]
 

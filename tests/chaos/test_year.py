@@ -19,7 +19,7 @@ from tests.fixtures.runs import KeptSandbox
 
 from sluice.local import flights
 from sluice.local.kafka import Broker, Topics
-from sluice.spec.load import PIPELINES
+from sluice.pipeline.load import PIPELINES
 
 pytestmark = [
     pytest.mark.chaos, pytest.mark.spark, pytest.mark.kafka, pytest.mark.long, pytest.mark.timeout(3600),

@@ -19,11 +19,11 @@ import pytest
 from deltalake import DeltaTable
 
 from sluice.home import Home
-from sluice.local import jars
+from sluice.launch import jars
+from sluice.launch.submit import archive_file, archive_stamp
 from sluice.local.airflow import Airflow
 from sluice.local.kafka import Broker
 from sluice.recovery import Recovery
-from sluice.submit import archive_file, archive_stamp
 
 pytestmark = [pytest.mark.airflow, pytest.mark.kafka, pytest.mark.spark, pytest.mark.timeout(1800)]
 

@@ -8,8 +8,8 @@ from datetime import UTC, datetime
 
 import pytest
 
-from sluice.kafka import Cluster, KafkaSettings
 from sluice.local.kafka import Broker, Topics
+from sluice.sources.kafka import Cluster, KafkaSettings
 
 pytestmark = pytest.mark.kafka
 

@@ -16,13 +16,13 @@ from tests.fixtures.runs import await_that
 from sluice.cli.lag import show
 from sluice.errors import ConfigError, SourceUnreachableError
 from sluice.home import Home
-from sluice.kafka import Cluster, KafkaSettings
-from sluice.kafka.backlog import backlog, waiting
 from sluice.lag import Backlog, Limits, Status
+from sluice.lag.current import backlog, waiting
 from sluice.ledger import Ledger
 from sluice.local.kafka import Broker, Topics
+from sluice.pipeline import Pipeline
 from sluice.ranges import Counts, OffsetRange, RangeAccount
-from sluice.spec import Pipeline
+from sluice.sources.kafka import Cluster, KafkaSettings
 
 pytestmark = pytest.mark.kafka
 

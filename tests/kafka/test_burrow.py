@@ -23,7 +23,7 @@ import pytest
 from pyspark.sql import SparkSession
 from tests.fixtures.runs import KeptSandbox, await_that
 
-from sluice.local import jars
+from sluice.launch import jars
 from sluice.local.kafka import Broker, Topics
 from sluice.local.machine import free_port, java
 

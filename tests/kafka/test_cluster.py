@@ -17,9 +17,9 @@ from tests.fixtures.node import SecondNode
 from tests.fixtures.runs import await_that
 
 from sluice.errors import ConfigError, SluiceError, SourceUnreachableError
-from sluice.kafka import Cluster, FirstUnread, KafkaSettings, PartitionState
-from sluice.kafka.cluster import ends, starts
 from sluice.local.kafka import Broker, Topics
+from sluice.sources.kafka import Cluster, FirstUnread, KafkaSettings, PartitionState
+from sluice.sources.kafka.cluster import ends, starts
 
 pytestmark = pytest.mark.kafka
 

@@ -16,11 +16,11 @@ from kafka.admin import KafkaAdminClient
 from pyspark.sql import SparkSession
 from tests.fixtures.runs import KeptSandbox, Sandbox, await_that
 
-from sluice.kafka import KafkaSettings
-from sluice.kafka.mirror import MirrorError, mirror
-from sluice.local import jars
+from sluice.launch import jars
 from sluice.local.kafka import Broker, Topics
 from sluice.local.machine import java
+from sluice.sources.kafka import KafkaSettings
+from sluice.sources.kafka.mirror import MirrorError, mirror
 
 pytestmark = pytest.mark.kafka
 

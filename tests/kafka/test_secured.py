@@ -17,10 +17,10 @@ from tests.fixtures.runs import KeptSandbox, await_that, good
 
 from sluice.connections import Connection
 from sluice.errors import AuthorizationError, ConfigError, SluiceError, SourceUnreachableError
-from sluice.kafka import Cluster, KafkaSettings
 from sluice.local.kafka import Broker, Secure, Topics
 from sluice.local.machine import free_port
 from sluice.local.secure import SCRAM
+from sluice.sources.kafka import Cluster, KafkaSettings
 
 pytestmark = pytest.mark.kafka
 

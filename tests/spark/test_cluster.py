@@ -21,7 +21,7 @@ pytestmark = pytest.mark.spark
 APPLICATION = """
 import sys
 from pyspark.sql import SparkSession
-from sluice_spark.recovery.hot import executors
+from sluice_spark.strategies.hot import executors
 spark = SparkSession.builder.getOrCreate()
 print("executors:", executors(spark), flush=True)
 sys.stdin.read()

@@ -18,10 +18,10 @@ import pytest
 from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as F
 
-import sluice_spark.decode as decode_module
+import sluice_spark.decoders.decode as decode_module
 from sluice.home import PROJECT
-from sluice.spec.model import Decode
-from sluice_spark.decode import COLUMN, DATA, RULE, decode, source_columns
+from sluice.pipeline.model import Decode
+from sluice_spark.decoders.decode import COLUMN, DATA, RULE, decode, source_columns
 
 pytestmark = pytest.mark.spark
 

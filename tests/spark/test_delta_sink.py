@@ -18,15 +18,15 @@ from pyspark.sql import functions as F
 from sluice.errors import ConfigError, LeaseHeldError, SinkError
 from sluice.home import Home
 from sluice.ledger import Epoch
+from sluice.pipeline import Pipeline
 from sluice.ranges import OffsetRange
-from sluice.recovery import Lineage
-from sluice.spec import Pipeline
-from sluice_spark.recovery.wal import LOG_SCHEMA
-from sluice_spark.sinks import delta
-from sluice_spark.sinks.delta import DeltaSink
-from sluice_spark.sinks.slice import Slice
-from sluice_spark.sinks.staged import NOTHING
-from sluice_spark.tables import Tables
+from sluice.recovery import Route
+from sluice_spark.runs.tables import Tables
+from sluice_spark.sinks.delta import table as delta
+from sluice_spark.sinks.delta.slice import Slice
+from sluice_spark.sinks.delta.staged import NOTHING
+from sluice_spark.sinks.delta.table import DeltaSink
+from sluice_spark.strategies.wal import LOG_SCHEMA
 
 pytestmark = pytest.mark.spark
 
@@ -67,7 +67,7 @@ def test_a_version_is_entered_once(spark: SparkSession, tmp_path: Path) -> None:
     assert [n["version"] for n in sink.notes(0)] == [1]
 
 
-def test_each_lineage_counts_for_itself(spark: SparkSession, tmp_path: Path) -> None:
+def test_each_writer_counts_for_itself(spark: SparkSession, tmp_path: Path) -> None:
     one, two = DeltaSink(str(tmp_path / "t"), "app:1"), DeltaSink(str(tmp_path / "t"), "app:2")
     put(one, rows(spark, 0, 3), 4)
     assert two.version() == -1
@@ -396,7 +396,7 @@ def test_rows_of_a_table_with_deletion_vectors_are_not_replaced(spark: SparkSess
 def test_two_pipelines_in_one_table_do_not_sweep_each_other(spark: SparkSession, tmp_path: Path) -> None:
     home = Home(str(tmp_path))
     ours, theirs = (
-        Tables.of(Pipeline.model_validate({**SHARED, "pipeline": name}), home, Epoch(1, Lineage.DIRECT, None))
+        Tables.of(Pipeline.model_validate({**SHARED, "pipeline": name}), home, Epoch(1, Route.DIRECT, None))
         for name in ("orders", "orders-e1-000000")
     )
     staged = theirs.sink.stage(rows(spark, 0, 3), theirs.batch_name(0))
@@ -410,7 +410,7 @@ def test_two_pipelines_in_one_table_do_not_sweep_each_other(spark: SparkSession,
 def test_the_log_tells_of_batches_that_wait_for_longer_than_delta_keeps_commits(tmp_path: Path) -> None:
     """While applying fails, landing goes on; commits of more than thirty days go with a checkpoint of the log."""
     pipeline = Pipeline.model_validate({**SHARED, "pipeline": "orders"})
-    log = Tables.of(pipeline, Home(str(tmp_path)), Epoch(1, Lineage.LOG, None)).log_table
+    log = Tables.of(pipeline, Home(str(tmp_path)), Epoch(1, Route.LOG, None)).log_table
     for version in range(65):
         assert log.commit(NOTHING, LOG_SCHEMA, version, {"batch": version})
         for file in Path(log.path, "_delta_log").glob("*.json"):

@@ -10,8 +10,8 @@ from pyspark import StorageLevel
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from sluice_spark.recovery import hot
-from sluice_spark.recovery.hot import executors, held_twice
+from sluice_spark.strategies import hot
+from sluice_spark.strategies.hot import executors, held_twice
 
 pytestmark = pytest.mark.spark
 

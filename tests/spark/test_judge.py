@@ -13,12 +13,12 @@ import validate_spec
 from sluice.errors import ConfigError
 from sluice.home import Home
 from sluice.ledger import Ledger
+from sluice.pipeline import load
 from sluice.ranges import Counts, OffsetRange, RangeAccount
-from sluice.spec import load
 from sluice_spark.quality.data_docs import prune
 from sluice_spark.quality.judge import Judge
 from sluice_spark.quality.judgement import Judgement
-from sluice_spark.sinks.delta import DeltaSink
+from sluice_spark.sinks.delta.table import DeltaSink
 
 pytestmark = pytest.mark.spark
 

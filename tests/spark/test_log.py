@@ -26,10 +26,10 @@ from sluice.ranges import OffsetRange
 from sluice.wal import DamagedLogError, Segment, WriteAheadLog
 from sluice.wal.log import SEAL, seal_text
 from sluice.wal.segment import inspect, spread
-from sluice_spark.recovery.apply import sealed_batches
-from sluice_spark.recovery.wal import LOG_SCHEMA, Landed, Landing, LogRecords, landing_size
-from sluice_spark.sinks.delta import DeltaSink
-from sluice_spark.sinks.staged import read_back
+from sluice_spark.sinks.delta.staged import read_back
+from sluice_spark.sinks.delta.table import DeltaSink
+from sluice_spark.strategies.apply import sealed_batches
+from sluice_spark.strategies.wal import LOG_SCHEMA, Landed, Landing, LogRecords, landing_size
 
 pytestmark = pytest.mark.spark
 

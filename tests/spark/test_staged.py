@@ -13,8 +13,8 @@ import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import SparkSession
 
-from sluice_spark.sinks import staged as staged_files
-from sluice_spark.sinks.staged import Tally, read_back
+from sluice_spark.sinks.delta import staged as staged_files
+from sluice_spark.sinks.delta.staged import Tally, read_back
 
 pytestmark = pytest.mark.spark
 

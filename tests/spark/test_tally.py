@@ -11,8 +11,8 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from sluice.ranges import OffsetRange, Times
-from sluice_spark.decode import RULE
-from sluice_spark.tally import ReadTally
+from sluice_spark.batch.tally import ReadTally
+from sluice_spark.decoders.decode import RULE
 
 pytestmark = pytest.mark.spark
 

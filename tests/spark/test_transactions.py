@@ -8,12 +8,12 @@ import pyarrow as pa
 import pytest
 from deltalake import CommitProperties, DeltaTable, Schema, Transaction
 
-from sluice.appid import interval_app_id
+from sluice.delta.names import interval_app_id
+from sluice.delta.transactions import transaction_versions
 from sluice.ledger import Ledger
 from sluice.ranges import Counts, OffsetRange, RangeAccount
-from sluice.transactions import transaction_versions
-from sluice_spark.reconcile import half_done
-from sluice_spark.sinks.delta import DeltaSink
+from sluice_spark.runs.reconcile import half_done
+from sluice_spark.sinks.delta.table import DeltaSink
 
 SCHEMA = Schema.from_arrow(pa.schema([("a", pa.int64())]))
 

@@ -11,8 +11,8 @@ import yaml
 from pyspark.sql import DataFrame, SparkSession
 
 from sluice.errors import ConfigError
-from sluice.spec import Pipeline, load
-from sluice_spark import transform as transforms
+from sluice.pipeline import Pipeline, load
+from sluice_spark.transforms import transform as transforms
 
 pytestmark = pytest.mark.spark
 

@@ -16,10 +16,10 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from sluice.ranges import OffsetRange
-from sluice_spark.sinks.delta import _SETTINGS, DeltaSink
-from sluice_spark.sinks.opened import OpenTables
-from sluice_spark.sinks.slice import Slice
-from sluice_spark.sinks.statistics import hidden
+from sluice_spark.sinks.delta.opened import OpenTables
+from sluice_spark.sinks.delta.slice import Slice
+from sluice_spark.sinks.delta.statistics import hidden
+from sluice_spark.sinks.delta.table import _SETTINGS, DeltaSink
 
 pytestmark = pytest.mark.spark
 
@@ -276,9 +276,11 @@ def test_what_a_run_asks_of_a_table_reads_its_log_once(
     frame = rows(spark, 0, 10, "run-0")
     put(DeltaSink(str(tmp_path / "t"), "live"), frame, 0)
     opened: list[str] = []
-    monkeypatch.setattr("sluice_spark.sinks.delta._OPEN", OpenTables())
-    monkeypatch.setattr("sluice_spark.sinks.opened.DeltaTable", lambda path: opened.append(path) or DeltaTable(path))
-    monkeypatch.setattr("sluice_spark.sinks.delta.DeltaTable", None)
+    monkeypatch.setattr("sluice_spark.sinks.delta.handle._OPEN", OpenTables())
+    monkeypatch.setattr(
+        "sluice_spark.sinks.delta.opened.DeltaTable", lambda path: opened.append(path) or DeltaTable(path)
+    )
+    monkeypatch.setattr("sluice_spark.sinks.delta.handle.DeltaTable", None)
     live, redriven = DeltaSink(str(tmp_path / "t"), "live"), DeltaSink(str(tmp_path / "t"), "live:0")
     for version in (1, 2):
         assert not live.is_cut_off()

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from sluice.pipeline import Rows
 from sluice.ranges import Counts, OffsetRange
-from sluice.spec import Rows
-from sluice_spark.batch import PromiseError, account_for
-from sluice_spark.sinks.staged import Tally
+from sluice_spark.batch.account import PromiseError, account_for
+from sluice_spark.sinks.delta.staged import Tally
 
 SPAN = OffsetRange("t", 0, 10, 20)
 KEY = ("t", 0)

@@ -15,8 +15,8 @@ from sluice.adopt import Adoption
 from sluice.errors import ConfigError
 from sluice.home import Home
 from sluice.ledger import Ledger
+from sluice.pipeline import load
 from sluice.ranges import Counts, OffsetRange, RangeAccount
-from sluice.spec import load
 
 
 class Place:

@@ -6,9 +6,9 @@ import pytest
 
 from sluice.connections import Connection
 from sluice.home import Home
-from sluice.local import jars
-from sluice.spec import load
-from sluice.submit import archive_file, archive_stamp, is_whole, validate_sink
+from sluice.launch import jars
+from sluice.launch.submit import archive_file, archive_stamp, is_whole, validate_sink
+from sluice.pipeline import load
 
 
 @pytest.fixture

@@ -26,9 +26,9 @@ from sluice.cli.main import app
 from sluice.errors import ConfigError, SinkError
 from sluice.home import Home
 from sluice.ledger import REDRIVEN, Ledger
+from sluice.pipeline import load
 from sluice.ranges import Counts, LostRange, OffsetRange, RangeAccount
-from sluice.recovery import Lineage
-from sluice.spec import load
+from sluice.recovery import Route
 from sluice.wal.log import SEAL, seal_text
 from sluice.wal.segment import inspect, spread
 
@@ -104,7 +104,7 @@ class Place:
         self.ends[f"sluice:p:{epoch}"] += 1
         with self.ledger.acquire("p", "h") as lease:
             at = {"t": dict(positions)}
-            self.ledger.epoch_opened(lease, epoch=epoch + 1, lineage=Lineage.LOG, positions=at)
+            self.ledger.epoch_opened(lease, epoch=epoch + 1, route=Route.LOG, positions=at)
 
     def execute(self, statement: str) -> None:
         """Change the ledger behind everybody's back."""

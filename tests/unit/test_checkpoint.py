@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from sluice.checkpoint import Checkpoint
 from sluice.errors import CheckpointError
 from sluice.ranges import OffsetRange
+from sluice.run.checkpoint import Checkpoint
 
 META = '{"batchWatermarkMs":0,"batchTimestampMs":1,"conf":{}}'
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from sluice_spark.sinks.commits import Commit, altered, undone
+from sluice_spark.sinks.delta.commits import Commit, altered, undone
 
 
 def mine(version: int) -> Commit:

@@ -9,12 +9,12 @@ import pytest
 
 from sluice.connections import Connection, variable_of
 from sluice.errors import ConfigError
-from sluice.interval import Interval
-from sluice.kafka import KafkaSettings
-from sluice.local.jars import locked
+from sluice.launch.jars import locked
+from sluice.launch.submit import SparkSubmit, bounded_run, spark_master, validate_sink
+from sluice.pipeline import load
 from sluice.recovery import Recovery
-from sluice.spec import load
-from sluice.submit import SparkSubmit, bounded_run, spark_master, validate_sink
+from sluice.run.interval import Interval
+from sluice.sources.kafka import KafkaSettings
 
 SECRET = "hunter2"
 

@@ -9,14 +9,14 @@ from typing import Any, cast
 
 import pytest
 
-from sluice.cli import drive
 from sluice.cli import redrive as command
+from sluice.cli import run as drive
 from sluice.connections import Connection
 from sluice.errors import SourceUnreachableError
-from sluice.kafka import Cluster
 from sluice.ledger import Ledger
+from sluice.pipeline import Pipeline
 from sluice.ranges import Counts, OffsetRange, RangeAccount
-from sluice.spec import Pipeline
+from sluice.sources.kafka import Cluster
 
 SPEC = Pipeline.model_validate(
     {

@@ -9,7 +9,7 @@ from packaging.markers import default_environment
 from packaging.requirements import Requirement
 
 from sluice.home import PROJECT
-from sluice.local import jars
+from sluice.launch import jars
 
 
 def requirements() -> list[Requirement]:

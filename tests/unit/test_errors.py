@@ -12,9 +12,9 @@ from sluice import errors
 from sluice.errors import ExitCode, Retry, SluiceError, error_for_exit_code
 from sluice.faults import point
 from sluice.ranges import OffsetRange
-from sluice_spark import batch
-from sluice_spark.batch import BatchWriter
-from sluice_spark.failures import EngineError, classify
+from sluice_spark.batch import writer as batch
+from sluice_spark.batch.writer import BatchWriter
+from sluice_spark.engine.failures import EngineError, classify
 from sluice_spark.quality.judgement import ExpectationResult, Judgement
 
 TYPED = [c for c in SluiceError.__subclasses__() if c.__module__ == "sluice.errors"]

@@ -25,8 +25,8 @@ from pyspark.sql.types import (
 )
 
 from sluice.ranges import OffsetRange
-from sluice_spark.sinks.slice import Slice
-from sluice_spark.sinks.statistics import NEEDED, files_of, hidden, settings_for
+from sluice_spark.sinks.delta.slice import Slice
+from sluice_spark.sinks.delta.statistics import NEEDED, files_of, hidden, settings_for
 
 KINDS = (StringType(), IntegerType(), LongType(), TimestampType(), StringType())
 LIST, FIRST = "delta.dataSkippingStatsColumns", "delta.dataSkippingNumIndexedCols"

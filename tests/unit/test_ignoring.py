@@ -20,10 +20,10 @@ from sluice.errors import (
 from sluice.ledger.store import LedgerError
 from sluice.ranges import LostRange, OffsetRange, describe
 from sluice.recovery import Recovery
-from sluice_spark.batch import PromiseError
-from sluice_spark.failures import EngineError, classify
-from sluice_spark.recovery import ignore
-from sluice_spark.recovery.ignore import Ignoring
+from sluice_spark.batch.account import PromiseError
+from sluice_spark.engine.failures import EngineError, classify
+from sluice_spark.strategies import ignore
+from sluice_spark.strategies.ignore import Ignoring
 
 BATCH = [OffsetRange("t", 0, 0, 10), OffsetRange("t", 1, 0, 10)]
 

@@ -10,9 +10,9 @@ import pytest
 import yaml
 
 from sluice.errors import ConfigError
-from sluice.interval import Interval
+from sluice.pipeline import Pipeline
 from sluice.recovery import Recovery
-from sluice.spec import Pipeline
+from sluice.run.interval import Interval
 
 NOW = datetime(2026, 11, 1, tzinfo=UTC)
 

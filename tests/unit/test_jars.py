@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from sluice.errors import ConfigError
-from sluice.local import jars
+from sluice.launch import jars
 
 A, B = "org.some:a:1.0", "org.some.more:b_2.13:2.0"
 CONTENT = {A: os.urandom(200_000), B: os.urandom(5_000)}
@@ -206,7 +206,7 @@ def test_no_repository_at_all_is_told_without_its_password(monkeypatch: pytest.M
 def test_absent_jars_are_told_with_the_command(repository: Repository) -> None:
     with pytest.raises(ConfigError, match="2 of the 2 spark jars") as caught:
         jars.paths("spark")
-    assert caught.value.next_step == "python -m sluice.local.jars spark"
+    assert caught.value.next_step == "python -m sluice.launch.jars spark"
     assert repository.requests == []
 
 

@@ -9,10 +9,10 @@ from typing import Any, Literal
 import pytest
 
 from sluice.errors import AuthorizationError, ConfigError, SluiceError, SourceUnreachableError
-from sluice.kafka.state import FirstUnread, PartitionState, TopicState
 from sluice.lag import Backlog, Limits, PartitionLag, PastRun, Status, measure
+from sluice.pipeline.model import Lag
 from sluice.ranges import OffsetRange
-from sluice.spec.model import Lag
+from sluice.sources.kafka.state import FirstUnread, PartitionState, TopicState
 
 NOW = datetime(2026, 11, 21, 12, 0, tzinfo=UTC)
 DOWN = SourceUnreachableError("no broker answers", state="untouched", next_step="start it")

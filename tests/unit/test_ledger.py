@@ -21,7 +21,7 @@ from sluice.errors import ConfigError
 from sluice.ledger import REDRIVEN, Epoch, Lease, Ledger, schema
 from sluice.ledger.store import LedgerError, open_engine
 from sluice.ranges import Counts, LostRange, OffsetRange, RangeAccount, Times
-from sluice.recovery import Lineage
+from sluice.recovery import Route
 
 PASSWORD = "hunter2"
 
@@ -172,7 +172,7 @@ def test_the_tables_can_be_made_anew_from_the_events(ledger_url: str) -> None:
         ledger.run_closed(lease, state="failed", seconds=2.0, error={"type": "SinkError"})
     with ledger.acquire("q", "c") as lease:
         plan(ledger, lease, ids={})
-        ledger.epoch_opened(lease, epoch=2, lineage=Lineage.LOG, positions={"t": {0: 4, 11: 2}})
+        ledger.epoch_opened(lease, epoch=2, route=Route.LOG, positions={"t": {0: 4, 11: 2}})
         ledger.degraded(lease, "less than promised")
         segment = {"path": "batches/e2-000000-x/part", "records": 5, "length": 100}
         ledger.segment_sealed(lease, epoch=2, batch=0, segments=[segment])
@@ -236,14 +236,14 @@ def test_lost_ranges_stay_open_until_they_are_redriven_piece_by_piece(ledger_url
     assert sum(a.counts.lost for a in ledger.accounts("p")) == 11, "what was redriven is no part of the live account"
 
 
-def test_the_newest_epoch_counts_and_may_change_its_lineage(ledger_url: str) -> None:
+def test_the_newest_epoch_counts_and_may_change_its_route(ledger_url: str) -> None:
     ledger = Ledger.open(ledger_url)
     with ledger.acquire("p", "r") as lease:
-        ledger.epoch_opened(lease, epoch=1, lineage=Lineage.LOG, positions=None)
-        assert ledger.epoch("p") == Epoch(1, Lineage.LOG, None)
-        ledger.epoch_opened(lease, epoch=2, lineage=Lineage.DIRECT, positions={"t": {0: 5, 10: 7}})
-        ledger.epoch_opened(lease, epoch=1, lineage=Lineage.DIRECT, positions=None)
-    assert ledger.epoch("p") == Epoch(2, Lineage.DIRECT, {"t": {0: 5, 10: 7}})
+        ledger.epoch_opened(lease, epoch=1, route=Route.LOG, positions=None)
+        assert ledger.epoch("p") == Epoch(1, Route.LOG, None)
+        ledger.epoch_opened(lease, epoch=2, route=Route.DIRECT, positions={"t": {0: 5, 10: 7}})
+        ledger.epoch_opened(lease, epoch=1, route=Route.DIRECT, positions=None)
+    assert ledger.epoch("p") == Epoch(2, Route.DIRECT, {"t": {0: 5, 10: 7}})
 
 
 def test_a_ledger_of_the_first_version_is_migrated_with_its_history(ledger_url: str) -> None:
@@ -275,7 +275,7 @@ def test_questions_about_nothing_have_answers(ledger_url: str) -> None:
     ledger = Ledger.open(ledger_url)
     assert (ledger.run("p", "r"), ledger.runs("p"), ledger.events("p"), ledger.accounts("p")) == (None, [], [], [])
     assert (ledger.epoch("p"), ledger.last_batch("p", 1), ledger.topic_ids("p")) == (
-        Epoch(1, Lineage.DIRECT, None), None, {},
+        Epoch(1, Route.DIRECT, None), None, {},
     )  # fmt: skip
     with pytest.raises(KeyError):
         ledger.account("p", "r")

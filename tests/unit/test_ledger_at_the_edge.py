@@ -18,8 +18,8 @@ from tests.fixtures.postgres import binaries, new_database, server
 from sluice.errors import ConfigError
 from sluice.ledger import Holder, Ledger, schema, store
 from sluice.ledger.store import network_of, open_engine, reading
-from sluice.spec import load
-from sluice.words import LONGEST_RUN, run_of_interval, storable
+from sluice.pipeline import load
+from sluice.text import LONGEST_RUN, run_of_interval, storable
 
 # --- text ----------------------------------------------------------------------------------------------------------
 

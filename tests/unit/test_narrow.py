@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Sequence
 import pytest
 
 from sluice.ranges import LostRange, OffsetRange, subtract
-from sluice_spark.recovery.ignore import narrow
+from sluice_spark.strategies.ignore import narrow
 
 Offset = tuple[str, int, int]
 Trial = Callable[[Sequence[OffsetRange]], str | None]

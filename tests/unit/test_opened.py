@@ -16,9 +16,9 @@ from deltalake.exceptions import CommitFailedError, TableNotFoundError
 from deltalake.schema import PrimitiveType
 from deltalake.transaction import AddAction, RemoveAction
 
-from sluice_spark.sinks import opened
-from sluice_spark.sinks.opened import OpenTables
-from sluice_spark.sinks.statistics import files_of
+from sluice_spark.sinks.delta import opened
+from sluice_spark.sinks.delta.opened import OpenTables
+from sluice_spark.sinks.delta.statistics import files_of
 
 SCHEMA = Schema([Field(name, PrimitiveType("long")) for name in ("a", "b")])
 

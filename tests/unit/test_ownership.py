@@ -16,9 +16,9 @@ from pyspark.sql.types import LongType, StringType, StructField, StructType, Tim
 
 from sluice.errors import CheckpointError, ConfigError, LeaseHeldError, SinkError
 from sluice.ranges import OffsetRange
-from sluice_spark.sinks.delta import DeltaSink, Fence
-from sluice_spark.sinks.slice import Slice
-from sluice_spark.sinks.staged import NOTHING, Staged, read_back
+from sluice_spark.sinks.delta.slice import Slice
+from sluice_spark.sinks.delta.staged import NOTHING, Staged, read_back
+from sluice_spark.sinks.delta.table import DeltaSink, Fence
 
 SCHEMA = StructType(
     [

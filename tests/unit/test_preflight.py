@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from sluice.errors import ConfigError, OffsetsGoneError, SourceUnreachableError, TopicRecreatedError
-from sluice.kafka.cluster import PartitionState, TopicState
-from sluice.preflight import check, never_read
 from sluice.ranges import OffsetRange
+from sluice.run.preflight import check, never_read
+from sluice.sources.kafka.cluster import PartitionState, TopicState
 
 
 def topic(*spans: tuple[int, int], name: str = "t", topic_id: str = "id-1") -> TopicState:

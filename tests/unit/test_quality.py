@@ -13,10 +13,10 @@ import pytest
 from sluice.cli import main
 from sluice.errors import ConfigError
 from sluice.ledger import Ledger
+from sluice.pipeline import load
+from sluice.pipeline.model import Quality
+from sluice.pipeline.suite import Suite
 from sluice.ranges import Counts, OffsetRange
-from sluice.spec import load
-from sluice.spec.model import Quality
-from sluice.spec.suite import Suite
 from sluice_spark.quality.judgement import Judgement
 from sluice_spark.quality.limits import excesses
 

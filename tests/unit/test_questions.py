@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from kafka import errors
 
-from sluice.kafka.questions import _harvest
-from sluice.kafka.state import FirstUnread
+from sluice.sources.kafka.requests import _harvest
+from sluice.sources.kafka.state import FirstUnread
 
 WANTED = {("t", 0): 5}
 

@@ -7,7 +7,7 @@ import random
 import numpy as np
 
 from sluice.ranges import OffsetRange, runs_of, subtract
-from sluice_spark.redrive import portions, windows
+from sluice_spark.runs.redrive import portions, windows
 
 
 def test_portions_are_all_of_it_and_none_is_too_large() -> None:

@@ -9,7 +9,7 @@ import pytest
 from kafka.errors import KafkaTimeoutError, SaslAuthenticationFailedError, TopicAuthorizationFailedError
 
 from sluice.errors import AuthorizationError, SourceUnreachableError
-from sluice.kafka import Cluster, KafkaSettings, client
+from sluice.sources.kafka import Cluster, KafkaSettings, client
 
 
 @pytest.fixture

@@ -12,10 +12,10 @@ from typing import Any, cast
 import pytest
 
 from sluice.errors import SourceUnreachableError, TopicRecreatedError
-from sluice.interval import Interval
-from sluice.kafka.state import PartitionState, TopicState
 from sluice.ranges import OffsetRange, Times
-from sluice.resolve import Available, Resolved, missing, resolve
+from sluice.run.interval import Interval
+from sluice.run.resolve import Available, Resolved, missing, resolve
+from sluice.sources.kafka.state import PartitionState, TopicState
 from sluice.wal import Segment
 
 HOUR = 3_600_000

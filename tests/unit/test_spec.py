@@ -20,8 +20,8 @@ import redrive
 from sluice.cli import main
 from sluice.errors import ConfigError
 from sluice.home import PROJECT, Home
+from sluice.pipeline import Pipeline, Rows, find, load, load_all
 from sluice.recovery import Recovery
-from sluice.spec import Pipeline, Rows, find, load, load_all
 
 GOOD = """\
 pipeline: p
@@ -68,7 +68,7 @@ def test_what_is_given_is_taken(tmp_path: Path) -> None:
             tmp_path,
             GOOD
             + """\
-transform: {python: "sluice.preflight:check"}
+transform: {python: "sluice.run.preflight:check"}
 rows: filter
 quality: {suite: suite.json, on_failed: warn}
 schedule: {cron: "*/5 * * * *", timezone: Europe/Berlin}
@@ -117,12 +117,12 @@ MISTAKES = [
     ('json: {schema: "id INT, at TIMESTAMP"} → csv: {schema: "id INT", quote: ","}', 6, "decode.csv", "separator"),
     ('json: {schema: "id INT, at TIMESTAMP"} → csv: {schema: "id INT", null_text: ","}', 6, "decode.csv", "null_text"),
     ("transform: {}", 9, "transform", "needs exactly one of: sql, python"),
-    ('transform: {sql: a, python: "sluice.preflight:check"}', 9, "transform", "needs exactly one of: sql, python"),
-    ('transform: {python: "sluice.preflight"}', 9, "transform.python", "write package.module:function"),
+    ('transform: {sql: a, python: "sluice.run.preflight:check"}', 9, "transform", "needs exactly one of: sql, python"),
+    ('transform: {python: "sluice.run.preflight"}', 9, "transform.python", "write package.module:function"),
     ('transform: {python: "not-a.module:f"}', 9, "transform.python", "write package.module:function"),
     ('transform: {python: "sluice.nothing:f"}', 9, "transform.python", "no module 'sluice.nothing'"),
     ('transform: {python: "nowhere.at.all:f"}', 9, "transform.python", "no module 'nowhere.at.all'"),
-    ('transform: {python: "sluice.preflight:chek"}', 9, "transform.python", "has no function 'chek'"),
+    ('transform: {python: "sluice.run.preflight:chek"}', 9, "transform.python", "has no function 'chek'"),
     ("rows: two", 9, "rows", "'one', 'filter', 'many' or 'aggregate'"),
     ('delta: {path: p} → delta: {path: ""}', 8, "sink.delta.path", "at least 1 character"),
     ("delta: {path: p} → delta: {}", 8, "sink.delta.path", "this key is required"),
@@ -266,7 +266,7 @@ def test_a_pipeline_is_found_in_whatever_folder_its_file_is(
     (folder / "a" / "deep.yaml").write_text(
         GOOD.replace("pipeline: p", "pipeline: deep").replace("path: p", "path: deep")
     )
-    monkeypatch.setattr(sys.modules["sluice.spec.load"], "PIPELINES", folder)
+    monkeypatch.setattr(sys.modules["sluice.pipeline.load"], "PIPELINES", folder)
     assert load("deep").file == folder / "a" / "deep.yaml"
     (folder / "b" / "deep.yaml").write_text(GOOD)
     with pytest.raises(ConfigError, match="more than one pipeline file is called 'deep'"):

@@ -13,13 +13,13 @@ from sluice.audit.line import Cell, Line
 from sluice.audit.report import AuditReport, shortened
 from sluice.audit.sieve import QUARANTINE, SINK, Sieve, Strays
 from sluice.audit.snapshot import Snapshot
-from sluice.audit.tables import Table
+from sluice.delta.table import Table
 from sluice.errors import SinkError
 from sluice.home import Home
 from sluice.ledger import Ledger
+from sluice.pipeline import Pipeline
+from sluice.pipeline.model import Rows
 from sluice.ranges import OffsetRange, describe
-from sluice.spec import Pipeline
-from sluice.spec.model import Rows
 from sluice.wal import WriteAheadLog
 
 __all__ = ["deep_audit"]

@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from time import sleep
 
-from sluice.appid import app_id, interval_app_id
 from sluice.audit.books import Books
-from sluice.audit.tables import Table
+from sluice.delta.names import app_id, interval_app_id
+from sluice.delta.table import Table
 from sluice.ledger import REDRIVEN, Ledger
 from sluice.ranges import RangeAccount
 

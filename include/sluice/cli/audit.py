@@ -11,7 +11,7 @@ from sluice.cli.output import COUNTS, err, print_json, print_table
 from sluice.errors import ExitCode
 from sluice.home import Home
 from sluice.ledger import Ledger
-from sluice.spec import load
+from sluice.pipeline import load
 
 __all__ = ["prove"]
 

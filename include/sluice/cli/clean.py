@@ -8,7 +8,7 @@ from sluice.cli.output import err, print_json
 from sluice.errors import ConfigError
 from sluice.home import Home
 from sluice.ledger import Ledger
-from sluice.spec import load
+from sluice.pipeline import load
 from sluice.wal import WriteAheadLog
 from sluice.wal.cleaning import clean as clean_log
 

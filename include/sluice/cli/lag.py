@@ -14,11 +14,11 @@ from sluice.cli.output import err, print_json, print_table
 from sluice.connections import Connection
 from sluice.errors import ConfigError, ExitCode, SluiceError
 from sluice.home import Home
-from sluice.kafka import Cluster, KafkaSettings
-from sluice.kafka.backlog import backlog
 from sluice.lag import Backlog, Limits, Status
+from sluice.lag.current import backlog
 from sluice.ledger import Ledger
-from sluice.spec import Pipeline, load, load_all
+from sluice.pipeline import Pipeline, load, load_all
+from sluice.sources.kafka import Cluster, KafkaSettings
 
 __all__ = ["exit_code", "openmetrics", "show"]
 

@@ -56,7 +56,7 @@ def run(
     30 sink failed, 40 lease held, 41 checkpoint does not fit, 50 verdict failed or error (unless quality.on_failed is
     warn), 2 wrong option, 1 anything else.
     """
-    from sluice.cli.drive import drive
+    from sluice.cli.run import drive
 
     name = run_id or f"cli__{datetime.now(UTC).isoformat(timespec='milliseconds')}"
     code = drive(
@@ -226,7 +226,7 @@ def clean(
     from pydantic import TypeAdapter, ValidationError
 
     from sluice.cli.clean import clean as clean_log
-    from sluice.spec.model import Duration
+    from sluice.pipeline.model import Duration
 
     try:
         age = TypeAdapter(Duration).validate_python(older_than) if older_than else None
@@ -252,7 +252,7 @@ def adopt(
     from sluice.adopt import Adoption
     from sluice.home import Home
     from sluice.ledger import Ledger
-    from sluice.spec import load
+    from sluice.pipeline import load
 
     spec = load(new)
     done = Adoption(Ledger.open(), Home.from_env(), old, spec).carry_out()
@@ -279,7 +279,7 @@ def validate_spec(
     planned on no record, sink.delta.partition_by and the columns of the suite must be among its columns, and Great
     Expectations builds each expectation. Without Java or the jars the rest is checked, and what was not is said.
     """
-    from sluice.cli.check import check
+    from sluice.cli.validate_spec import check
 
     raise typer.Exit(check(files, spark=spark, as_json=as_json))
 
@@ -289,7 +289,7 @@ def schema(
     write: Annotated[bool, typer.Option(help="Write include/pipeline.schema.json instead of printing.")] = False,
 ) -> None:
     """Print the JSON Schema of a pipeline file, for editors."""
-    from sluice.spec import Pipeline
+    from sluice.pipeline import Pipeline
 
     text = json.dumps(Pipeline.model_json_schema(by_alias=True), indent=2) + "\n"
     if write:

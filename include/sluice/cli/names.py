@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from sluice.ledger import Ledger
-from sluice.spec import load
+from sluice.pipeline import load
 
 __all__ = ["name_of"]
 

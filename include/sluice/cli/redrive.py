@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from sluice.cli.drive import connections, spark_run
 from sluice.cli.output import err, print_json, print_table
+from sluice.cli.run import connections, spark_run
 from sluice.connections import Connection
 from sluice.errors import ConfigError, SluiceError
 from sluice.home import Home
-from sluice.kafka import Cluster, KafkaSettings, TopicState
+from sluice.launch.submit import redrive as submission
 from sluice.ledger import Ledger
+from sluice.pipeline import Pipeline, load
 from sluice.ranges import OffsetRange, overlaps
-from sluice.redrive import locate
-from sluice.spec import Pipeline, load
-from sluice.submit import redrive as submission
+from sluice.run.locate import locate
+from sluice.sources.kafka import Cluster, KafkaSettings, TopicState
 from sluice.wal import WriteAheadLog
 
 __all__ = ["redrive"]

@@ -4,12 +4,12 @@ What is not known is ``None``, never zero. A pipeline is judged by its own caden
 commits: between two runs its position stands still, and that is no sign of anything.
 """
 
-from sluice.kafka.state import FirstUnread, Key
 from sluice.lag.backlog import Backlog
 from sluice.lag.limits import Limits
 from sluice.lag.measurement import measure
 from sluice.lag.partition import PartitionLag
 from sluice.lag.past import PastRun
 from sluice.lag.status import Status
+from sluice.sources.kafka.state import FirstUnread, Key
 
 __all__ = ["Backlog", "FirstUnread", "Key", "Limits", "PartitionLag", "PastRun", "Status", "measure"]

@@ -9,13 +9,13 @@ from itertools import pairwise
 from typing import Literal
 
 from sluice.errors import AuthorizationError, ConfigError, SluiceError
-from sluice.kafka.state import FirstUnread, Key, PartitionState, TopicState
 from sluice.lag.backlog import Backlog
 from sluice.lag.limits import Limits
 from sluice.lag.partition import PartitionLag
 from sluice.lag.past import PastRun
 from sluice.lag.status import Status, signs_of
 from sluice.ranges import Positions
+from sluice.sources.kafka.state import FirstUnread, Key, PartitionState, TopicState
 
 __all__ = ["measure"]
 

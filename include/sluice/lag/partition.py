@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from sluice.kafka.state import Key
 from sluice.lag.status import Status
+from sluice.sources.kafka.state import Key
 
 __all__ = ["PartitionLag", "rounded"]
 

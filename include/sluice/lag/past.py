@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from sluice.errors import ExitCode
-from sluice.kafka.state import Key
 from sluice.ranges import OffsetRange
+from sluice.sources.kafka.state import Key
 
 __all__ = ["PastRun"]
 

@@ -2,7 +2,7 @@
 
 from sluice.ledger.lease import Holder, Lease
 from sluice.ledger.ledger import Ledger
-from sluice.ledger.questions import REDRIVEN
+from sluice.ledger.queries import REDRIVEN
 from sluice.ledger.rows import BatchRow, Epoch, IntervalRow, LostRow, RunRow
 
 __all__ = ["REDRIVEN", "BatchRow", "Epoch", "Holder", "IntervalRow", "Lease", "Ledger", "LostRow", "RunRow"]

@@ -13,11 +13,11 @@ from sluice.ledger import schema
 from sluice.ledger.lease import Lease
 from sluice.ledger.plain import plain
 from sluice.ledger.projection import project, rebuild
-from sluice.ledger.questions import Questions
+from sluice.ledger.queries import Questions
 from sluice.ledger.store import LedgerError, open_engine, spoken
 from sluice.ranges import LostRange, OffsetRange, Positions, RangeAccount, Times
-from sluice.recovery import Lineage
-from sluice.words import checked_run, storable
+from sluice.recovery import Route
+from sluice.text import checked_run, storable
 
 __all__ = ["Ledger"]
 
@@ -77,7 +77,7 @@ class Ledger(Questions):
         Parameters
         ----------
         interval
-            For a run of an interval: :attr:`sluice.interval.Interval.key`.
+            For a run of an interval: :attr:`sluice.run.interval.Interval.key`.
         reason
             Why somebody asked for it.
         sources
@@ -135,11 +135,11 @@ class Ledger(Questions):
         self._record(lease, None, ("TimesFound", {"times": spans}))
 
     def epoch_opened(
-        self, lease: Lease, *, epoch: int, lineage: Lineage, positions: Positions | None, run: str | None = None
+        self, lease: Lease, *, epoch: int, route: Route, positions: Positions | None, run: str | None = None
     ) -> None:
-        """Record that an epoch begins at these positions. The same number again changes its lineage: nothing was
+        """Record that an epoch begins at these positions. The same number again changes its route: nothing was
         committed under the old one."""
-        payload = {"epoch": epoch, "lineage": lineage.value, "positions": positions}
+        payload = {"epoch": epoch, "lineage": route.value, "positions": positions}
         self._record(lease, run, ("EpochOpened", payload))
 
     def degraded(self, lease: Lease, note: str, *, run: str | None = None) -> None:

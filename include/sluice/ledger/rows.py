@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from sluice.ranges import OffsetRange, Positions
-from sluice.recovery import Lineage
+from sluice.recovery import Route
 
 __all__ = ["BatchRow", "Epoch", "IntervalRow", "LostRow", "RunRow"]
 
@@ -49,10 +49,10 @@ class BatchRow:
 
 @dataclass(frozen=True)
 class Epoch:
-    """One checkpoint lineage of a pipeline, and where it starts (None: where the pipeline file says)."""
+    """One checkpoint of a pipeline, and where it starts (None: where the pipeline file says)."""
 
     number: int
-    lineage: Lineage
+    route: Route
     positions: Positions | None
 
 

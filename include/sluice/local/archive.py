@@ -20,10 +20,10 @@ from pathlib import Path
 from sluice.connections import Connection
 from sluice.errors import SluiceError
 from sluice.home import Home
-from sluice.local import jars
+from sluice.launch import jars
+from sluice.launch.submit import archive_file, archive_stamp, bounded_run, is_whole
 from sluice.local.kafka import Broker, Record, Topics
-from sluice.spec import load
-from sluice.submit import archive_file, archive_stamp, bounded_run, is_whole
+from sluice.pipeline import load
 
 __all__ = ["make"]
 

@@ -17,15 +17,16 @@ from sluice.cli.output import COUNTS, print_json, print_table
 from sluice.connections import variable_of
 from sluice.errors import SluiceError
 from sluice.home import Home
-from sluice.kafka import Cluster, KafkaSettings
-from sluice.kafka.backlog import backlog
+from sluice.lag.current import backlog
+from sluice.launch import jars
 from sluice.ledger import Ledger
-from sluice.local import archive, flights, jars
+from sluice.local import archive, flights
 from sluice.local.airflow import DEFAULT_PORT as AIRFLOW_PORT
 from sluice.local.airflow import Airflow
 from sluice.local.kafka import DEFAULT_PORT as KAFKA_PORT
 from sluice.local.kafka import Broker
-from sluice.spec import load
+from sluice.pipeline import load
+from sluice.sources.kafka import Cluster, KafkaSettings
 
 __all__ = ["main"]
 

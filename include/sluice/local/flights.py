@@ -23,8 +23,8 @@ from typing import TYPE_CHECKING, Any
 
 from sluice.errors import ConfigError, SluiceError
 from sluice.home import Home
+from sluice.launch.jars import exclusive
 from sluice.local.fed import HEADER, Fed, doubles, read_back, total
-from sluice.local.jars import exclusive
 from sluice.local.topics import Topics
 
 if TYPE_CHECKING:

@@ -21,7 +21,7 @@ import psutil  # type: ignore[import-untyped]
 
 from sluice.errors import ConfigError, SluiceError
 from sluice.home import Home
-from sluice.local import jars
+from sluice.launch import jars
 from sluice.local.machine import free_port, is_free, is_listening, java
 from sluice.local.secure import Secure
 from sluice.local.topics import Record, Topics

@@ -1,4 +1,4 @@
-"""Finds, reads, checks and cleans the segments of a write-ahead log. Written by ``sluice_spark.recovery.wal``."""
+"""Finds, reads, checks and cleans the segments of a write-ahead log. Written by ``sluice_spark.strategies.wal``."""
 
 from __future__ import annotations
 

@@ -7,7 +7,7 @@ from typing import Any
 from airflow.sdk import BaseHook
 
 from sluice.errors import SluiceError
-from sluice.kafka import Cluster, KafkaSettings
+from sluice.sources.kafka import Cluster, KafkaSettings
 from sluice_airflow import connections
 
 __all__ = ["KafkaHook"]
@@ -16,8 +16,8 @@ __all__ = ["KafkaHook"]
 class KafkaHook(BaseHook):
     """Reads the connection that Airflow's own Kafka provider reads: dotted keys in ``extra``.
 
-    Nothing is opened until a :class:`~sluice.kafka.Cluster` is asked something; it then keeps one client until it is
-    closed, or nobody holds it any more.
+    Nothing is opened until a :class:`~sluice.sources.kafka.Cluster` is asked something; it then keeps one client until
+    it is closed, or nobody holds it any more.
 
     Parameters
     ----------

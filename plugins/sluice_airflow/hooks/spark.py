@@ -9,7 +9,7 @@ from typing import Any
 
 from airflow.providers.apache.spark.hooks.spark_submit import SparkSubmitHook
 
-from sluice.submit import SparkSubmit
+from sluice.launch.submit import SparkSubmit
 
 __all__ = ["SparkHook"]
 
@@ -17,10 +17,10 @@ _KEPT = 200
 
 
 class SparkHook(SparkSubmitHook):
-    """Starts one :class:`sluice.submit.SparkSubmit`.
+    """Starts one :class:`sluice.launch.submit.SparkSubmit`.
 
-    - The master is the one that :func:`sluice.submit.spark_master` accepted. The provider alone turns a connection that
-      it cannot read into ``yarn`` without a word.
+    - The master is the one that :func:`sluice.launch.submit.spark_master` accepted. The provider alone turns a
+      connection that it cannot read into ``yarn`` without a word.
     - Secrets go to the child's environment; on YARN and Kubernetes the provider's ``env_vars`` would be in argv.
     - :attr:`exit_code` and :attr:`output` survive a failure; the provider's exception has them only as prose.
 

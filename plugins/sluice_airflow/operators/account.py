@@ -8,9 +8,9 @@ from airflow.sdk import Asset, AssetAlias, BaseOperator
 
 from sluice.errors import SluiceError
 from sluice.ledger import Ledger
-from sluice.spec import load
+from sluice.pipeline import load
+from sluice_airflow.log_tables import account_table
 from sluice_airflow.operators.bounded_run import joined
-from sluice_airflow.tables import account_table
 from sluice_airflow.window import run_window
 
 if TYPE_CHECKING:

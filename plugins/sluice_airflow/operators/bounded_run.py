@@ -6,14 +6,14 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from sluice.errors import SluiceError
 from sluice.home import Home
-from sluice.kafka.backlog import waiting
+from sluice.lag.current import waiting
+from sluice.launch.submit import bounded_run
 from sluice.ledger import Ledger
+from sluice.pipeline import load
 from sluice.ranges import OffsetRange, RangeAccount
 from sluice.recovery import Recovery
-from sluice.spec import load
-from sluice.submit import bounded_run
+from sluice_airflow.log_tables import account_table
 from sluice_airflow.operators.submit import SubmitOperator
-from sluice_airflow.tables import account_table
 from sluice_airflow.window import run_window
 
 if TYPE_CHECKING:

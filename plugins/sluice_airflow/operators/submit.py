@@ -10,8 +10,8 @@ from airflow.sdk.exceptions import AirflowException
 
 from sluice.connections import Connection
 from sluice.errors import ConfigError, SluiceError
-from sluice.spec import Pipeline
-from sluice.submit import SparkSubmit, spark_master
+from sluice.launch.submit import SparkSubmit, spark_master
+from sluice.pipeline import Pipeline
 from sluice_airflow import connections, failure
 from sluice_airflow.hooks.spark import SparkHook
 

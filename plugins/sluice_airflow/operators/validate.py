@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from airflow.sdk.exceptions import AirflowSkipException
 
 from sluice.errors import QualityError, SluiceError
+from sluice.launch.submit import validate_sink
 from sluice.ledger import Ledger, RunRow
-from sluice.spec import Pipeline, load
-from sluice.submit import validate_sink
+from sluice.pipeline import Pipeline, load
 from sluice_airflow.links.data_docs import DataDocsLink
+from sluice_airflow.log_tables import table
 from sluice_airflow.operators.submit import SubmitOperator
-from sluice_airflow.tables import table
 from sluice_airflow.window import run_window
 
 if TYPE_CHECKING:

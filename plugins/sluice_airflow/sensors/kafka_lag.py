@@ -10,10 +10,10 @@ from airflow.sdk import BaseSensorOperator
 from airflow.sdk.exceptions import AirflowSensorTimeout, AirflowSkipException
 
 from sluice.errors import SluiceError, error_for_exit_code
-from sluice.spec import load
+from sluice.pipeline import load
 from sluice_airflow.gate import OnIdle, decide, given, limits_of, look, why_waiting
 from sluice_airflow.hooks.kafka import KafkaHook
-from sluice_airflow.tables import lag_table
+from sluice_airflow.log_tables import lag_table
 from sluice_airflow.triggers.kafka_lag import KafkaLagTrigger
 from sluice_airflow.window import run_window
 

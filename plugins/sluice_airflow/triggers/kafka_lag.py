@@ -10,7 +10,7 @@ from typing import Any
 from airflow.triggers.base import BaseTrigger, TriggerEvent
 
 from sluice.errors import SluiceError
-from sluice.kafka import KafkaSettings
+from sluice.sources.kafka import KafkaSettings
 from sluice_airflow import connections
 from sluice_airflow.gate import OnIdle, decide, look, why_waiting
 

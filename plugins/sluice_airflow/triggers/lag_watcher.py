@@ -13,11 +13,11 @@ from airflow.triggers.base import BaseEventTrigger, TriggerEvent
 
 from sluice.errors import SluiceError
 from sluice.home import Home
-from sluice.kafka import Cluster, KafkaSettings
-from sluice.kafka.backlog import backlog
 from sluice.lag import Backlog
+from sluice.lag.current import backlog
 from sluice.ledger import Ledger
-from sluice.spec import Pipeline, load
+from sluice.pipeline import Pipeline, load
+from sluice.sources.kafka import Cluster, KafkaSettings
 from sluice_airflow import connections
 from sluice_airflow.triggers.crossing import Crossing, Runs
 

@@ -12,7 +12,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from sluice.spec.suite import Suite, nearest, place
+from sluice.pipeline.suite import Suite, nearest, place
 
 __all__ = ["import_gx", "problems_of", "remember", "remembered", "warm_up"]
 

@@ -18,15 +18,15 @@ from pyspark.sql import DataFrame, SparkSession
 from sluice.home import Home
 from sluice.ledger import Ledger
 from sluice.ledger.plain import plain
+from sluice.pipeline import Pipeline, Rows
+from sluice.pipeline.suite import Suite
 from sluice.ranges import Counts
-from sluice.spec import Pipeline, Rows
-from sluice.spec.suite import Suite
-from sluice_spark.log import logger
+from sluice_spark.engine.logs import logger
 from sluice_spark.quality.building import import_gx, problems_of, remember, remembered, warm_up
 from sluice_spark.quality.data_docs import build, prune
 from sluice_spark.quality.judgement import ExpectationResult, Judgement
 from sluice_spark.quality.limits import excesses
-from sluice_spark.sinks.delta import DeltaSink
+from sluice_spark.sinks.delta.table import DeltaSink
 
 __all__ = ["Judge"]
 

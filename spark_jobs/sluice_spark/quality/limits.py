@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from sluice.pipeline.model import Quality, exceeds
 from sluice.ranges import Counts
-from sluice.spec.model import Quality, exceeds
 
 __all__ = ["Excess", "excesses"]
 

@@ -1,1 +1,1 @@
-"""Where rows go: files are staged by Spark, checked, and then committed in one transaction."""
+"""Where rows go. One folder each."""

@@ -1,1 +1,1 @@
-"""Where records come from."""
+"""Where a batch's records can be read, and read again."""

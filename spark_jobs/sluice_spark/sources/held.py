@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pyspark.sql import DataFrame
 
 from sluice.ranges import OffsetRange
-from sluice_spark.batch import Records, within
+from sluice_spark.sources.base import Records, within
 
 __all__ = ["HeldRecords"]
 

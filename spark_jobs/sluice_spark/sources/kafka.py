@@ -10,10 +10,10 @@ from functools import reduce
 from pyspark.sql import DataFrame, SparkSession
 
 from sluice.errors import BEGIN_ANEW, TopicRecreatedError
-from sluice.kafka import Cluster, KafkaSettings
-from sluice.kafka.cluster import TopicState
+from sluice.pipeline.model import KafkaSource
 from sluice.ranges import OffsetRange, Positions
-from sluice.spec.model import KafkaSource
+from sluice.sources.kafka import Cluster, KafkaSettings
+from sluice.sources.kafka.cluster import TopicState
 
 __all__ = ["KafkaRecords", "stream"]
 

@@ -9,7 +9,7 @@ from functools import reduce
 from pyspark.sql import DataFrame
 
 from sluice.ranges import OffsetRange, overlaps
-from sluice_spark.batch import Records
+from sluice_spark.sources.base import Records
 
 __all__ = ["RecordsInParts"]
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pyspark.sql import functions as F
 
 from sluice.ranges import OffsetRange, Times
-from sluice_spark.batch import Records
+from sluice_spark.sources.base import Records
 
 __all__ = ["times_of"]
 

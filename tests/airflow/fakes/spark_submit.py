@@ -34,8 +34,8 @@ def main() -> int:
 
 def _record(plan: dict, main_file: str) -> None:
     from sluice.ledger import Ledger
+    from sluice.pipeline import load
     from sluice.ranges import Counts, OffsetRange, RangeAccount
-    from sluice.spec import load
 
     pipeline, run = load(_argument("--pipeline")), _argument("--run")
     ledger = Ledger.open()

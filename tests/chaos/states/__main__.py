@@ -31,8 +31,8 @@ from tests.chaos.states.workshop import Workshop
 from tests.fixtures.spark import kept_session
 
 from sluice.home import PROJECT, Home
-from sluice.local import jars
-from sluice.submit import _java_options
+from sluice.launch import jars
+from sluice.launch.submit import _java_options
 
 
 def main() -> int:

@@ -15,7 +15,7 @@ from tests.fixtures.runs import MODULES, KeptSandbox, _path, consume
 from sluice.audit import deep_audit
 from sluice.home import Home
 from sluice.ledger import Ledger
-from sluice.spec import load
+from sluice.pipeline import load
 
 __all__ = ["Found", "Oracle", "number_of"]
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from tests.chaos.states.trace import SYSCALLS, read_trace
 from tests.chaos.states.tree import Operation, Tree
 
-from sluice.submit import SparkSubmit
+from sluice.launch.submit import SparkSubmit
 
 __all__ = ["Recording", "record", "why_not"]
 

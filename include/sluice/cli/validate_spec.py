@@ -1,0 +1,126 @@
+"""``sluice validate-spec``: what is wrong with pipeline files, before anything is read."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from sluice.cli.output import err, print_json
+from sluice.errors import ConfigError, ExitCode, SluiceError
+from sluice.launch.submit import validate_spec
+from sluice.pipeline import Pipeline, load, load_all
+from sluice.pipeline.load import clash_of, relative
+from sluice.pipeline.suite import Suite
+
+__all__ = ["check"]
+
+_UNCHECKED = "not checked: whether the transform can be planned, its columns, and the expectations' types and arguments"
+
+
+def check(files: Sequence[str] | None, *, spark: bool, as_json: bool) -> int:
+    """Check pipeline files, print what was found; return the exit code: 10 when there is a mistake.
+
+    Parameters
+    ----------
+    files
+        Names or paths; None for all below ``include/pipelines``.
+    spark
+        Whether to check, too, what only Spark and Great Expectations know.
+    """
+    found: dict[str, Pipeline | SluiceError] = _named(files) if files else _all()
+    errors = {file: str(item) for file, item in found.items() if isinstance(item, SluiceError)}
+    good = {file: item for file, item in found.items() if isinstance(item, Pipeline)}
+    known = [item for item in _all().values() if isinstance(item, Pipeline)] if files else []
+    for file, pipeline in list(good.items()):
+        clash = clash_of(pipeline, [*good.values(), *known])
+        try:
+            if clash is not None:
+                raise clash
+            Suite.of(pipeline)
+        except ConfigError as error:
+            told = error if error is clash else _refusal(pipeline, [f"quality.suite: {error.what}"])
+            errors[file] = str(told)
+            del good[file]
+    unchecked = f"{_UNCHECKED} (--no-spark)"
+    if spark:
+        unchecked, problems = _with_spark(good) if good else ("", {})
+        errors |= {file: str(_refusal(good[file], lines)) for file, lines in problems.items() if lines}
+    if as_json:
+        print_json(
+            [
+                {"file": f, "valid": f not in errors, "error": errors.get(f)}
+                | ({"not_checked": unchecked} if unchecked and f not in errors else {})
+                for f in found
+            ]
+        )
+    else:
+        for file in found:
+            err.print(
+                errors.get(file, f"{file}: valid{' as far as it was checked' if unchecked else ''}"), markup=False
+            )
+        if unchecked and len(errors) < len(found):
+            err.print(unchecked, markup=False)
+    return int(ExitCode.CONFIG) if errors else 0
+
+
+def _named(files: Sequence[str]) -> dict[str, Pipeline | SluiceError]:
+    found: dict[str, Pipeline | SluiceError] = {}
+    for file in files:
+        try:
+            found[file] = load(file)
+        except SluiceError as error:
+            found[file] = error
+    return found
+
+
+def _all() -> dict[str, Pipeline | SluiceError]:
+    from sluice.pipeline.load import PIPELINES
+
+    folders = sorted({file.parent for file in PIPELINES.rglob("*.yaml")})
+    return {relative(path): item for folder in folders for path, item in load_all(folder)}
+
+
+def _with_spark(pipelines: Mapping[str, Pipeline]) -> tuple[str, dict[str, list[str]]]:
+    """Return what could not be checked and why (or nothing), and the problems of each file."""
+    if not _java():
+        return f"{_UNCHECKED}: there is no Java here (apt-get install openjdk-17-jre-headless)", {}
+    with tempfile.TemporaryDirectory(prefix="sluice-") as folder:
+        result = Path(folder) / "result.json"
+        try:
+            submit = validate_spec(list(pipelines.values()), result)
+            argv = submit.argv()
+        except ConfigError as error:
+            return f"{_UNCHECKED}: {error.what} (next: {error.next_step})", {}
+        done = subprocess.run(
+            argv, env={**os.environ, **submit.env}, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=False
+        )
+        try:
+            found: dict[str, list[str]] = json.loads(result.read_text(encoding="utf-8"))
+        except (OSError, ValueError):
+            said = done.stdout.decode(errors="replace").strip()
+            raise SluiceError(
+                f"the check with Spark ended with code {done.returncode} and no answer:\n{said[-4000:]}",
+                state="nothing was read or written",
+                next_step="fix what it says, or leave this part out: sluice validate-spec --no-spark",
+            ) from None
+    return "", {file: found[str(pipeline.file)] for file, pipeline in pipelines.items()}
+
+
+def _java() -> bool:
+    home = os.environ.get("JAVA_HOME")
+    return (Path(home) / "bin" / "java").exists() if home else shutil.which("java") is not None
+
+
+def _refusal(pipeline: Pipeline, problems: Sequence[str]) -> ConfigError:
+    name = relative(pipeline.file)
+    lines = "\n".join(f"  {line}" for problem in problems for line in problem.splitlines())
+    return ConfigError(
+        f"{name} is not a valid pipeline:\n{lines}",
+        state="nothing was read or written",
+        next_step=f"fix it, then: sluice validate-spec {name}",
+    )

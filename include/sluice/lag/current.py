@@ -1,0 +1,129 @@
+"""The lag of a pipeline now: the checkpoint's positions against the broker's answer."""
+
+from __future__ import annotations
+
+import contextlib
+from datetime import UTC, datetime
+from typing import Any
+
+from sluice.connections import Connection
+from sluice.errors import SluiceError
+from sluice.home import Home
+from sluice.lag import Backlog, Limits, PastRun, measure
+from sluice.ledger import Epoch, Ledger
+from sluice.pipeline import Pipeline
+from sluice.run.checkpoint import Checkpoint
+from sluice.sources.kafka.cluster import Cluster
+from sluice.sources.kafka.settings import KafkaSettings
+from sluice.sources.kafka.state import TopicState
+
+__all__ = ["backlog", "waiting"]
+
+
+def backlog(
+    pipeline: Pipeline,
+    cluster: Cluster,
+    *,
+    home: Home,
+    ledger: Ledger,
+    limits: Limits | None = None,
+    now: datetime | None = None,
+    ages: bool = True,
+) -> Backlog:
+    """Ask the checkpoint and the ledger first and the broker second: a run in between shows as less lag, never as
+    negative.
+
+    A broker that is silent or refuses is no exception here: the verdict is ``UNKNOWN`` or ``AUTH``, and the typed
+    error is in ``error``. Unknown is never zero.
+
+    Parameters
+    ----------
+    limits
+        Instead of the pipeline file's.
+    now
+        What ages are counted from, for tests; by default the time of the broker's answer.
+    ages
+        Ask for the records that wait longest, and for the topics' retention time. Without them ages are unknown.
+
+    Raises
+    ------
+    SluiceError
+        When the checkpoint or the ledger cannot be read.
+    """
+    name, source = pipeline.name, pipeline.kafka
+    epoch = ledger.epoch(name)
+    checkpoint = Checkpoint(home.checkpoint(name, epoch.number), epoch.positions)
+    running = ledger.running(name)
+    positions, open_batch = checkpoint.positions(), checkpoint.open_batch()
+    planned = checkpoint.end_of(open_batch) if open_batch is not None else None
+    known_ids, furthest, history = ledger.topic_ids(name), ledger.furthest(name, epoch.number), _history(ledger, name)
+    limits = limits or Limits.of(pipeline.lag)
+
+    def judge(**known: Any) -> Backlog:
+        return measure(
+            name,
+            positions,
+            states,
+            source.starting_offsets,
+            planned=planned,
+            known_ids=known_ids,
+            furthest=furthest,
+            history=history,
+            limits=limits,
+            running=running,
+            now=now,
+            **known,
+        )
+
+    try:
+        states = cluster.look(source.topics, isolation_level=source.isolation_level)
+    except SluiceError as error:
+        states = [TopicState(topic, "", {}, error=error) for topic in sorted(source.topics)]
+        return judge()
+    if not ages:
+        return judge()
+    return judge(**_times(cluster, judge(), limits, source.isolation_level, now))
+
+
+def _times(
+    cluster: Cluster, found: Backlog, limits: Limits, isolation_level: str, now: datetime | None
+) -> dict[str, Any]:
+    """Ask for what makes seconds of offsets; a right that is missing leaves ages unknown, and is no failure."""
+    behind = {
+        p.key: (max(p.next, p.start), p.end)
+        for p in found.partitions
+        if p.records and p.next is not None and p.start is not None and p.end is not None
+    }
+    known: dict[str, Any] = {}
+    with contextlib.suppress(SluiceError):
+        known["first_unread"] = cluster.first_unread(
+            {key: span[0] for key, span in behind.items()},
+            {key: span[1] for key, span in behind.items()},
+            isolation_level=isolation_level,
+        )
+        unknown = set(behind) - set(known["first_unread"])
+        if unknown and limits.max_age is not None:
+            moment = (now or datetime.now(UTC)) - limits.max_age
+            known["at_age_limit"] = cluster.at_time(unknown, moment, isolation_level=isolation_level)
+        known["retention"] = cluster.retention({p.topic for p in found.partitions})
+    return known
+
+
+def waiting(pipeline: Pipeline, kafka: Connection, *, home: Home, epoch: Epoch) -> int | None:
+    """Return about how many records wait, for a caller that only wants a hint; None when the broker does not say."""
+    source = pipeline.kafka
+    try:
+        positions = Checkpoint(home.checkpoint(pipeline.name, epoch.number), epoch.positions).positions()
+        with Cluster(KafkaSettings.from_connection(kafka), timeout=5) as cluster:
+            states = cluster.snapshot(source.topics, isolation_level=source.isolation_level)
+        return measure(pipeline.name, positions, states, source.starting_offsets).records
+    except SluiceError:
+        return None
+
+
+def _history(ledger: Ledger, pipeline: str) -> list[PastRun]:
+    """Return enough of the newest closed live runs to tell a pattern, newest first."""
+    return [
+        PastRun(row.state, planned, committed, (row.error or {}).get("exit_code"))
+        for row, planned, committed in ledger.past(pipeline, limit=9)
+    ]

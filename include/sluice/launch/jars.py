@@ -1,0 +1,294 @@
+"""The jars of the lock file: fetched once, verified, and passed on as files. No Maven, no Ivy."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import fcntl
+import hashlib
+import json
+import os
+import sys
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, NoReturn
+
+from sluice.errors import ConfigError, SluiceError
+from sluice.home import PROJECT, Home
+
+if TYPE_CHECKING:
+    import httpx
+
+__all__ = ["DEFAULT_REPOSITORY", "LOCK_FILE", "Jar", "exclusive", "fetch", "locked", "paths"]
+
+LOCK_FILE = PROJECT / "include" / "jars.lock"
+DEFAULT_REPOSITORY = "https://repo1.maven.org/maven2"
+
+_STAMPS = ".verified.json"
+_PARALLEL = 8
+_ATTEMPTS = 4
+
+Report = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class Jar:
+    """One line of the lock: where it comes from and what it must be."""
+
+    coordinate: str
+    sha256: str
+
+    @property
+    def file_name(self) -> str:
+        """The file's name in a repository and in a set's folder."""
+        _, artifact, version = self.coordinate.split(":")
+        return f"{artifact}-{version}.jar"
+
+    @property
+    def remote(self) -> str:
+        """The path below a Maven repository."""
+        group, artifact, version = self.coordinate.split(":")
+        return f"{group.replace('.', '/')}/{artifact}/{version}/{self.file_name}"
+
+
+def locked(set_name: str, lock_file: Path | None = None) -> list[Jar]:
+    """Return a set of the lock file, in its order.
+
+    Raises
+    ------
+    ConfigError
+        There is no such set.
+    """
+    sets = json.loads((lock_file or LOCK_FILE).read_text(encoding="utf-8"))["sets"]
+    if set_name not in sets:
+        raise ConfigError(f"no set of jars is called {set_name!r}", next_step=f"choose one of: {', '.join(sets)}")
+    return [Jar(entry["jar"], entry["sha256"]) for entry in sets[set_name]]
+
+
+def paths(set_name: str, dest: Path | None = None) -> list[Path]:
+    """Return the files of a set, in the lock's order, without any network.
+
+    Raises
+    ------
+    ConfigError
+        A file is absent or is not what the lock names.
+    """
+    folder = dest or Home.from_env().jars / set_name
+    jars = locked(set_name)
+    stamps = _read_stamps(folder)
+    bad = [jar.file_name for jar in jars if not _is_good(folder / jar.file_name, jar, stamps)]
+    if bad:
+        raise ConfigError(
+            f"{len(bad)} of the {len(jars)} {set_name} jars are absent from {folder} or damaged: {', '.join(bad[:3])}"
+            + (", ..." if len(bad) > 3 else ""),
+            state="nothing was started",
+            next_step=f"python -m sluice.launch.jars {set_name}",
+        )
+    return [folder / jar.file_name for jar in jars]
+
+
+def fetch(set_name: str, dest: Path | None = None, *, report: Report | None = None) -> list[Path]:
+    """Bring a set of jars to ``dest`` and return its files, in the lock's order.
+
+    The second call costs a ``stat`` a file. A file is only trusted when its sha256 is the lock's, or when size and
+    modification time are those stamped at such a check. An interrupted download goes on where it stopped; a file
+    appears under its name only when it is whole. Two processes may fetch the same set: one waits for the other.
+
+    Parameters
+    ----------
+    set_name
+        A set of the lock file: ``spark`` or ``kafka``.
+    dest
+        Folder to fill; default the set's folder in ``SLUICE_HOME``.
+    report
+        Called with a line for each file that was downloaded.
+
+    Raises
+    ------
+    ConfigError
+        An artifact cannot be had from ``SLUICE_MAVEN_REPO``; names both.
+    """
+    folder = dest or Home.from_env().jars / set_name
+    jars = locked(set_name)
+    files = [folder / jar.file_name for jar in jars]
+    stamps = _read_stamps(folder)
+    if all(_is_stamped(file, jar, stamps) for file, jar in zip(files, jars, strict=True)):
+        return files
+    folder.mkdir(parents=True, exist_ok=True)
+    with exclusive(folder / ".lock"):
+        stamps = _read_stamps(folder)
+        missing = [jar for jar, file in zip(jars, files, strict=True) if not _is_good(file, jar, stamps)]
+        try:
+            _download(missing, folder, report or (lambda line: None))
+        finally:
+            _write_stamps(folder, jars)
+    return files
+
+
+def _download(jars: list[Jar], folder: Path, report: Report) -> None:
+    if not jars:
+        return
+    import httpx  # costs a tenth of a second that the second call need not pay
+
+    repository = (os.environ.get("SLUICE_MAVEN_REPO") or DEFAULT_REPOSITORY).rstrip("/")
+    with (
+        httpx.Client(timeout=httpx.Timeout(30, pool=None), follow_redirects=True) as client,
+        ThreadPoolExecutor(_PARALLEL) as pool,
+    ):
+        futures = {pool.submit(_download_one, client, repository, jar, folder): jar for jar in jars}
+        try:
+            for done, future in enumerate(as_completed(futures), start=1):
+                size = future.result()
+                report(f"{done}/{len(jars)} {futures[future].file_name} ({size / 1e6:.1f} MB)")
+        except BaseException:
+            pool.shutdown(cancel_futures=True)
+            raise
+
+
+def _download_one(client: httpx.Client, repository: str, jar: Jar, folder: Path) -> int:
+    """Download one jar, verify it, give it its name; return its size."""
+    import httpx
+    import tenacity
+
+    part = folder / f"{jar.file_name}.part"
+    attempts = tenacity.Retrying(
+        retry=tenacity.retry_if_exception_type((httpx.TransportError, _TryAgainError)),
+        stop=tenacity.stop_after_attempt(_ATTEMPTS),
+        wait=tenacity.wait_exponential(multiplier=0.2, max=5),
+        reraise=True,
+    )
+    try:
+        attempts(_transfer, client, f"{repository}/{jar.remote}", part, jar.sha256)
+    except (httpx.HTTPError, httpx.InvalidURL, _TryAgainError) as error:
+        _cannot_have(jar, repository, error)
+    size = part.stat().st_size
+    part.replace(folder / jar.file_name)
+    return size
+
+
+class _TryAgainError(Exception):
+    """The answer was unusable, and another attempt may get a better one."""
+
+
+def _transfer(client: httpx.Client, url: str, part: Path, sha256: str) -> None:
+    """Complete ``part`` from ``url``; leave what came so far when the transfer breaks."""
+    have = part.stat().st_size if part.exists() else 0
+    # Left by a transfer that ended just before the rename: asking for more would answer 416.
+    if have and _sha256(part) == sha256:
+        return
+    # A sum is over the file as stored: no encoding on the way.
+    headers = {"Accept-Encoding": "identity"} | ({"Range": f"bytes={have}-"} if have else {})
+    with client.stream("GET", url, headers=headers) as response:
+        if response.status_code in {408, 416, 429} or response.status_code >= 500:
+            if response.status_code == 416:
+                part.unlink(missing_ok=True)
+            raise _TryAgainError(f"HTTP {response.status_code}")
+        response.raise_for_status()
+        resumes = response.status_code == 206 and response.headers.get("Content-Range", "").startswith(f"bytes {have}-")
+        if response.status_code == 206 and not resumes:
+            part.unlink(missing_ok=True)
+            raise _TryAgainError("the answer holds another range than the one asked for")
+        with part.open("ab" if resumes else "wb") as file:
+            for chunk in response.iter_raw():  # as it comes: a full chunk would be lost when it breaks
+                file.write(chunk)
+    found = _sha256(part)
+    if found != sha256:
+        part.unlink()
+        raise _TryAgainError(f"its sha256 is {found}, the lock file says {sha256}")
+
+
+def _cannot_have(jar: Jar, repository: str, error: Exception) -> NoReturn:
+    import httpx
+
+    reason = str(error) or type(error).__name__
+    if isinstance(error, httpx.HTTPStatusError):
+        reason = f"HTTP {error.response.status_code} for {jar.remote}"
+    with contextlib.suppress(httpx.InvalidURL):
+        # A private repository's URL may carry a password, and this text ends in a log.
+        repository = str(httpx.URL(repository).copy_with(username=None, password=None))
+    raise ConfigError(
+        f"cannot have {jar.coordinate} from {repository}: {reason}",
+        state="the jars that did arrive are kept, a partial one is continued",
+        next_step="check the network, or name another Maven repository in SLUICE_MAVEN_REPO, and run it again",
+    ) from error
+
+
+def _sha256(file: Path) -> str:
+    with file.open("rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()
+
+
+_Stamps = dict[str, list[str | int]]
+
+
+def _read_stamps(folder: Path) -> _Stamps:
+    try:
+        stamps = json.loads((folder / _STAMPS).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return stamps if isinstance(stamps, dict) else {}
+
+
+def _write_stamps(folder: Path, jars: list[Jar]) -> None:
+    """Stamp the files that are whole; hash again those that have no stamp, whoever put them there."""
+    old = _read_stamps(folder)
+    new: _Stamps = {}
+    for jar in jars:
+        file = folder / jar.file_name
+        before = _stamp(file, jar)
+        # The stamp is taken before the hash: a file changed in between then fails the next comparison.
+        if before and _is_good(file, jar, old):
+            new[jar.file_name] = before
+    temporary = folder / f"{_STAMPS}.{os.getpid()}"
+    temporary.write_text(json.dumps(new), encoding="utf-8")
+    temporary.replace(folder / _STAMPS)
+
+
+def _stamp(file: Path, jar: Jar) -> list[str | int] | None:
+    try:
+        stat = file.stat()
+    except FileNotFoundError:
+        return None
+    return [jar.sha256, stat.st_size, stat.st_mtime_ns]
+
+
+def _is_stamped(file: Path, jar: Jar, stamps: _Stamps) -> bool:
+    stamp = _stamp(file, jar)
+    return stamp is not None and stamps.get(file.name) == stamp
+
+
+def _is_good(file: Path, jar: Jar, stamps: _Stamps) -> bool:
+    return _is_stamped(file, jar, stamps) or (file.is_file() and _sha256(file) == jar.sha256)
+
+
+@contextlib.contextmanager
+def exclusive(lock: Path) -> Iterator[None]:
+    """Hold a lock file: among threads, among processes, and no longer than this process lives."""
+    with lock.open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Fetch the sets that are named, or all."""
+    parser = argparse.ArgumentParser(prog="python -m sluice.launch.jars", description=__doc__)
+    parser.add_argument("sets", nargs="*", metavar="spark|kafka", help="default: both")
+    chosen = parser.parse_args(argv).sets or ["spark", "kafka"]
+    try:
+        for name in chosen:
+            files = fetch(name, report=lambda line, name=name: _say(f"{name} {line}"))  # type: ignore[misc]
+            _say(f"{name}: {len(files)} jars in {files[0].parent}")
+    except SluiceError as error:
+        _say(str(error))
+        return int(error.exit_code)
+    return 0
+
+
+def _say(line: str) -> None:
+    sys.stderr.write(f"{line}\n")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

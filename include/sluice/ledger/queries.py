@@ -1,0 +1,283 @@
+"""Answers questions about runs, from the derived tables."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import sqlalchemy as sa
+
+from sluice.ledger import schema
+from sluice.ledger.lease import Lease
+from sluice.ledger.rows import BatchRow, Epoch, IntervalRow, LostRow, RunRow
+from sluice.ledger.store import reading, spoken
+from sluice.ranges import Counts, OffsetRange, Positions, RangeAccount, Times
+from sluice.recovery import Route
+
+__all__ = ["REDRIVEN", "Questions"]
+
+REDRIVEN = 0
+"""The epoch of what was redriven: live epochs count from 1 upwards, intervals from -1 downwards."""
+
+
+class Questions:
+    """What the ledger knows. Nothing here changes it."""
+
+    def __init__(self, engine: sa.Engine) -> None:
+        self._engine = engine
+
+    def events(self, pipeline: str, run: str | None = None, limit: int = 200) -> list[dict[str, Any]]:
+        """Return the newest events, oldest first."""
+        table = schema.event
+        query = sa.select(table).where(table.c.pipeline == pipeline)
+        if run is not None:
+            query = query.where(table.c.run == run)
+        return [dict(r) for r in reversed(self._rows(query.order_by(table.c.id.desc()).limit(limit)))]
+
+    def former_names(self, pipeline: str) -> set[str]:
+        """Return the names that a pipeline had before; see :meth:`Ledger.adopted`."""
+        table = schema.event
+        query = sa.select(table.c.payload).where(table.c.pipeline == pipeline, table.c.type == "PipelineAdopted")
+        return {row["payload"]["from"] for row in self._rows(query)}
+
+    def run(self, pipeline: str, run: str) -> RunRow | None:
+        """Return one run."""
+        table = schema.run
+        rows = self._rows(sa.select(table).where(table.c.pipeline == pipeline, table.c.run == run))
+        return RunRow(**rows[0]) if rows else None
+
+    def runs(self, pipeline: str | None = None, *, state: str | None = None, limit: int = 20) -> list[RunRow]:
+        """Return the newest runs, newest first."""
+        table = schema.run
+        query = sa.select(table).order_by(table.c.sequence.desc()).limit(limit)
+        if pipeline is not None:
+            query = query.where(table.c.pipeline == pipeline)
+        if state is not None:
+            query = query.where(table.c.state == state)
+        return [RunRow(**r) for r in self._rows(query)]
+
+    def topic_ids(self, pipeline: str) -> dict[str, str]:
+        """Return the topics' ids as runs have seen them: each plan carries on what was known before it."""
+        recent = self.runs(pipeline, limit=20)  # an older run that was tried again may be the only one that knows
+        return {topic: name for run in reversed(recent) for topic, name in run.topic_ids.items() if name}
+
+    def past(self, pipeline: str, *, limit: int) -> list[tuple[RunRow, list[OffsetRange], list[OffsetRange]]]:
+        """Return the newest closed live runs, newest first, with the ranges that each planned and committed."""
+        table, events, parts = schema.run, schema.event, schema.account
+        closed = sa.select(table).where(
+            table.c.pipeline == pipeline, table.c.kind == "live", table.c.state.in_(["done", "failed", "abandoned"])
+        )
+        runs = [RunRow(**r) for r in self._rows(closed.order_by(table.c.sequence.desc()).limit(limit))]
+        names = [r.run for r in runs]
+        plans = sa.select(events.c.run, events.c.payload).where(
+            events.c.pipeline == pipeline, events.c.run.in_(names), events.c.type == "RunPlanned"
+        )
+        planned = {
+            r["run"]: [OffsetRange(*span) for span in r["payload"]["ranges"]]
+            for r in self._rows(plans.order_by(events.c.id))
+        }  # of several attempts the newest
+        span = (parts.c.run, parts.c.topic, parts.c.partition)
+        accounts = sa.select(*span, sa.func.min(parts.c.start).label("start"), sa.func.max(parts.c.end).label("end"))
+        committed: dict[str, list[OffsetRange]] = {name: [] for name in names}
+        for r in self._rows(
+            accounts.where(parts.c.pipeline == pipeline, parts.c.run.in_(names)).group_by(*span)
+        ):  # fmt: skip
+            committed[r["run"]].append(OffsetRange(r["topic"], r["partition"], r["start"], r["end"]))
+        return [(run, planned.get(run.run, []), committed[run.run]) for run in runs]
+
+    def furthest(self, pipeline: str, epoch: int, *, batches: int = 100) -> Positions:
+        """Return where an epoch's newest committed batches end, for the partitions that they read."""
+        last, table = self.last_batch(pipeline, epoch), schema.account
+        if last is None:
+            return {}
+        query = sa.select(table.c.topic, table.c.partition, sa.func.max(table.c.end).label("end")).where(
+            table.c.pipeline == pipeline, table.c.epoch == epoch, table.c.batch > last.batch - batches
+        )
+        ends: Positions = {}
+        for r in self._rows(query.group_by(table.c.topic, table.c.partition)):
+            ends.setdefault(r["topic"], {})[int(r["partition"])] = int(r["end"])
+        return ends
+
+    def reached(self, pipeline: str) -> Positions:
+        """Return the live pipeline's committed position, as far as it is accounted for."""
+        table, ends = schema.account, Positions()
+        query = sa.select(table.c.topic, table.c.partition, sa.func.max(table.c.end).label("end")).where(
+            table.c.pipeline == pipeline, table.c.epoch > REDRIVEN
+        )
+        for r in self._rows(query.group_by(table.c.topic, table.c.partition)):
+            ends.setdefault(r["topic"], {})[int(r["partition"])] = int(r["end"])
+        return ends
+
+    def running(self, pipeline: str) -> str | None:
+        """Return the run whose driver holds the pipeline's lease and may be alive; None when there is none."""
+        return self.at_work(pipeline).get("")
+
+    def at_work(self, pipeline: str) -> dict[str, str]:
+        """Return by scope the runs whose drivers hold a lease of the pipeline and may be alive; see :class:`Lease`."""
+        with spoken():
+            holders = Lease.holders(self._engine, pipeline)
+        return {scope: holder.run for scope, holder in holders.items()}
+
+    def interval(self, pipeline: str, interval: str) -> IntervalRow | None:
+        """Return an interval by its key, if it was ever resolved."""
+        return next((row for row in self.intervals(pipeline, interval)), None)
+
+    def intervals(self, pipeline: str, interval: str | None = None) -> list[IntervalRow]:
+        """Return the intervals that were resolved, by their numbers."""
+        table = schema.interval
+        query = sa.select(table).where(table.c.pipeline == pipeline)
+        if interval is not None:
+            query = query.where(table.c.interval == interval)
+        return [
+            IntervalRow(
+                r["number"], r["interval"], [OffsetRange(*span) for span in r["ranges"]], r["whole"], r["topic_ids"],
+                r["run"], r["at"],
+            )
+            for r in self._rows(query.order_by(table.c.number))
+        ]  # fmt: skip
+
+    def replaced(self, pipeline: str) -> list[tuple[int, RangeAccount, tuple[int, int]]]:
+        """Return every split that an interval's commit made: its number, and what it took out of the two tables."""
+        table = schema.account
+        query = sa.select(table).where(table.c.pipeline == pipeline, table.c.epoch < REDRIVEN)
+        rows = self._rows(query.order_by(table.c.topic, table.c.partition, table.c.start, table.c.batch))
+        return [
+            (-r["epoch"], RangeAccount.from_dict(r), (r["replaced"], r["replaced_quarantined"]))
+            for r in rows
+        ]  # fmt: skip
+
+    def times(self, pipeline: str) -> list[Times]:
+        """Return what is known of the times of records, in the order of offsets; ranges may overlap."""
+        table = schema.times
+        query = sa.select(table).where(table.c.pipeline == pipeline)
+        rows = self._rows(query.order_by(table.c.topic, table.c.partition, table.c.start, table.c.end))
+        return [
+            Times(OffsetRange(r["topic"], r["partition"], r["start"], r["end"]), r["first"], r["last"]) for r in rows
+        ]
+
+    def epoch(self, pipeline: str) -> Epoch:
+        """Return the newest epoch; the first, direct one for a pipeline that never ran."""
+        table = schema.epoch
+        query = sa.select(table).where(table.c.pipeline == pipeline).order_by(table.c.epoch.desc()).limit(1)
+        for row in self._rows(query):
+            positions = row["positions"]
+            if positions is not None:
+                positions = {t: {int(p): int(o) for p, o in parts.items()} for t, parts in positions.items()}
+            return Epoch(int(row["epoch"]), Route(row["lineage"]), positions)
+        return Epoch(1, Route.DIRECT, None)
+
+    def last_sealed(self, pipeline: str, epoch: int) -> int:
+        """Return the newest batch of an epoch that the write-ahead log holds; -1 for none."""
+        table = schema.sealed
+        query = sa.select(sa.func.max(table.c.batch).label("batch"))
+        rows = self._rows(query.where(table.c.pipeline == pipeline, table.c.epoch == epoch))
+        return -1 if rows[0]["batch"] is None else int(rows[0]["batch"])
+
+    def lost(self, pipeline: str, *, state: str | None = "open", run: str | None = None) -> list[LostRow]:
+        """Return lost ranges in the order of offsets: those still open, or all of them (``state=None``)."""
+        table = schema.lost
+        query = sa.select(table).where(table.c.pipeline == pipeline)
+        if state is not None:
+            query = query.where(table.c.state == state)
+        if run is not None:
+            query = query.where(table.c.run == run)
+        names = ("epoch", "batch", "run", "at", "reason", "sample", "state", "redriven_by")
+        return [
+            LostRow(OffsetRange(r["topic"], r["partition"], r["start"], r["end"]), **{n: r[n] for n in names})
+            for r in self._rows(query.order_by(table.c.topic, table.c.partition, table.c.start))
+        ]
+
+    def redriven(self, pipeline: str) -> list[tuple[RangeAccount, str]]:
+        """Return the split of each redriven range, with what it was before: ``lost`` or ``quarantined``."""
+        table = schema.account
+        query = sa.select(table).where(table.c.pipeline == pipeline, table.c.epoch == REDRIVEN)
+        rows = self._rows(query.order_by(table.c.topic, table.c.partition, table.c.start))
+        return [(RangeAccount.from_dict(r), r["of"]) for r in rows]
+
+    def last_batch(self, pipeline: str, epoch: int) -> BatchRow | None:
+        """Return the newest committed batch of an epoch."""
+        table = schema.batch
+        query = sa.select(table).where(
+            table.c.pipeline == pipeline, table.c.epoch == epoch, table.c.state == "committed"
+        )
+        rows = self._rows(query.order_by(table.c.batch.desc()).limit(1))
+        return BatchRow(**rows[0]) if rows else None
+
+    def last_batches(self, pipeline: str) -> dict[int, int]:
+        """Return by epoch the number of its newest committed batch."""
+        table = schema.batch
+        query = sa.select(table.c.epoch, sa.func.max(table.c.batch).label("last"))
+        query = query.where(table.c.pipeline == pipeline, table.c.state == "committed").group_by(table.c.epoch)
+        return {int(r["epoch"]): int(r["last"]) for r in self._rows(query)}
+
+    def unjudged(self, pipeline: str) -> list[str]:
+        """Return runs that died or failed and whose committed rows no verdict covers yet, oldest first."""
+        table, parts = schema.run, schema.account
+        has_rows = sa.exists().where(parts.c.pipeline == table.c.pipeline, parts.c.run == table.c.run)
+        query = sa.select(table.c.run).where(
+            table.c.pipeline == pipeline,
+            table.c.state.in_(("abandoned", "failed")),
+            table.c.verdict.is_(None),
+            has_rows,
+        )
+        return [r["run"] for r in self._rows(query.order_by(table.c.sequence))]
+
+    def accounts(self, pipeline: str, run: str | None = None, *, batch: BatchRow | None = None) -> list[RangeAccount]:
+        """Return the split ranges of one run, of one batch, or of all live runs, in the order of offsets.
+
+        Of an interval that the same run replaced several times only the last split counts.
+        """
+        table = schema.account
+        query = sa.select(table).where(table.c.pipeline == pipeline)
+        if run is not None:
+            same = table.alias()
+            last = sa.select(sa.func.max(same.c.batch)).where(
+                same.c.pipeline == pipeline, same.c.run == run, same.c.epoch == table.c.epoch
+            )
+            query = query.where(
+                table.c.run == run, sa.or_(table.c.epoch >= REDRIVEN, table.c.batch == last.scalar_subquery())
+            )
+        elif batch is None:
+            query = query.where(table.c.epoch > REDRIVEN)
+        if batch is not None:
+            query = query.where(table.c.epoch == batch.epoch, table.c.batch == batch.batch)
+        rows = self._rows(query.order_by(table.c.topic, table.c.partition, table.c.start))
+        return [RangeAccount.from_dict(r) for r in rows]
+
+    def account(self, pipeline: str, run: str) -> dict[str, Any]:
+        """Return a run's account: one element of ``runs`` in the JSON that commands print.
+
+        Raises
+        ------
+        KeyError
+            When the ledger has no such run.
+        """
+        row = self.run(pipeline, run)
+        if row is None:
+            raise KeyError(f"{pipeline}: no run {run!r}")
+        counts = sum((a.counts for a in self.accounts(pipeline, run)), Counts())
+        return {
+            "run": run,
+            "recovery": row.recovery,
+            **counts.as_dict(),
+            "verdict": row.verdict,
+            "seconds": row.seconds,
+            **({"interval": row.interval, "replaced": self._taken(pipeline, run)} if row.interval else {}),
+            **({"reason": row.reason} if row.reason else {}),
+            **({"notes": row.notes} if row.notes else {}),
+            # why the verdict is not "passed"; judgements of earlier versions do not say
+            **({"reasons": reasons} if (reasons := (row.judgement or {}).get("reasons")) else {}),
+        }
+
+    def _taken(self, pipeline: str, run: str) -> int:
+        """Return how many offsets the last commit of an interval's run took out of the sink."""
+        table = schema.account
+        query = sa.select(table.c.batch, sa.func.sum(table.c.replaced).label("replaced")).where(
+            table.c.pipeline == pipeline, table.c.run == run, table.c.epoch < REDRIVEN
+        )
+        rows = self._rows(query.group_by(table.c.batch).order_by(table.c.batch.desc()).limit(1))
+        return int(rows[0]["replaced"]) if rows else 0
+
+    def _rows(self, query: sa.Select[Any]) -> Sequence[Any]:
+        with spoken(), reading(self._engine) as connection:
+            return connection.execute(query).mappings().all()

@@ -1,0 +1,231 @@
+"""Reads pipeline files. Every error names the file, the line, the key and the fix."""
+
+from __future__ import annotations
+
+import difflib
+import os
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import yaml
+from pydantic import BaseModel, ValidationError
+from pydantic_core import ErrorDetails
+
+from sluice.errors import ConfigError
+from sluice.home import PROJECT, Home
+from sluice.pipeline.model import Pipeline
+
+__all__ = ["PIPELINES", "clash_of", "find", "load", "load_all", "relative"]
+
+PIPELINES = PROJECT / "include" / "pipelines"
+
+_UNTOUCHED = "nothing was read or written"
+
+
+def find(name_or_path: str) -> Path:
+    """Return the file of a pipeline, named (as its file, in whatever folder of the pipelines) or given as a path.
+
+    Raises
+    ------
+    ConfigError
+        When there is none, or more than one; it lists the names that exist.
+    """
+    path = Path(name_or_path)
+    if path.suffix in (".yaml", ".yml"):
+        if path.is_file():
+            return path.resolve()
+    elif (PIPELINES / f"{name_or_path}.yaml").is_file():
+        return PIPELINES / f"{name_or_path}.yaml"
+    files = sorted(PIPELINES.rglob("*.yaml"))
+    named = [file for file in files if file.stem == name_or_path]
+    if len(named) == 1:
+        return named[0]
+    if named:
+        raise ConfigError(
+            f"more than one pipeline file is called {name_or_path!r}",
+            state=_UNTOUCHED,
+            next_step=f"give one of the files: {', '.join(map(relative, named))}",
+        )
+    known = sorted({file.stem for file in files})
+    near = difflib.get_close_matches(name_or_path, known, n=1)
+    hint = f"did you mean {near[0]!r}? " if near else ""
+    raise ConfigError(
+        f"there is no pipeline {name_or_path!r}",
+        state=_UNTOUCHED,
+        next_step=f"{hint}known pipelines: {', '.join(known) or 'none'}; or give the path of a .yaml file",
+    )
+
+
+def load(name_or_path: str | Path) -> Pipeline:
+    """Read one pipeline.
+
+    Raises
+    ------
+    ConfigError
+        With every mistake of the file in one message.
+    """
+    path = find(str(name_or_path))
+    try:
+        text = path.read_text(encoding="utf-8")
+        data = yaml.safe_load(text)
+        tree = yaml.compose(text, Loader=yaml.SafeLoader)
+    except (yaml.YAMLError, UnicodeDecodeError, OSError) as error:
+        raise _refuse(path, [f"not YAML: {error}"]) from None
+    doubled = list(_doubled(tree))
+    if doubled:
+        raise _refuse(path, doubled)
+    if not isinstance(data, dict):
+        raise _refuse(path, ["expected a mapping with the keys pipeline, source, decode, sink"])
+    try:
+        pipeline = Pipeline.model_validate(data)
+    except ValidationError as error:
+        raise _refuse(path, list(_explain(error, tree))) from None
+    pipeline._file = path
+    suite = pipeline.suite_file
+    if suite is not None and not suite.is_file():
+        where = _place(tree, ("quality", "suite"))
+        raise _refuse(path, [f"{where}quality.suite: there is no file {relative(suite)}; make it, or mend the path"])
+    return pipeline
+
+
+def load_all(folder: Path = PIPELINES) -> Iterator[tuple[Path, Pipeline | ConfigError]]:
+    """Read each file of a folder; a bad one yields its error and takes no other down.
+
+    Of two files with the same pipeline name, or with tables in each other's place, the second is refused.
+    """
+    owners: dict[str, Path] = {}
+    valid: list[Pipeline] = []
+    for path in sorted(folder.glob("*.yaml")):
+        try:
+            pipeline = load(path)
+        except ConfigError as error:
+            yield path, error
+            continue
+        owner = owners.setdefault(pipeline.name, path)
+        clash = clash_of(pipeline, valid)
+        if owner != path:
+            yield path, _refuse(path, [f"pipeline: {pipeline.name!r} is the name of {owner.name} already"])
+        elif clash is not None:
+            yield path, clash
+        else:
+            valid.append(pipeline)
+            yield path, pipeline
+
+
+def clash_of(pipeline: Pipeline, others: Iterable[Pipeline]) -> ConfigError | None:
+    """Return why a pipeline's tables cannot lie where they do beside those of others; None when they can.
+
+    Two pipelines in one table would replace, redrive and judge each other's rows; of a table within another one's
+    folder a ``VACUUM`` of the outer one removes files.
+    """
+    mine = _places(pipeline)
+    for other in others:
+        if other.name == pipeline.name:
+            continue  # the same one
+        for what, place in mine.items():
+            for whose, theirs in _places(other).items():
+                if place == theirs or place.startswith(f"{theirs}/") or theirs.startswith(f"{place}/"):
+                    how = "is" if place == theirs else "lies in, or around,"
+                    problem = f"sink.delta.path: its {what} {how} the {whose} of {relative(other.file)}"
+                    return _refuse(pipeline.file, [f"{problem} (pipeline {other.name!r}): choose another path"])
+    return None
+
+
+def _places(pipeline: Pipeline) -> dict[str, str]:
+    path = Home.from_env().resolve(pipeline.sink.delta.path)
+    if "://" not in path:
+        path = os.path.realpath(path)
+    return {"sink": path.rstrip("/"), "quarantine": f"{path}_quarantine"}
+
+
+def relative(path: Path) -> str:
+    """Return how a message names a file: from the project on, where it lies in it."""
+    return str(path.relative_to(PROJECT)) if path.is_relative_to(PROJECT) else str(path)
+
+
+def _refuse(path: Path, problems: list[str]) -> ConfigError:
+    name = relative(path)
+    lines = "\n".join(f"  {problem}" for problem in problems)
+    return ConfigError(
+        f"{name} is not a valid pipeline:\n{lines}",
+        state=_UNTOUCHED,
+        next_step=f"mend it, then: sluice validate-spec {name}",
+    )
+
+
+def _place(tree: Any, loc: Sequence[str | int]) -> str:
+    """Return ``line N: `` for a location in the YAML, as near as it gets."""
+    node, line = tree, None
+    for part in loc:
+        child = None
+        if isinstance(node, yaml.MappingNode):
+            for key, value in node.value:
+                if key.value == str(part):
+                    child, line = value, key.start_mark.line + 1
+        elif isinstance(node, yaml.SequenceNode) and isinstance(part, int) and part < len(node.value):
+            child = node.value[part]
+            line = child.start_mark.line + 1
+        if child is None:
+            break
+        node = child
+    return f"line {line}: " if line else ""
+
+
+def _doubled(node: Any, above: tuple[str, ...] = ()) -> Iterator[str]:
+    """Yield each key that stands twice in its mapping: YAML would take the last one in silence."""
+    if isinstance(node, yaml.MappingNode):
+        seen: set[str] = set()
+        for key, value in node.value:
+            here = (*above, str(key.value))
+            if key.value in seen:
+                yield f"line {key.start_mark.line + 1}: {'.'.join(here)}: this key stands twice; leave one of them out"
+            seen.add(key.value)
+            yield from _doubled(value, here)
+    elif isinstance(node, yaml.SequenceNode):
+        for number, item in enumerate(node.value):
+            yield from _doubled(item, (*above, str(number)))
+
+
+def _fields_at(loc: Sequence[str | int]) -> list[str]:
+    """Return the keys that the model takes where ``loc`` points into."""
+    model: type[BaseModel] | None = Pipeline
+    for part in loc:
+        if model is None:
+            return []
+        fields = {f.alias or n: f for n, f in model.model_fields.items()}
+        field = fields.get(str(part))
+        if field is None:
+            continue  # a union's tag, not a key
+        kinds = getattr(field.annotation, "__args__", None) or (field.annotation,)
+        models = [k for k in kinds if isinstance(k, type) and issubclass(k, BaseModel)]
+        model = models[0] if models else None
+    return [f.alias or n for n, f in model.model_fields.items()] if model else []
+
+
+def _explain(error: ValidationError, tree: Any) -> Iterator[str]:
+    seen: set[str] = set()
+    for detail in error.errors():
+        if detail["type"] == "literal_error" and isinstance(detail.get("input"), dict):
+            continue  # the other arm of a union whose mapping arm says more
+        line = _line(detail, tree)
+        if line not in seen:
+            seen.add(line)
+            yield line
+
+
+def _line(detail: ErrorDetails, tree: Any) -> str:
+    loc = [p for p in detail["loc"] if p not in ("Schedule",) and not str(p).startswith("literal[")]
+    key = ".".join(str(p) for p in loc)
+    where = _place(tree, loc)
+    if detail["type"] == "extra_forbidden":
+        allowed = _fields_at(loc[:-1])
+        near = difflib.get_close_matches(str(loc[-1]), allowed, n=1, cutoff=0.5)
+        fix = f"did you mean {near[0]!r}?" if near else f"the keys here are: {', '.join(allowed)}"
+        return f"{where}{key}: unknown key; {fix}"
+    if detail["type"] == "missing":
+        return f"{where}{key}: this key is required"
+    message = detail["msg"].removeprefix("Value error, ")
+    given = detail.get("input")
+    shown = f" (given: {given!r})" if isinstance(given, str | int | float | bool) and repr(given) not in message else ""
+    return f"{where}{key}: {message}{shown}"

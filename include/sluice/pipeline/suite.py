@@ -1,0 +1,158 @@
+"""A Great Expectations suite as its file has it: checked as far as that goes without Great Expectations."""
+
+from __future__ import annotations
+
+import difflib
+import json
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from sluice.errors import ConfigError
+from sluice.pipeline.load import relative
+from sluice.pipeline.model import Pipeline
+
+__all__ = ["SCOPES", "SEVERITIES", "Suite", "nearest", "place"]
+
+SEVERITIES = ("critical", "warning", "info")
+SCOPES = ("slice", "table")
+"""What an expectation's ``meta.scope`` may say: the rows of the run (the default), or the whole table."""
+
+_SUITE_KEYS = ("name", "expectations", "meta", "notes", "id", "data_asset_type", "suite_parameters")
+_KEYS = (
+    "type", "kwargs", "severity", "meta", "notes", "description", "id",
+    "rendered_content", "success_on_last_run", "expectation_context",  # Great Expectations writes them
+)  # fmt: skip
+_BESIDE = ("severity", "meta", "notes", "description", "id", "type", "rendered_content")
+"""Keys that Great Expectations would take among the ``kwargs``, too, where nobody looks for them."""
+
+_COLUMNS = ("column", "column_A", "column_B")
+_COLUMN_LISTS = ("column_list", "column_set")
+
+
+@dataclass(frozen=True)
+class Suite:
+    """A suite's name and its expectations, each with ``type``, ``kwargs`` and perhaps ``severity`` and ``meta``."""
+
+    file: Path
+    name: str
+    expectations: tuple[dict[str, Any], ...]
+
+    @classmethod
+    def of(cls, pipeline: Pipeline) -> Suite | None:
+        """Read the suite of a pipeline; None when it names none.
+
+        Raises
+        ------
+        ConfigError
+            When the file is not a suite; with every mistake that can be seen without Great Expectations.
+        """
+        file = pipeline.suite_file
+        if file is None:
+            return None
+        try:
+            data = json.loads(file.read_text(encoding="utf-8"), object_pairs_hook=_object)
+        except (ValueError, OSError, RecursionError) as error:
+            raise _refuse(file, [f"{type(error).__name__}: {error}"]) from None
+        problems = list(_problems(data))
+        if problems:
+            raise _refuse(file, problems)
+        return cls(file, str(data.get("name") or file.stem), tuple(data["expectations"]))
+
+    def refuse(self, problems: Iterable[str]) -> ConfigError:
+        """Return the error that names these mistakes of the suite."""
+        return _refuse(self.file, problems)
+
+    def unknown_columns(self, columns: Iterable[str]) -> list[str]:
+        """Return a line for each column that an expectation names and that is not among ``columns``.
+
+        Columns in conditions and queries are not looked at. Of a column in a struct (``a.b``) only ``a`` is.
+        """
+        known = list(columns)
+        lines = []
+        for number, item in enumerate(self.expectations, start=1):
+            for name in _columns_of(item["kwargs"]):
+                if name not in known and name.partition(".")[0] not in known:
+                    lines.append(f"{place(number, item)}: the transform yields no column {name!r}; "
+                                 + nearest(name, known, "its columns are"))  # fmt: skip
+        return lines
+
+
+def place(number: int, item: Mapping[str, Any]) -> str:
+    """Return how a message names an expectation: by its place in the file, from 1, and its type."""
+    kind = item.get("type")
+    return f"expectation {number}" + (f" ({kind})" if isinstance(kind, str) else "")
+
+
+def nearest(name: str, known: Iterable[str], otherwise: str) -> str:
+    """Return ``did you mean …?``, or all that there is."""
+    names = list(known)
+    lowered = {n.lower(): n for n in reversed(names)}
+    near = difflib.get_close_matches(name.lower(), lowered, n=1, cutoff=0.6)
+    return f"did you mean {lowered[near[0]]!r}?" if near else f"{otherwise}: {', '.join(names)}"
+
+
+def _columns_of(kwargs: Mapping[str, Any]) -> Iterator[str]:
+    yield from (kwargs[key] for key in _COLUMNS if isinstance(kwargs.get(key), str))
+    for key in _COLUMN_LISTS:
+        if isinstance(kwargs.get(key), list):
+            yield from (name for name in kwargs[key] if isinstance(name, str))
+
+
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        names = [name for name, _ in pairs]
+        raise ValueError(f"the key {next(n for n in names if names.count(n) > 1)!r} stands twice in one object")
+    return found
+
+
+def _problems(data: Any) -> Iterator[str]:
+    if not isinstance(data, dict) or not isinstance(data.get("expectations"), list):
+        yield "it has no list of expectations"
+        return
+    for key in data:
+        if key not in _SUITE_KEYS:
+            yield f"unknown key {key!r}; {nearest(key, _SUITE_KEYS, 'the keys here are')}"
+    if data.get("suite_parameters"):
+        yield "suite_parameters are not supported: write the values into the expectations"
+    for number, item in enumerate(data["expectations"], start=1):
+        if not isinstance(item, dict):
+            yield f"expectation {number} is no object"
+            continue
+        for problem in _mistakes(item):
+            yield f"{place(number, item)}: {problem}"
+
+
+def _mistakes(item: Mapping[str, Any]) -> Iterator[str]:
+    for key in item:
+        if key not in _KEYS:
+            yield f"unknown key {key!r}; {nearest(key, _KEYS, 'the keys here are')}"
+    if not isinstance(item.get("type"), str):
+        yield "type, the name of the expectation, is missing"
+    kwargs = item.get("kwargs")
+    if not isinstance(kwargs, dict):
+        yield "kwargs, an object, is missing"
+    else:
+        for key in kwargs:
+            if key in _BESIDE:
+                yield f"{key!r} stands beside kwargs, not in it"
+    severity = item.get("severity", "critical")
+    if severity not in SEVERITIES:
+        yield f"severity {severity!r} is unknown; write one of: {', '.join(SEVERITIES)}"
+    meta = item.get("meta")
+    if meta is not None and not isinstance(meta, dict):
+        yield "meta is no object"
+    elif (meta or {}).get("scope", "slice") not in SCOPES:
+        yield f"meta.scope {(meta or {})['scope']!r} is unknown; write one of: {', '.join(SCOPES)}"
+
+
+def _refuse(file: Path, problems: Iterable[str]) -> ConfigError:
+    lines = "\n".join(f"  {problem}" for problem in problems)
+    return ConfigError(
+        f"{relative(file)} is not a Great Expectations suite whose every expectation can be evaluated:\n{lines}",
+        state="nothing was read or written",
+        next_step='fix the suite: {"name": …, "expectations": [{"type": …, "kwargs": {…}, "severity": "critical"}]}; '
+        "then: sluice validate-spec",
+    )

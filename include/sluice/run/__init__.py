@@ -1,0 +1,1 @@
+"""What a run is before Spark starts: its interval, its preflight, where its records are, what a checkpoint says."""

@@ -1,0 +1,63 @@
+"""Where lost ranges can still be read. Pure but for the log's own checksums."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from sluice.ranges import OffsetRange, overlaps, subtract
+from sluice.sources.kafka.cluster import TopicState
+from sluice.wal import Segment, WriteAheadLog
+
+__all__ = ["Located", "locate"]
+
+
+@dataclass(frozen=True)
+class Located:
+    """Lost ranges, by where they are now. Together they are what was asked for."""
+
+    log: tuple[OffsetRange, ...]
+    segments: tuple[Segment, ...]
+    kafka: tuple[OffsetRange, ...]
+    nowhere: tuple[OffsetRange, ...]
+
+    @property
+    def found(self) -> list[OffsetRange]:
+        """What can be redriven."""
+        return sorted((*self.log, *self.kafka))
+
+
+def locate(
+    wanted: Sequence[OffsetRange],
+    log: WriteAheadLog,
+    states: Sequence[TopicState],
+    known_ids: Mapping[str, str],
+) -> Located:
+    """Return where each range is: in the write-ahead log, else in Kafka, else nowhere.
+
+    Parameters
+    ----------
+    states
+        The topics as the broker sees them; empty when it does not answer.
+    known_ids
+        Topic ids as the last run saw them. A topic with another id is another topic: its offsets are other records.
+
+    Raises
+    ------
+    SinkError
+        When the log cannot be read.
+    """
+    log.refresh()
+    near = log.segments(wanted)
+    damaged = {d.segment.path for d in log.check(near, pages=True)}
+    segments = tuple(s for s in near if s.path not in damaged)
+    in_log = overlaps(wanted, [s.range for s in segments])
+    rest = subtract(wanted, in_log)
+    on_broker = [
+        OffsetRange(state.topic, partition, now.start, now.end)
+        for state in states
+        if not known_ids.get(state.topic) or known_ids[state.topic] == state.topic_id
+        for partition, now in state.partitions.items()
+    ]
+    in_kafka = overlaps(rest, on_broker)
+    return Located(tuple(in_log), segments, tuple(in_kafka), tuple(subtract(rest, in_kafka)))

@@ -1,0 +1,152 @@
+"""Compares a pipeline's position with what the broker has, before anything is read. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+
+from sluice.errors import BEGIN_ANEW, ConfigError, OffsetsGoneError, SourceUnreachableError, TopicRecreatedError
+from sluice.ranges import OffsetRange, Positions, describe
+from sluice.sources.kafka.cluster import TopicState
+
+__all__ = ["check", "never_read"]
+
+_CLEAN = "nothing was read or written now; what earlier runs wrote is in the sink, and the position stays where it was"
+
+
+def check(
+    pipeline: str,
+    positions: Positions | None,
+    states: Sequence[TopicState],
+    known_ids: Mapping[str, str],
+    open_ranges: Sequence[OffsetRange] = (),
+) -> None:
+    """Refuse a run that could not read what it must.
+
+    Parameters
+    ----------
+    positions
+        Committed positions; None before the first run, which starts wherever the broker starts.
+    known_ids
+        Topic ids that an earlier run saw.
+    open_ranges
+        Ranges of a batch that was planned and not committed: a run begins by reading exactly these.
+
+    Raises
+    ------
+    ConfigError
+        When a topic that was read before is asked for no longer, or one that was not has lost its first records.
+    TopicRecreatedError
+        When a topic's id changed, a partition vanished, or a position or planned range lies beyond the end.
+    SourceUnreachableError
+        When a position or planned range lies behind an open transaction, under ``read_committed``: the offsets are
+        there, and cannot be read until the transaction ends.
+    OffsetsGoneError
+        When offsets that are to be read lie below the log start; it names each range.
+    """
+    for state in states:
+        known = known_ids.get(state.topic)
+        if known and state.topic_id and known != state.topic_id:
+            raise _recreated(pipeline, f"topic {state.topic!r} was deleted and made again (its id changed)")
+    if positions is None and not open_ranges:
+        return
+    _same_topics(pipeline, {*(positions or {}), *(r.topic for r in open_ranges)}, states)
+    planned = {(r.topic, r.partition): r for r in open_ranges}
+    gone: list[OffsetRange] = []
+    waiting: list[str] = []
+    for state in states:
+        known_partitions = (positions or {}).get(state.topic, {})
+        vanished = sorted(set(known_partitions) - set(state.partitions))
+        if vanished:
+            raise _recreated(pipeline, f"topic {state.topic!r} no longer has the partitions {vanished}")
+        for partition, now in state.partitions.items():
+            batch = planned.get((state.topic, partition))
+            # a partition added since is read from its beginning
+            position = batch.start if batch else known_partitions.get(partition, 0)
+            furthest = batch.end if batch else position
+            # the last stable offset may lie below what was read before the isolation level changed
+            end = max(now.end, now.high or 0)
+            if furthest > end:
+                raise _recreated(
+                    pipeline, f"{state.topic}-{partition} ends at {end}, but offsets up to {furthest} were planned"
+                )
+            if furthest > now.end:
+                waiting.append(
+                    f"{state.topic}-{partition} can be read up to {now.end}, and offsets up to {furthest} were planned"
+                )
+            if position < now.start:
+                gone.append(OffsetRange(state.topic, partition, position, now.start))
+    if waiting:
+        # first of all: Spark would move the position back to the last stable offset, and read on from there
+        raise SourceUnreachableError(
+            f"pipeline {pipeline!r}: a transaction is open, and read_committed waits for its end: {'; '.join(waiting)}",
+            state=_CLEAN,
+            next_step="run again when the transaction has ended; kafka-transactions.sh find-hanging names one that "
+            "never will. Or set source.kafka.isolation_level back to read_uncommitted",
+        )
+    if gone:
+        total = sum(map(len, gone))
+        raise OffsetsGoneError(
+            f"pipeline {pipeline!r}: {total} planned offsets are gone from Kafka: {describe(gone)}",
+            state=_CLEAN,
+            next_step="strategy replay cannot go on without them. Run with --recovery ignore_range, or ignore_batch "
+            "(not with rows: aggregate), which record them as lost and go on. To lose none the next time, raise the "
+            "topic's retention, run more often, or use wal, which keeps what it has read",
+            ranges=gone,
+        )
+
+
+def never_read(starts: Positions, begun: Positions) -> str | None:
+    """Return what to tell of a first run that begins above offset 0; None when it begins at the beginning.
+
+    These offsets are of no range that was planned, so no account has them: they are neither lost nor absent.
+
+    Parameters
+    ----------
+    starts
+        Where the run expected to begin.
+    begun
+        Where it began.
+    """
+    gone = [
+        OffsetRange(topic, partition, starts.get(topic, {}).get(partition, 0), start)
+        for topic, parts in sorted(begun.items())
+        for partition, start in sorted(parts.items())
+        if start > starts.get(topic, {}).get(partition, 0)
+    ]
+    if not gone:
+        return None
+    total = sum(map(len, gone))
+    return (
+        f"{total} offsets were gone from Kafka before this pipeline first read the topic: {describe(gone)}. They were "
+        "never planned, so no account counts them. If the topic's retention.ms is shorter than its records are old, "
+        "Kafka removes records minutes after they were produced"
+    )
+
+
+def _same_topics(pipeline: str, known: Collection[str], states: Sequence[TopicState]) -> None:
+    """Refuse what Spark would take for loss: it logs the topics of a checkpoint, batch for batch, as one whole."""
+    left_out = sorted(set(known) - {state.topic for state in states})
+    if left_out:
+        raise ConfigError(
+            f"pipeline {pipeline!r} has read the topic {left_out[0]!r}, which its file no longer names: its position "
+            "would be forgotten, and all of it read once more when it is named again",
+            state=_CLEAN,
+            next_step=f"name it again; or, to go on without it, {BEGIN_ANEW}",
+        )
+    for state in states:
+        cut = sorted(number for number, now in state.partitions.items() if now.start > 0)
+        if cut and state.topic not in known:
+            raise ConfigError(
+                f"topic {state.topic!r} is new to pipeline {pipeline!r}, and no longer begins at offset 0 in the "
+                f"partitions {cut}: a topic that is added later is read from its very beginning",
+                state=_CLEAN,
+                next_step="read it by a pipeline of its own, which begins where the topic begins",
+            )
+
+
+def _recreated(pipeline: str, what: str) -> TopicRecreatedError:
+    return TopicRecreatedError(
+        f"pipeline {pipeline!r}: {what}",
+        state=_CLEAN,
+        next_step=f"if the topic was made anew, {BEGIN_ANEW}",
+    )

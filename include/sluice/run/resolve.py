@@ -1,0 +1,273 @@
+"""Which offsets an interval of record time is, and where they can still be read."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+
+from sluice.errors import BEGIN_ANEW, SourceUnreachableError, TopicRecreatedError
+from sluice.ranges import OffsetRange, Positions, Times, describe, overlaps, subtract
+from sluice.run.interval import Interval
+from sluice.sources.kafka import Cluster
+from sluice.sources.kafka.cluster import TopicState
+from sluice.sources.kafka.state import Key
+from sluice.wal import Segment, WriteAheadLog
+
+__all__ = ["Available", "Resolved", "missing", "resolve"]
+
+_PARTS = 16
+"""Of a partition, that are read one by one."""
+
+
+@dataclass(frozen=True)
+class Available:
+    """What can be read now: Kafka's part of each partition, and the write-ahead log's.
+
+    Attributes
+    ----------
+    kafka
+        What brokers hold; without topics that were made anew since, and empty when no broker answers.
+    log
+        The log, open.
+    trouble
+        Why no broker answered.
+    recreated
+        Topics that were made anew since: what is left of the old ones is in the log, if anywhere.
+    """
+
+    kafka: Mapping[Key, OffsetRange]
+    log: WriteAheadLog
+    cluster: Cluster
+    isolation_level: str
+    trouble: SourceUnreachableError | None = None
+    recreated: frozenset[str] = frozenset()
+
+    @classmethod
+    def of(
+        cls,
+        states: Sequence[TopicState],
+        known_ids: Mapping[str, str],
+        log: WriteAheadLog,
+        cluster: Cluster,
+        *,
+        isolation_level: str = "read_uncommitted",
+        trouble: SourceUnreachableError | None = None,
+    ) -> Available:
+        """Return what brokers and log have.
+
+        Parameters
+        ----------
+        states
+            The topics as the broker sees them; empty when it does not answer.
+        known_ids
+            Topic ids as earlier runs saw them. A topic with another id is another topic: its offsets are other records.
+        """
+        others = (s.topic for s in states if s.topic_id and known_ids.get(s.topic, s.topic_id) != s.topic_id)
+        recreated = frozenset(others)
+        kafka = {
+            (state.topic, number): OffsetRange(state.topic, number, now.start, max(now.start, now.end))
+            for state in states
+            if state.topic not in recreated
+            for number, now in state.partitions.items()
+        }
+        return cls(kafka, log, cluster, isolation_level, trouble, recreated)
+
+    def end(self, key: Key) -> int:
+        """Return the offset behind the last one that can be read."""
+        ends = [span.end for span in self.log.spans(*key)]
+        return max([*ends, self.kafka[key].end if key in self.kafka else 0])
+
+    def first_at(self, keys: Collection[Key], moment: datetime) -> dict[Key, int | None]:
+        """Return the first offset whose record is not older than a moment; None where all are older.
+
+        Exact whatever the order of times: each record at a lower offset is older.
+
+        Raises
+        ------
+        SluiceError
+            When a broker or the log does not answer.
+        """
+        milliseconds = round(moment.timestamp() * 1000)
+        if milliseconds <= 0:  # -1 is the time of a record without one, and to Kafka a question of another kind
+            return {key: self._first(key) for key in keys}
+        found: dict[Key, int | None] = {}
+        for key in keys:
+            below = self.kafka[key].start if key in self.kafka else None
+            spans = self.log.spans(*key)
+            first = None
+            if spans and (below is None or spans[0].start < below):
+                first = self.log.first_at(*key, milliseconds)
+            found[key] = first if first is not None and (below is None or first < below) else None
+        asked = [key for key in keys if found[key] is None and key in self.kafka]
+        told = self.cluster.at_time(asked, moment, isolation_level=self.isolation_level)
+        silent = [key for key in asked if key not in told]
+        if silent:
+            topic, partition = silent[0]
+            raise SourceUnreachableError(
+                f"Kafka did not say where {moment.isoformat()} is in {topic}-{partition}",
+                state="nothing was read or written",
+                next_step="try again",
+            )
+        return found | told
+
+    def _first(self, key: Key) -> int | None:
+        spans = [*self.log.spans(*key), *([self.kafka[key]] if key in self.kafka else [])]
+        return min((span.start for span in spans if len(span)), default=None)
+
+    def gaps(self, ranges: Iterable[OffsetRange]) -> list[OffsetRange]:
+        """Return the parts of ranges that neither Kafka nor the log has."""
+        wanted = list(ranges)
+        rest = subtract(wanted, self.kafka.values())
+        return subtract(rest, [span for r in rest for span in self.log.spans(r.topic, r.partition)])
+
+    def split(self, ranges: Sequence[OffsetRange]) -> tuple[list[OffsetRange], list[OffsetRange], list[Segment]]:
+        """Return what to read from Kafka, what from the log since Kafka no longer has it, and the log's segments."""
+        kafka = overlaps(ranges, self.kafka.values())
+        rest = subtract(ranges, kafka)
+        segments = self.log.segments(rest) if rest else []
+        return kafka, overlaps(rest, [s.range for s in segments]), segments
+
+
+@dataclass(frozen=True)
+class Resolved:
+    """The offsets of an interval, one range for each partition, also where it is empty.
+
+    Attributes
+    ----------
+    passed
+        Parts of the ranges that need not be read: what is known of the times of their records excludes the interval.
+        Parts that are in neither Kafka nor the log are among them.
+    unknown
+        Parts of the ranges of which nobody knows the times, and which may hold none of the interval's records: worth a
+        look at their times before all of them is read.
+    beyond
+        Offsets of the interval that live runs have not reached: theirs to read.
+    whole
+        There is a record behind the interval, and live runs have passed it.
+    firsts
+        Where, of what can be read, the first record is that is not older than the start; the live position for none.
+    """
+
+    ranges: tuple[OffsetRange, ...]
+    passed: tuple[OffsetRange, ...]
+    unknown: tuple[OffsetRange, ...]
+    beyond: tuple[OffsetRange, ...]
+    whole: bool
+    firsts: Mapping[Key, int]
+
+    @property
+    def read(self) -> list[OffsetRange]:
+        """The parts of the ranges that may hold records of the interval."""
+        return subtract([r for r in self.ranges if len(r)], self.passed)
+
+
+def missing(
+    pipeline: str, reached: Positions, available: Available, absent: Callable[[], Iterable[OffsetRange]]
+) -> list[OffsetRange]:
+    """Return the offsets below the live position that neither Kafka nor the log has.
+
+    Parameters
+    ----------
+    absent
+        Gives, when asked, stretches that held no record at all (transaction markers, what was compacted away): they
+        leave nothing in the log, and nothing is missing of them.
+
+    Raises
+    ------
+    SourceUnreachableError
+        When no broker answers, and the write-ahead log does not reach as far as the live pipeline.
+    TopicRecreatedError
+        When a topic was made anew, and the log does not reach as far as live runs had read the old one.
+    """
+    gaps = available.gaps(OffsetRange(t, n, 0, end) for t, parts in reached.items() for n, end in parts.items())
+    if gaps:
+        gaps = subtract(gaps, absent())
+    short = [gap for gap in gaps if gap.end == reached[gap.topic][gap.partition]]
+    if short and available.trouble is not None:
+        raise available.trouble
+    anew = [gap for gap in short if gap.topic in available.recreated]
+    if anew:
+        raise TopicRecreatedError(
+            f"pipeline {pipeline!r}: topic {anew[0].topic!r} was made anew, and the write-ahead log does not hold all "
+            f"that was read of the old one: {describe(anew)}",
+            state="nothing was read or written",
+            next_step=f"an interval of the new topic needs a pipeline of its own: {BEGIN_ANEW}",
+        )
+    return gaps
+
+
+def resolve(
+    interval: Interval,
+    reached: Positions,
+    available: Available,
+    times: Iterable[Times] = (),
+    gaps: Iterable[OffsetRange] = (),
+    lost: Iterable[OffsetRange] = (),
+) -> Resolved:
+    """Return the offsets below the live position that may hold records of the interval.
+
+    Records do not stand in the order of their times. Below the first record that is not older than the start, all are
+    older. From there to the first that is not older than the end, all is read. Behind that, only what is known of
+    the times of records excludes a part.
+
+    Parameters
+    ----------
+    reached
+        The live pipeline's committed position.
+    times
+        What is known: of batches by what live runs saw, of the log by its segments' handles. Ranges may overlap.
+    gaps
+        What is in neither Kafka nor the log.
+    lost
+        What live runs gave up. It is in no table, so that none of it has to be replaced behind the interval's end.
+    """
+    keys = [(topic, n) for topic, partitions in sorted(reached.items()) for n in sorted(partitions)]
+    start, end = interval.milliseconds
+    begins = available.first_at(keys, interval.start)
+    ends = available.first_at(keys, interval.end)
+    known = [*times, *(Times(s.range, s.first, s.last) for s in available.log.segments())]
+    excluded = [t.range for t in known if not t.meets(start, end)]
+    seen, gaps, lost = [t.range for t in known], list(gaps), list(lost)
+    ranges, passed, unknown, beyond = [], list[OffsetRange](), list[OffsetRange](), []
+    whole, firsts = True, dict[Key, int]()
+    for key in keys:
+        top, limit, begin, end_at = available.end(key), reached[key[0]][key[1]], begins[key], ends[key]
+        first = limit if begin is None else min(begin, limit)
+        firsts[key] = first
+        behind = limit if end_at is None else min(max(first, end_at), limit)
+        inner, outer = OffsetRange(*key, first, behind), OffsetRange(*key, behind, limit)
+        here = subtract([r for r in (inner, outer) if len(r)], [*excluded, *gaps])
+        parts = _few(subtract(here, overlaps(lost, [outer])), gaps)
+        span = OffsetRange(*key, parts[0].start, parts[-1].end) if parts else OffsetRange(*key, first, first)
+        ranges.append(span)
+        passed += subtract([span], parts) if parts else []
+        unknown += subtract(overlaps(parts, [outer]), seen)
+        stop = top if end_at is None else end_at
+        if begin is not None and stop > max(begin, limit):
+            beyond.append(OffsetRange(*key, max(begin, limit), stop))
+        whole = whole and end_at is not None and end_at <= limit
+    return Resolved(tuple(ranges), tuple(passed), tuple(unknown), tuple(beyond), whole, firsts)
+
+
+def _few(parts: Sequence[OffsetRange], gaps: Sequence[OffsetRange]) -> list[OffsetRange]:
+    """Return ranges of one partition that cover at least these, and of which few have to be read one by one.
+
+    What lies between is read along; a gap cannot be.
+    """
+    found = [[r.start, r.end] for r in sorted(parts)]
+    steps = sorted((b[0] - a[1], n) for n, (a, b) in enumerate(itertools.pairwise(found)))
+    blocked = {
+        n
+        for n, (a, b) in enumerate(itertools.pairwise(found))
+        if b[0] > a[1] and overlaps([OffsetRange(parts[0].topic, parts[0].partition, a[1], b[0])], gaps)
+    }
+    joined = {n for _, n in steps[: max(0, len(found) - _PARTS)]} | {n for width, n in steps if width == 0}
+    merged: list[list[int]] = []
+    for n, (begin, end) in enumerate(found):
+        if n and n - 1 in joined - blocked:
+            merged[-1][1] = end
+        else:
+            merged.append([begin, end])
+    return [OffsetRange(parts[0].topic, parts[0].partition, begin, end) for begin, end in merged]

@@ -1,6 +1,0 @@
-"""The pipeline file: its model, its reading, its errors."""
-
-from sluice.spec.load import find, load, load_all
-from sluice.spec.model import Pipeline, Rows
-
-__all__ = ["Pipeline", "Rows", "find", "load", "load_all"]

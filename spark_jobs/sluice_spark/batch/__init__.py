@@ -1,0 +1,1 @@
+"""One micro-batch: what was read, written and refused, and its commit."""

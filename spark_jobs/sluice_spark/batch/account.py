@@ -1,0 +1,95 @@
+"""Splits the planned ranges of a batch by what was counted, and holds the transform to its promise about rows. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from sluice.errors import ConfigError
+from sluice.pipeline import Rows
+from sluice.ranges import Counts, OffsetRange, RangeAccount, overlaps
+from sluice_spark.sinks.delta.staged import Tally
+
+__all__ = ["ROLLED_BACK", "PromiseError", "account_for"]
+
+ROLLED_BACK = "nothing of this batch is visible in the sink; the position stays before it"
+
+
+class PromiseError(ConfigError):
+    """The transform did not keep what the pipeline file promises about rows."""
+
+
+def account_for(
+    rows: Rows,
+    ranges: Sequence[OffsetRange],
+    read: Mapping[tuple[str, int], int],
+    bad: Mapping[tuple[str, int], int],
+    written: Mapping[tuple[str, int], Tally],
+    lost: Sequence[OffsetRange] = (),
+    *,
+    outside: Mapping[tuple[str, int], int] | None = None,
+    passed: Sequence[OffsetRange] = (),
+) -> list[RangeAccount]:
+    """Split each planned range by what was counted; pure.
+
+    Parameters
+    ----------
+    read, bad
+        Records read, and of these refused, per topic and partition.
+    written
+        What is in the staged files.
+    lost
+        Parts of the ranges that were given up and not read.
+    outside
+        Records read that were not asked for: filtered, whatever the pipeline file promises.
+    passed
+        Parts of the ranges that were not read, since none of their records is asked for: filtered, too.
+
+    Raises
+    ------
+    PromiseError
+        When more went out than came in, an offset stands twice where it must not, or one is of no planned range.
+    """
+    planned = {(r.topic, r.partition): r for r in ranges}
+    strangers = sorted(set(written) - set(planned)) or [
+        key for key, t in written.items() if t.first < planned[key].start or t.last >= planned[key].end
+    ]
+    if strangers:
+        raise _broken(f"rows carry offsets of {strangers[0][0]}-{strangers[0][1]} that this batch did not read")
+    accounts = []
+    for key, span in planned.items():
+        came, refused = read.get(key, 0), bad.get(key, 0)
+        aside = (outside or {}).get(key, 0)
+        good = came - refused - aside
+        out = written.get(key, Tally(0, 0, 0, 0))
+        given_up = sum(map(len, overlaps([span], lost)))
+        left_out = sum(map(len, overlaps([span], passed)))
+        to_read = len(span) - given_up - left_out
+        if came > to_read:
+            raise _broken(f"{came} records were read of {span}, which has {to_read} offsets to read")
+        if rows in (Rows.ONE, Rows.FILTER) and out.rows != out.offsets:
+            raise _broken(
+                f"{span}: {good} records went into the transform and {out.rows} rows of {out.offsets} records came "
+                f"out, where rows: {rows.value} allows one row per record",
+            )
+        if out.offsets > good:
+            raise _broken(f"{span}: {good} records went into the transform, rows of {out.offsets} came out")
+        if rows is Rows.ONE and out.rows != good:
+            raise _broken(
+                f"{span}: {good} records went into the transform and {out.rows} rows came out, where rows: one "
+                "promises one row per record"
+            )
+        kept = good if rows is Rows.AGGREGATE else out.offsets
+        filtered = good - kept + aside + left_out
+        counts = Counts(
+            written=kept, filtered=filtered, quarantined=refused, absent=to_read - came, lost=given_up
+        )  # fmt: skip
+        accounts.append(RangeAccount(span, counts))
+    return accounts
+
+
+def _broken(what: str) -> PromiseError:
+    return PromiseError(
+        f"the promise about rows is broken: {what}",
+        state=ROLLED_BACK,
+        next_step="mend the transform, or declare what it does: rows: filter, many or aggregate in the pipeline file",
+    )

@@ -1,0 +1,116 @@
+"""The table of refused records: verbatim, with what was wrong."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+from pyspark.sql.types import (
+    ArrayType,
+    BinaryType,
+    IntegerType,
+    LongType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampType,
+)
+
+from sluice.ranges import OffsetRange, RangeAccount
+from sluice_spark.decoders.decode import COLUMN, RULE
+from sluice_spark.sinks.delta.slice import Slice
+from sluice_spark.sinks.delta.staged import NOTHING, Staged, read_back
+from sluice_spark.sinks.delta.table import DeltaSink, TakenBackError
+
+__all__ = ["SCHEMA", "refused_again", "refused_records", "take_out"]
+
+SCHEMA = StructType(
+    [
+        StructField("key", BinaryType()),
+        StructField("value", BinaryType()),
+        StructField(
+            "headers", ArrayType(StructType([StructField("key", StringType()), StructField("value", BinaryType())]))
+        ),
+        StructField("_topic", StringType()),
+        StructField("_partition", IntegerType()),
+        StructField("_offset", LongType()),
+        StructField("_timestamp", TimestampType()),
+        StructField("_run", StringType()),
+        StructField(
+            "_errors", ArrayType(StructType([StructField(n, StringType()) for n in ("rule", "severity", "column")]))
+        ),
+    ]
+)
+"""The columns of every quarantine table."""
+
+
+def refused_records(decoded: DataFrame, run: str) -> DataFrame:
+    """Return the records that broke a rule, in the columns of :data:`SCHEMA`."""
+    error = F.struct(F.col(RULE).alias("rule"), F.lit("critical").alias("severity"), F.col(COLUMN).alias("column"))
+    return decoded.where(F.col(RULE).isNotNull()).select(
+        "key",
+        "value",
+        "headers",
+        F.col("topic").alias("_topic"),
+        F.col("partition").alias("_partition"),
+        F.col("offset").alias("_offset"),
+        F.col("timestamp").alias("_timestamp"),
+        F.lit(run).alias("_run"),
+        F.array(error).alias("_errors"),
+    )
+
+
+def take_out(quarantine: DeltaSink, ranges: Sequence[OffsetRange], batch: int, run: str, *, name: str) -> None:
+    """Remove the records of some offsets, whatever files they are in by now.
+
+    Doing it twice changes nothing the second time.
+
+    Parameters
+    ----------
+    batch
+        The batch of the sink that these records went into.
+    name
+        Names the batch's folders.
+
+    Raises
+    ------
+    LeaseHeldError, SinkError
+        As of :meth:`DeltaSink.replace`.
+    """
+    quarantine.replace(Slice(ranges), NOTHING, SCHEMA, batch, {"run": run}, name=name)
+
+
+def refused_again(
+    quarantine: DeltaSink, note: Mapping[str, Any], accounts: Sequence[RangeAccount], *, forgo: bool = False
+) -> Staged:
+    """Return the refused records that a commit of the sink names, from the files in which they were staged.
+
+    Parameters
+    ----------
+    note
+        The metadata of the sink's commit.
+    accounts
+        Those of the commit, which say how many there are.
+    forgo
+        Whether to return what is there, where some are gone.
+
+    Raises
+    ------
+    TakenBackError
+        When there are fewer or more than the commit says.
+    """
+    folder, due = note.get("refused"), sum(account.counts.quarantined for account in accounts)
+    staged = read_back(quarantine.path, folder, offsets=False) if folder else NOTHING
+    if staged.rows != due and not forgo:
+        raise TakenBackError(
+            f"batch {note['version']} of run {note['run']!r} refused {due:,} records and staged them in "
+            f"{quarantine.path}/{folder}, where {staged.rows:,} are now: somebody removed files there",
+            state="the batch's rows are in the sink; its refused records are in no table yet; the ledger does not have "
+            "the batch. Nothing was changed now",
+            next_step="put the folder back from a copy, and run again. If there is none, run once with --recovery "
+            "ignore_range: it enters the batch, counts these records as lost where it can tell their offsets, and says "
+            "so; then sluice redrive reads them again while Kafka or the write-ahead log has them",
+        )
+    return staged

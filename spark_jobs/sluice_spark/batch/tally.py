@@ -1,0 +1,192 @@
+"""Counts records per partition in the pass that writes them, and in a pass of its own where that cannot be trusted."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+from typing import NamedTuple
+
+from pyspark.sql import Column, DataFrame, Observation
+from pyspark.sql import functions as F
+
+from sluice.ranges import OffsetRange, Times
+from sluice_spark.decoders.decode import RULE
+
+__all__ = ["OUTSIDE", "ReadTally"]
+
+Key = tuple[str, int]
+
+_SPREAD = 1_000_000  # more than the partitions of any topic
+_FIRST = "__sluice_first"
+OUTSIDE = "__sluice_outside"
+"""True for a record that was read and is not asked for; the column may be missing."""
+_ROW_IN_TASK = (1 << 33) - 1
+_CELL = "__sluice_cell"
+_CELLS = 16
+"""Into which a batch's offsets are cut at most: each has two aggregates of its own, which every record passes."""
+_FINEST = 5_000
+"""Offsets of a cell, below which a partition is not cut any further."""
+
+
+class _Figures(NamedTuple):
+    read: dict[Key, int]
+    bad: dict[Key, int]
+    outside: dict[Key, int]
+    times: dict[int, tuple[int, int]]
+    """Of each cell with records: the first and the last record time."""
+
+
+class _Cells:
+    """Offsets of a batch in a few cells: parts of a partition or, where partitions are many, several of them."""
+
+    def __init__(self, ranges: Sequence[OffsetRange], numbers: Mapping[Key, int]) -> None:
+        hulls: dict[Key, tuple[int, int]] = {}
+        for r in ranges:
+            low, high = hulls.get((r.topic, r.partition), (r.start, r.end))
+            hulls[r.topic, r.partition] = min(low, r.start), max(high, r.end)
+        longest = max((end - start for start, end in hulls.values()), default=0)
+        self._parts = max(1, min(_CELLS // max(1, len(hulls)), -(-longest // _FINEST)))
+        self._cut = len(hulls) <= _CELLS
+        self.count = self._parts * len(hulls) if self._cut else _CELLS
+        self._hulls = {numbers[key]: hull for key, hull in hulls.items()}
+        self._ranges = [(numbers[r.topic, r.partition], r) for r in ranges]
+
+    def of(self, key: Column) -> Column:
+        """Return the cell of a record."""
+        if not self._cut:
+            return F.pmod(key.cast("int"), F.lit(_CELLS))
+        cell = F.lit(None).cast("int")
+        for number, (key_number, (start, _)) in enumerate(sorted(self._hulls.items())):
+            inside = F.floor((F.col("offset") - F.lit(start)) / F.lit(self._width(key_number)))
+            cell = F.when(key == key_number, (F.lit(number * self._parts) + inside).cast("int")).otherwise(cell)
+        return cell
+
+    def times(self, found: Mapping[int, tuple[int, int]]) -> list[Times]:
+        """Return what the cells' times say of each part of the ranges that were read."""
+        known = []
+        order = {key: number for number, key in enumerate(sorted(self._hulls))}
+        for key, r in self._ranges:
+            start, width = self._hulls[key][0], self._width(key)
+            for n in range(self._parts):
+                part = r.cut(OffsetRange(r.topic, r.partition, start + n * width, start + (n + 1) * width))
+                if part is not None:
+                    cell = order[key] * self._parts + n if self._cut else key % _CELLS
+                    known.append(Times(part, *found[cell]) if cell in found else Times.none(part))
+        return known
+
+    def _width(self, key: int) -> int:
+        start, end = self._hulls[key]
+        return max(1, -(-(end - start) // self._parts))
+
+
+class ReadTally:
+    """Observes a decoded batch on its way: how many records per partition were read, how many broke a rule, how
+    many were not asked for (:data:`OUTSIDE`), and between which times they lie.
+
+    Parameters
+    ----------
+    ranges
+        What is read; a partition may have several.
+
+    ``histogram_numeric`` is exact as long as it has a bin for each distinct value (it merges bins only beyond that),
+    so one aggregate counts any number of partitions. Where two tasks read one partition, its bins are merged by a
+    weighted mean, so a value comes back beside the integer that it was: as a double it can be rounded, as an integer
+    Spark would have cut it. The figures are those of the first action on :attr:`frame`.
+
+    What passed by is what was read only when each task passed by once and to its end, and that is the transform's plan
+    to decide: ``ORDER BY`` samples its input first, an executor that dies with shuffled rows has them made again,
+    ``LIMIT`` stops early, a join with nothing does not read at all. So each task's first record is counted too, and
+    unless there is one for each task and no offset is missing, the batch is counted in a pass of its own: a topic whose
+    offsets have gaps is read twice, once without decoding.
+    """
+
+    def __init__(self, decoded: DataFrame, ranges: Sequence[OffsetRange]) -> None:
+        topics = sorted({r.topic for r in ranges})
+        self._decoded = decoded
+        self._expected: dict[Key, int] = {}
+        for r in ranges:
+            self._expected[r.topic, r.partition] = self._expected.get((r.topic, r.partition), 0) + len(r)
+        self._keys = {
+            topics.index(r.topic) * _SPREAD + r.partition: (r.topic, r.partition) for r in ranges
+        }  # fmt: skip
+        key: Column = F.col("partition")
+        for number, topic in enumerate(topics[1:], start=1):
+            key = F.when(F.col("topic") == topic, F.col("partition") + number * _SPREAD).otherwise(key)
+        key = key.cast("double")
+        bins = F.lit(max(2, len(self._keys)))
+        self._cells = _Cells(ranges, {pair: number for number, pair in self._keys.items()})
+        self._timed = {"offset", "timestamp"} <= set(decoded.columns)
+        cell = self._cells.of(key) if self._timed else F.lit(None).cast("int")
+        self._decoded = decoded.withColumn(_CELL, cell)
+        of_cells = []
+        for number in range(self._cells.count if self._timed else 0):
+            time = F.when(F.col(_CELL) == number, F.unix_millis("timestamp"))
+            of_cells += [F.min(time).alias(f"first{number}"), F.max(time).alias(f"last{number}")]
+        is_first = F.monotonically_increasing_id().bitwiseAND(_ROW_IN_TASK) == 0
+        self._observation = Observation()
+        self.frame = self._decoded.withColumn(_FIRST, F.when(is_first, F.spark_partition_id())).observe(
+            self._observation,
+            F.histogram_numeric(key, bins).alias("read"),
+            F.histogram_numeric(F.when(F.col(RULE).isNotNull(), key), bins).alias("bad"),
+            F.histogram_numeric(F.when(self._outside(), key), bins).alias("outside"),
+            F.count(_FIRST).alias("passes"),
+            F.size(F.collect_set(_FIRST)).alias("tasks"),
+            *of_cells,
+        )
+
+    def read(self) -> Mapping[Key, int]:
+        """Return the records read per partition; waits for the first action to end."""
+        return self._figures.read
+
+    def bad(self) -> Mapping[Key, int]:
+        """Return the records that broke a rule per partition; waits for the first action to end."""
+        return self._figures.bad
+
+    def outside(self) -> Mapping[Key, int]:
+        """Return the records per partition that were read and not asked for; waits for the first action to end."""
+        return self._figures.outside
+
+    def times(self) -> list[Times]:
+        """Return between which times the records of each part of the ranges lie; waits for the first action to end."""
+        return self._cells.times(self._figures.times) if self._timed else []
+
+    def _outside(self) -> Column:
+        return F.col(OUTSIDE) if OUTSIDE in self._decoded.columns else F.lit(False)
+
+    @cached_property
+    def _figures(self) -> _Figures:
+        observed = self._observed()
+        # without decoding, where offsets that are missing are all that is in doubt
+        if observed and (observed.read == self._expected or [observed.read] == self._counted(F.count("*"))):
+            return observed
+        read, bad, outside = self._counted(F.count("*"), F.count(RULE), F.count_if(self._outside()))
+        return _Figures(read, bad, outside, self._looked_up())
+
+    def _observed(self) -> _Figures | None:
+        """Return what passed by; None when nothing did, or some of it twice."""
+        try:
+            found = self._observation.get
+        except Exception:  # Spark has no figures to give when it found the plan to be empty
+            return None
+        if found.get("passes") is None or found["passes"] != found["tasks"]:
+            return None
+        figures = _Figures({}, {}, {}, {})
+        for number in range(self._cells.count if self._timed else 0):
+            if found[f"first{number}"] is not None:
+                figures.times[number] = found[f"first{number}"], found[f"last{number}"]
+        for name, counts in (("read", figures.read), ("bad", figures.bad), ("outside", figures.outside)):
+            for each in found[name] or []:
+                key = self._keys[round(each["x"])]
+                counts[key] = counts.get(key, 0) + round(each["y"])
+        return figures
+
+    def _looked_up(self) -> dict[int, tuple[int, int]]:
+        if not self._timed:
+            return {}
+        time = F.unix_millis("timestamp")
+        rows = self._decoded.groupBy(_CELL).agg(F.min(time), F.max(time)).collect()
+        return {row[0]: (row[1], row[2]) for row in rows if row[1] is not None}
+
+    def _counted(self, *figures: Column) -> list[dict[Key, int]]:
+        rows = self._decoded.groupBy("topic", "partition").agg(*figures).collect()
+        return [{(row[0], row[1]): row[n] for row in rows if row[n]} for n in range(2, 2 + len(figures))]

@@ -1,0 +1,250 @@
+"""One batch: decode, transform, stage, check the account, commit sink and quarantine."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+from pyspark.sql.types import StructType
+
+from sluice.errors import LeaseHeldError, OffsetsGoneError
+from sluice.faults import point
+from sluice.pipeline import Pipeline, Rows
+from sluice.ranges import Counts, LostRange, OffsetRange, RangeAccount, describe, overlaps, subtract
+from sluice_spark.batch.account import ROLLED_BACK, PromiseError, account_for
+from sluice_spark.batch.quarantine import SCHEMA, refused_records, take_out
+from sluice_spark.batch.tally import OUTSIDE, ReadTally
+from sluice_spark.decoders.decode import RULE, decode, source_columns
+from sluice_spark.sinks.delta.staged import NOTHING, Staged
+from sluice_spark.sinks.delta.table import DeltaSink, Fence
+from sluice_spark.sources.base import Records
+from sluice_spark.transforms.transform import Transformer, apply
+
+__all__ = ["BatchWriter", "PreparedBatch"]
+
+
+@dataclass(frozen=True)
+class PreparedBatch:
+    """Files that are ready to be committed, and the account that goes with them."""
+
+    accounts: tuple[RangeAccount, ...]
+    staged: Staged
+    quarantine: Staged | None = None
+    lost: tuple[LostRange, ...] = ()
+    outside: int = 0
+    """Records that were read and not asked for; the accounts count them as filtered."""
+
+
+@dataclass(frozen=True)
+class BatchWriter:
+    """What every batch of a run has in common.
+
+    Parameters
+    ----------
+    schema
+        Of the sink's rows, ``_run`` included.
+    only
+        Which records are asked for; the others are read, and left out as filtered. None for all of them.
+    opaque
+        Whether the transform makes metadata columns itself; their values are compared with the records' then.
+    """
+
+    pipeline: Pipeline
+    run: str
+    transform: Transformer
+    schema: StructType
+    sink: DeltaSink
+    quarantine: DeltaSink
+    only: Column | None = None
+    opaque: bool = False
+
+    def prepare(
+        self,
+        records: DataFrame,
+        name: str,
+        ranges: Sequence[OffsetRange],
+        source: Records,
+        lost: Sequence[LostRange] = (),
+        passed: Sequence[OffsetRange] = (),
+    ) -> PreparedBatch:
+        """Write the batch to files and account for each of its offsets. Commits nothing.
+
+        Parameters
+        ----------
+        records
+            The batch's records, those of lost ranges left out.
+        name
+            Names the batch's folder.
+        ranges
+            What the batch was planned with.
+        source
+            Where its records can be had again.
+        lost
+            Parts of the ranges that were given up.
+        passed
+            Parts of the ranges that are not among the records: none of theirs is asked for. They count as filtered.
+
+        Raises
+        ------
+        PromiseError
+            When rows do not add up as the pipeline file promises.
+        OffsetsGoneError
+            When records of these ranges were dropped before they were read.
+        """
+        healthy = subtract(ranges, [*(item.range for item in lost), *passed])
+        tally = ReadTally(self.decoded(records), healthy)
+        staged = self.sink.stage(
+            self.rows_of(tally.frame), name, offsets=self.pipeline.rows is not Rows.AGGREGATE
+        )  # fmt: skip
+        point("rows-staged")
+        read, bad = tally.read(), tally.bad()
+        source.check(read, healthy)
+        outside = tally.outside()
+        accounts = account_for(
+            self.pipeline.rows,
+            ranges,
+            read,
+            bad,
+            staged.tallies,
+            [i.range for i in lost],
+            outside=outside,
+            passed=passed,
+        )
+        times = tally.times()
+        accounts = [replace(a, times=tuple(t for t in times if a.range.cut(t.range))) for a in accounts]
+        self._explain_gaps(accounts, healthy, source)
+        if self.opaque:
+            self.compare_metadata(staged, source.again(healthy))
+        quarantine = None
+        if bad:
+            where = [r for r in healthy if bad.get((r.topic, r.partition))]
+            quarantine = self._stage_refused(source.again(where), name, bad)
+            point("quarantine-staged")
+        return PreparedBatch(tuple(accounts), staged, quarantine, tuple(lost), sum(outside.values()))
+
+    def decoded(self, records: DataFrame) -> DataFrame:
+        """Return the records decoded. One that is not asked for breaks no rule."""
+        decoded = decode(records, self.pipeline.decode)
+        if self.only is None:
+            return decoded
+        return decoded.withColumn(OUTSIDE, ~self.only).withColumn(RULE, F.when(self.only, F.col(RULE)))
+
+    def rows_of(self, decoded: DataFrame) -> DataFrame:
+        """Return the sink's rows of decoded records: those that are asked for and broke no rule, transformed."""
+        good = source_columns(decoded.where(F.col(RULE).isNull() & (F.lit(True) if self.only is None else self.only)))
+        return apply(self.transform, good).withColumn("_run", F.lit(self.run))
+
+    def compare_metadata(self, staged: Staged, records: DataFrame) -> None:
+        """Hold the metadata of staged rows to the records that they were made of.
+
+        Parameters
+        ----------
+        records
+            In Kafka's columns.
+
+        Raises
+        ------
+        PromiseError
+            When a row has metadata of no record.
+        """
+        if not staged.files:
+            return
+        names = ("topic", "partition", "offset", "timestamp")
+        there = records.select(*(F.col(name).alias(f"__{name}") for name in names))
+        rows = self.sink.staged_rows(records.sparkSession, staged, self.schema).select(*(f"_{n}" for n in names))
+        same = [F.col(f"_{name}") == F.col(f"__{name}") for name in names]
+        strange = rows.join(there, same, "left_anti").take(1)
+        if strange:
+            shown = ", ".join(f"_{name} {strange[0][f'_{name}']}" for name in names)
+            raise PromiseError(
+                f"the transform changes metadata columns: a row has {shown}, which no record of this batch has",
+                state=ROLLED_BACK,
+                next_step="hand _topic, _partition, _offset and _timestamp through as they are; put another time into "
+                "a column of its own",
+            )
+
+    def give_up(self, ranges: Sequence[OffsetRange], lost: Sequence[LostRange]) -> PreparedBatch:
+        """Return a batch that writes nothing and loses everything."""
+        accounts = [RangeAccount(item, Counts(lost=len(item))) for item in ranges]
+        return PreparedBatch(tuple(accounts), NOTHING, None, tuple(lost))
+
+    def _explain_gaps(self, accounts: Sequence[RangeAccount], healthy: Sequence[OffsetRange], source: Records) -> None:
+        """Offsets without a record are ``absent`` only if the broker still had the range's start after the read."""
+        gone = source.gone(overlaps(healthy, [a.range for a in accounts if a.counts.absent]))
+        if gone:
+            raise OffsetsGoneError(
+                f"pipeline {self.pipeline.name!r}: Kafka dropped records while they were being read: {describe(gone)}",
+                state=ROLLED_BACK,
+                next_step="strategy replay cannot go on without them; ignore_range or ignore_batch (not with rows: "
+                "aggregate) record them as lost and go on. Raise the topic's retention for the next time",
+                ranges=gone,
+            )
+
+    def _stage_refused(self, again: DataFrame, name: str, bad: Mapping[tuple[str, int], int]) -> Staged:
+        # Only now, and only where something broke: the raw records once more, verbatim, with their headers.
+        staged = self.quarantine.stage(refused_records(self.decoded(again), self.run), name)
+        kept = {key: t.offsets for key, t in staged.tallies.items()}
+        if kept != dict(bad) or staged.rows != sum(bad.values()):
+            raise OffsetsGoneError(
+                f"pipeline {self.pipeline.name!r}: records to quarantine could not be read a second time: "
+                f"{sum(bad.values())} were refused, {staged.rows} were found again",
+                state=ROLLED_BACK,
+                next_step="run again; if it stays, raise the topic's retention",
+            )
+        return staged
+
+    def commit(
+        self,
+        batch: int,
+        prepared: PreparedBatch,
+        note: Mapping[str, object],
+        *,
+        moved: str | None = None,
+        fence: Fence | None = None,
+    ) -> None:
+        """Commit the sink first, which decides, and the quarantine second.
+
+        Parameters
+        ----------
+        note
+            Kept in the sink's commit; the account and the lost ranges are added.
+        moved
+            For records that come out of the quarantine: the name of the batch's folders.
+        fence
+            Keeps the commit out when others were faster; see :class:`Fence`.
+
+        The sink's commit names the files that belong into the quarantine. When the driver dies between the two, the
+        next run enters them (:func:`sluice_spark.runs.reconcile.reconcile`) before it does anything else; an attempt
+        whose sink commit never happened leaves nothing in either table.
+
+        Raises
+        ------
+        LeaseHeldError
+            When another driver committed this batch in the meantime.
+        """
+        point("before-sink-commit")
+        refused = prepared.quarantine.folder if prepared.quarantine else None
+        full = {
+            **note,
+            "pipeline": self.pipeline.name,
+            "run": self.run,
+            "accounts": [a.as_dict() for a in prepared.accounts],
+            "lost": [item.as_dict() for item in prepared.lost],
+            "refused": refused,
+        }
+        if not self.sink.commit(prepared.staged, self.schema, batch, full, fence=fence):
+            # entered since this batch began, so the rows there, and their account, are another driver's
+            raise LeaseHeldError(
+                f"another driver committed batch {batch} to {self.sink.path} first",
+                state="the batch is in the table once; this driver's files are not part of it",
+                next_step="run again: the next run enters that batch into the ledger and goes on behind it",
+            )
+        point("sink-committed")
+        if moved is not None:
+            take_out(self.quarantine, [a.range for a in prepared.accounts], batch, self.run, name=moved)
+        elif prepared.quarantine:
+            self.quarantine.commit(prepared.quarantine, SCHEMA, batch, {"run": self.run})
+        if moved is not None or prepared.quarantine:
+            point("quarantine-committed")

@@ -1,0 +1,1 @@
+"""Spark itself: the session, its failures by type, progress, logs."""

@@ -1,0 +1,190 @@
+"""Turns what Spark throws into a typed error, by asking the broker first and reading the message second."""
+
+from __future__ import annotations
+
+import re
+import traceback
+from collections.abc import Callable
+
+from pyspark.errors import PySparkException
+
+from sluice.errors import (
+    BEGIN_ANEW,
+    AuthorizationError,
+    CheckpointError,
+    OffsetsGoneError,
+    SinkError,
+    SluiceError,
+    SourceUnreachableError,
+)
+from sluice_spark.transforms.transform import apply
+
+__all__ = ["EngineError", "classify", "printable"]
+
+_SAFE = "batches that were committed are in the sink and stay; the open batch is read again, exactly, by the next run"
+
+_SIGNS: tuple[tuple[type[SluiceError], tuple[str, ...], str], ...] = (
+    (
+        AuthorizationError,
+        ("TopicAuthorizationException", "GroupAuthorizationException", "SaslAuthenticationException"),
+        "grant READ on topic and group",
+    ),
+    (
+        CheckpointError,
+        (
+            "STREAMING_CHECKPOINT",
+            "CHECKPOINT_",
+            "INVALID_OFFSET_LOG",
+            "MALFORMED_LOG",
+            "batch metadata log",
+            # files of its own that were cut, or emptied; a record that is cut ends a task, not the query itself
+            "terminated with exception: Unexpected end-of-input",
+            "Incomplete log file",
+            "No content to map due to end-of-input",
+        ),
+        f"restore the checkpoint from a copy; or, to begin anew, {BEGIN_ANEW}",
+    ),
+    (
+        OffsetsGoneError,
+        (
+            "KAFKA_DATA_LOSS",
+            "OffsetOutOfRange",
+            "offsets missing",
+            "Cannot fetch offset",
+            "some data may have been missed",
+        ),
+        "run again: it names the ranges that are gone",
+    ),
+    (
+        OffsetsGoneError,
+        ("Record is corrupt", "CorruptRecordException", "corrupt message when fetching", "please seek past the record"),
+        "strategy replay cannot go on without what cannot be read; ignore_range or ignore_batch record it as lost and "
+        "go on. Where the broker has another replica, mend this one",
+    ),
+    (
+        SourceUnreachableError,
+        ("TimeoutException", "DisconnectException", "BrokerNotAvailable", "UnknownHostException", "Connection refused"),
+        "start the broker; the next run catches up by itself",
+    ),
+    (
+        SinkError,
+        (
+            "No space left on device",
+            "Disk quota exceeded",
+            "Read-only file system",
+            "Permission denied",
+            "AccessDenied",
+            "FileAlreadyExistsException",
+            "ParentNotDirectoryException",
+            "Mkdirs failed",
+        ),
+        "mend the sink's storage, then run again",
+    ),
+)
+
+
+_OF_EXPRESSIONS = ("P0", "07", "0A", "21", "22", "23", "38", "39", "42", "54")
+"""SQLSTATE classes of what an expression, a function or a value of the pipeline's own raises."""
+
+_ENGINES = (
+    "STREAM", "CHECKPOINT_", "KAFKA_", "TASK_WRITE_FAILED", "INVALID_OFFSET_LOG", "MALFORMED_LOG", "FAILED_READ_FILE",
+    "FAILED_RENAME", "CANNOT_LOAD_CHECKPOINT", "CONCURRENT_STREAM_LOG", "BATCH_METADATA", "INTERNAL_ERROR",
+)  # fmt: skip
+"""How the names of those conditions begin behind which the engine's own words stand."""
+
+_CONDITION = re.compile(r"\[([A-Z][A-Z0-9_]+)(?:\.[A-Z0-9_.]+)?\]")
+_WORKER = re.compile(
+    r"An exception was thrown from the Python worker|org\.apache\.spark\.api\.python\.PythonException"
+    r"|Traceback \(most recent call last\)"
+)
+_RAISED = re.compile(r"(?:^|(?<=: ))((?:[a-z][\w$]*\.)+[A-Z][\w$]*)(?=:|\s|$)", re.MULTILINE)
+_ANYBODYS = re.compile(r"java\.(?:lang\.(?!IllegalStateException\b)|util\.(?!concurrent\.)|time\.|math\.|text\.)")
+"""Classes that any code raises. IllegalStateException is what Spark's Kafka reader says a gap with."""
+
+
+class EngineError(SluiceError):
+    """Spark itself is gone: nothing that fails now says anything about records, broker or sink."""
+
+
+def classify(error: Exception, ask_broker: Callable[[], object]) -> SluiceError:
+    """Return the typed error behind a failed query.
+
+    Parameters
+    ----------
+    ask_broker
+        The preflight: raises the typed error when the broker is down or no longer has what was planned.
+    """
+    if isinstance(error, SluiceError):
+        return error
+    text = str(error)
+    of_transform = _raised_by_transform(error)
+    # by its name: not every PySpark has py4j
+    gone = isinstance(error, ConnectionError) or type(error).__name__ == "Py4JNetworkError"
+    if gone and not of_transform:
+        return EngineError(
+            f"Spark's JVM does not answer any more: {_summary(text)}",
+            state=_SAFE,
+            next_step="run again; when it happens again, look for what ended it: too little memory, or a kill",
+        )
+    said = "" if of_transform else _said_by_engine(error, text)
+    by_sign = next(((kind, hint) for kind, signs, hint in _SIGNS if any(s in said for s in signs)), None)
+    if by_sign is None or by_sign[0] is not CheckpointError:
+        try:
+            ask_broker()
+        except SluiceError as found:
+            told = type(found)(f"{found.what} (while the run was reading)", state=_SAFE, next_step=found.next_step)
+            if isinstance(told, OffsetsGoneError) and isinstance(found, OffsetsGoneError):
+                told.ranges = found.ranges
+            return told
+    kind, hint = by_sign or (SluiceError, "read the log above; run again when the cause is mended")
+    return kind(f"the query failed: {_summary(text)}", state=_SAFE, next_step=hint)
+
+
+def _raised_by_transform(error: Exception) -> bool:
+    """Tell whether the pipeline's own transform raised this on the driver, and not Spark beneath it."""
+    if isinstance(error, PySparkException):
+        return False  # of these the condition tells
+    frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
+    codes = [frame.f_code for frame in frames]
+    if apply.__code__ not in codes:
+        return False
+    return str(frames[-1].f_globals.get("__name__", "")).partition(".")[0] not in ("py4j", "pyspark")
+
+
+def _said_by_engine(error: Exception, text: str) -> str:
+    """Return what is left of a message without what records, expressions and functions may have put into it.
+
+    Their text may quote anything, an error of the engine's included, and must not choose the exit code.
+    """
+    if isinstance(error, PySparkException):
+        condition, state = error.getCondition() or "", error.getSqlState() or ""
+        if condition and state[:2] in _OF_EXPRESSIONS:
+            return condition
+    ends = [m.start() for m in _CONDITION.finditer(text) if not m[1].startswith(_ENGINES)]
+    ends += [m.start() for m in _WORKER.finditer(text)]
+    text = text[: min(ends, default=len(text))]
+    parts, begin = [], 0
+    for found in _RAISED.finditer(text):
+        parts.append(text[begin : found.start()])
+        begin = found.start()
+    parts.append(text[begin:])
+    return "".join(part for part in parts if not _ANYBODYS.match(part))
+
+
+def _summary(text: str) -> str:
+    lines = [line.rstrip() for line in text.splitlines() if line.strip()]
+    causes = [line.strip() for line in lines if line.strip().startswith("Caused by:")]
+    if lines and lines[0].startswith("An exception was thrown from the Python worker"):
+        # what was raised stands behind the last frame of the traceback
+        frames = [n for n, line in enumerate(lines) if line.startswith("  File ")]
+        raised = [line for line in lines[frames[-1] if frames else 0 :] if not line.startswith(" ")]
+        lines = raised or lines
+    elif len(lines) > 1 and lines[0].startswith("An error occurred while calling "):
+        lines = [causes.pop().removeprefix("Caused by: ")] if causes else [lines[1].removeprefix(": ")]
+        causes = []
+    return printable(" / ".join([lines[0].strip() if lines else "no message", *causes[-1:]]))[:800]
+
+
+def printable(text: str) -> str:
+    """Return text of unknown origin as databases and terminals take it: PostgreSQL, for one, has no NUL in a text."""
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)

@@ -1,1 +1,0 @@
-"""What a strategy adds to a run, one file each."""

@@ -1,0 +1,210 @@
+"""A live run: what Kafka holds now, and no further, into the sink; straight, or by way of the write-ahead log."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import ClassVar
+
+from sluice.errors import BEGIN_ANEW, ConfigError, OffsetsGoneError, SinkError, SluiceError
+from sluice.faults import point
+from sluice.ledger import Epoch, Lease
+from sluice.ranges import OffsetRange, Positions, ranges_between
+from sluice.recovery import Recovery, Route
+from sluice.run.preflight import check as preflight
+from sluice.run.preflight import never_read
+from sluice.sources.kafka import Cluster
+from sluice.sources.kafka.cluster import TopicState, ends, starts
+from sluice.sources.kafka.mirror import MirrorError, mirror
+from sluice.wal.cleaning import clean
+from sluice_spark.engine.logs import logger
+from sluice_spark.engine.progress import Progress
+from sluice_spark.runs.drain import Drain
+from sluice_spark.runs.reconcile import reconcile_log
+from sluice_spark.runs.run import Run
+from sluice_spark.runs.tables import Tables
+from sluice_spark.sinks.delta.table import TakenBackError
+from sluice_spark.strategies.apply import sealed_batches
+
+__all__ = ["LiveRun"]
+
+
+@dataclass
+class LiveRun(Run):
+    """Drains what Kafka holds when it starts.
+
+    Parameters
+    ----------
+    max_records
+        About how many records a batch may have.
+
+    Notes
+    -----
+    Killed at any instruction, the next run (with the same id or another, with the same strategy or another) finds what
+    is committed, reads the open batch's ranges again, and ends with the same rows.
+    """
+
+    kind: ClassVar[str] = "live"
+
+    max_records: int
+
+    def _drive(self, lease: Lease) -> str | None:
+        cluster = self._cluster()
+        with self.watch.phase("planning"):
+            try:
+                tables = self._reconciled(lease)
+            except (SinkError, TakenBackError) as error:
+                self._land_alone(lease, cluster, error)
+                raise
+            states, trouble = self._look(cluster, tables)
+        left = sealed_batches(tables) if tables.epoch.route is Route.LOG else []
+        if trouble is not None and not left:
+            raise trouble
+        positions = tables.position()
+        ranges = [r for batch in left for r in batch.ranges] + self._ahead(positions, states)
+        busy = bool(ranges) or positions is None or tables.checkpoint.open_batch() is not None
+        target = self._target(tables) if busy else tables.epoch  # a change of strategy begins with its first records
+        self._plan(lease, ranges, states, epoch=target.number)
+        first = positions is None and self.pipeline.kafka.starting_offsets == "earliest"
+        if first:
+            self._tell_of_gone(lease, {}, starts(states))
+        if target.number == tables.epoch.number and target.route is not tables.epoch.route:
+            # nothing was planned in this epoch yet: it changes its route in place
+            self.ledger.epoch_opened(lease, epoch=target.number, route=target.route, positions=target.positions)
+            tables = Tables.of(self.pipeline, self.home, target)
+        if busy:
+            spark = self._session()
+            progress = Progress(ends(states), positions or starts(states))
+            drain = Drain(
+                self, lease, spark, cluster, states, progress, self.max_records, lambda t: self.ask_broker(cluster, t)
+            )
+            with self.watch.phase("query"):
+                tables = drain.run(tables, left, trouble, target)
+            point("query-ended")
+            if first:  # Kafka may have removed more between the plan and the query
+                self._tell_of_gone(lease, starts(states), tables.checkpoint.initial() or {})
+        if self.recovery is Recovery.WAL and tables.epoch.route is Route.LOG:
+            self._clean(lease, tables)
+        self._mirror(cluster, tables)
+        return self._judge(lease, tables.sink)
+
+    def _land_alone(self, lease: Lease, cluster: Cluster, unreadable: SluiceError) -> None:
+        """Land what Kafka holds, if this pipeline lands, though its sink cannot be read, or was taken back.
+
+        Kafka's retention does not wait.
+
+        Raises
+        ------
+        SluiceError
+            Why the sink cannot be read, with what was landed; or why nothing could be.
+        """
+        epoch = self.ledger.epoch(self.pipeline.name)
+        if self.recovery is not Recovery.WAL or epoch.route is not Route.LOG:
+            return
+        tables = Tables.of(self.pipeline, self.home, epoch)
+        try:
+            reconcile_log(self.ledger, lease, tables)
+            states = self.ask_broker(cluster, tables)
+        except SluiceError as second:
+            logger.warning("nothing is landed: %s", second.what)
+            return
+        positions = tables.position()
+        ranges = self._ahead(positions, states)
+        self._plan(lease, ranges, states, epoch=epoch.number)
+        if not ranges:
+            return
+        logger.warning("%s: records are landed in the write-ahead log, and not applied", unreadable.what)
+        progress = Progress(ends(states), positions or starts(states))
+        Drain(
+            self, lease, self._session(), cluster, states, progress, self.max_records,
+            lambda t: self.ask_broker(cluster, t), unreadable,
+        ).run(tables, [], None, epoch)  # fmt: skip
+
+    def _tell_of_gone(self, lease: Lease, expected: Positions, begun: Positions) -> None:
+        """Say, in the log and in the ledger, which offsets were gone before the pipeline read anything."""
+        note = never_read(expected, begun)
+        if note is not None:
+            logger.warning("%s", note)
+            self.ledger.degraded(lease, note)
+
+    def ask_broker(self, cluster: Cluster, tables: Tables) -> list[TopicState]:
+        """Return the topics' states, when everything that this run must read can be read.
+
+        Raises
+        ------
+        SluiceError
+            By type, when not.
+        """
+        source, checkpoint = self.pipeline.kafka, tables.checkpoint
+        states = cluster.snapshot(source.topics, isolation_level=source.isolation_level)
+        open_batch = checkpoint.open_batch()
+        # what is sealed, or in the sink, is not read again, whatever Spark still has to note down
+        unread = open_batch is not None and open_batch > tables.filled.version()
+        open_ranges = checkpoint.ranges_of(open_batch) if open_batch is not None and unread else []
+        known_ids = self.ledger.topic_ids(self.pipeline.name)
+        preflight(self.pipeline.name, tables.position(), states, known_ids, open_ranges)
+        return states
+
+    def _look(self, cluster: Cluster, tables: Tables) -> tuple[list[TopicState], SluiceError | None]:
+        try:
+            return self.ask_broker(cluster, tables), None
+        except OffsetsGoneError as gone:
+            if not self.recovery.ignores:
+                return [], gone
+            logger.warning("%s: they will be recorded as lost", gone.what)
+            source = self.pipeline.kafka
+            return cluster.snapshot(source.topics, isolation_level=source.isolation_level), None
+        except SluiceError as error:
+            return [], error
+
+    def _ahead(self, positions: Positions | None, states: Sequence[TopicState]) -> list[OffsetRange]:
+        if positions is None:
+            latest = self.pipeline.kafka.starting_offsets == "latest"
+            positions = ends(states) if latest else starts(states)
+        return ranges_between(positions, ends(states))
+
+    def _target(self, tables: Tables) -> Epoch:
+        """Return the epoch that this run's strategy works in."""
+        now = tables.epoch
+        if self.recovery.route is now.route:
+            return now
+        committed = tables.sink.version() >= 0 or tables.filled.version() >= 0
+        if committed and self.pipeline.aggregates:
+            raise ConfigError(
+                f"pipeline {self.pipeline.name!r} has rows: aggregate, and cannot change to or from strategy wal: its "
+                "batches would be cut anew between the two",
+                state="nothing was read or written; the position stays where it was",
+                next_step=f"run with --recovery {'wal' if now.route is Route.LOG else 'replay'} as before; or, for "
+                f"the new strategy, {BEGIN_ANEW}",
+            )
+        # a batch that was planned may have left files, and a driver that still works at it: a new epoch shuts both out
+        begun = committed or bool(tables.checkpoint.planned())
+        return Epoch(now.number + 1 if begun else now.number, self.recovery.route, now.positions)
+
+    def _mirror(self, cluster: Cluster, tables: Tables) -> None:
+        """Copy the committed positions into the group that the pipeline file names; best effort."""
+        group, positions = self.pipeline.lag.mirror_group, tables.checkpoint.positions()
+        if group is None or not positions:
+            return
+        note = f"sluice {self.pipeline.name} epoch {tables.epoch.number} batch {tables.sink.version()} run {self.run}"
+        try:
+            count = mirror(cluster.settings, group, positions, note)
+        except MirrorError as error:
+            logger.warning("the positions could not be copied into the group %s: %s", group, error)
+        else:
+            logger.info("the positions of %d partitions were copied into the group %s", count, group)
+
+    def _clean(self, lease: Lease, tables: Tables) -> None:
+        """Let go of segments that are older than the pipeline keeps them."""
+        threshold = datetime.now(UTC) - self.pipeline.wal.keep
+        applied = {tables.epoch.number: tables.sink.version()}
+        try:
+            found = clean(self.ledger, lease, tables.log, applied, threshold, thorough=False)
+        except SinkError as error:  # what was to be done is done; what is old can go another time
+            logger.warning("the write-ahead log could not be cleaned: %s", error)
+            return
+        if found.segments:
+            logger.info(
+                "%d segments older than %s were removed", len(found.segments), threshold.isoformat("T", "seconds")
+            )

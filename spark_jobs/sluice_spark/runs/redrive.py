@@ -1,0 +1,406 @@
+"""A redrive run: what was lost or refused before, from wherever it still is, into the sink once."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from sluice.errors import LeaseHeldError, OffsetsGoneError, SluiceError
+from sluice.faults import point
+from sluice.ledger import REDRIVEN, Lease
+from sluice.pipeline import Rows
+from sluice.ranges import Counts, OffsetRange, RangeAccount, describe, overlaps, runs_of, subtract
+from sluice.run.locate import Located, locate
+from sluice.sources.kafka.cluster import TopicState
+from sluice_spark.batch.account import PromiseError
+from sluice_spark.batch.quarantine import refused_records
+from sluice_spark.batch.writer import BatchWriter, PreparedBatch
+from sluice_spark.decoders.decode import RULE, decode
+from sluice_spark.engine.failures import classify
+from sluice_spark.engine.logs import logger
+from sluice_spark.runs.run import Run
+from sluice_spark.runs.tables import Tables
+from sluice_spark.sinks.delta.staged import Staged, offsets_of
+from sluice_spark.sinks.delta.table import Fence
+from sluice_spark.sources.base import Records, within
+from sluice_spark.sources.kafka import KafkaRecords
+from sluice_spark.strategies.ignore import can_be_ignored, dies_of, narrow
+from sluice_spark.strategies.wal import LogRecords
+
+__all__ = ["REDRIVING", "RedriveRun", "account_exactly", "portions", "windows"]
+
+REDRIVING = "redrive"
+"""The scope of the lease of who empties the quarantine: nobody replaces an interval meanwhile."""
+
+_RANGES = 500
+"""Ranges that one commit takes at most: a plan of Spark's has a part for each."""
+
+_STRETCHES = 5000
+"""Stretches of offsets that one commit moves out of the quarantine at most: its metadata names each."""
+
+Offsets = Mapping[tuple[str, int], Any]
+
+
+@dataclass
+class RedriveRun(Run):
+    """Redrives open lost ranges, or quarantined records that decode by now.
+
+    Parameters
+    ----------
+    ranges
+        Only these offsets; None for all.
+    of_run
+        Only what this run lost or quarantined; None for all.
+    quarantined
+        Redrive from the quarantine, not what was lost.
+
+    Notes
+    -----
+    Each commit names what it redrove, under an application id of its own: killed at any instruction, the next run of
+    the pipeline, of whatever kind, enters it into the ledger, and nothing is redriven twice. What cannot be read
+    anywhere, and what still fails, stays as it was.
+    """
+
+    kind: ClassVar[str] = "redrive"
+
+    ranges: Sequence[OffsetRange] | None = None
+    of_run: str | None = None
+    quarantined: bool = False
+
+    def _drive(self, lease: Lease) -> str | None:
+        self._reconciled(lease)
+        tables = Tables.redriven(self.pipeline, self.home)
+        if self.quarantined:
+            self._plan(lease, [], [], epoch=REDRIVEN)
+            with self.ledger.acquire(self.pipeline.name, self.run, scope=REDRIVING) as emptying:
+                self._beside_intervals()
+                self._from_quarantine(lease, emptying, tables)
+        else:
+            self._lost(lease, tables)
+        return self._judge(lease, tables.sink)
+
+    # --- lost ranges -----------------------------------------------------------------------------------------------
+
+    def _lost(self, lease: Lease, tables: Tables) -> None:
+        name = self.pipeline.name
+        wanted = [row.range for row in self.ledger.lost(name, run=self.of_run)]
+        if self.ranges is not None:
+            wanted = overlaps(wanted, self.ranges)
+        with self.watch.phase("planning"):
+            states = self._states() if wanted else []
+            found = locate(wanted, tables.log, states, self.ledger.topic_ids(name))
+        if found.nowhere:
+            logger.warning("neither the write-ahead log nor Kafka has them any more: %s", describe(found.nowhere))
+        self._plan(lease, found.found, [], epoch=REDRIVEN)
+        if not found.found:
+            return
+        spark = self._session()
+        writer = self.writer(spark, tables)
+        with self.watch.phase("query"):
+            for kind, source, ranges in self._sources(spark, tables, found):
+                self._redrive(lease, tables, writer, source, ranges, {"kind": kind})
+        point("query-ended")
+
+    def _states(self) -> list[TopicState]:
+        source = self.pipeline.kafka
+        try:
+            return self._cluster().snapshot(source.topics, isolation_level=source.isolation_level)
+        except SluiceError as error:
+            logger.warning("%s: only the write-ahead log is asked", error.what)
+            return []
+
+    def _sources(
+        self, spark: SparkSession, tables: Tables, found: Located
+    ) -> Iterator[tuple[str, Records, list[OffsetRange]]]:
+        cluster = self._cluster()
+        log = LogRecords(spark, tables.log, found.segments)
+        kafka = KafkaRecords(spark, cluster.settings, self.pipeline.kafka, cluster)
+        for kind, source, ranges in (("log", log, found.log), ("kafka", kafka, found.kafka)):
+            for portion in portions(ranges, self.pipeline.kafka.max_records_per_batch):
+                yield kind, source, portion
+
+    def _redrive(
+        self,
+        lease: Lease,
+        tables: Tables,
+        writer: BatchWriter,
+        source: Records,
+        ranges: Sequence[OffsetRange],
+        origin: Mapping[str, Any],
+    ) -> None:
+        batch = tables.sink.version() + 1
+        name = tables.batch_name(batch)
+        self.ledger.batch_started(lease, epoch=REDRIVEN, batch=batch, ranges=ranges)
+        point("batch-started")
+        try:
+            prepared = self._prepare(writer, name, ranges, source)
+        except SluiceError as error:
+            if not can_be_ignored(error):
+                raise
+            logger.warning("%s; looking for what still fails", error.what)
+            still = narrow(lambda part: dies_of(writer, source, part, _typed), ranges)
+            for item in still:
+                logger.warning("still lost: %s: %s", item.range, item.reason)
+            ranges = subtract(ranges, [item.range for item in still])
+            if not still:
+                raise
+            if not ranges:
+                return
+            prepared = self._prepare(writer, name, ranges, source)
+        self._commit(lease, tables, writer, batch, prepared, of="lost", source=origin)
+
+    def _prepare(self, writer: BatchWriter, name: str, ranges: Sequence[OffsetRange], source: Records) -> PreparedBatch:
+        try:
+            decoded = decode(source.again(ranges), self.pipeline.decode)
+            came = _offsets(decoded)
+            bad = _offsets(decoded.where(F.col(RULE).isNotNull()))
+            staged, written = self._stage(writer, decoded, name)
+            if writer.opaque:
+                writer.compare_metadata(staged, decoded)
+            quarantine = writer.quarantine.stage(refused_records(decoded, self.run), name) if bad else None
+        except SluiceError:
+            raise
+        except Exception as error:
+            raise _typed(error) from error
+        accounts = account_exactly(self.pipeline.rows, ranges, came, bad, written)
+        gone = source.gone([a.range for a in accounts if a.counts.absent])
+        if gone or (quarantine and quarantine.rows != sum(map(len, bad.values()))):
+            raise OffsetsGoneError(
+                f"pipeline {self.pipeline.name!r}: Kafka dropped records while they were redriven: {describe(gone)}",
+                state="nothing of this step is visible in the sink; the ranges stay open",
+                next_step="run the same command again: it redrives what is left",
+                ranges=gone,
+            )
+        return PreparedBatch(tuple(accounts), staged, quarantine)
+
+    def _stage(self, writer: BatchWriter, decoded: DataFrame, name: str) -> tuple[Staged, Offsets | None]:
+        traceable = self.pipeline.rows is not Rows.AGGREGATE
+        staged = writer.sink.stage(writer.rows_of(decoded), name, offsets=False)
+        point("rows-staged")
+        written = offsets_of(writer.sink.path, staged) if traceable else None
+        if self.pipeline.rows in (Rows.ONE, Rows.FILTER) and written is not None:
+            rows = sum(map(len, written.values()))
+            if staged.rows != rows:
+                raise PromiseError(
+                    f"the promise about rows is broken: {staged.rows} rows of {rows} records came out, where rows: "
+                    f"{self.pipeline.rows.value} allows one row per record",
+                    state="nothing of this step is visible in the sink; the ranges stay open",
+                    next_step="mend the transform, or declare what it does in the pipeline file",
+                )
+        return staged, written
+
+    def _commit(
+        self,
+        lease: Lease,
+        tables: Tables,
+        writer: BatchWriter,
+        batch: int,
+        prepared: PreparedBatch,
+        *,
+        of: str,
+        source: Mapping[str, Any],
+        moved: str | None = None,
+        fence: Fence | None = None,
+    ) -> None:
+        lease.verify()
+        writer.commit(batch, prepared, {"of": of, "source": dict(source)}, moved=moved, fence=fence)
+        tables.sweep(batch)  # before the account: a driver that dies here leaves the rest to who enters it
+        self.ledger.batch_committed(
+            lease, epoch=REDRIVEN, batch=batch, accounts=prepared.accounts, redriven=of, source=source
+        )
+        point("batch-recorded")
+        counts = sum((a.counts for a in prepared.accounts), Counts()).as_dict()
+        split = ", ".join(f"{n:,} {k}" for k, n in counts.items() if n and k != "planned")
+        logger.info("redriven: %d ranges, %s", len(prepared.accounts), split or "nothing")
+
+    def _beside_intervals(self) -> None:
+        """Both move records between quarantine and sink, by what they saw there before."""
+        others = {k: run for k, run in self.ledger.at_work(self.pipeline.name).items() if k not in ("", REDRIVING)}
+        if others:
+            interval, run = next(iter(others.items()))
+            raise LeaseHeldError(
+                f"pipeline {self.pipeline.name!r}: run {run!r} replaces the interval {interval}",
+                state="nothing was redriven",
+                next_step="try again when it has ended",
+            )
+
+    # --- quarantined records ---------------------------------------------------------------------------------------
+
+    def _from_quarantine(self, lease: Lease, emptying: Lease, tables: Tables) -> None:
+        """Redrive quarantined records that decode now; the others stay where they are, as they are."""
+        if tables.quarantine.table() is None:
+            return
+        tables.quarantine.check_replaceable()
+        spark = self._session()
+        writer = self.writer(spark, tables)
+        with self.watch.phase("query"):
+            came = _offsets(self._decodable(spark, tables))
+            if not came:
+                logger.info("no quarantined record decodes by the present pipeline file")
+                return
+            for window in windows(came, self.pipeline.kafka.max_records_per_batch):
+                self._take_out(spark, lease, emptying, tables, writer, window)
+        point("query-ended")
+
+    def _take_out(
+        self,
+        spark: SparkSession,
+        lease: Lease,
+        emptying: Lease,
+        tables: Tables,
+        writer: BatchWriter,
+        window: Sequence[OffsetRange],
+    ) -> None:
+        """Move what decodes of some offsets from the quarantine into the sink, by one commit to each."""
+        # an interval moves the same records: what it commits from here on makes this driver give way
+        emptying.verify()
+        self._beside_intervals()
+        fence = Fence(tables.sink.table_version(), lambda note: note.get("interval") is not None)
+        good = self._decodable(spark, tables).where(within(window))
+        came = _offsets(good)
+        batch = tables.sink.version() + 1
+        name = tables.batch_name(batch)
+        ranges = [r for (topic, n), at in sorted(came.items()) for r in runs_of(topic, n, at.tolist())]
+        self.ledger.batch_started(lease, epoch=REDRIVEN, batch=batch, ranges=ranges)
+        point("batch-started")
+        staged, written = self._stage(writer, good, name)
+        if writer.opaque:
+            writer.compare_metadata(staged, good)
+        accounts = account_exactly(self.pipeline.rows, ranges, came, {}, written)
+        prepared = PreparedBatch(tuple(accounts), staged)
+        emptying.verify()
+        self._commit(
+            lease,
+            tables,
+            writer,
+            batch,
+            prepared,
+            of="quarantined",
+            source={"kind": "quarantine"},
+            moved=name,
+            fence=fence,
+        )
+
+    def _decodable(self, spark: SparkSession, tables: Tables) -> DataFrame:
+        """Return the quarantined records that were asked for and decode by now, decoded."""
+        rows = tables.quarantine.rows(spark)
+        if self.of_run is not None:
+            rows = rows.where(F.col("_run") == self.of_run)
+        raw = rows.select(
+            *rows.columns,
+            *(F.col(f"_{name}").alias(name) for name in ("topic", "partition", "offset", "timestamp")),
+        )
+        if self.ranges is not None:
+            raw = raw.where(within(self.ranges))
+        return decode(raw, self.pipeline.decode).where(F.col(RULE).isNull())
+
+
+def windows(came: Offsets, offsets: int, count: int = _STRETCHES) -> Iterator[list[OffsetRange]]:
+    """Yield ranges that hold so many of some offsets, and so many stretches of them without a gap, at most; pure.
+
+    A commit names each stretch: scattered offsets make many, and a commit of all of them would be read by every
+    run that looks at the table's history.
+
+    Parameters
+    ----------
+    came
+        Ascending offsets per topic and partition.
+    """
+    window: list[OffsetRange] = []
+    room, left = offsets, count
+    for (topic, partition), numbers in sorted(came.items()):
+        stretch = np.concatenate(([0], np.cumsum(np.diff(numbers) != 1)))
+        at = 0
+        while at < len(numbers):
+            end = min(at + room, int(np.searchsorted(stretch, stretch[at] + left)))
+            window.append(OffsetRange(topic, partition, int(numbers[at]), int(numbers[end - 1]) + 1))
+            room, left = room - (end - at), left - int(stretch[end - 1] - stretch[at] + 1)
+            at = end
+            if not room or not left:
+                yield window
+                window, room, left = [], offsets, count
+    if window:
+        yield window
+
+
+def portions(ranges: Iterable[OffsetRange], offsets: int, count: int = _RANGES) -> Iterator[list[OffsetRange]]:
+    """Yield ranges in portions of so many offsets and ranges at most; a range that is longer is cut; pure."""
+    portion: list[OffsetRange] = []
+    room = offsets
+    for item in ranges:
+        start = item.start
+        while start < item.end:
+            end = min(item.end, start + room)
+            portion.append(OffsetRange(item.topic, item.partition, start, end))
+            room -= end - start
+            start = end
+            if not room or len(portion) == count:
+                yield portion
+                portion, room = [], offsets
+    if portion:
+        yield portion
+
+
+def _typed(error: Exception) -> SluiceError:
+    return classify(error, lambda: None)
+
+
+def account_exactly(
+    rows: Rows, ranges: Iterable[OffsetRange], came: Offsets, bad: Offsets, written: Offsets | None
+) -> list[RangeAccount]:
+    """Split each range by the very offsets that came, broke a rule, and were written; pure.
+
+    Parameters
+    ----------
+    came, bad, written
+        Ascending offsets per topic and partition. ``written`` is None where rows carry none (``rows: aggregate``).
+
+    Raises
+    ------
+    PromiseError
+        When rows were written of records that did not come, or a record is missing where ``rows: one`` promises it.
+    """
+    accounts = []
+    for span in ranges:
+        here, refused = _inside(came, span), _inside(bad, span)
+        good = np.setdiff1d(here, refused, assume_unique=True)
+        out = good if written is None else _inside(written, span)
+        if not np.isin(out, good).all() or (rows is Rows.ONE and len(out) != len(good)):
+            raise PromiseError(
+                f"the promise about rows is broken: {span}: {len(good)} records went into the transform, rows of "
+                f"{len(out)} came out, where the pipeline file says rows: {rows.value}",
+                state="nothing of this step is visible in the sink; the ranges stay open",
+                next_step="mend the transform, or declare what it does in the pipeline file",
+            )
+        counts = Counts(
+            written=len(out),
+            filtered=len(good) - len(out),
+            quarantined=len(refused),
+            absent=len(span) - len(here),
+        )
+        accounts.append(RangeAccount(span, counts))
+    return accounts
+
+
+def _inside(offsets: Offsets, span: OffsetRange) -> Any:
+    numbers = offsets.get((span.topic, span.partition), np.empty(0, dtype=np.int64))
+    return numbers[np.searchsorted(numbers, span.start) : np.searchsorted(numbers, span.end)]
+
+
+def _offsets(records: DataFrame) -> dict[tuple[str, int], Any]:
+    """Return the offsets of a frame per topic and partition, ascending."""
+    table = records.select("topic", "partition", "offset").toArrow()
+    names = table.column("topic").combine_chunks().dictionary_encode()
+    codes, partitions = names.indices.to_numpy(), table.column("partition").to_numpy()
+    numbers = table.column("offset").to_numpy()
+    found: dict[tuple[str, int], Any] = {}
+    for code, topic in enumerate(names.dictionary.to_pylist()):
+        of_topic = codes == code
+        for partition in np.unique(partitions[of_topic]):
+            found[topic, int(partition)] = np.sort(numbers[of_topic & (partitions == partition)])
+    return found

@@ -1,0 +1,1 @@
+"""A Delta table as a sink: Spark stages files, delta-rs commits them."""

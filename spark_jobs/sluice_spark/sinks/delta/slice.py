@@ -1,0 +1,218 @@
+"""The rows of some offsets and of an interval of record time: found in a table's files, and left out of new ones.
+
+Files are immutable, so what was found in one holds for good. A file that holds both rows that go and rows that stay is
+written anew without the former, one row group at a time, as it was in all else: schema, order, Spark's own metadata.
+"""
+
+from __future__ import annotations
+
+import posixpath
+import uuid
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+from urllib.parse import unquote
+
+import fsspec
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from sluice.ranges import OffsetRange
+from sluice_spark.sinks.delta.staged import Staged, StagedFile, partition_values, read_back
+from sluice_spark.sinks.delta.statistics import bounds, mask, may_be
+
+__all__ = ["Found", "Slice"]
+
+_COLUMNS = ["_topic", "_partition", "_offset", "_timestamp"]
+
+_EVER = 1 << 53
+"""Milliseconds beyond all that a timestamp can be, which as microseconds still fit into 64 bits."""
+
+Key = tuple[str, int]
+
+
+@dataclass(frozen=True)
+class Found:
+    """What one file holds of a slice: how many rows of how many, and their offsets per topic and partition."""
+
+    rows: int
+    of: int
+    offsets: Mapping[Key, Any]
+
+
+@dataclass
+class Slice:
+    """Rows whose offset lies in one of the ranges and whose record time lies in ``[start, end)``.
+
+    Parameters
+    ----------
+    start, end
+        Milliseconds since 1970, UTC; by default any time.
+    """
+
+    ranges: Sequence[OffsetRange]
+    start: int = -_EVER
+    end: int = _EVER
+    _known: dict[str, Found] = field(default_factory=dict, repr=False)
+    _kept: dict[str, StagedFile | None] = field(default_factory=dict, repr=False)
+    _ends: dict[Key, tuple[Any, Any]] = field(default_factory=dict, repr=False)
+
+    def find(self, root: str, actions: pa.Table) -> dict[str, Found]:
+        """Return by path the files of a table that hold rows of the slice.
+
+        Parameters
+        ----------
+        root
+            Path or URL of the table.
+        actions
+            The table's files with their statistics, flat; only files that may hold such rows are read, and of them
+            four columns.
+
+        Raises
+        ------
+        OSError
+            When a file cannot be read.
+        """
+        fs, base = fsspec.core.url_to_fs(root)
+        found = {}
+        for path in actions.filter(pa.array(self._may_hold(actions))).column("path").to_pylist():
+            if path not in self._known:
+                self._known[path] = self._look(fs, base, path)
+            if self._known[path].rows:
+                found[path] = self._known[path]
+        return found
+
+    def keep(self, root: str, name: str, found: Mapping[str, Found]) -> Staged:
+        """Write the rows of these files that are not of the slice to files of a folder of their own.
+
+        Parameters
+        ----------
+        name
+            Names the batch, as in :meth:`~sluice_spark.sinks.delta.table.DeltaSink.stage`.
+        """
+        fs, base = fsspec.core.url_to_fs(root)
+        for path, what in found.items():
+            known = self._kept.get(path)
+            if path not in self._kept or (known is not None and not fs.exists(f"{base}/{known.path}")):
+                self._kept[path] = None if what.rows == what.of else self._rewrite(fs, root, base, path, name)
+        files = tuple(file for path in found if (file := self._kept[path]) is not None)
+        return Staged("", files, {})
+
+    def _may_hold(self, files: pa.Table) -> Any:
+        """Tell by file whether its statistics allow for rows of the slice: a mask."""
+        inside = np.zeros(files.num_rows, dtype=bool)
+        for r in self.ranges:
+            inside |= (
+                may_be(files, "_topic", r.topic, r.topic)
+                & may_be(files, "_partition", r.partition, r.partition)
+                & may_be(files, "_offset", r.start, r.end - 1)
+            )
+        times = bounds(files, "_timestamp")
+        if times is None:
+            return inside
+        low, high = (t.cast(pa.timestamp("us", "UTC")).cast(pa.int64()) for t in times)
+        # statistics are cut to milliseconds
+        before, after = pc.less(low, self.end * 1000), pc.greater_equal(high, self.start * 1000 - 1000)
+        return inside & mask(pc.and_kleene(before, after), unknown=True)
+
+    def _look(self, fs: Any, base: str, path: str) -> Found:
+        rows = total = 0
+        offsets: dict[Key, list[Any]] = {}
+        with fs.open(f"{base}/{unquote(path)}", "rb") as handle:
+            values = _values(path)
+            columns = [name for name in _COLUMNS if name not in values]
+            parquet = pq.ParquetFile(handle, read_dictionary=[name for name in columns if name == "_topic"])
+            for batch in parquet.iter_batches(batch_size=1 << 18, columns=columns):
+                total += batch.num_rows
+                for key, chosen in self._masks(batch, values):
+                    rows += int(chosen.sum())
+                    offsets.setdefault(key, []).append(_numbers(batch.column("_offset"))[chosen])
+        return Found(rows, total, {key: np.unique(np.concatenate(parts)) for key, parts in offsets.items()})
+
+    def _masks(self, batch: Any, values: Mapping[str, str | None]) -> list[tuple[Key, Any]]:
+        times = _numbers(batch.column("_timestamp").cast(pa.timestamp("us", "UTC")).cast(pa.int64()))
+        offsets = _numbers(batch.column("_offset"))
+        inside = (times >= self.start * 1000) & (times < self.end * 1000)
+        found = []
+        keys = sorted({(r.topic, r.partition) for r in self.ranges}) if inside.any() else []
+        of_topic = {topic: inside & _equal(batch, values, "_topic", topic) for topic, _ in keys}
+        for key in keys:
+            mine = of_topic[key[0]] & _equal(batch, values, "_partition", key[1])
+            if mine.any():
+                of_key = self._inside(key, offsets)
+                if (mine & of_key).any():
+                    found.append((key, mine & of_key))
+        return found
+
+    def _inside(self, key: Key, offsets: Any) -> Any:
+        """Tell of each offset whether it lies in a range of this partition; there may be thousands of them."""
+        if key not in self._ends:
+            spans = sorted((r.start, r.end) for r in self.ranges if (r.topic, r.partition) == key)
+            starts, ends = (np.array(numbers, dtype=np.int64) for numbers in zip(*spans, strict=True))
+            self._ends[key] = (starts, np.maximum.accumulate(ends))  # ranges may overlap
+        starts, ends = self._ends[key]
+        before = np.searchsorted(starts, offsets, side="right") - 1
+        return (before >= 0) & (offsets < ends[before])
+
+    def _rewrite(self, fs: Any, root: str, base: str, path: str, name: str) -> StagedFile | None:
+        below = path.split("/", 2)[2] if path.startswith("batches/") else path
+        folder = f"batches/{name}-{uuid.uuid4().hex[:8]}"
+        target = f"{base}/{folder}/{unquote(posixpath.dirname(below))}".rstrip("/")
+        fs.makedirs(target, exist_ok=True)
+        with fs.open(f"{base}/{unquote(path)}", "rb") as source, fs.open(f"{target}/kept.parquet", "wb") as sink:
+            parquet, values = pq.ParquetFile(source), _values(path)
+            schema = _without_views(parquet.schema_arrow)
+            with pq.ParquetWriter(sink, schema, compression="snappy") as writer:
+                for group in range(parquet.num_row_groups):
+                    table = parquet.read_row_group(group).cast(schema).combine_chunks()
+                    for batch in table.to_batches():
+                        gone = np.zeros(batch.num_rows, dtype=bool)
+                        for _, chosen in self._masks(batch, values):
+                            gone |= chosen
+                        writer.write_batch(batch.filter(pa.array(~gone)))
+        (kept,) = read_back(root, folder, offsets=False).files
+        return kept
+
+
+def _values(path: str) -> Mapping[str, str | None]:
+    return partition_values(unquote(part) for part in path.split("/")[:-1] if "=" in unquote(part))
+
+
+def _without_views(schema: pa.Schema) -> pa.Schema:
+    """Return a schema with plain types where delta-rs, which rewrites files for DELETE, says views of texts."""
+    fields = [field.with_type(_without_view(field.type)) for field in schema]
+    return pa.schema(fields, schema.metadata)
+
+
+def _without_view(kind: Any) -> Any:
+    if pa.types.is_string_view(kind):
+        return pa.string()
+    if pa.types.is_binary_view(kind):
+        return pa.binary()
+    if pa.types.is_struct(kind):
+        return pa.struct([field.with_type(_without_view(field.type)) for field in kind])
+    if pa.types.is_list(kind):
+        return pa.list_(kind.value_field.with_type(_without_view(kind.value_type)))
+    if pa.types.is_map(kind):
+        return pa.map_(_without_view(kind.key_type), kind.item_field.with_type(_without_view(kind.item_type)))
+    return kind
+
+
+def _numbers(column: Any) -> Any:
+    """Return integers; one that is not there (a row that somebody else inserted) is below all that is asked for."""
+    return column.fill_null(np.iinfo(np.int64).min).to_numpy()
+
+
+def _equal(batch: Any, values: Mapping[str, str | None], column: str, wanted: str | int) -> Any:
+    if column in values:
+        return np.full(batch.num_rows, str(values[column]) == str(wanted))
+    if pa.types.is_dictionary(batch.column(column).type):
+        names = batch.column(column).dictionary.to_pylist()
+        codes = batch.column(column).indices.fill_null(-1).to_numpy()
+        return codes == (names.index(wanted) if wanted in names else len(names))
+    values_here = batch.column(column)
+    if pa.types.is_string_view(values_here.type):
+        values_here = values_here.cast(pa.string())
+    return pc.equal(values_here, wanted).fill_null(False).to_numpy(zero_copy_only=False)

@@ -1,0 +1,1 @@
+"""What each recovery strategy adds to a live run."""

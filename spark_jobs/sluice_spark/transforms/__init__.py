@@ -1,0 +1,1 @@
+"""From decoded records to the sink's rows: pure functions of a DataFrame."""

@@ -1,0 +1,121 @@
+"""Applies the user's transform, and holds it to what it must keep."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import io
+from collections.abc import Callable
+
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame
+
+from sluice.errors import ConfigError
+from sluice.pipeline import Pipeline, Rows
+from sluice.pipeline.model import METADATA_COLUMNS
+from sluice.pipeline.suite import nearest
+
+__all__ = ["Transformer", "apply", "check", "hands_through", "transformer"]
+
+Transformer = Callable[[DataFrame], DataFrame]
+
+_UNTOUCHED = "nothing was read or written; the position stays where it was"
+
+
+def transformer(pipeline: Pipeline) -> Transformer:
+    """Return the transform as a function of the decoded batch.
+
+    Raises
+    ------
+    ConfigError
+        When the module cannot be imported.
+    """
+    spec = pipeline.transform
+    if spec.python is not None:
+        module, _, name = spec.python.partition(":")
+        try:
+            function: Transformer = getattr(importlib.import_module(module), name)
+        except Exception as error:
+            raise _wrong(pipeline, f"transform.python: {spec.python}: {type(error).__name__}: {error}") from error
+        return function
+    sql = spec.sql or ""
+
+    def run_sql(source: DataFrame) -> DataFrame:
+        source.createOrReplaceTempView("source")
+        return source.sparkSession.sql(sql)
+
+    return run_sql
+
+
+def apply(transform: Transformer, source: DataFrame) -> DataFrame:
+    """Call the transform on a decoded batch: the one place where a run does, by which its own failures are told."""
+    return transform(source)
+
+
+def check(pipeline: Pipeline, transform: Transformer, sample: DataFrame) -> DataFrame:
+    """Apply the transform to an empty batch and check its columns; return the result (also empty).
+
+    Raises
+    ------
+    ConfigError
+        When it does not analyse, loses or changes a metadata column, makes ``_run``, or lacks a partition column.
+    """
+    try:
+        out = transform(sample)
+        if not isinstance(out, DataFrame):
+            raise _wrong(pipeline, f"transform returned {type(out).__name__}, not a DataFrame")
+        types = {f.name: f.dataType.simpleString() for f in out.schema.fields}
+    except ConfigError:
+        raise
+    except PySparkException as error:
+        raise _wrong(pipeline, f"transform: {_first_line(error)}") from error
+    except Exception as error:
+        raise _wrong(pipeline, f"transform: {type(error).__name__}: {_first_line(error)}") from error
+    lowered = [name.lower() for name in types]
+    doubled = sorted({n for n in lowered if lowered.count(n) > 1})
+    if doubled or len(out.columns) != len(types):
+        raise _wrong(pipeline, f"transform: a column stands twice in its result: {doubled or out.columns}")
+    if "_run" in types:
+        raise _wrong(pipeline, "transform: its result has a column _run, which ingestion adds itself")
+    if pipeline.rows is not Rows.AGGREGATE:
+        kept = {f.name: f.dataType.simpleString() for f in sample.schema.fields if f.name in METADATA_COLUMNS}
+        for name, kind in kept.items():
+            if types.get(name) != kind:
+                found = f"has the type {types[name]}" if name in types else "is gone"
+                raise _wrong(pipeline, f"transform: the metadata column {name} ({kind}) must survive, but {found}")
+    missing = [name for name in pipeline.sink.delta.partition_by if name not in types]
+    if missing:
+        hint = nearest(missing[0], types, "its columns are")
+        raise _wrong(pipeline, f"sink.delta.partition_by: the transform's result has no column {missing[0]!r}; {hint}")
+    return out
+
+
+def hands_through(sample: DataFrame, out: DataFrame) -> bool:
+    """Tell whether Spark's plan shows that a transform leaves the metadata columns as they are.
+
+    A column that was made anew (by an expression, a Python function) is another attribute under the same name, and then
+    ``sample``'s own cannot be selected from ``out``. A union is the exception: it lends its first input's attributes to
+    the rows of all of them.
+
+    Parameters
+    ----------
+    sample, out
+        What went into the transform, and what came out.
+    """
+    try:
+        out.select(*(sample[name] for name in METADATA_COLUMNS if name in sample.columns))
+    except PySparkException:
+        return False
+    with contextlib.redirect_stdout(io.StringIO()) as plan:
+        out.explain(True)
+    return "Union" not in plan.getvalue()
+
+
+def _first_line(error: Exception) -> str:
+    return next((line.strip() for line in str(error).splitlines() if line.strip()), "no message")
+
+
+def _wrong(pipeline: Pipeline, what: str) -> ConfigError:
+    return ConfigError(
+        f"pipeline {pipeline.name!r}: {what}", state=_UNTOUCHED, next_step=f"mend {pipeline.file.name}, then run again"
+    )
