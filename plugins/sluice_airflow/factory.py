@@ -11,7 +11,7 @@ from airflow.sdk import DAG, Asset, CronDataIntervalTimetable, get_parsing_conte
 from sluice.errors import ConfigError, SluiceError
 from sluice.pipeline import Pipeline, load, load_all
 from sluice.pipeline.load import PIPELINES, relative
-from sluice.pipeline.model import Schedule
+from sluice.pipeline.starting import Schedule
 from sluice_airflow import docs, params
 from sluice_airflow.gate import OnIdle
 from sluice_airflow.operators.account import AccountOperator

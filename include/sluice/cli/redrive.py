@@ -37,7 +37,7 @@ def redrive(
         raise ConfigError(
             "--dry-run shows lost ranges, not the quarantine",
             state="nothing was read or written",
-            next_step=f"look into the table {Home.from_env().resolve(spec.sink.delta.path)}_quarantine, whose column "
+            next_step=f"look into the table {Home.from_env().resolve(spec.quarantine_path)}, whose column "
             "_errors says why; or leave --dry-run out: what does not decode stays there as it is",
         )
     if dry_run:

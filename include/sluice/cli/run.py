@@ -95,9 +95,9 @@ def spark_run(spec: Pipeline, run: str, submit: SparkSubmit, *, as_json: bool) -
         if account["verdict"] in ("failed", "error") and spec.quality.on_failed == "fail":
             found = ledger.run(spec.name, run)
             pages = (found.judgement or {}).get("data_docs") if found else None
-            place = Home.from_env().resolve(spec.sink.delta.path)
+            place = Home.from_env().resolve(spec.quarantine_path)
             refused = (
-                f". Refused records are in {place}_quarantine, and why in its column _errors; when the cause is fixed: "
+                f". Refused records are in {place}, and why in its column _errors; when the cause is fixed: "
                 f"sluice redrive {spec.name} --quarantined"
             )
             raise QualityError(

@@ -15,7 +15,7 @@ from sluice.pipeline import Pipeline
 from sluice.run.checkpoint import Checkpoint
 from sluice.sources.kafka.cluster import Cluster
 from sluice.sources.kafka.settings import KafkaSettings
-from sluice.sources.kafka.state import TopicState
+from sluice.sources.state import TopicState
 
 __all__ = ["backlog", "waiting"]
 
