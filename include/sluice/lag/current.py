@@ -109,8 +109,10 @@ def _times(
     return known
 
 
-def waiting(pipeline: Pipeline, kafka: Connection, *, home: Home, epoch: Epoch) -> int | None:
+def waiting(pipeline: Pipeline, kafka: Connection | None, *, home: Home, epoch: Epoch) -> int | None:
     """Return about how many records wait, for a caller that only wants a hint; None when the broker does not say."""
+    if kafka is None or not pipeline.source.kind.lag:
+        return None
     source = pipeline.kafka
     try:
         positions = Checkpoint(home.checkpoint(pipeline.name, epoch.number), epoch.positions).positions()

@@ -90,6 +90,9 @@ class SourceKind:
         Whether it forgets records by itself, so that offsets below a partition's start were records once.
     lag
         Whether sensors and ``sluice lag`` can watch it.
+    notes_start
+        Whether Spark's checkpoint holds where the first batch started (``sources/0/0``), as with Spark's own Kafka
+        source. For any other the run fixes it in the ledger before its first batch.
     """
 
     config: type[SourceConfig]
@@ -99,6 +102,7 @@ class SourceKind:
     seek_by_time: bool
     retention: bool
     lag: bool = False
+    notes_start: bool = False
 
     def opened(self, config: SourceConfig) -> Source:
         """Open a source."""

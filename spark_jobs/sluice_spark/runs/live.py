@@ -74,6 +74,10 @@ class LiveRun(Run):
             # nothing was planned in this epoch yet: it changes its route in place
             self.ledger.epoch_opened(lease, epoch=target.number, route=target.route, positions=target.positions)
             tables = Tables.of(self.pipeline, self.home, target)
+        if positions is None and not self.pipeline.source.kind.notes_start:
+            target = Epoch(target.number, target.route, self._beginning(states))
+            self.ledger.epoch_opened(lease, epoch=target.number, route=target.route, positions=target.positions)
+            tables = Tables.of(self.pipeline, self.home, target)
         if busy:
             spark = self._session()
             progress = Progress(ends(states), positions or starts(states))
@@ -158,10 +162,11 @@ class LiveRun(Run):
             return [], error
 
     def _ahead(self, positions: Positions | None, states: Sequence[TopicState]) -> list[OffsetRange]:
-        if positions is None:
-            latest = self.pipeline.source.config.starting_offsets == "latest"
-            positions = ends(states) if latest else starts(states)
-        return ranges_between(positions, ends(states))
+        return ranges_between(self._beginning(states) if positions is None else positions, ends(states))
+
+    def _beginning(self, states: Sequence[TopicState]) -> Positions:
+        """Return where a pipeline begins that has read nothing yet."""
+        return ends(states) if self.pipeline.source.config.starting_offsets == "latest" else starts(states)
 
     def _target(self, tables: Tables) -> Epoch:
         """Return the epoch that this run's strategy works in."""

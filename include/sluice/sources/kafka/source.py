@@ -52,4 +52,5 @@ KIND = SourceKind(
     seek_by_time=True,
     retention=True,
     lag=True,
+    notes_start=True,
 )
