@@ -77,6 +77,17 @@ def build_dag(
         },
     )
     with dag:
+        wait = (
+            KafkaLagSensor(
+                task_id="wait_for_lag",
+                pipeline=reference,
+                on_idle=on_idle,
+                poke_interval=15,
+                timeout=timedelta(minutes=30),
+            )
+            if spec.source.kind.lag
+            else None
+        )
         ingest = BoundedRunOperator(task_id="ingest", pipeline=reference, conn_id=spark_conn_id)
         validate = ValidateOperator(task_id="validate", pipeline=reference, conn_id=spark_conn_id)
         account = AccountOperator(
@@ -87,14 +98,7 @@ def build_dag(
         )
         ingest >> validate >> account
         ingest >> account
-        if spec.source.kind.lag:
-            wait = KafkaLagSensor(
-                task_id="wait_for_lag",
-                pipeline=reference,
-                on_idle=on_idle,
-                poke_interval=15,
-                timeout=timedelta(minutes=30),
-            )
+        if wait is not None:
             wait >> ingest
     try:
         dag.validate()

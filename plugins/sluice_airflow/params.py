@@ -33,10 +33,9 @@ def of(pipeline: Pipeline) -> dict[str, Param]:
 
     Airflow checks them against their JSON schema when a run is triggered, so that a task sees only values that fit.
     """
-    offered = [r for r in Recovery if r.refusal(aggregates=pipeline.aggregates) is None]
-    # rows: aggregate has no intervals: its rows do not say which records they came from
-    modes = [Mode.AUTO, Mode.AVAILABLE_NOW] if pipeline.aggregates else list(Mode)
-    interval = {} if pipeline.aggregates else {"start": _moment("Start"), "end": _moment("End, exclusive")}
+    offered = [r for r in Recovery if pipeline.refusal(r) is None]
+    modes = [Mode.AUTO, Mode.AVAILABLE_NOW] if pipeline.no_intervals else list(Mode)
+    interval = {} if pipeline.no_intervals else {"start": _moment("Start"), "end": _moment("End, exclusive")}
     return {
         "mode": Param(
             Mode.AUTO.value,

@@ -10,6 +10,7 @@ from sluice.errors import ConfigError
 from sluice.pipeline import Pipeline
 from sluice.recovery import Recovery
 from sluice.run.interval import Interval
+from sluice.run.request import RunRequest
 from sluice.text import run_of_interval
 
 if TYPE_CHECKING:
@@ -102,8 +103,9 @@ def run_window(context: Context, pipeline: Pipeline, run: str | None = None) -> 
     # the DAG's param has a default, which is the file's: only a choice that differs was asked for
     asked = params.get("recovery")
     chosen = Recovery(asked) if asked and asked != pipeline.recovery.value else None
-    interval = Interval.asked(pipeline, start, end, chosen)
-    return RunWindow(name if interval is None else run_of_interval(name), interval, _text(params.get("reason")))
+    request = RunRequest.of(pipeline, name, recovery=chosen, start=start, end=end, reason=_text(params.get("reason")))
+    interval = request.interval
+    return RunWindow(name if interval is None else run_of_interval(name), interval, request.reason)
 
 
 def _mode(asked: Any) -> Mode:

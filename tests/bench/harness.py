@@ -23,6 +23,7 @@ from sluice.launch.submit import SparkSubmit, archive_file, bounded_run
 from sluice.local import archive
 from sluice.local.kafka import Broker, Topics
 from sluice.pipeline import load
+from sluice.run.request import RunRequest
 
 __all__ = ["HERE", "SCHEMA", "Bench", "Figure", "Goal", "Options", "Ran", "compare", "median", "python_path"]
 
@@ -210,7 +211,7 @@ class Bench:
     def submit(self, name: str, topic: str) -> SparkSubmit:
         """Return the spark-submit of a run."""
         return bounded_run(
-            load(self.pipeline(topic, name)), "bench", spark=self.spark, kafka=self.kafka, validate=False
+            load(self.pipeline(topic, name)), RunRequest("bench", validate=False), spark=self.spark, kafka=self.kafka
         )
 
     def bare(self, script: str, *arguments: str) -> Figure:

@@ -14,6 +14,7 @@ from tests.bench.many_runs import RECORDS, broken, feed
 from sluice.cli.output import err, print_table
 from sluice.launch.submit import bounded_run
 from sluice.pipeline import load
+from sluice.run.request import RunRequest
 
 __all__ = ["history"]
 
@@ -87,7 +88,7 @@ class _Life:
 
     def live_through(self, runs: int, *, judged: int) -> None:
         """Make runs up to this number, in one session; only the last ``judged`` of them are judged."""
-        begun = bounded_run(load(self.file), "r", spark=self.bench.spark, kafka=self.bench.kafka)
+        begun = bounded_run(load(self.file), RunRequest("r"), spark=self.bench.spark, kafka=self.bench.kafka)
         arguments = {
             "pipeline": self.file, "recovery": self.strategy, "bootstrap": self.bench.broker.bootstrap,
             "topic": self.name, "first": self.number + 1, "last": runs, "judged-from": runs - judged + 1,

@@ -14,6 +14,7 @@ from tests.bench.harness import HERE, Bench, Goal, Options, measure, median, pyt
 from sluice.cli.output import err, print_table
 from sluice.launch.submit import bounded_run
 from sluice.pipeline import load
+from sluice.run.request import RunRequest
 
 __all__ = ["intervals"]
 
@@ -85,7 +86,7 @@ def _replaced(bench: Bench, asked: list[tuple[Path, list[tuple[str, str]]]]) -> 
     """Fill the table of each pipeline and replace its intervals, in one process; return what each cost and read."""
     said, answer = bench.scratch / "intervals.json", bench.scratch / "intervals-found.json"
     said.write_text(json.dumps([{"pipeline": str(file), "intervals": wanted} for file, wanted in asked]))
-    begun = bounded_run(load(asked[0][0]), "bench", spark=bench.spark, kafka=bench.kafka, validate=False)
+    begun = bounded_run(load(asked[0][0]), RunRequest("bench", validate=False), spark=bench.spark, kafka=bench.kafka)
     arguments = ["--asked", str(said), "--found", str(answer)]
     loop = dataclasses.replace(begun, application=HERE / "many_intervals.py", arguments=arguments)
     measure(loop.argv(), {**loop.env, "PYTHONPATH": python_path(HERE.parents[1])}, bench.scratch / "intervals.log")

@@ -33,7 +33,7 @@ def main() -> None:
         LiveRun(pipeline, "live", *common, pipeline.kafka.max_records_per_batch).execute()
         accounts, began = [], time.monotonic()
         for number, (start, end) in enumerate(asked["intervals"]):
-            interval = Interval.asked(pipeline, start, end, None)
+            interval = Interval.parse(start, end)
             assert interval is not None
             accounts.append(IntervalRun(pipeline, f"again-{number}", *common, interval).execute())
         found.append(

@@ -77,7 +77,9 @@ class Place:
     def quarantine(self) -> Counter[tuple[int, int]]:
         from deltalake import DeltaTable
 
-        found = DeltaTable(str(self.root / "home" / "quarantine" / "toy")).to_pyarrow_table(["_partition", "_offset"])
+        found = DeltaTable(str(self.root / "home" / "quarantine" / "toy")).to_pyarrow_table(
+            columns=["_partition", "_offset"]
+        )
         return Counter((row["_partition"], row["_offset"]) for row in found.to_pylist())
 
     def assert_exact(self) -> None:

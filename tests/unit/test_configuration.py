@@ -14,6 +14,7 @@ from sluice.launch.submit import SparkSubmit, bounded_run, spark_master, validat
 from sluice.pipeline import load
 from sluice.recovery import Recovery
 from sluice.run.interval import Interval
+from sluice.run.request import RunRequest
 from sluice.sources.kafka import KafkaSettings
 
 SECRET = "hunter2"
@@ -139,13 +140,15 @@ def submit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, spark_jars: list[Pat
     file.write_text("{pipeline: p, source: {kafka: {topics: [t]}}, decode: {text: {}}, sink: {delta: {path: p}}}")
     return bounded_run(
         load(file),
-        "scheduled__2013-01-01T00:00:00+00:00",
+        RunRequest(
+            "scheduled__2013-01-01T00:00:00+00:00",
+            Recovery.REPLAY,
+            7,
+            Interval.parse("2013-01-01", "2013-01-02"),
+            validate=False,
+        ),
         spark=Connection("spark_default", "spark", host="local[2]"),
         kafka=connection(SASL, password=SECRET),
-        recovery=Recovery.REPLAY,
-        max_records_per_batch=7,
-        interval=Interval.parse("2013-01-01", "2013-01-02"),
-        validate=False,
     )
 
 
@@ -172,7 +175,7 @@ def test_the_command_line_says_all_that_was_asked(submit: SparkSubmit, spark_jar
 
 def test_executors_elsewhere_are_sent_the_jars(submit: SparkSubmit, tmp_path: Path) -> None:
     cluster = Connection("spark_default", "spark", host="spark://m", port=7077)
-    argv = bounded_run(load(tmp_path / "p.yaml"), "r", spark=cluster, kafka=connection(SASL)).argv()
+    argv = bounded_run(load(tmp_path / "p.yaml"), RunRequest("r"), spark=cluster, kafka=connection(SASL)).argv()
     assert [Path(jar).name for jar in argv[argv.index("--jars") + 1].split(",")] == [
         jar.file_name for jar in locked("spark")
     ]

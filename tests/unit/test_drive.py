@@ -11,7 +11,7 @@ import pytest
 
 from sluice.cli import redrive as command
 from sluice.cli import run as drive
-from sluice.connections import Connection
+from sluice.connections import Connection, variable_of
 from sluice.errors import SourceUnreachableError
 from sluice.ledger import Ledger
 from sluice.pipeline import Pipeline
@@ -55,5 +55,6 @@ def test_without_a_broker_a_dry_run_shows_what_the_log_has(
 
     monkeypatch.setattr(Cluster, "snapshot", silent)
     kafka = Connection("kafka_default", "kafka", extra={"bootstrap.servers": "127.0.0.1:1"})
-    assert command._states(SPEC, kafka) == []
+    monkeypatch.setenv(variable_of("kafka_default"), kafka.to_json())
+    assert command._states(SPEC) == []
     assert "no broker answers: only the write-ahead log was asked" in capsys.readouterr().err

@@ -11,7 +11,6 @@ import yaml
 
 from sluice.errors import ConfigError
 from sluice.pipeline import Pipeline
-from sluice.recovery import Recovery
 from sluice.run.interval import Interval
 
 NOW = datetime(2026, 11, 1, tzinfo=UTC)
@@ -82,16 +81,3 @@ def test_local_times_are_the_same_moment() -> None:
     here = Interval.parse("2013-03-01", "2013-03-02")
     assert Interval.of(here.start.astimezone(there), here.end.astimezone(there)) == here
     assert str(here) == "[2013-03-01T00:00:00Z, 2013-03-02T00:00:00Z)"
-
-
-def test_asking_a_pipeline() -> None:
-    assert Interval.asked(pipeline(), None, None) is None
-    assert Interval.asked(pipeline(), "", "") is None
-    assert Interval.asked(pipeline(), "2013-03-01", "2013-04-01", Recovery.WAL) is not None
-    for start, end, missing in (("2013-03-01", None, "end"), (None, "2013-03-01", "start")):
-        with pytest.raises(ConfigError, match=f"has no {missing}"):
-            Interval.asked(pipeline(), start, end)
-    with pytest.raises(ConfigError, match="would give some of them up"):
-        Interval.asked(pipeline(), "2013-03-01", "2013-04-01", Recovery.IGNORE_RANGE)
-    with pytest.raises(ConfigError, match="rows: aggregate"):
-        Interval.asked(pipeline(rows="aggregate"), "2013-03-01", "2013-04-01")

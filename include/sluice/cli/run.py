@@ -19,7 +19,7 @@ from sluice.launch.submit import SparkSubmit, bounded_run
 from sluice.ledger import Ledger
 from sluice.pipeline import Pipeline, load
 from sluice.recovery import Recovery
-from sluice.run.interval import Interval
+from sluice.run.request import RunRequest
 
 __all__ = ["connections", "drive", "spark_run"]
 
@@ -47,21 +47,20 @@ def drive(
         Of an interval of record time, in ISO 8601; None for what is available now.
     """
     spec = load(pipeline)
-    interval = Interval.asked(spec, start, end, recovery)
-    spark, kafka = connections(spec)
-    ledger = Ledger.open()
-    submit = bounded_run(
+    request = RunRequest.of(
         spec,
         run,
-        spark=spark,
-        kafka=kafka,
         recovery=recovery,
         max_records_per_batch=max_records_per_batch,
-        interval=interval,
+        start=start,
+        end=end,
         reason=reason,
         validate=validate,
-        waiting=None if interval else waiting(spec, kafka, home=Home.from_env(), epoch=ledger.epoch(spec.name)),
     )
+    spark, kafka = connections(spec)
+    epoch = Ledger.open().epoch(spec.name)
+    waits = None if request.interval else waiting(spec, kafka, home=Home.from_env(), epoch=epoch)
+    submit = bounded_run(spec, request, spark=spark, kafka=kafka, waiting=waits)
     return spark_run(spec, run, submit, as_json=as_json)
 
 

@@ -17,9 +17,8 @@ from sluice.home import PROJECT, Home
 from sluice.launch import jars
 from sluice.pipeline import Pipeline
 from sluice.ranges import OffsetRange
-from sluice.recovery import Recovery
-from sluice.run.interval import Interval
-from sluice.text import checked_run, storable
+from sluice.run.request import RunRequest
+from sluice.text import checked_run
 
 __all__ = [
     "SparkSubmit",
@@ -136,45 +135,23 @@ def spark_master(connection: Connection) -> str:
 
 def bounded_run(
     pipeline: Pipeline,
-    run: str,
+    request: RunRequest,
     *,
     spark: Connection,
     kafka: Connection | None,
-    recovery: Recovery | None = None,
-    max_records_per_batch: int | None = None,
-    interval: Interval | None = None,
-    reason: str | None = None,
-    validate: bool = True,
     waiting: int | None = None,
 ) -> SparkSubmit:
     """Return the application of one run.
 
     Parameters
     ----------
-    run
-        The run's id; another attempt of the same run uses the same id.
-    interval
-        Of record time; None means what is available now.
-    reason
-        Why somebody asked for the run.
-    validate
-        Whether the run is judged after its last batch.
+    kafka
+        The connection of the source, if it needs one.
     waiting
         About how many records wait, when the caller knows: a small run skips the JVM's optimizing compiler, whose work
         it would not live to enjoy.
     """
-    arguments = ["--pipeline", str(pipeline.file), "--run", checked_run(run)]
-    if recovery is not None:
-        arguments += ["--recovery", recovery.value]
-    if max_records_per_batch is not None:
-        arguments += ["--max-records-per-batch", str(max_records_per_batch)]
-    if interval is not None:
-        start, end = interval.key.split("/")
-        arguments += ["--start", start, "--end", end]
-    if reason:
-        arguments.append(f"--reason={storable(reason)}")
-    if not validate:
-        arguments += ["--no-validate"]
+    arguments = ["--pipeline", str(pipeline.file), *request.arguments()]
     small = waiting is not None and waiting <= _SMALL
     return _submit("bounded_run.py", pipeline, arguments, spark, kafka, small=small)
 

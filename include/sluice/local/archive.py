@@ -24,6 +24,7 @@ from sluice.launch import jars
 from sluice.launch.submit import archive_file, archive_stamp, bounded_run, is_whole
 from sluice.local.kafka import Broker, Record, Topics
 from sluice.pipeline import load
+from sluice.run.request import RunRequest
 
 __all__ = ["make"]
 
@@ -86,7 +87,7 @@ def _traced_run(scratch: Path, home: Home, archive: Path) -> None:
         kafka = Connection("kafka_default", "kafka", extra={"bootstrap.servers": broker.bootstrap})
         submit = bounded_run(
             load(scratch / "warm-up.yaml"),
-            "warm-up",
+            RunRequest("warm-up"),
             spark=Connection("spark_default", "spark", "local[2]"),
             kafka=kafka,
         )

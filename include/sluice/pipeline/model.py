@@ -233,7 +233,7 @@ class Pipeline(Strict):
 
     @model_validator(mode="after")
     def _recovery(self) -> Pipeline:
-        refusal = self.recovery.refusal(aggregates=self.aggregates)
+        refusal = self.refusal(self.recovery)
         if refusal:
             raise ValueError(refusal)
         return self
@@ -246,11 +246,6 @@ class Pipeline(Strict):
             raise ValueError(
                 f"sink.{self.sink.key} cannot commit a batch together with its mark, so that a crash would lose or "
                 "double rows: choose a sink that can, such as sink.delta"
-            )
-        if not source.replayable and self.recovery is not Recovery.WAL:
-            raise ValueError(
-                f"recovery: {self.recovery} reads records again, and source.{self.source.key} cannot: choose "
-                "recovery: wal"
             )
         if self.schedule == "on_lag" and not source.lag:
             raise ValueError(f"schedule: on_lag cannot watch source.{self.source.key}: give it a cron schedule")
@@ -313,6 +308,31 @@ class Pipeline(Strict):
         folders = (self.file.parent.parent, self.file.parent)
         found = [folder / self.quality.suite for folder in folders if (folder / self.quality.suite).is_file()]
         return found[0] if found else folders[0] / self.quality.suite
+
+    @property
+    def no_intervals(self) -> str | None:
+        """Why intervals of it cannot be replaced; None when they can."""
+        if self.aggregates:
+            return (
+                f"pipeline {self.name!r} has rows: aggregate: its rows do not say which records they came from, so "
+                "those of an interval cannot be replaced"
+            )
+        if not self.source.kind.seek_by_time:
+            return (
+                f"pipeline {self.name!r} has no intervals: source.{self.source.key} cannot say which records are of a "
+                "time"
+            )
+        if not self.sink.kind.replaceable:
+            return f"pipeline {self.name!r} has no intervals: rows of sink.{self.sink.key} cannot be replaced"
+        return None
+
+    def refusal(self, recovery: Recovery) -> str | None:
+        """Return why it cannot have a strategy; None when it can."""
+        if not self.source.kind.replayable and recovery is not Recovery.WAL:
+            return (
+                f"recovery: {recovery} reads records again, and source.{self.source.key} cannot: choose recovery: wal"
+            )
+        return recovery.refusal(aggregates=self.aggregates)
 
     @property
     def delta_path(self) -> str:

@@ -4,13 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING
 
-from sluice.errors import BEGIN_ANEW, ConfigError
-
-if TYPE_CHECKING:
-    from sluice.pipeline import Pipeline
-    from sluice.recovery import Recovery
+from sluice.errors import ConfigError
 
 __all__ = ["Interval"]
 
@@ -91,58 +86,6 @@ class Interval:
     def milliseconds(self) -> tuple[int, int]:
         """Start and end in milliseconds since 1970."""
         return round(self.start.timestamp() * 1000), round(self.end.timestamp() * 1000)
-
-    @classmethod
-    def asked(
-        cls, pipeline: Pipeline, start: str | None, end: str | None, recovery: Recovery | None = None
-    ) -> Interval | None:
-        """Return the interval that a run of a pipeline was asked for; None for what is available now.
-
-        Parameters
-        ----------
-        recovery
-            The strategy that was asked for with it, if any.
-
-        Raises
-        ------
-        ConfigError
-            When the pipeline has no intervals, when one of both ends is missing, when a strategy was asked for that
-            gives records up, or as of :meth:`of`.
-        """
-        if not start and not end:
-            return None
-        if not start or not end:
-            raise ConfigError(
-                f"the interval has no {'end' if start else 'start'}",
-                state=_UNTOUCHED,
-                next_step="give start and end, or neither of them for what is available now",
-            )
-        if pipeline.aggregates:
-            raise ConfigError(
-                f"pipeline {pipeline.name!r} has rows: aggregate: its rows do not say which records they came from, so "
-                "those of an interval cannot be replaced",
-                state=_UNTOUCHED,
-                next_step=f"run it without an interval; to reprocess all of it, {BEGIN_ANEW}",
-            )
-        source, sink = pipeline.source, pipeline.sink
-        if not source.kind.seek_by_time or not sink.kind.replaceable:
-            cannot = (
-                f"source.{source.key} cannot say which records are of a time"
-                if not source.kind.seek_by_time
-                else f"rows of sink.{sink.key} cannot be replaced"
-            )
-            raise ConfigError(
-                f"pipeline {pipeline.name!r} has no intervals: {cannot}",
-                state=_UNTOUCHED,
-                next_step=f"run it without an interval; to reprocess all of it, {BEGIN_ANEW}",
-            )
-        if recovery is not None and recovery.ignores:
-            raise ConfigError(
-                f"an interval replaces rows that are there: strategy {recovery} would give some of them up",
-                state=_UNTOUCHED,
-                next_step="leave the strategy out: a run of an interval replaces all of it, or changes nothing",
-            )
-        return cls.parse(start, end)
 
     def __str__(self) -> str:
         return f"[{_text(self.start)}, {_text(self.end)})"

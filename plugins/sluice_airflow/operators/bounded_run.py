@@ -12,6 +12,7 @@ from sluice.ledger import Ledger
 from sluice.pipeline import load
 from sluice.ranges import OffsetRange, RangeAccount
 from sluice.recovery import Recovery
+from sluice.run.request import RunRequest
 from sluice_airflow.log_tables import account_table
 from sluice_airflow.operators.submit import SubmitOperator
 from sluice_airflow.window import run_window
@@ -79,20 +80,17 @@ class BoundedRunOperator(SubmitOperator):
         limit = self._asked("max_records_per_batch", context)
         validate = self._asked("validate", context)
         kafka = self.source_connection(pipeline)
-        submission = bounded_run(
-            pipeline,
+        request = RunRequest(
             self.run,
-            spark=spark,
-            kafka=kafka,
-            recovery=None if recovery is None else Recovery(recovery),
-            max_records_per_batch=None if limit is None else int(limit),
-            interval=window.interval,
-            reason=window.reason,
-            validate=validate is None or str(validate).lower() == "true",
-            waiting=None
-            if window.interval
-            else waiting(pipeline, kafka, home=Home.from_env(), epoch=Ledger.open().epoch(pipeline.name)),
+            None if recovery is None else Recovery(recovery),
+            None if limit is None else int(limit),
+            window.interval,
+            window.reason,
+            validate is None or str(validate).lower() == "true",
         )
+        epoch = Ledger.open().epoch(pipeline.name)
+        waits = None if request.interval else waiting(pipeline, kafka, home=Home.from_env(), epoch=epoch)
+        submission = bounded_run(pipeline, request, spark=spark, kafka=kafka, waiting=waits)
         self.run_spark(submission, context)
         return self._account(pipeline.name)
 
