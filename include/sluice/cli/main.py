@@ -10,6 +10,7 @@ from typing import Annotated
 
 import typer
 
+from sluice import __version__
 from sluice.cli.output import COUNTS, err, print_json, print_table
 from sluice.errors import ConfigError, SluiceError
 from sluice.home import PROJECT
@@ -21,12 +22,26 @@ app = typer.Typer(
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
-    help="Bounded, accountable runs from Kafka into a table.",
 )
 
 Name = Annotated[str, typer.Argument(metavar="NAME_OR_FILE", help="A pipeline's name, or its YAML file.")]
 OptionalName = Annotated[str | None, typer.Argument(metavar="[PIPELINE]", help="All when left out.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON for programs.")]
+
+
+def _tell_version(asked: bool) -> None:
+    if asked:
+        print(f"sluice {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def root(
+    version: Annotated[
+        bool, typer.Option("--version", is_eager=True, callback=_tell_version, help="Print the version.")
+    ] = False,
+) -> None:
+    """Bounded, accountable runs from Kafka into a table."""
 
 
 @app.command()
