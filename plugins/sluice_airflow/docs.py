@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from sluice.home import PROJECT
 from sluice.lag import Limits
 from sluice.pipeline import Pipeline, Rows
+from sluice.pipeline.load import relative
 from sluice.pipeline.model import Schedule
+from sluice.shipped import CHECKOUT
 from sluice_airflow.params import MEANING
 from sluice_airflow.triggers.lag_watcher import POLL_INTERVAL
 
@@ -32,7 +33,8 @@ def page(pipeline: Pipeline, *, poll_interval: float = POLL_INTERVAL) -> str:
     kafka, delta, quality = pipeline.kafka, pipeline.sink.delta, pipeline.quality
     topics = ", ".join(f"`{t}`" for t in kafka.topics)
     parts = f", partitioned by {', '.join(f'`{c}`' for c in delta.partition_by)}" if delta.partition_by else ""
-    file = pipeline.file.relative_to(PROJECT) if pipeline.file.is_relative_to(PROJECT) else pipeline.file.name
+    ours = CHECKOUT is not None and pipeline.file.is_relative_to(CHECKOUT)
+    file = relative(pipeline.file) if ours else pipeline.file.name
     judged = f"`{quality.suite}`; a failed verdict means *{quality.on_failed}*" if quality.suite else "no suite"
     return f"""\
 ### {pipeline.name}

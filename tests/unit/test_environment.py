@@ -11,18 +11,18 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 from sluice import __version__
-from sluice.home import PROJECT
 from sluice.launch import jars
+from sluice.shipped import CHECKOUT
 
 
 def requirements(file: str = "requirements.txt") -> list[Requirement]:
-    lines = (line.split("#")[0].strip() for line in (PROJECT / file).read_text().splitlines())
+    lines = (line.split("#")[0].strip() for line in (CHECKOUT / file).read_text().splitlines())
     return [Requirement(line.removesuffix("\\").strip()) for line in lines if line and not line.startswith("-")]
 
 
 def declared() -> list[Requirement]:
     """What pyproject.toml asks for, extras included; what an extra takes from another one left out."""
-    project = tomllib.loads((PROJECT / "pyproject.toml").read_text())["project"]
+    project = tomllib.loads((CHECKOUT / "pyproject.toml").read_text())["project"]
     lists = [project["dependencies"], *project["optional-dependencies"].values()]
     found = [Requirement(line) for lines in lists for line in lines]
     return [requirement for requirement in found if requirement.name != "sluice"]
@@ -48,7 +48,7 @@ def test_an_installed_sluice_accepts_what_is_pinned() -> None:
 
 def test_the_version_is_said_in_one_place() -> None:
     assert version("sluice") == __version__
-    assert "version" not in tomllib.loads((PROJECT / "pyproject.toml").read_text())["project"]
+    assert "version" not in tomllib.loads((CHECKOUT / "pyproject.toml").read_text())["project"]
 
 
 def test_what_is_installed_is_what_is_pinned() -> None:

@@ -26,6 +26,7 @@ from sluice.local.airflow import Airflow
 from sluice.local.kafka import DEFAULT_PORT as KAFKA_PORT
 from sluice.local.kafka import Broker
 from sluice.pipeline import load
+from sluice.shipped import CHECKOUT, shipped
 from sluice.sources.kafka import Cluster, KafkaSettings
 
 __all__ = ["main"]
@@ -161,6 +162,8 @@ def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="demo", description=__doc__)
     parser.add_argument("action", choices=["up", "down"])
     action = parser.parse_args(argv).action
+    if CHECKOUT is None:  # the flights come with the wheel
+        os.environ.setdefault("SLUICE_PIPELINES", str(shipped("include/pipelines")))
     try:
         demo = Demo()
         if action == "up":
