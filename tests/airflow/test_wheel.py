@@ -198,4 +198,4 @@ def test_a_dag_runs_for_real(
     (run,) = ledger.runs("orders")
     account = ledger.account("orders", run.run)
     assert (account["planned"], account["written"], account["verdict"]) == (100, 100, "passed")
-    assert json.loads(installed.run("sluice", "audit", "orders", "--deep", "--json", **env))
+    installed.run("sluice", "audit", "orders", "--deep", **env)

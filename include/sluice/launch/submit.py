@@ -92,7 +92,7 @@ class SparkSubmit:
             raise ConfigError(
                 "spark-submit was not found",
                 state="nothing was read or written",
-                next_step="install pyspark into this environment: make setup",
+                next_step="install pyspark into this environment: make setup, or the extra sluice[spark]",
             )
         argv = [program, "--master", self.master, "--deploy-mode", "client", "--name", self.name]
         for key, value in self.conf.items():
