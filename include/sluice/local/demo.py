@@ -33,6 +33,7 @@ __all__ = ["main"]
 
 _PIPELINE = "flights"
 _FIRST_PART_ENDS = "2013-12-01"
+_DOWN = "make down" if CHECKOUT else "python -m sluice.local.demo down"
 
 _say = Console(stderr=True, highlight=False, soft_wrap=True).print
 
@@ -98,7 +99,7 @@ class Demo:
         print_table(useful, ["run", "recovery", *COUNTS, "verdict", "seconds"])
         _say(f"\nThe table: {result['sink']}\nThe UI: {self.airflow.url}/dags/{_PIPELINE}  (login {user} / {password})")
         _say(f"For commands of your own (sluice, airflow) in a shell: source {self._write_environment()}")
-        _say("Ask: sluice status, sluice lag flights, sluice audit flights. End it all: make down")
+        _say(f"Ask: sluice status, sluice lag flights, sluice audit flights. End it all: {_DOWN}")
         return result
 
     def _write_environment(self) -> Path:
