@@ -74,7 +74,7 @@ def _checked(pipeline: Pipeline, recovery: Recovery | None, max_records: int | N
     refusal = strategy.refusal(aggregates=pipeline.aggregates)
     if refusal:
         raise ConfigError(refusal, state=untouched, next_step="choose another strategy with --recovery")
-    size = pipeline.kafka.max_records_per_batch if max_records is None else max_records
+    size = pipeline.source.config.max_records_per_batch if max_records is None else max_records
     if size < 1:
         raise ConfigError(
             "--max-records-per-batch must be at least 1", state=untouched, next_step="give a positive number"

@@ -71,7 +71,7 @@ class Adoption:
             begun = settings.get(ADOPTING) == old and settings.get(OWNER) == new
             if not begun:
                 self._refuse_unsettled(settings)
-            quarantine, log = f"{sink}_quarantine", WriteAheadLog(self.home.log(old), old)
+            quarantine, log = self.home.resolve(self.new.quarantine_path), WriteAheadLog(self.home.log(old), old)
             names = list(last_commits(self.ledger, old))
             _hand(sink, self._versions(sink, names), {OWNER: new, HOLDS: "sink", ADOPTING: old})
             point("adoption-begun")
@@ -93,12 +93,16 @@ class Adoption:
     def _put_right(self) -> bool:
         """Say again in the tables whose they are, as after a crash at the end, or a RESTORE to a version before it."""
         sink = self._sink
-        places = {sink: "sink", f"{sink}_quarantine": "quarantine", self.home.log(self.new.name): "log"}
+        places = {
+            sink: "sink",
+            self.home.resolve(self.new.quarantine_path): "quarantine",
+            self.home.log(self.new.name): "log",
+        }
         return any([_hand(path, {}, {OWNER: self.new.name, HOLDS: h, ADOPTING: ""}) for path, h in places.items()])
 
     @property
     def _sink(self) -> str:
-        return self.home.resolve(self.new.sink.delta.path)
+        return self.home.resolve(self.new.delta_path)
 
     def _refuse_unsettled(self, settings: Mapping[str, str]) -> None:
         old, new, sink = self.old, self.new.name, self._sink

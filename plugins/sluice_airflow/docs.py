@@ -5,7 +5,7 @@ from __future__ import annotations
 from sluice.lag import Limits
 from sluice.pipeline import Pipeline, Rows
 from sluice.pipeline.load import relative
-from sluice.pipeline.model import Schedule
+from sluice.pipeline.starting import Schedule
 from sluice.shipped import CHECKOUT
 from sluice_airflow.params import MEANING
 from sluice_airflow.triggers.lag_watcher import POLL_INTERVAL
@@ -30,9 +30,10 @@ same backlog: clear it.
 
 def page(pipeline: Pipeline, *, poll_interval: float = POLL_INTERVAL) -> str:
     """Return the page in Markdown: what it reads, writes and promises, how it recovers, what to type."""
-    kafka, delta, quality = pipeline.kafka, pipeline.sink.delta, pipeline.quality
-    topics = ", ".join(f"`{t}`" for t in kafka.topics)
-    parts = f", partitioned by {', '.join(f'`{c}`' for c in delta.partition_by)}" if delta.partition_by else ""
+    source, sink, quality = pipeline.source.config, pipeline.sink.config, pipeline.quality
+    topics = ", ".join(f"`{t}`" for t in source.streams)
+    parts = f", partitioned by {', '.join(f'`{c}`' for c in sink.partition_columns)}" if sink.partition_columns else ""
+    table = "Delta table" if pipeline.sink.kind.delta else pipeline.sink.key
     ours = CHECKOUT is not None and pipeline.file.is_relative_to(CHECKOUT)
     file = relative(pipeline.file) if ours else pipeline.file.name
     judged = f"`{quality.suite}`; a failed verdict means *{quality.on_failed}*" if quality.suite else "no suite"
@@ -44,8 +45,8 @@ for: `end - start = written + filtered + quarantined + absent + lost`.
 
 | | |
 |---|---|
-| reads | {topics} by connection `{kafka.connection}`, {kafka.isolation_level}, from `{kafka.starting_offsets}` |
-| writes | Delta table `{delta.path}`{parts}; what cannot be written goes to `{delta.path}_quarantine` |
+| reads | {topics}{_how(pipeline)}, from `{source.starting_offsets}` |
+| writes | {table} `{sink.path}`{parts}; what cannot be written goes to `{pipeline.quarantine_path}` |
 | promises | {_ROWS[pipeline.rows]}, exactly once |
 | recovers by | `{pipeline.recovery}`: {MEANING[pipeline.recovery]} |
 | judged by | {judged} |
@@ -86,3 +87,8 @@ def _schedule(pipeline: Pipeline, poll_interval: float) -> str:
             return f"by itself, within {poll_interval:.0f} s of the backlog being *{Limits.of(pipeline.lag)}*"
         case _:
             return "by hand"
+
+
+def _how(pipeline: Pipeline) -> str:
+    kafka = pipeline.source.kafka
+    return f" by connection `{kafka.connection}`, {kafka.isolation_level}" if kafka else f" of `{pipeline.source.key}`"

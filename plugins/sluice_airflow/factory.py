@@ -11,7 +11,7 @@ from airflow.sdk import DAG, Asset, CronDataIntervalTimetable, get_parsing_conte
 from sluice.errors import ConfigError, SluiceError
 from sluice.pipeline import Pipeline, load, load_all, pipelines_folder
 from sluice.pipeline.load import relative
-from sluice.pipeline.model import Schedule
+from sluice.pipeline.starting import Schedule
 from sluice_airflow import docs, params
 from sluice_airflow.gate import OnIdle
 from sluice_airflow.operators.account import AccountOperator
@@ -69,7 +69,7 @@ def build_dag(
         auto_register=False,  # a DAG belongs to the file that holds it in a global, not to the one that built it
         params=params.of(spec),
         doc_md=docs.page(spec, poll_interval=poll_interval),
-        tags={"sluice", f"recovery:{spec.recovery}", *(f"topic:{t}" for t in spec.kafka.topics)},
+        tags={"sluice", f"recovery:{spec.recovery}", *(f"topic:{t}" for t in spec.source.config.streams)},
         default_args={
             "retries": 3,
             "retry_delay": timedelta(minutes=1),
@@ -77,13 +77,6 @@ def build_dag(
         },
     )
     with dag:
-        wait = KafkaLagSensor(
-            task_id="wait_for_lag",
-            pipeline=reference,
-            on_idle=on_idle,
-            poke_interval=15,
-            timeout=timedelta(minutes=30),
-        )
         ingest = BoundedRunOperator(task_id="ingest", pipeline=reference, conn_id=spark_conn_id)
         validate = ValidateOperator(task_id="validate", pipeline=reference, conn_id=spark_conn_id)
         account = AccountOperator(
@@ -92,8 +85,17 @@ def build_dag(
             name=spec.name,
             trigger_rule="none_failed_min_one_success",  # validate may be skipped; a failed verdict emits no event
         )
-        wait >> ingest >> validate >> account
+        ingest >> validate >> account
         ingest >> account
+        if spec.source.kind.lag:
+            wait = KafkaLagSensor(
+                task_id="wait_for_lag",
+                pipeline=reference,
+                on_idle=on_idle,
+                poke_interval=15,
+                timeout=timedelta(minutes=30),
+            )
+            wait >> ingest
     try:
         dag.validate()
     except Exception as error:

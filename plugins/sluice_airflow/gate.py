@@ -15,7 +15,7 @@ from sluice.lag import Backlog, Limits
 from sluice.lag.current import backlog
 from sluice.ledger import Ledger
 from sluice.pipeline import Pipeline, load
-from sluice.pipeline.model import Lag
+from sluice.pipeline.starting import Lag
 from sluice.sources.kafka import Cluster, KafkaSettings
 
 __all__ = ["OnIdle", "decide", "given", "limits_of", "look", "why_waiting"]

@@ -62,7 +62,7 @@ def of(pipeline: Pipeline) -> dict[str, Param]:
             f"`{pipeline.recovery.value}`; a run may choose otherwise.",
         ),
         "max_records_per_batch": Param(
-            pipeline.kafka.max_records_per_batch,
+            pipeline.source.config.max_records_per_batch,
             type="integer",
             minimum=1,
             title="Records in a batch, at most",

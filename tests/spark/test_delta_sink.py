@@ -22,11 +22,11 @@ from sluice.pipeline import Pipeline
 from sluice.ranges import OffsetRange
 from sluice.recovery import Route
 from sluice_spark.runs.tables import Tables
+from sluice_spark.sinks.base import NOTHING
 from sluice_spark.sinks.delta import table as delta
 from sluice_spark.sinks.delta.slice import Slice
-from sluice_spark.sinks.delta.staged import NOTHING
 from sluice_spark.sinks.delta.table import DeltaSink
-from sluice_spark.strategies.wal import LOG_SCHEMA
+from sluice_spark.sources.base import RECORD_SCHEMA
 
 pytestmark = pytest.mark.spark
 
@@ -412,7 +412,7 @@ def test_the_log_tells_of_batches_that_wait_for_longer_than_delta_keeps_commits(
     pipeline = Pipeline.model_validate({**SHARED, "pipeline": "orders"})
     log = Tables.of(pipeline, Home(str(tmp_path)), Epoch(1, Route.LOG, None)).log_table
     for version in range(65):
-        assert log.commit(NOTHING, LOG_SCHEMA, version, {"batch": version})
+        assert log.commit(NOTHING, RECORD_SCHEMA, version, {"batch": version})
         for file in Path(log.path, "_delta_log").glob("*.json"):
             os.utime(file, (0, time.time() - 40 * 86_400))
     assert [note["version"] for note in log.notes(-1)] == list(range(64, -1, -1))

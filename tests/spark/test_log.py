@@ -28,8 +28,10 @@ from sluice.wal.log import SEAL, seal_text
 from sluice.wal.segment import inspect, spread
 from sluice_spark.sinks.delta.staged import read_back
 from sluice_spark.sinks.delta.table import DeltaSink
+from sluice_spark.sources.base import RECORD_SCHEMA
+from sluice_spark.sources.log import LogRecords
 from sluice_spark.strategies.apply import sealed_batches
-from sluice_spark.strategies.wal import LOG_SCHEMA, Landed, Landing, LogRecords, landing_size
+from sluice_spark.strategies.wal import Landed, Landing, landing_size
 
 pytestmark = pytest.mark.spark
 
@@ -56,7 +58,7 @@ class Kafka:
     dropped: list[OffsetRange] = field(default_factory=list)
     asked: list[OffsetRange] = field(default_factory=list)
 
-    def gone(self, ranges: Sequence[OffsetRange]) -> list[OffsetRange]:
+    def missing(self, ranges: Sequence[OffsetRange]) -> list[OffsetRange]:
         self.asked += ranges
         return [common for r in ranges for d in self.dropped if (common := r.cut(d))]
 
@@ -245,8 +247,8 @@ STRANGE = [
 
 def frame(spark: SparkSession, *partitions: Sequence[Mapping[str, Any]]) -> DataFrame:
     """One task for each list of records, as Kafka's partitions have."""
-    rows = [tuple(record[name] for name in LOG_SCHEMA.names) for records in partitions for record in records]
-    whole = spark.createDataFrame(rows, LOG_SCHEMA)
+    rows = [tuple(record[name] for name in RECORD_SCHEMA.names) for records in partitions for record in records]
+    whole = spark.createDataFrame(rows, RECORD_SCHEMA)
     if len(partitions) == 1:
         return whole.coalesce(1)
     return whole.repartitionById(len(partitions), F.col("partition")).sortWithinPartitions("offset")
@@ -275,9 +277,9 @@ def test_what_spark_lands_comes_back_byte_for_byte(spark: SparkSession, made: Ma
     log = made.log
     assert [plain(r) for r in rows_of(log.read_from({}))] == STRANGE
     source = LogRecords(spark, log, landed.segments)
-    assert sorted(map(plain, source.again([span(0, 10)]).collect()), key=lambda r: r["offset"]) == STRANGE
-    assert [plain(r) for r in source.again([span(4, 6)]).collect()] == STRANGE[4:6]
-    assert source.again([span(8, 9)]).collect() == source.again([span(0, 5, topic="x")]).collect() == []
+    assert sorted(map(plain, source.read([span(0, 10)]).collect()), key=lambda r: r["offset"]) == STRANGE
+    assert [plain(r) for r in source.read([span(4, 6)]).collect()] == STRANGE[4:6]
+    assert source.read([span(8, 9)]).collect() == source.read([span(0, 5, topic="x")]).collect() == []
     assert log.check(landed.segments, pages=True) == []
     assert (landed.segments[0].first, landed.segments[0].last) == (-1, 1774747800123)
 
@@ -467,12 +469,12 @@ def test_each_kind_of_damage_is_found_named_and_never_read_over(spark: SparkSess
     source = LogRecords(spark, log, both)
     if inside:
         with pytest.raises(Exception, match="CRC checksum verification failed"):
-            source.again([segment.range]).collect()
+            source.read([segment.range]).collect()
     with pytest.raises(DamagedLogError, match=r"t-0 \[10, 20\)") as refused:
         (source.explain if inside else source.again)([segment.range])
     assert refused.value.ranges == (segment.range,)
     assert segment.path in str(refused.value)
-    assert len(source.again([whole.segments[0].range]).collect()) == 3, "the other segment is as good as ever"
+    assert len(source.read([whole.segments[0].range]).collect()) == 3, "the other segment is as good as ever"
 
 
 def test_no_byte_can_change_without_being_found_or_making_no_difference(spark: SparkSession, made: Made) -> None:

@@ -13,8 +13,9 @@ import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import SparkSession
 
+from sluice_spark.sinks.base import Tally
 from sluice_spark.sinks.delta import staged as staged_files
-from sluice_spark.sinks.delta.staged import Tally, read_back
+from sluice_spark.sinks.delta.staged import read_back
 
 pytestmark = pytest.mark.spark
 

@@ -12,7 +12,7 @@ from pyspark.sql import functions as F
 
 from sluice.ranges import OffsetRange, Times
 from sluice_spark.batch.tally import ReadTally
-from sluice_spark.decoders.decode import RULE
+from sluice_spark.decoders.base import RULE
 
 pytestmark = pytest.mark.spark
 

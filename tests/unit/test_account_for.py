@@ -7,7 +7,7 @@ import pytest
 from sluice.pipeline import Rows
 from sluice.ranges import Counts, OffsetRange
 from sluice_spark.batch.account import PromiseError, account_for
-from sluice_spark.sinks.delta.staged import Tally
+from sluice_spark.sinks.base import Tally
 
 SPAN = OffsetRange("t", 0, 10, 20)
 KEY = ("t", 0)

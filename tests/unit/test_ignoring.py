@@ -52,14 +52,14 @@ class World:
 
     # --- records
 
-    def again(self, ranges: Sequence[OffsetRange]) -> Any:
+    def read(self, ranges: Sequence[OffsetRange]) -> Any:
         return ranges
 
-    def gone(self, ranges: Sequence[OffsetRange]) -> list[OffsetRange]:
+    def missing(self, ranges: Sequence[OffsetRange]) -> list[OffsetRange]:
         below = [OffsetRange("t", p, 0, start) for p, start in self.start.items()]
         return ignore.overlaps(ranges, below)
 
-    def check(self, read: Mapping[tuple[str, int], int], ranges: Sequence[OffsetRange]) -> None:
+    def verify(self, read: Mapping[tuple[str, int], int], ranges: Sequence[OffsetRange]) -> None:
         raise AssertionError("is the writer's to call")
 
     # --- writer
@@ -79,7 +79,7 @@ class World:
     def process(self, ranges: Sequence[OffsetRange]) -> None:
         if self.spark_is_dead:
             raise RuntimeError("Answer from Java side is empty")
-        if gone := self.gone(ranges):
+        if gone := self.missing(ranges):
             raise OffsetsGoneError(f"dropped: {describe(gone)}", ranges=gone)
         if dead := sorted(offsets(ranges) & self.poison):
             raise RuntimeError(f"poison: {dead[0]}")

@@ -10,9 +10,9 @@ import pytest
 
 from sluice.errors import AuthorizationError, ConfigError, SluiceError, SourceUnreachableError
 from sluice.lag import Backlog, Limits, PartitionLag, PastRun, Status, measure
-from sluice.pipeline.model import Lag
+from sluice.pipeline.starting import Lag
 from sluice.ranges import OffsetRange
-from sluice.sources.kafka.state import FirstUnread, PartitionState, TopicState
+from sluice.sources.state import FirstUnread, PartitionState, TopicState
 
 NOW = datetime(2026, 11, 21, 12, 0, tzinfo=UTC)
 DOWN = SourceUnreachableError("no broker answers", state="untouched", next_step="start it")

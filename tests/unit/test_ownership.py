@@ -16,9 +16,10 @@ from pyspark.sql.types import LongType, StringType, StructField, StructType, Tim
 
 from sluice.errors import CheckpointError, ConfigError, LeaseHeldError, SinkError
 from sluice.ranges import OffsetRange
+from sluice_spark.sinks.base import NOTHING, Fence, Staged
 from sluice_spark.sinks.delta.slice import Slice
-from sluice_spark.sinks.delta.staged import NOTHING, Staged, read_back
-from sluice_spark.sinks.delta.table import DeltaSink, Fence
+from sluice_spark.sinks.delta.staged import read_back
+from sluice_spark.sinks.delta.table import DeltaSink
 
 SCHEMA = StructType(
     [

@@ -14,7 +14,7 @@ from sluice.cli import main
 from sluice.errors import ConfigError
 from sluice.ledger import Ledger
 from sluice.pipeline import load
-from sluice.pipeline.model import Quality
+from sluice.pipeline.quality import Quality
 from sluice.pipeline.suite import Suite
 from sluice.ranges import Counts, OffsetRange
 from sluice_spark.quality.judgement import Judgement

@@ -9,7 +9,7 @@ import pytest
 from kafka import errors
 
 from sluice.sources.kafka.requests import _harvest
-from sluice.sources.kafka.state import FirstUnread
+from sluice.sources.state import FirstUnread
 
 WANTED = {("t", 0): 5}
 

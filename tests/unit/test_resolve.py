@@ -15,7 +15,7 @@ from sluice.errors import SourceUnreachableError, TopicRecreatedError
 from sluice.ranges import OffsetRange, Times
 from sluice.run.interval import Interval
 from sluice.run.resolve import Available, Resolved, missing, resolve
-from sluice.sources.kafka.state import PartitionState, TopicState
+from sluice.sources.state import PartitionState, TopicState
 from sluice.wal import Segment
 
 HOUR = 3_600_000
@@ -54,10 +54,10 @@ class Played:
     def available(self) -> Available:
         kafka = {k: OffsetRange(*k, *p.kafka) for k, p in self.parts.items() if p.kafka and not self.down}
         trouble = SourceUnreachableError("no broker answers") if self.down else None
-        return Available(kafka, cast(Any, self), cast(Any, self), "read_uncommitted", trouble)
+        return Available(kafka, cast(Any, self), cast(Any, self), trouble)
 
     # the cluster's
-    def at_time(self, keys: Collection[Key], moment: datetime, *, isolation_level: str) -> dict[Key, int | None]:
+    def offsets_at(self, keys: Collection[Key], moment: datetime) -> dict[Key, int | None]:
         ms = round(moment.timestamp() * 1000)
         return {k: self.first(k, cast(Any, self.parts[k].kafka), ms) for k in keys if k not in self.silent}
 

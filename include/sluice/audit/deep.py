@@ -52,7 +52,9 @@ def deep_audit(ledger: Ledger, pipeline: Pipeline, home: Home, say: Say = lambda
     A driver may be at work meanwhile: see :class:`Snapshot`.
     """
     try:
-        snapshot = Snapshot.take(ledger, pipeline.name, home.resolve(pipeline.sink.delta.path))
+        snapshot = Snapshot.take(
+            ledger, pipeline.name, home.resolve(pipeline.delta_path), home.resolve(pipeline.quarantine_path)
+        )
     except ValueError as error:
         unread = "the tables were not compared: an account of the ledger does not add up"
         return AuditReport(pipeline.name, [], [], [str(error)], [unread], {})

@@ -36,12 +36,17 @@ class Snapshot:
     problems: list[str]
 
     @classmethod
-    def take(cls, ledger: Ledger, pipeline: str, path: str) -> Snapshot:
+    def take(cls, ledger: Ledger, pipeline: str, path: str, refused: str) -> Snapshot:
         """Read the ledger, then the tables; again when a driver committed in between.
 
         A driver commits to the sink, to the quarantine, then to the ledger. When the sink, opened last, ends with the
         very batches that the ledger began with, nothing was committed meanwhile. If it never does, that is a problem,
         and what the ledger does not know yet is left out of the tables.
+
+        Parameters
+        ----------
+        path, refused
+            Of the sink, and of its quarantine.
 
         Raises
         ------
@@ -57,7 +62,7 @@ class Snapshot:
             books = Books.read(ledger, pipeline)
             live = (r for r in ledger.runs(pipeline, limit=1 << 31) if r.kind != "interval")
             runs = {a: r.run for r in live for a in ledger.accounts(pipeline, r.run)}
-            quarantine, sink = Table.open("quarantine", f"{path}_quarantine"), Table.open("sink", path)
+            quarantine, sink = Table.open("quarantine", refused), Table.open("sink", path)
             held = {name: sink.batch(name) for name in ends}
             if all(held[name] == batch for name, (_, batch) in ends.items()):
                 break

@@ -239,7 +239,7 @@ def clean(
     from pydantic import TypeAdapter, ValidationError
 
     from sluice.cli.clean import clean as clean_log
-    from sluice.pipeline.model import Duration
+    from sluice.fields import Duration
 
     try:
         age = TypeAdapter(Duration).validate_python(older_than) if older_than else None

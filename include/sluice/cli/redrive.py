@@ -6,7 +6,6 @@ from collections.abc import Sequence
 
 from sluice.cli.output import err, print_json, print_table
 from sluice.cli.run import connections, spark_run
-from sluice.connections import Connection
 from sluice.errors import ConfigError, SluiceError
 from sluice.home import Home
 from sluice.launch.submit import redrive as submission
@@ -14,7 +13,7 @@ from sluice.ledger import Ledger
 from sluice.pipeline import Pipeline, load
 from sluice.ranges import OffsetRange, overlaps
 from sluice.run.locate import locate
-from sluice.sources.kafka import Cluster, KafkaSettings, TopicState
+from sluice.sources.state import TopicState
 from sluice.wal import WriteAheadLog
 
 __all__ = ["redrive"]
@@ -37,7 +36,7 @@ def redrive(
         raise ConfigError(
             "--dry-run shows lost ranges, not the quarantine",
             state="nothing was read or written",
-            next_step=f"look into the table {Home.from_env().resolve(spec.sink.delta.path)}_quarantine, whose column "
+            next_step=f"look into the table {Home.from_env().resolve(spec.quarantine_path)}, whose column "
             "_errors says why; or leave --dry-run out: what does not decode stays there as it is",
         )
     if dry_run:
@@ -64,11 +63,11 @@ def redrive(
     return code
 
 
-def _states(spec: Pipeline, kafka: Connection) -> list[TopicState]:
-    """Return what the broker says of the topics: nothing when it is down, as for the run that redrives."""
+def _states(spec: Pipeline) -> list[TopicState]:
+    """Return what the source says of its streams: nothing when it is down, as for the run that redrives."""
     try:
-        with Cluster(KafkaSettings.from_connection(kafka)) as cluster:
-            return cluster.snapshot(spec.kafka.topics, isolation_level=spec.kafka.isolation_level)
+        with spec.source.kind.opened(spec.source.config) as source:
+            return source.snapshot()
     except SluiceError as error:
         err.print(f"{error.what}: only the write-ahead log was asked", markup=False)
         return []
@@ -77,11 +76,10 @@ def _states(spec: Pipeline, kafka: Connection) -> list[TopicState]:
 def _show(spec: Pipeline, ranges: Sequence[OffsetRange], of_run: str | None, *, as_json: bool) -> None:
     ledger, home = Ledger.open(), Home.from_env()
     rows = ledger.lost(spec.name, run=of_run)
-    _, kafka = connections(spec)
-    states = _states(spec, kafka) if rows else []
+    states = _states(spec) if rows else []
     wanted = overlaps([r.range for r in rows], ranges) if ranges else [r.range for r in rows]
     found = locate(wanted, WriteAheadLog(home.log(spec.name), spec.name), states, ledger.topic_ids(spec.name))
-    places = (("write-ahead log", found.log), ("kafka", found.kafka), ("nowhere", found.nowhere))
+    places = (("write-ahead log", found.log), (spec.source.key, found.kafka), ("nowhere", found.nowhere))
     listed = [
         {
             "topic": part.topic, "partition": part.partition, "start": part.start, "end": part.end,

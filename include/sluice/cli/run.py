@@ -65,14 +65,14 @@ def drive(
     return spark_run(spec, run, submit, as_json=as_json)
 
 
-def connections(spec: Pipeline) -> tuple[Connection, Connection]:
-    """Return the connections to Spark (``local[*]`` when the environment names none) and to the pipeline's Kafka."""
+def connections(spec: Pipeline) -> tuple[Connection, Connection | None]:
+    """Return the connections to Spark (``local[*]`` when none is named) and to the source, if it needs one."""
     if os.environ.get(variable_of("spark_default")):
         spark = Connection.from_env("spark_default")
     else:
         err.print(f"{variable_of('spark_default')} is not set: Spark runs here, on local[*]", markup=False)
         spark = Connection("spark_default", "spark", host="local[*]")
-    return spark, Connection.from_env(spec.kafka.connection)
+    return spark, next(map(Connection.from_env, spec.source.config.connections), None)
 
 
 def spark_run(spec: Pipeline, run: str, submit: SparkSubmit, *, as_json: bool) -> int:
@@ -95,9 +95,9 @@ def spark_run(spec: Pipeline, run: str, submit: SparkSubmit, *, as_json: bool) -
         if account["verdict"] in ("failed", "error") and spec.quality.on_failed == "fail":
             found = ledger.run(spec.name, run)
             pages = (found.judgement or {}).get("data_docs") if found else None
-            place = Home.from_env().resolve(spec.sink.delta.path)
+            place = Home.from_env().resolve(spec.quarantine_path)
             refused = (
-                f". Refused records are in {place}_quarantine, and why in its column _errors; when the cause is fixed: "
+                f". Refused records are in {place}, and why in its column _errors; when the cause is fixed: "
                 f"sluice redrive {spec.name} --quarantined"
             )
             raise QualityError(

@@ -10,6 +10,6 @@ from sluice.lag.measurement import measure
 from sluice.lag.partition import PartitionLag
 from sluice.lag.past import PastRun
 from sluice.lag.status import Status
-from sluice.sources.kafka.state import FirstUnread, Key
+from sluice.sources.state import FirstUnread, Key
 
 __all__ = ["Backlog", "FirstUnread", "Key", "Limits", "PartitionLag", "PastRun", "Status", "measure"]

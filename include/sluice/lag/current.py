@@ -15,7 +15,7 @@ from sluice.pipeline import Pipeline
 from sluice.run.checkpoint import Checkpoint
 from sluice.sources.kafka.cluster import Cluster
 from sluice.sources.kafka.settings import KafkaSettings
-from sluice.sources.kafka.state import TopicState
+from sluice.sources.state import TopicState
 
 __all__ = ["backlog", "waiting"]
 
@@ -109,8 +109,10 @@ def _times(
     return known
 
 
-def waiting(pipeline: Pipeline, kafka: Connection, *, home: Home, epoch: Epoch) -> int | None:
+def waiting(pipeline: Pipeline, kafka: Connection | None, *, home: Home, epoch: Epoch) -> int | None:
     """Return about how many records wait, for a caller that only wants a hint; None when the broker does not say."""
+    if kafka is None or not pipeline.source.kind.lag:
+        return None
     source = pipeline.kafka
     try:
         positions = Checkpoint(home.checkpoint(pipeline.name, epoch.number), epoch.positions).positions()

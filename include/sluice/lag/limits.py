@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass
 from datetime import timedelta
 from typing import Any, Literal
 
-from sluice.pipeline.model import Lag
+from sluice.pipeline.starting import Lag
 
 __all__ = ["Limits"]
 

@@ -15,7 +15,7 @@ from sluice.lag.partition import PartitionLag
 from sluice.lag.past import PastRun
 from sluice.lag.status import Status, signs_of
 from sluice.ranges import Positions
-from sluice.sources.kafka.state import FirstUnread, Key, PartitionState, TopicState
+from sluice.sources.state import FirstUnread, Key, PartitionState, TopicState
 
 __all__ = ["measure"]
 

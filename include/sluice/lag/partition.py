@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from sluice.lag.status import Status
-from sluice.sources.kafka.state import Key
+from sluice.sources.state import Key
 
 __all__ = ["PartitionLag", "rounded"]
 

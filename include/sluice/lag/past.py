@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from sluice.errors import ExitCode
 from sluice.ranges import OffsetRange
-from sluice.sources.kafka.state import Key
+from sluice.sources.state import Key
 
 __all__ = ["PastRun"]
 

@@ -90,7 +90,7 @@ class Demo:
         useful = [r for r in runs if r["planned"]]
         result = {
             "pipeline": _PIPELINE,
-            "sink": self.home.resolve(spec.sink.delta.path),
+            "sink": self.home.resolve(spec.sink.config.path),
             "ui": self.airflow.url,
             "produced": produced,
             "seconds": round(time.monotonic() - began, 1),

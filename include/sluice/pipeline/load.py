@@ -14,7 +14,7 @@ from pydantic_core import ErrorDetails
 
 from sluice.errors import ConfigError
 from sluice.home import Home
-from sluice.pipeline.model import Pipeline
+from sluice.pipeline.model import Pipeline, model_for
 from sluice.shipped import CHECKOUT, base
 
 __all__ = ["clash_of", "find", "load", "load_all", "pipelines_folder", "relative"]
@@ -101,10 +101,11 @@ def load(name_or_path: str | Path) -> Pipeline:
         raise _refuse(path, doubled)
     if not isinstance(data, dict):
         raise _refuse(path, ["expected a mapping with the keys pipeline, source, decode, sink"])
+    model = model_for(data)
     try:
-        pipeline = Pipeline.model_validate(data)
+        pipeline = model.model_validate(data)
     except ValidationError as error:
-        raise _refuse(path, list(_explain(error, tree))) from None
+        raise _refuse(path, list(_explain(error, tree, model))) from None
     pipeline._file = path
     suite = pipeline.suite_file
     if suite is not None and not suite.is_file():
@@ -159,10 +160,10 @@ def clash_of(pipeline: Pipeline, others: Iterable[Pipeline]) -> ConfigError | No
 
 
 def _places(pipeline: Pipeline) -> dict[str, str]:
-    path = Home.from_env().resolve(pipeline.sink.delta.path)
-    if "://" not in path:
-        path = os.path.realpath(path)
-    return {"sink": path.rstrip("/"), "quarantine": f"{path}_quarantine"}
+    home = Home.from_env()
+    paths = {"sink": pipeline.sink.config.path, "quarantine": pipeline.quarantine_path}
+    found = {what: home.resolve(path) for what, path in paths.items()}
+    return {what: (path if "://" in path else os.path.realpath(path)).rstrip("/") for what, path in found.items()}
 
 
 def relative(path: Path) -> str:
@@ -213,9 +214,9 @@ def _doubled(node: Any, above: tuple[str, ...] = ()) -> Iterator[str]:
             yield from _doubled(item, (*above, str(number)))
 
 
-def _fields_at(loc: Sequence[str | int]) -> list[str]:
+def _fields_at(loc: Sequence[str | int], top: type[BaseModel]) -> list[str]:
     """Return the keys that the model takes where ``loc`` points into."""
-    model: type[BaseModel] | None = Pipeline
+    model: type[BaseModel] | None = top
     for part in loc:
         if model is None:
             return []
@@ -229,23 +230,23 @@ def _fields_at(loc: Sequence[str | int]) -> list[str]:
     return [f.alias or n for n, f in model.model_fields.items()] if model else []
 
 
-def _explain(error: ValidationError, tree: Any) -> Iterator[str]:
+def _explain(error: ValidationError, tree: Any, model: type[BaseModel]) -> Iterator[str]:
     seen: set[str] = set()
     for detail in error.errors():
         if detail["type"] == "literal_error" and isinstance(detail.get("input"), dict):
             continue  # the other arm of a union whose mapping arm says more
-        line = _line(detail, tree)
+        line = _line(detail, tree, model)
         if line not in seen:
             seen.add(line)
             yield line
 
 
-def _line(detail: ErrorDetails, tree: Any) -> str:
+def _line(detail: ErrorDetails, tree: Any, model: type[BaseModel]) -> str:
     loc = [p for p in detail["loc"] if p not in ("Schedule",) and not str(p).startswith("literal[")]
     key = ".".join(str(p) for p in loc)
     where = _place(tree, loc)
     if detail["type"] == "extra_forbidden":
-        allowed = _fields_at(loc[:-1])
+        allowed = _fields_at(loc[:-1], model)
         near = difflib.get_close_matches(str(loc[-1]), allowed, n=1, cutoff=0.5)
         fix = f"did you mean {near[0]!r}?" if near else f"the keys here are: {', '.join(allowed)}"
         return f"{where}{key}: unknown key; {fix}"

@@ -4,81 +4,38 @@ from __future__ import annotations
 
 import re
 from datetime import timedelta
-from decimal import Decimal
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any, Literal
-from zoneinfo import ZoneInfo, available_timezones
 
-from pydantic import (
-    AfterValidator,
-    BaseModel,
-    BeforeValidator,
-    ConfigDict,
-    Field,
-    PrivateAttr,
-    WithJsonSchema,
-    field_validator,
-    model_validator,
-)
+from pydantic import Field, PrivateAttr, create_model, field_validator, model_validator
 
-from sluice.pipeline.ddl import check_ddl
+from sluice.decoders.config import BytesDecode, CsvDecode, JsonDecode, TextDecode
+from sluice.errors import ConfigError
+from sluice.fields import Duration, Strict, given, one_of
+from sluice.kinds import BUILT_IN, kind_of
+from sluice.pipeline.quality import Quality
+from sluice.pipeline.starting import Lag, Schedule
 from sluice.recovery import Recovery
+from sluice.sinks.base import SinkConfig, SinkKind
+from sluice.sinks.delta import DeltaSink
+from sluice.sources.base import SourceConfig, SourceKind
+from sluice.sources.kafka.config import KafkaSource
 
 __all__ = [
-    "METADATA_COLUMNS",
     "Decode",
     "IntervalRuns",
-    "KafkaSource",
-    "Lag",
     "Pipeline",
-    "Quality",
+    "Quarantine",
     "Rows",
-    "Schedule",
+    "Sink",
+    "Source",
     "Transform",
     "Wal",
-    "exceeds",
+    "model_for",
 ]
 
-METADATA_COLUMNS = ("_topic", "_partition", "_offset", "_timestamp", "_run")
-"""Columns that ingestion adds to every sink row."""
-
 _NAME = re.compile(r"^[a-z][a-z0-9_-]{0,62}$")
-_TOPIC = re.compile(r"^[A-Za-z0-9._-]{1,249}$")
-_DURATION = re.compile(r"^(\d+)\s*(s|m|h|d)$")
-_UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
-
-
-class _Strict(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True, use_attribute_docstrings=True)
-
-
-def _duration(value: Any) -> Any:
-    match = _DURATION.match(value) if isinstance(value, str) else None
-    return timedelta(**{_UNITS[match[2]]: int(match[1])}) if match else value
-
-
-Duration = Annotated[timedelta, BeforeValidator(_duration)]
-"""A length of time such as ``15m``, ``2h``, ``7d``."""
-
-
-def _ddl(value: str) -> str:
-    names = check_ddl(value)
-    taken = sorted(name for name in names if name.lower() in METADATA_COLUMNS or name.lower().startswith("__sluice"))
-    if taken:
-        raise ValueError(f"column {taken[0]!r} is a name that ingestion adds itself: rename it in the schema")
-    return value
-
-
-Ddl = Annotated[str, AfterValidator(_ddl)]
-
-
-def _exactly_one(model: BaseModel, what: str) -> None:
-    fields = type(model).model_fields
-    given = [name for name in fields if getattr(model, name) is not None]
-    if len(given) != 1:
-        names = ", ".join(field.alias or name for name, field in fields.items())
-        raise ValueError(f"{what} needs exactly one of: {names}")
 
 
 class Rows(StrEnum):
@@ -94,91 +51,36 @@ class Rows(StrEnum):
     """Sink rows are no longer of single records; metadata columns but ``_run`` need not survive."""
 
 
-class KafkaSource(_Strict):
-    """Which topics of which cluster."""
-
-    connection: str = "kafka_default"
-    """The id of an Airflow connection; outside Airflow it is read from ``AIRFLOW_CONN_<ID>``."""
-    topics: Annotated[list[str], Field(min_length=1)]
-    """Names, no patterns. Partitions that are added later are read from their beginning."""
-    starting_offsets: Literal["earliest", "latest"] = "earliest"
-    """Where a pipeline that has read nothing yet begins: at the first record, or behind the last one."""
-    max_records_per_batch: Annotated[int, Field(gt=0)] = 500_000
-    """A batch reads about this many at most, and a crash repeats a batch at most."""
-    isolation_level: Literal["read_uncommitted", "read_committed"] = "read_uncommitted"
-    """Whether records of aborted transactions are read, as Kafka calls it; markers count as ``absent``."""
-
-    @field_validator("topics")
-    @classmethod
-    def _topics(cls, topics: list[str]) -> list[str]:
-        for topic in topics:
-            if not _TOPIC.match(topic):
-                raise ValueError(f"{topic!r} is not a Kafka topic name")
-        if len(set(topics)) < len(topics):
-            raise ValueError("a topic is named twice")
-        return topics
-
-
-class Source(_Strict):
+class Source(Strict):
     """Where records come from."""
 
-    kafka: KafkaSource
+    kafka: KafkaSource | None = None
     """Topics of a Kafka cluster."""
 
-
-class JsonDecode(_Strict):
-    """One JSON object per record, typed by DDL; the contract is in ``docs/decoding.md``."""
-
-    ddl: Annotated[Ddl, Field(alias="schema")]
-    """Columns and types, as in ``CREATE TABLE``: ``id BIGINT, name STRING``."""
-
-
-_CsvCharacter = Annotated[str, Field(min_length=1, max_length=1, pattern=r"^[^\r\n]$")]
-
-
-class CsvDecode(_Strict):
-    """One CSV record (RFC 4180) per record, typed by DDL; the contract is in ``docs/decoding.md``."""
-
-    ddl: Annotated[Ddl, Field(alias="schema")]
-    """Columns and types, in the order of the line: ``id BIGINT, name STRING``."""
-    separator: _CsvCharacter = ","
-    """Between two columns."""
-    quote: _CsvCharacter = '"'
-    """Around a field that holds a separator, a quote or a line break."""
-    escape: _CsvCharacter | None = None
-    """Before a quote (or itself) in a quoted field; without one a quote is written twice."""
-    null_text: str = ""
-    """What stands for null, without quotes."""
-    header: bool = False
-    """Whether producers send header lines: a record that consists of the column names is refused (rule ``header``)."""
-
-    @field_validator("ddl")
-    @classmethod
-    def _flat(cls, ddl: str) -> str:
-        nested = re.search(r"\b(ARRAY|MAP|STRUCT)\s*<|\sVARIANT\b", ddl, re.IGNORECASE)
-        if nested:
-            raise ValueError(f"a CSV field cannot hold {nested[0].strip(' <').upper()}: declare it as STRING")
-        return ddl
-
     @model_validator(mode="after")
-    def _distinct(self) -> CsvDecode:
-        escape = self.escape or self.quote
-        if self.separator in (self.quote, escape):
-            raise ValueError("the separator must be neither the quote nor the escape")
-        if any(c in self.null_text for c in (self.separator, self.quote, "\r", "\n")):
-            raise ValueError("null_text must hold no separator, no quote and no line break")
+    def _one(self) -> Source:
+        one_of(self, "source")
         return self
 
+    @property
+    def key(self) -> str:
+        """Its key in the file."""
+        return given(self)[0]
 
-class TextDecode(_Strict):
-    """The value as UTF-8 text in a column ``value``."""
+    @property
+    def kind(self) -> SourceKind:
+        """What it can do."""
+        kind: SourceKind = kind_of("sources", self.key)
+        return kind
+
+    @property
+    def config(self) -> SourceConfig:
+        """What the file says of it."""
+        config: SourceConfig = getattr(self, self.key)
+        return config
 
 
-class BytesDecode(_Strict):
-    """The key and value as they are in columns ``key`` and ``value``."""
-
-
-class Decode(_Strict):
+class Decode(Strict):
     """How a record's value becomes columns."""
 
     json_: Annotated[JsonDecode | None, Field(alias="json")] = None
@@ -192,11 +94,21 @@ class Decode(_Strict):
 
     @model_validator(mode="after")
     def _one(self) -> Decode:
-        _exactly_one(self, "decode")
+        one_of(self, "decode")
         return self
 
+    @property
+    def key(self) -> str:
+        """Which decoder it is."""
+        return given(self)[0]
 
-class Transform(_Strict):
+    @property
+    def config(self) -> Any:
+        """What the file says of it."""
+        return next(value for value in (getattr(self, name) for name in type(self).model_fields) if value is not None)
+
+
+class Transform(Strict):
     """A pure function of the decoded batch, as SQL over ``source`` or as ``package.module:function``."""
 
     sql: str | None = None
@@ -206,7 +118,7 @@ class Transform(_Strict):
 
     @model_validator(mode="after")
     def _one(self) -> Transform:
-        _exactly_one(self, "transform")
+        one_of(self, "transform")
         return self
 
     @field_validator("python")
@@ -219,93 +131,50 @@ class Transform(_Strict):
         return target
 
 
-class DeltaSink(_Strict):
-    """A Delta table; a relative path is relative to ``SLUICE_HOME``."""
-
-    path: Annotated[str, Field(min_length=1)]
-    """Below ``SLUICE_HOME``, absolute, or a URL. The quarantine lies beside it, as ``PATH_quarantine``."""
-    partition_by: list[str] = []
-    """Columns by whose values the table's files are parted; chosen once, when the table is made."""
-
-
-class Sink(_Strict):
+class Sink(Strict):
     """Where rows go."""
 
-    delta: DeltaSink
+    delta: DeltaSink | None = None
     """A Delta table, which is made by the first run."""
 
+    @model_validator(mode="after")
+    def _one(self) -> Sink:
+        one_of(self, "sink")
+        return self
 
-_SHARE = re.compile(r"^(\d{1,3}(?:\.\d+)?)\s*%$")
+    @property
+    def key(self) -> str:
+        """Its key in the file."""
+        return given(self)[0]
 
+    @property
+    def kind(self) -> SinkKind:
+        """What it can do."""
+        kind: SinkKind = kind_of("sinks", self.key)
+        return kind
 
-def _limit(value: Any) -> Any:
-    share = _SHARE.match(value) if isinstance(value, str) else None
-    count = isinstance(value, int) and not isinstance(value, bool) and value >= 0
-    if not count and (share is None or Decimal(share[1]) > 100):
-        raise ValueError(
-            f"{value!r} is neither a share of the run's records, such as 1%, nor a number of them, such as 100"
-        )
-    return value
-
-
-Limit = Annotated[
-    int | str,
-    BeforeValidator(_limit),
-    WithJsonSchema(
-        {"anyOf": [{"type": "integer", "minimum": 0}, {"type": "string", "pattern": r"^\d{1,3}(\.\d+)?\s*%$"}]}
-    ),
-]
-"""How many of a run's records: a share such as ``1%``, or a number."""
-
-
-def exceeds(limit: int | str, count: int, of: int) -> bool:
-    """Tell whether ``count`` of ``of`` records are more than a :data:`Limit` allows."""
-    share = _SHARE.match(limit) if isinstance(limit, str) else None
-    return count > int(limit) if share is None else count * 100 > Decimal(share[1]) * of
+    @property
+    def config(self) -> SinkConfig:
+        """What the file says of it."""
+        config: SinkConfig = getattr(self, self.key)
+        return config
 
 
-class Quality(_Strict):
-    """The Great Expectations suite that judges each run, and how much of it may go wrong before."""
+class QuarantineTable(Strict):
+    """A Delta table of refused records."""
 
-    suite: str | None = None
-    """A suite's JSON file, looked up from ``include/`` and from the file's folder; without one nothing is expected."""
-    on_failed: Literal["fail", "warn"] = "fail"
-    """What a verdict ``failed`` or ``error`` does: fails the run's ``validate`` (exit code 50), or is told only."""
-    max_quarantined: Limit = "1%"
-    """More records in quarantine make the verdict ``failed``: a share of the records that the run read, or a number."""
-    max_lost: Limit | None = None
-    """More lost records make the verdict ``failed``; without this key each lost one makes it ``warned``."""
+    path: Annotated[str, Field(min_length=1)]
+    """Below ``SLUICE_HOME``, absolute, or a URL. Not to be changed while it holds records: they stay where they are."""
 
 
-class Schedule(_Strict):
-    """When the DAG runs by itself."""
+class Quarantine(Strict):
+    """Where refused records are kept, verbatim: a dead-letter table."""
 
-    cron: str
-    """Five fields, or ``@hourly`` and the like."""
-    timezone: str = "UTC"
-    """In which ``cron`` is meant, such as ``Europe/Berlin``."""
-
-    @field_validator("cron")
-    @classmethod
-    def _cron(cls, cron: str) -> str:
-        from croniter import croniter  # type: ignore[import-untyped]
-
-        if cron != "@quarterly" and (
-            not croniter.is_valid(cron) or not (cron.startswith("@") or len(cron.split()) == 5)
-        ):
-            raise ValueError(f"{cron!r} is not a cron expression of five fields, such as 0 * * * * (each hour)")
-        return cron
-
-    @field_validator("timezone")
-    @classmethod
-    def _zone(cls, zone: str) -> str:
-        if zone not in available_timezones():
-            raise ValueError(f"{zone!r} is not a time zone of the tz database, such as Europe/Berlin")
-        ZoneInfo(zone)
-        return zone
+    delta: QuarantineTable
+    """A Delta table; by default ``PATH_quarantine`` beside a Delta sink, else ``quarantine/PIPELINE``."""
 
 
-class Wal(_Strict):
+class Wal(Strict):
     """The write-ahead log; used by ``recovery: wal`` alone."""
 
     keep: Duration = timedelta(days=30)
@@ -316,29 +185,14 @@ class Wal(_Strict):
     """A segment is sealed at the latest this long after its first record arrived in the log, by the pace measured."""
 
 
-class Lag(_Strict):
-    """From which backlog on a run is worth starting. ``max_records`` counts beside the others only when written."""
-
-    max_records: Annotated[int, Field(ge=0)] = 0
-    """More offsets than these wait."""
-    max_age: Duration | None = None
-    """The first record that waits is older, by Kafka's time."""
-    max_retention_share: Annotated[float, Field(gt=0, le=1)] | None = None
-    """The first record that waits has used up more of the topic's retention time."""
-    match: Literal["any", "all"] = "any"
-    """Whether any of the limits must be passed, or all that are given."""
-    mirror_group: Annotated[str, Field(min_length=1, max_length=255)] | None = None
-    """A consumer group into which each run copies its positions, for tools that only know groups; never read back."""
-
-
-class IntervalRuns(_Strict):
+class IntervalRuns(Strict):
     """Runs of an interval of record time."""
 
     slack: Duration = timedelta(0)
     """No longer needed, and without effect: an interval finds its records whatever the order of their times."""
 
 
-class Pipeline(_Strict):
+class Pipeline(Strict):
     """One pipeline: everything that a run needs to know, without secrets."""
 
     name: Annotated[str, Field(alias="pipeline")]
@@ -353,6 +207,8 @@ class Pipeline(_Strict):
     """What the transform promises: ``one`` row per record, ``filter`` at most one, ``many``, or ``aggregate``."""
     sink: Sink
     """Where rows go."""
+    quarantine: Quarantine | None = None
+    """Where refused records are kept; by default beside a Delta sink."""
     quality: Quality = Quality()
     """Who judges each run."""
     recovery: Recovery = Recovery.REPLAY
@@ -382,6 +238,33 @@ class Pipeline(_Strict):
             raise ValueError(refusal)
         return self
 
+    @model_validator(mode="after")
+    def _possible(self) -> Pipeline:
+        """Hold what is asked for to what source and sink can do."""
+        source, sink = self.source.kind, self.sink.kind
+        if not sink.transactional:
+            raise ValueError(
+                f"sink.{self.sink.key} cannot commit a batch together with its mark, so that a crash would lose or "
+                "double rows: choose a sink that can, such as sink.delta"
+            )
+        if not source.replayable and self.recovery is not Recovery.WAL:
+            raise ValueError(
+                f"recovery: {self.recovery} reads records again, and source.{self.source.key} cannot: choose "
+                "recovery: wal"
+            )
+        if self.schedule == "on_lag" and not source.lag:
+            raise ValueError(f"schedule: on_lag cannot watch source.{self.source.key}: give it a cron schedule")
+        if self.lag.mirror_group is not None and not source.lag:
+            raise ValueError(
+                f"lag.mirror_group is a consumer group, and source.{self.source.key} has none: leave it out"
+            )
+        if self.quality.suite is not None and not sink.readable:
+            raise ValueError(
+                f"quality.suite judges rows that are read back, and those of sink.{self.sink.key} cannot be: leave the "
+                "suite out, or choose sink.delta"
+            )
+        return self
+
     @field_validator("schedule", mode="before")
     @classmethod
     def _schedule(cls, value: Any) -> Any:
@@ -407,7 +290,19 @@ class Pipeline(_Strict):
 
     @property
     def kafka(self) -> KafkaSource:
-        """The source."""
+        """The source, where only Kafka will do.
+
+        Raises
+        ------
+        ConfigError
+            When it is another one.
+        """
+        if self.source.kafka is None:
+            raise ConfigError(
+                f"pipeline {self.name!r} reads from source.{self.source.key}, and this is for source.kafka alone",
+                state="nothing was read or written",
+                next_step="sluice status and sluice audit tell of it, whatever its source",
+            )
         return self.source.kafka
 
     @property
@@ -418,3 +313,53 @@ class Pipeline(_Strict):
         folders = (self.file.parent.parent, self.file.parent)
         found = [folder / self.quality.suite for folder in folders if (folder / self.quality.suite).is_file()]
         return found[0] if found else folders[0] / self.quality.suite
+
+    @property
+    def delta_path(self) -> str:
+        """Where the sink is, for what only a Delta table can do; a relative path is relative to ``SLUICE_HOME``.
+
+        Raises
+        ------
+        ConfigError
+            When it is another sink.
+        """
+        if not self.sink.kind.delta:
+            raise ConfigError(
+                f"pipeline {self.name!r} writes to sink.{self.sink.key}, and this is for Delta tables alone",
+                state="nothing was read or written",
+                next_step=f"sluice audit {self.name} proves the account from the ledger alone, whatever the sink",
+            )
+        return self.sink.config.path
+
+    @property
+    def quarantine_path(self) -> str:
+        """Where refused records are kept; a relative path is relative to ``SLUICE_HOME``."""
+        if self.quarantine is not None:
+            return self.quarantine.delta.path
+        return f"{self.sink.config.path}_quarantine" if self.sink.kind.delta else f"quarantine/{self.name}"
+
+
+def model_for(data: Any) -> type[Pipeline]:
+    """Return the model that reads a file: :class:`Pipeline`, with the keys of other packages that the file uses.
+
+    Parameters
+    ----------
+    data
+        The file's mapping, as YAML reads it; whatever is wrong with it is left for the model to say.
+    """
+    parts: dict[str, Any] = {}
+    if not isinstance(data, dict):
+        return Pipeline
+    sections: tuple[tuple[str, str, type[Strict]], ...] = (
+        ("source", "sources", Source),
+        ("sink", "sinks", Sink),
+        ("decode", "decoders", Decode),
+    )
+    for name, group, model in sections:
+        keys = [key for key in (data.get(name) or ()) if isinstance(key, str) and key not in BUILT_IN[group]]
+        more: dict[str, Any] = {
+            key: (kind.config | None, None) for key in keys if (kind := kind_of(group, key)) is not None
+        }
+        if more:
+            parts[name] = (create_model(model.__name__, __base__=model, __doc__=model.__doc__, **more), ...)
+    return create_model("Pipeline", __base__=Pipeline, __doc__=Pipeline.__doc__, **parts) if parts else Pipeline

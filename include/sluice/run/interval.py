@@ -124,6 +124,18 @@ class Interval:
                 state=_UNTOUCHED,
                 next_step=f"run it without an interval; to reprocess all of it, {BEGIN_ANEW}",
             )
+        source, sink = pipeline.source, pipeline.sink
+        if not source.kind.seek_by_time or not sink.kind.replaceable:
+            cannot = (
+                f"source.{source.key} cannot say which records are of a time"
+                if not source.kind.seek_by_time
+                else f"rows of sink.{sink.key} cannot be replaced"
+            )
+            raise ConfigError(
+                f"pipeline {pipeline.name!r} has no intervals: {cannot}",
+                state=_UNTOUCHED,
+                next_step=f"run it without an interval; to reprocess all of it, {BEGIN_ANEW}",
+            )
         if recovery is not None and recovery.ignores:
             raise ConfigError(
                 f"an interval replaces rows that are there: strategy {recovery} would give some of them up",

@@ -10,9 +10,9 @@ from datetime import datetime
 from sluice.errors import BEGIN_ANEW, SourceUnreachableError, TopicRecreatedError
 from sluice.ranges import OffsetRange, Positions, Times, describe, overlaps, subtract
 from sluice.run.interval import Interval
-from sluice.sources.kafka import Cluster
+from sluice.sources.base import Source
 from sluice.sources.kafka.cluster import TopicState
-from sluice.sources.kafka.state import Key
+from sluice.sources.state import Key
 from sluice.wal import Segment, WriteAheadLog
 
 __all__ = ["Available", "Resolved", "missing", "resolve"]
@@ -39,8 +39,7 @@ class Available:
 
     kafka: Mapping[Key, OffsetRange]
     log: WriteAheadLog
-    cluster: Cluster
-    isolation_level: str
+    source: Source
     trouble: SourceUnreachableError | None = None
     recreated: frozenset[str] = frozenset()
 
@@ -50,9 +49,8 @@ class Available:
         states: Sequence[TopicState],
         known_ids: Mapping[str, str],
         log: WriteAheadLog,
-        cluster: Cluster,
+        source: Source,
         *,
-        isolation_level: str = "read_uncommitted",
         trouble: SourceUnreachableError | None = None,
     ) -> Available:
         """Return what brokers and log have.
@@ -72,7 +70,7 @@ class Available:
             if state.topic not in recreated
             for number, now in state.partitions.items()
         }
-        return cls(kafka, log, cluster, isolation_level, trouble, recreated)
+        return cls(kafka, log, source, trouble, recreated)
 
     def end(self, key: Key) -> int:
         """Return the offset behind the last one that can be read."""
@@ -101,7 +99,7 @@ class Available:
                 first = self.log.first_at(*key, milliseconds)
             found[key] = first if first is not None and (below is None or first < below) else None
         asked = [key for key in keys if found[key] is None and key in self.kafka]
-        told = self.cluster.at_time(asked, moment, isolation_level=self.isolation_level)
+        told = self.source.offsets_at(asked, moment)
         silent = [key for key in asked if key not in told]
         if silent:
             topic, partition = silent[0]

@@ -78,7 +78,7 @@ class BoundedRunOperator(SubmitOperator):
         recovery = self._asked("recovery", context) if window.interval is None else None
         limit = self._asked("max_records_per_batch", context)
         validate = self._asked("validate", context)
-        kafka = self.kafka_connection(pipeline)
+        kafka = self.source_connection(pipeline)
         submission = bounded_run(
             pipeline,
             self.run,

@@ -72,9 +72,9 @@ class SubmitOperator(SparkSubmitOperator):
         return spark
 
     @staticmethod
-    def kafka_connection(pipeline: Pipeline) -> Connection:
-        """Return the Kafka connection that the pipeline's file names."""
-        return connections.get(pipeline.kafka.connection)
+    def source_connection(pipeline: Pipeline) -> Connection | None:
+        """Return the connection that the pipeline's source needs, if it needs one."""
+        return next(map(connections.get, pipeline.source.config.connections), None)
 
     def run_spark(self, submission: SparkSubmit, context: Context) -> None:
         """Start the application and wait for it.

@@ -108,7 +108,7 @@ class ValidateOperator(SubmitOperator):
     def _judge(self, pipeline: Pipeline, context: Context) -> QualityError | None:
         """Run ``validate_sink.py``; a verdict ``failed`` is an answer, not a failure."""
         spark = self.spark_connection()
-        submission = validate_sink(pipeline, self.run, spark=spark, kafka=self.kafka_connection(pipeline))
+        submission = validate_sink(pipeline, self.run, spark=spark, kafka=self.source_connection(pipeline))
         try:
             self.run_spark(submission, context)
         except QualityError as error:

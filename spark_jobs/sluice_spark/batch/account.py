@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from sluice.errors import ConfigError
 from sluice.pipeline import Rows
 from sluice.ranges import Counts, OffsetRange, RangeAccount, overlaps
-from sluice_spark.sinks.delta.staged import Tally
+from sluice_spark.sinks.base import Tally
 
 __all__ = ["ROLLED_BACK", "PromiseError", "account_for"]
 

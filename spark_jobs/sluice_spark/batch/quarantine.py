@@ -19,10 +19,11 @@ from pyspark.sql.types import (
 )
 
 from sluice.ranges import OffsetRange, RangeAccount
-from sluice_spark.decoders.decode import COLUMN, RULE
+from sluice_spark.decoders.base import COLUMN, RULE
+from sluice_spark.sinks.base import NOTHING, Staged, TakenBackError
 from sluice_spark.sinks.delta.slice import Slice
-from sluice_spark.sinks.delta.staged import NOTHING, Staged, read_back
-from sluice_spark.sinks.delta.table import DeltaSink, TakenBackError
+from sluice_spark.sinks.delta.staged import read_back
+from sluice_spark.sinks.delta.table import DeltaSink
 
 __all__ = ["SCHEMA", "refused_again", "refused_records", "take_out"]
 

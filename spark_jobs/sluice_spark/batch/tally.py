@@ -10,7 +10,7 @@ from pyspark.sql import Column, DataFrame, Observation
 from pyspark.sql import functions as F
 
 from sluice.ranges import OffsetRange, Times
-from sluice_spark.decoders.decode import RULE
+from sluice_spark.decoders.base import RULE
 
 __all__ = ["OUTSIDE", "ReadTally"]
 

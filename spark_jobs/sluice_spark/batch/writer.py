@@ -16,9 +16,9 @@ from sluice.ranges import Counts, LostRange, OffsetRange, RangeAccount, describe
 from sluice_spark.batch.account import ROLLED_BACK, PromiseError, account_for
 from sluice_spark.batch.quarantine import SCHEMA, refused_records, take_out
 from sluice_spark.batch.tally import OUTSIDE, ReadTally
-from sluice_spark.decoders.decode import RULE, decode, source_columns
-from sluice_spark.sinks.delta.staged import NOTHING, Staged
-from sluice_spark.sinks.delta.table import DeltaSink, Fence
+from sluice_spark.decoders.base import RULE, decode, source_columns
+from sluice_spark.sinks.base import NOTHING, Fence, Sink, Staged
+from sluice_spark.sinks.delta.table import DeltaSink
 from sluice_spark.sources.base import Records
 from sluice_spark.transforms.transform import Transformer, apply
 
@@ -55,7 +55,7 @@ class BatchWriter:
     run: str
     transform: Transformer
     schema: StructType
-    sink: DeltaSink
+    sink: Sink
     quarantine: DeltaSink
     only: Column | None = None
     opaque: bool = False
@@ -100,7 +100,7 @@ class BatchWriter:
         )  # fmt: skip
         point("rows-staged")
         read, bad = tally.read(), tally.bad()
-        source.check(read, healthy)
+        source.verify(read, healthy)
         outside = tally.outside()
         accounts = account_for(
             self.pipeline.rows,
@@ -116,11 +116,11 @@ class BatchWriter:
         accounts = [replace(a, times=tuple(t for t in times if a.range.cut(t.range))) for a in accounts]
         self._explain_gaps(accounts, healthy, source)
         if self.opaque:
-            self.compare_metadata(staged, source.again(healthy))
+            self.compare_metadata(staged, source.read(healthy))
         quarantine = None
         if bad:
             where = [r for r in healthy if bad.get((r.topic, r.partition))]
-            quarantine = self._stage_refused(source.again(where), name, bad)
+            quarantine = self._stage_refused(source.read(where), name, bad)
             point("quarantine-staged")
         return PreparedBatch(tuple(accounts), staged, quarantine, tuple(lost), sum(outside.values()))
 
@@ -172,7 +172,7 @@ class BatchWriter:
 
     def _explain_gaps(self, accounts: Sequence[RangeAccount], healthy: Sequence[OffsetRange], source: Records) -> None:
         """Offsets without a record are ``absent`` only if the broker still had the range's start after the read."""
-        gone = source.gone(overlaps(healthy, [a.range for a in accounts if a.counts.absent]))
+        gone = source.missing(overlaps(healthy, [a.range for a in accounts if a.counts.absent]))
         if gone:
             raise OffsetsGoneError(
                 f"pipeline {self.pipeline.name!r}: Kafka dropped records while they were being read: {describe(gone)}",

@@ -26,7 +26,7 @@ from sluice_spark.quality.building import import_gx, problems_of, remember, reme
 from sluice_spark.quality.data_docs import build, prune
 from sluice_spark.quality.judgement import ExpectationResult, Judgement
 from sluice_spark.quality.limits import excesses
-from sluice_spark.sinks.delta.table import DeltaSink
+from sluice_spark.sinks.base import ReadableSink
 
 __all__ = ["Judge"]
 
@@ -94,7 +94,7 @@ class Judge:
             raise self._suite.refuse(problems)
 
     def settle(
-        self, ledger: Ledger, open_session: Callable[[], SparkSession], sink: DeltaSink, runs: Sequence[str]
+        self, ledger: Ledger, open_session: Callable[[], SparkSession], sink: ReadableSink, runs: Sequence[str]
     ) -> Judgement:
         """Judge what these runs did: their rows, and how many of their records were refused or lost.
 
@@ -128,7 +128,7 @@ class Judge:
         logger.info("verdict %s", judgement.verdict)
         return judgement
 
-    def judge(self, spark: SparkSession, sink: DeltaSink, runs: Sequence[str], *, wrote: bool = True) -> Judgement:
+    def judge(self, spark: SparkSession, sink: ReadableSink, runs: Sequence[str], *, wrote: bool = True) -> Judgement:
         """Judge the rows of ``runs``.
 
         Parameters

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from sluice.pipeline.model import Quality, exceeds
+from sluice.pipeline.quality import Quality, exceeds
 from sluice.ranges import Counts
 
 __all__ = ["Excess", "excesses"]

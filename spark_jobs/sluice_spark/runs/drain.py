@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
@@ -25,7 +24,7 @@ from sluice.ledger import Epoch, Lease
 from sluice.ranges import OffsetRange, Positions
 from sluice.recovery import Recovery, Route
 from sluice.run.preflight import check as preflight
-from sluice.sources.kafka import Cluster
+from sluice.sources.base import Source
 from sluice.sources.kafka.cluster import TopicState
 from sluice.wal import DamagedLogError
 from sluice_spark.batch.writer import BatchWriter, PreparedBatch
@@ -35,15 +34,14 @@ from sluice_spark.engine.progress import Progress
 from sluice_spark.runs.reconcile import HANDOVER, seal_off
 from sluice_spark.runs.run import Run
 from sluice_spark.runs.tables import Tables
-from sluice_spark.sinks.delta.staged import NOTHING
-from sluice_spark.sinks.delta.table import DeltaSink
-from sluice_spark.sources.base import Records
+from sluice_spark.sinks.base import NOTHING, Sink
+from sluice_spark.sources.base import Records, SourceReader
 from sluice_spark.sources.held import HeldRecords
-from sluice_spark.sources.kafka import KafkaRecords, stream
+from sluice_spark.sources.log import LogRecords
 from sluice_spark.strategies.apply import Applier, Sealed
 from sluice_spark.strategies.hot import held_twice
 from sluice_spark.strategies.ignore import Ignoring
-from sluice_spark.strategies.wal import Landing, LogRecords, landing_size
+from sluice_spark.strategies.wal import Landing, landing_size
 
 __all__ = ["Drain"]
 
@@ -70,12 +68,15 @@ class Drain:
     live: Run
     lease: Lease
     spark: SparkSession
-    cluster: Cluster
+    source: Source
     states: Sequence[TopicState]
     progress: Progress
     max_records: int
     ask: Callable[[Tables], object]
     unreadable: SluiceError | None = None
+
+    def __post_init__(self) -> None:
+        self.reader: SourceReader = self.live.reader(self.spark, self.source)
 
     def run(self, tables: Tables, left: Sequence[Sealed], trouble: SluiceError | None, target: Epoch) -> Tables:
         """Apply what is left in the log, change over when the strategy asks for it, then drain Kafka."""
@@ -104,7 +105,7 @@ class Drain:
                 # the driver died between the sink's commit and Spark's; reconciling entered it into the ledger
                 logger.info("batch %d is in the sink already", batch)
                 return
-            source: Records = KafkaRecords(self.spark, self.cluster.settings, live.pipeline.kafka, self.cluster)
+            source: Records = self.reader
             with held_twice(records) if hot else nullcontext((records, None)) as (held, short):
                 if short:
                     logger.warning("strategy hot goes on as replay: %s", short)
@@ -138,10 +139,7 @@ class Drain:
         tables.mend_checkpoint()
         try:
             (
-                stream(
-                    self.spark,
-                    self.cluster.settings,
-                    live.pipeline.kafka,
+                self.reader.stream(
                     max_records or self.max_records,
                     start=tables.epoch.positions,
                     states=self.states,
@@ -213,7 +211,7 @@ class Drain:
         if live.recovery.ignores:
             return Ignoring(writer, live.recovery, self.spark, typed).prepare(records, name, ranges, source)
         try:
-            return writer.prepare(records if records is not None else source.again(ranges), name, ranges, source)
+            return writer.prepare(records if records is not None else source.read(ranges), name, ranges, source)
         except SluiceError:
             raise
         except Exception as error:
@@ -225,7 +223,7 @@ class Drain:
             self.ask(tables)
         except OffsetsGoneError as found:
             if self.live.recovery.ignores:
-                found.ranges = tuple(source.gone(reading))
+                found.ranges = tuple(source.missing(reading))
                 if not found.ranges:
                     return
             raise
@@ -256,10 +254,9 @@ class Drain:
 
     def _land(self, tables: Tables, left: Sequence[Sealed], trouble: SluiceError | None) -> None:
         """Land what Kafka holds, and apply each batch as soon as it is sealed, beside the landing of the next."""
-        live, kafka = self.live, self.live.pipeline.kafka
-        source = KafkaRecords(self.spark, self.cluster.settings, kafka, self.cluster)
+        live = self.live
         landing = Landing(
-            live.pipeline.name, live.run, tables.log_table, source, live.pipeline.wal.segment_records
+            live.pipeline.name, live.run, tables.log_table, self.reader, live.pipeline.wal.segment_records
         )  # fmt: skip
         recent = tables.log_table.last_notes(20)
         size = landing_size(recent, live.pipeline.wal.roll.total_seconds(), self.max_records)
@@ -348,7 +345,7 @@ class Drain:
         )  # fmt: skip
         return Tables.of(live.pipeline, live.home, Epoch(target.number, target.route, positions))
 
-    def _to_close(self, tables: Tables, target: Epoch) -> tuple[DeltaSink, StructType]:
+    def _to_close(self, tables: Tables, target: Epoch) -> tuple[Sink, StructType]:
         """Return the sink, and the columns, by which an epoch is closed.
 
         Where the transform no longer fits the sink, an epoch that is to land records is opened all the same: the commit
@@ -362,11 +359,10 @@ class Drain:
         try:
             return tables.sink, self.live.writer(self.spark, tables).schema
         except SluiceError:
-            table = tables.sink.table()
-            if table is None or target.route is not Route.LOG or tables.sink.version() < 0:
+            there = tables.sink.as_it_is()
+            if there is None or target.route is not Route.LOG or tables.sink.version() < 0:
                 raise
-        columns = StructType.fromJson(json.loads(table.schema().to_json()))
-        return DeltaSink(tables.sink.path, tables.sink.app_id, table.metadata().partition_columns), columns
+        return there
 
     def _position_before(self, behind: Positions, unapplied: Sequence[Sealed], damaged: DamagedLogError) -> Positions:
         """Return the position before these batches, if Kafka still has everything from there on.

@@ -32,14 +32,12 @@ from sluice_spark.runs.reconcile import enter_interval, half_done, replace_quara
 from sluice_spark.runs.redrive import REDRIVING
 from sluice_spark.runs.run import Run
 from sluice_spark.runs.tables import Tables
+from sluice_spark.sinks.base import NOTHING, Fence
 from sluice_spark.sinks.delta.slice import Slice
-from sluice_spark.sinks.delta.staged import NOTHING
-from sluice_spark.sinks.delta.table import Fence
 from sluice_spark.sources.base import Records
-from sluice_spark.sources.kafka import KafkaRecords
+from sluice_spark.sources.log import LogRecords
 from sluice_spark.sources.parts import RecordsInParts
 from sluice_spark.sources.times import times_of
-from sluice_spark.strategies.wal import LogRecords
 
 __all__ = ["IntervalRun"]
 
@@ -96,7 +94,7 @@ class IntervalRun(Run):
         redriven = Tables.redriven(self.pipeline, self.home)
         self._examine(redriven)
         # whoever moves the same records while this driver is frozen makes it give way
-        self._fence = Fence(redriven.sink.table_version(), self._is_rival)
+        self._fence = Fence(redriven.replacing().table_version(), self._is_rival)
         self._beside_redriving()
         self._beside_overlapping(lease)
         with self.watch.phase("planning"):
@@ -162,7 +160,7 @@ class IntervalRun(Run):
         name = self.pipeline.name
         self._alone_in_its_time()
         tables = Tables.redriven(self.pipeline, self.home)
-        for known in half_done(self.ledger, name, tables.sink):
+        for known in half_done(self.ledger, name, tables.replacing()):
             if known.interval != self.scope and self.interval.overlaps(Interval.from_key(known.interval)):
                 take_over(self.ledger, lease, tables, known)
 
@@ -186,18 +184,18 @@ class IntervalRun(Run):
     # --- which offsets ---------------------------------------------------------------------------------------------
 
     def _available(self) -> tuple[list[TopicState], Available]:
-        source, cluster = self.pipeline.kafka, self._cluster()
+        source = self.opened_source()
         log = Tables.redriven(self.pipeline, self.home).log
         log.refresh()
         trouble = None
         try:
-            states = cluster.snapshot(source.topics, isolation_level=source.isolation_level)
+            states = source.snapshot()
         except SourceUnreachableError as error:
             logger.warning("%s: only the write-ahead log is asked", error.what)
             states, trouble = [], error
         known = self.ledger.topic_ids(self.pipeline.name)
         return states, Available.of(
-            states, known, log, cluster, isolation_level=source.isolation_level, trouble=trouble
+            states, known, log, source, trouble=trouble
         )  # fmt: skip
 
     def _source(
@@ -209,7 +207,7 @@ class IntervalRun(Run):
         segments: Sequence[Segment],
     ) -> RecordsInParts:
         sources: list[tuple[Records, Sequence[OffsetRange]]] = [
-            (KafkaRecords(spark, available.cluster.settings, self.pipeline.kafka, available.cluster), kafka),
+            (self.reader(spark, available.source), kafka),
             (LogRecords(spark, available.log, tuple(segments)), log),
         ]
         return RecordsInParts(tuple((records, tuple(parts)) for records, parts in sources if parts))
@@ -279,8 +277,8 @@ class IntervalRun(Run):
         except SluiceError:
             raise
         except Exception as error:
-            raise classify(error, lambda: source.gone(unknown)) from error
-        gone = source.gone(unknown)
+            raise classify(error, lambda: source.missing(unknown)) from error
+        gone = source.missing(unknown)
         if gone:  # while it was looked at: what was seen does not hold for all of it
             raise OffsetsGoneError(
                 f"pipeline {self.pipeline.name!r}: Kafka dropped records while their times were looked at: "
@@ -299,7 +297,7 @@ class IntervalRun(Run):
             return []
         tables = Tables.redriven(self.pipeline, self.home)
         found = []
-        for table in (tables.sink, tables.quarantine):
+        for table in (tables.replacing(), tables.quarantine):
             for (topic, partition), offsets in table.held(outside).items():
                 edges = np.flatnonzero(np.diff(offsets) > 1)
                 begins, ends = offsets[np.append(0, edges + 1)], offsets[np.append(edges, -1)]
@@ -333,11 +331,11 @@ class IntervalRun(Run):
         """Return why rows of the interval stand where no record of it does: compaction, or a time that was changed."""
         source = self._source(self._session(), available, *available.split(stray))
         try:
-            rows = source.again(stray).select("topic", "partition", "offset").collect()
+            rows = source.read(stray).select("topic", "partition", "offset").collect()
         except SluiceError:
             raise
         except Exception as error:
-            raise classify(error, lambda: source.gone(stray)) from error
+            raise classify(error, lambda: source.missing(stray)) from error
         there = [OffsetRange(row[0], row[1], row[2], row[2] + 1) for row in rows]
         if vanished := subtract(stray, there):
             return self._compacted(vanished)
@@ -386,7 +384,7 @@ class IntervalRun(Run):
         source: RecordsInParts,
     ) -> None:
         start, end = self.interval.milliseconds
-        for table in (tables.sink, tables.quarantine):
+        for table in (tables.replacing(), tables.quarantine):
             table.check_replaceable()
         writer = replace(self.writer(spark, tables), only=_between(start, end))
         batch = tables.sink.version() + 1
@@ -418,7 +416,7 @@ class IntervalRun(Run):
                 "slice": [[r.topic, r.partition, r.start, r.end] for r in readable],
                 "refused": prepared.quarantine.folder if prepared.quarantine else None,
             }
-            taken = tables.sink.replace(
+            taken = tables.replacing().replace(
                 gone, prepared.staged, writer.schema, batch, note, name=name, check=check, fence=self._fence
             )  # fmt: skip
             if taken is None:
@@ -458,14 +456,14 @@ class IntervalRun(Run):
         source: RecordsInParts,
     ) -> PreparedBatch:
         try:
-            return writer.prepare(source.again(readable), name, ranges, source, lost, passed)
+            return writer.prepare(source.read(readable), name, ranges, source, lost, passed)
         except SluiceError:
             raise
         except Exception as error:
             for records, parts in source.parts:
                 if isinstance(records, LogRecords):
                     records.explain(parts)
-            raise classify(error, lambda: source.gone(readable)) from error
+            raise classify(error, lambda: source.missing(readable)) from error
 
     def _nothing_vanishes(
         self, prepared: PreparedBatch, source: RecordsInParts, passed: Sequence[OffsetRange]
@@ -479,7 +477,7 @@ class IntervalRun(Run):
             vanished = []
             for key in sorted(set(gaps) & set(offsets)):
                 if key not in read:
-                    frame = source.again(subtract([gaps[key]], not_read)).select("offset").toArrow()
+                    frame = source.read(subtract([gaps[key]], not_read)).select("offset").toArrow()
                     read[key] = frame.column("offset").to_numpy()
                 missing = np.setdiff1d(offsets[key], read[key])
                 vanished += [OffsetRange(*key, int(o), int(o) + 1) for o in missing[:1000]]

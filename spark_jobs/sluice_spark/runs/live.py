@@ -14,9 +14,10 @@ from sluice.ranges import OffsetRange, Positions, ranges_between
 from sluice.recovery import Recovery, Route
 from sluice.run.preflight import check as preflight
 from sluice.run.preflight import never_read
-from sluice.sources.kafka import Cluster
+from sluice.sources.base import Source
 from sluice.sources.kafka.cluster import TopicState, ends, starts
 from sluice.sources.kafka.mirror import MirrorError, mirror
+from sluice.sources.kafka.source import KafkaTopics
 from sluice.wal.cleaning import clean
 from sluice_spark.engine.logs import logger
 from sluice_spark.engine.progress import Progress
@@ -24,7 +25,7 @@ from sluice_spark.runs.drain import Drain
 from sluice_spark.runs.reconcile import reconcile_log
 from sluice_spark.runs.run import Run
 from sluice_spark.runs.tables import Tables
-from sluice_spark.sinks.delta.table import TakenBackError
+from sluice_spark.sinks.base import TakenBackError
 from sluice_spark.strategies.apply import sealed_batches
 
 __all__ = ["LiveRun"]
@@ -50,14 +51,14 @@ class LiveRun(Run):
     max_records: int
 
     def _drive(self, lease: Lease) -> str | None:
-        cluster = self._cluster()
+        source = self.opened_source()
         with self.watch.phase("planning"):
             try:
                 tables = self._reconciled(lease)
             except (SinkError, TakenBackError) as error:
-                self._land_alone(lease, cluster, error)
+                self._land_alone(lease, source, error)
                 raise
-            states, trouble = self._look(cluster, tables)
+            states, trouble = self._look(source, tables)
         left = sealed_batches(tables) if tables.epoch.route is Route.LOG else []
         if trouble is not None and not left:
             raise trouble
@@ -66,18 +67,22 @@ class LiveRun(Run):
         busy = bool(ranges) or positions is None or tables.checkpoint.open_batch() is not None
         target = self._target(tables) if busy else tables.epoch  # a change of strategy begins with its first records
         self._plan(lease, ranges, states, epoch=target.number)
-        first = positions is None and self.pipeline.kafka.starting_offsets == "earliest"
+        first = positions is None and self.pipeline.source.config.starting_offsets == "earliest"
         if first:
             self._tell_of_gone(lease, {}, starts(states))
         if target.number == tables.epoch.number and target.route is not tables.epoch.route:
             # nothing was planned in this epoch yet: it changes its route in place
             self.ledger.epoch_opened(lease, epoch=target.number, route=target.route, positions=target.positions)
             tables = Tables.of(self.pipeline, self.home, target)
+        if positions is None and not self.pipeline.source.kind.notes_start:
+            target = Epoch(target.number, target.route, self._beginning(states))
+            self.ledger.epoch_opened(lease, epoch=target.number, route=target.route, positions=target.positions)
+            tables = Tables.of(self.pipeline, self.home, target)
         if busy:
             spark = self._session()
             progress = Progress(ends(states), positions or starts(states))
             drain = Drain(
-                self, lease, spark, cluster, states, progress, self.max_records, lambda t: self.ask_broker(cluster, t)
+                self, lease, spark, source, states, progress, self.max_records, lambda t: self.ask_source(source, t)
             )
             with self.watch.phase("query"):
                 tables = drain.run(tables, left, trouble, target)
@@ -86,10 +91,10 @@ class LiveRun(Run):
                 self._tell_of_gone(lease, starts(states), tables.checkpoint.initial() or {})
         if self.recovery is Recovery.WAL and tables.epoch.route is Route.LOG:
             self._clean(lease, tables)
-        self._mirror(cluster, tables)
+        self._mirror(source, tables)
         return self._judge(lease, tables.sink)
 
-    def _land_alone(self, lease: Lease, cluster: Cluster, unreadable: SluiceError) -> None:
+    def _land_alone(self, lease: Lease, source: Source, unreadable: SluiceError) -> None:
         """Land what Kafka holds, if this pipeline lands, though its sink cannot be read, or was taken back.
 
         Kafka's retention does not wait.
@@ -105,7 +110,7 @@ class LiveRun(Run):
         tables = Tables.of(self.pipeline, self.home, epoch)
         try:
             reconcile_log(self.ledger, lease, tables)
-            states = self.ask_broker(cluster, tables)
+            states = self.ask_source(source, tables)
         except SluiceError as second:
             logger.warning("nothing is landed: %s", second.what)
             return
@@ -117,8 +122,8 @@ class LiveRun(Run):
         logger.warning("%s: records are landed in the write-ahead log, and not applied", unreadable.what)
         progress = Progress(ends(states), positions or starts(states))
         Drain(
-            self, lease, self._session(), cluster, states, progress, self.max_records,
-            lambda t: self.ask_broker(cluster, t), unreadable,
+            self, lease, self._session(), source, states, progress, self.max_records,
+            lambda t: self.ask_source(source, t), unreadable,
         ).run(tables, [], None, epoch)  # fmt: skip
 
     def _tell_of_gone(self, lease: Lease, expected: Positions, begun: Positions) -> None:
@@ -128,7 +133,7 @@ class LiveRun(Run):
             logger.warning("%s", note)
             self.ledger.degraded(lease, note)
 
-    def ask_broker(self, cluster: Cluster, tables: Tables) -> list[TopicState]:
+    def ask_source(self, source: Source, tables: Tables) -> list[TopicState]:
         """Return the topics' states, when everything that this run must read can be read.
 
         Raises
@@ -136,8 +141,7 @@ class LiveRun(Run):
         SluiceError
             By type, when not.
         """
-        source, checkpoint = self.pipeline.kafka, tables.checkpoint
-        states = cluster.snapshot(source.topics, isolation_level=source.isolation_level)
+        checkpoint, states = tables.checkpoint, source.snapshot()
         open_batch = checkpoint.open_batch()
         # what is sealed, or in the sink, is not read again, whatever Spark still has to note down
         unread = open_batch is not None and open_batch > tables.filled.version()
@@ -146,23 +150,23 @@ class LiveRun(Run):
         preflight(self.pipeline.name, tables.position(), states, known_ids, open_ranges)
         return states
 
-    def _look(self, cluster: Cluster, tables: Tables) -> tuple[list[TopicState], SluiceError | None]:
+    def _look(self, source: Source, tables: Tables) -> tuple[list[TopicState], SluiceError | None]:
         try:
-            return self.ask_broker(cluster, tables), None
+            return self.ask_source(source, tables), None
         except OffsetsGoneError as gone:
             if not self.recovery.ignores:
                 return [], gone
             logger.warning("%s: they will be recorded as lost", gone.what)
-            source = self.pipeline.kafka
-            return cluster.snapshot(source.topics, isolation_level=source.isolation_level), None
+            return source.snapshot(), None
         except SluiceError as error:
             return [], error
 
     def _ahead(self, positions: Positions | None, states: Sequence[TopicState]) -> list[OffsetRange]:
-        if positions is None:
-            latest = self.pipeline.kafka.starting_offsets == "latest"
-            positions = ends(states) if latest else starts(states)
-        return ranges_between(positions, ends(states))
+        return ranges_between(self._beginning(states) if positions is None else positions, ends(states))
+
+    def _beginning(self, states: Sequence[TopicState]) -> Positions:
+        """Return where a pipeline begins that has read nothing yet."""
+        return ends(states) if self.pipeline.source.config.starting_offsets == "latest" else starts(states)
 
     def _target(self, tables: Tables) -> Epoch:
         """Return the epoch that this run's strategy works in."""
@@ -182,14 +186,14 @@ class LiveRun(Run):
         begun = committed or bool(tables.checkpoint.planned())
         return Epoch(now.number + 1 if begun else now.number, self.recovery.route, now.positions)
 
-    def _mirror(self, cluster: Cluster, tables: Tables) -> None:
+    def _mirror(self, source: Source, tables: Tables) -> None:
         """Copy the committed positions into the group that the pipeline file names; best effort."""
         group, positions = self.pipeline.lag.mirror_group, tables.checkpoint.positions()
-        if group is None or not positions:
+        if group is None or not positions or not isinstance(source, KafkaTopics):
             return
         note = f"sluice {self.pipeline.name} epoch {tables.epoch.number} batch {tables.sink.version()} run {self.run}"
         try:
-            count = mirror(cluster.settings, group, positions, note)
+            count = mirror(source.cluster.settings, group, positions, note)
         except MirrorError as error:
             logger.warning("the positions could not be copied into the group %s: %s", group, error)
         else:

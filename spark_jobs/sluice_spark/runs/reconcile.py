@@ -14,7 +14,6 @@ from typing import Any
 import numpy as np
 
 from sluice.delta.names import interval_app_id
-from sluice.delta.transactions import transaction_versions
 from sluice.errors import BEGIN_ANEW, CheckpointError, LeaseHeldError
 from sluice.ledger import REDRIVEN, IntervalRow, Lease, Ledger, RunRow
 from sluice.ranges import Counts, LostRange, OffsetRange, RangeAccount, describe, runs_of, subtract
@@ -24,10 +23,9 @@ from sluice.run.interval import Interval
 from sluice_spark.batch.quarantine import SCHEMA, refused_again, take_out
 from sluice_spark.engine.logs import logger
 from sluice_spark.runs.tables import Tables
+from sluice_spark.sinks.base import NOTHING, ReplaceableSink, Sink, Staged
 from sluice_spark.sinks.delta.slice import Slice
-from sluice_spark.sinks.delta.staged import NOTHING, Staged, offsets_of
-from sluice_spark.sinks.delta.table import DeltaSink
-from sluice_spark.strategies.wal import LOG_SCHEMA
+from sluice_spark.sources.base import RECORD_SCHEMA
 
 __all__ = [
     "HANDOVER",
@@ -125,7 +123,7 @@ def reconcile(ledger: Ledger, lease: Lease, tables: Tables, redriven: Tables, *,
             lease, epoch=to["epoch"], route=Route(to["lineage"]), positions=positions, run=closed["run"]
         )
         logger.info("reconciled: epoch %d was closed by run %s", number, closed["run"])
-    for known in half_done(ledger, lease.pipeline, sink):
+    for known in half_done(ledger, lease.pipeline, tables.replaceable):
         with suppress(LeaseHeldError):  # somebody is at it
             take_over(ledger, lease, redriven, known, forgo=forgo)
     at_work = ledger.at_work(lease.pipeline)
@@ -147,19 +145,15 @@ def reconcile_log(ledger: Ledger, lease: Lease, tables: Tables) -> None:
     _seals(ledger, lease, tables)
 
 
-def half_done(ledger: Ledger, pipeline: str, sink: DeltaSink) -> list[IntervalRow]:
+def half_done(ledger: Ledger, pipeline: str, sink: ReplaceableSink | None) -> list[IntervalRow]:
     """Return the intervals of which the sink holds more than the ledger says."""
-    table = sink.table()
-    if table is None:
+    intervals = ledger.intervals(pipeline)
+    if sink is None or not intervals:
         return []
     last = ledger.last_batches(pipeline)
-    intervals = ledger.intervals(pipeline)
     apps = {known.number: interval_app_id(pipeline, known.interval) for known in intervals}
-    held = transaction_versions(sink.path, table.version()) if intervals else {}
-    if held is not None:  # one reading for all of them: asking costs some milliseconds each
-        intervals = [known for known in intervals if held.get(apps[known.number], -1) > last.get(-known.number, -1)]
-    asked = [(known, table.transaction_version(apps[known.number])) for known in intervals]
-    return [known for known, done in asked if done is not None and done > last.get(-known.number, -1)]
+    ahead = sink.ahead_of({app: last.get(-number, -1) for number, app in apps.items()})
+    return [known for known in intervals if apps[known.number] in ahead]
 
 
 def take_over(ledger: Ledger, lease: Lease, tables: Tables, known: IntervalRow, *, forgo: bool = False) -> None:
@@ -244,7 +238,7 @@ def _last(ledger: Ledger, pipeline: str, epoch: int) -> int:
     return known.batch if known else -1
 
 
-def _follows(table: DeltaSink, held: int, checkpoint: Checkpoint, what: str) -> None:
+def _follows(table: Sink, held: int, checkpoint: Checkpoint, what: str) -> None:
     """A table that a stream fills holds the checkpoint's last done batch, and at most its last planned one."""
     planned, done = checkpoint.planned(), checkpoint.committed()
     last_planned, last_done = (planned or [-1])[-1], (done or [-1])[-1]
@@ -262,7 +256,7 @@ def _follows(table: DeltaSink, held: int, checkpoint: Checkpoint, what: str) -> 
         )
 
 
-def _notes(table: DeltaSink, upto: int, held: int) -> list[dict[str, Any]]:
+def _notes(table: Sink, upto: int, held: int) -> list[dict[str, Any]]:
     """Return the notes of the commits behind ``upto``, oldest first."""
     notes = list(reversed(list(table.notes(newer_than=upto)))) if held > upto else []
     if [note["version"] for note in notes] != list(range(upto + 1, held + 1)):
@@ -289,7 +283,7 @@ def seal_off(tables: Tables, note: Mapping[str, Any]) -> None:
         number = log.version() + (not ended)
         if not ended:
             with suppress(LeaseHeldError):  # a driver that slept until now sealed it: it is in the log, and in no sink
-                log.commit(NOTHING, LOG_SCHEMA, number, {HANDOVER: note[HANDOVER]})
+                log.commit(NOTHING, RECORD_SCHEMA, number, {HANDOVER: note[HANDOVER]})
         log.sweep(tables.landing_name(number))
 
 
@@ -350,11 +344,11 @@ def _as_lost(
     Nobody knows any more which of these offsets were refused, filtered or absent: redriving reads them again, and then
     it is known. None where the sink cannot tell which offsets it has, or somebody deleted some of them.
     """
-    table = tables.sink.table()
-    if table is None or "_offset" not in [f.name for f in table.schema().fields]:
+    there, replaceable = tables.sink.as_it_is(), tables.replaceable
+    if there is None or replaceable is None or "_offset" not in there[1].names:
         return None
-    sink = tables.sink.held(Slice([a.range for a in accounts if a.counts.quarantined]))
-    refused = offsets_of(tables.quarantine.path, staged)
+    sink = replaceable.held(Slice([a.range for a in accounts if a.counts.quarantined]))
+    refused = tables.quarantine.staged_offsets(staged)
     nothing = np.empty(0, dtype=np.int64)
     split, found = [], list(lost)
     for account in accounts:

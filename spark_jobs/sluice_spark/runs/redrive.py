@@ -20,17 +20,15 @@ from sluice.sources.kafka.cluster import TopicState
 from sluice_spark.batch.account import PromiseError
 from sluice_spark.batch.quarantine import refused_records
 from sluice_spark.batch.writer import BatchWriter, PreparedBatch
-from sluice_spark.decoders.decode import RULE, decode
+from sluice_spark.decoders.base import RULE, decode
 from sluice_spark.engine.failures import classify
 from sluice_spark.engine.logs import logger
 from sluice_spark.runs.run import Run
 from sluice_spark.runs.tables import Tables
-from sluice_spark.sinks.delta.staged import Staged, offsets_of
-from sluice_spark.sinks.delta.table import Fence
+from sluice_spark.sinks.base import Fence, ReplaceableSink, Staged
 from sluice_spark.sources.base import Records, within
-from sluice_spark.sources.kafka import KafkaRecords
+from sluice_spark.sources.log import LogRecords
 from sluice_spark.strategies.ignore import can_be_ignored, dies_of, narrow
-from sluice_spark.strategies.wal import LogRecords
 
 __all__ = ["REDRIVING", "RedriveRun", "account_exactly", "portions", "windows"]
 
@@ -107,9 +105,8 @@ class RedriveRun(Run):
         point("query-ended")
 
     def _states(self) -> list[TopicState]:
-        source = self.pipeline.kafka
         try:
-            return self._cluster().snapshot(source.topics, isolation_level=source.isolation_level)
+            return self.opened_source().snapshot()
         except SluiceError as error:
             logger.warning("%s: only the write-ahead log is asked", error.what)
             return []
@@ -117,11 +114,10 @@ class RedriveRun(Run):
     def _sources(
         self, spark: SparkSession, tables: Tables, found: Located
     ) -> Iterator[tuple[str, Records, list[OffsetRange]]]:
-        cluster = self._cluster()
         log = LogRecords(spark, tables.log, found.segments)
-        kafka = KafkaRecords(spark, cluster.settings, self.pipeline.kafka, cluster)
+        kafka = self.reader(spark, self.opened_source())
         for kind, source, ranges in (("log", log, found.log), ("kafka", kafka, found.kafka)):
-            for portion in portions(ranges, self.pipeline.kafka.max_records_per_batch):
+            for portion in portions(ranges, self.pipeline.source.config.max_records_per_batch):
                 yield kind, source, portion
 
     def _redrive(
@@ -156,7 +152,7 @@ class RedriveRun(Run):
 
     def _prepare(self, writer: BatchWriter, name: str, ranges: Sequence[OffsetRange], source: Records) -> PreparedBatch:
         try:
-            decoded = decode(source.again(ranges), self.pipeline.decode)
+            decoded = decode(source.read(ranges), self.pipeline.decode)
             came = _offsets(decoded)
             bad = _offsets(decoded.where(F.col(RULE).isNotNull()))
             staged, written = self._stage(writer, decoded, name)
@@ -168,7 +164,7 @@ class RedriveRun(Run):
         except Exception as error:
             raise _typed(error) from error
         accounts = account_exactly(self.pipeline.rows, ranges, came, bad, written)
-        gone = source.gone([a.range for a in accounts if a.counts.absent])
+        gone = source.missing([a.range for a in accounts if a.counts.absent])
         if gone or (quarantine and quarantine.rows != sum(map(len, bad.values()))):
             raise OffsetsGoneError(
                 f"pipeline {self.pipeline.name!r}: Kafka dropped records while they were redriven: {describe(gone)}",
@@ -182,7 +178,7 @@ class RedriveRun(Run):
         traceable = self.pipeline.rows is not Rows.AGGREGATE
         staged = writer.sink.stage(writer.rows_of(decoded), name, offsets=False)
         point("rows-staged")
-        written = offsets_of(writer.sink.path, staged) if traceable else None
+        written = writer.sink.staged_offsets(staged) if traceable else None
         if self.pipeline.rows in (Rows.ONE, Rows.FILTER) and written is not None:
             rows = sum(map(len, written.values()))
             if staged.rows != rows:
@@ -235,6 +231,7 @@ class RedriveRun(Run):
         """Redrive quarantined records that decode now; the others stay where they are, as they are."""
         if tables.quarantine.table() is None:
             return
+        sink = tables.replacing()  # the sink keeps out who moves the same records
         tables.quarantine.check_replaceable()
         spark = self._session()
         writer = self.writer(spark, tables)
@@ -243,8 +240,8 @@ class RedriveRun(Run):
             if not came:
                 logger.info("no quarantined record decodes by the present pipeline file")
                 return
-            for window in windows(came, self.pipeline.kafka.max_records_per_batch):
-                self._take_out(spark, lease, emptying, tables, writer, window)
+            for window in windows(came, self.pipeline.source.config.max_records_per_batch):
+                self._take_out(spark, lease, emptying, tables, sink, writer, window)
         point("query-ended")
 
     def _take_out(
@@ -253,6 +250,7 @@ class RedriveRun(Run):
         lease: Lease,
         emptying: Lease,
         tables: Tables,
+        sink: ReplaceableSink,
         writer: BatchWriter,
         window: Sequence[OffsetRange],
     ) -> None:
@@ -260,7 +258,7 @@ class RedriveRun(Run):
         # an interval moves the same records: what it commits from here on makes this driver give way
         emptying.verify()
         self._beside_intervals()
-        fence = Fence(tables.sink.table_version(), lambda note: note.get("interval") is not None)
+        fence = Fence(sink.table_version(), lambda note: note.get("interval") is not None)
         good = self._decodable(spark, tables).where(within(window))
         came = _offsets(good)
         batch = tables.sink.version() + 1

@@ -7,11 +7,10 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import Any, ClassVar, cast
 
 from pyspark.sql import SparkSession
 
-from sluice.connections import Connection
 from sluice.errors import LeaseHeldError, SluiceError
 from sluice.faults import point
 from sluice.home import Home
@@ -19,7 +18,7 @@ from sluice.ledger import Lease, Ledger
 from sluice.pipeline import Pipeline
 from sluice.ranges import OffsetRange
 from sluice.recovery import Recovery
-from sluice.sources.kafka import Cluster, KafkaSettings
+from sluice.sources.base import Source
 from sluice.sources.kafka.cluster import TopicState, ids_of
 from sluice_spark.batch.quarantine import SCHEMA
 from sluice_spark.batch.writer import BatchWriter
@@ -28,7 +27,8 @@ from sluice_spark.engine.stopwatch import Stopwatch
 from sluice_spark.quality.judge import Judge
 from sluice_spark.runs.reconcile import examine, reconcile
 from sluice_spark.runs.tables import Tables
-from sluice_spark.sinks.delta.table import DeltaSink
+from sluice_spark.sinks.base import ReadableSink, Sink
+from sluice_spark.sources.base import SourceReader
 from sluice_spark.transforms import transform as transforms
 from sluice_spark.transforms.sample import shape_of
 
@@ -107,9 +107,15 @@ class Run(ABC):
 
     # --- what every kind of run does -------------------------------------------------------------------------------
 
-    def _cluster(self) -> Cluster:
-        settings = KafkaSettings.from_connection(Connection.from_env(self.pipeline.kafka.connection))
-        return self._open.enter_context(Cluster(settings))
+    def opened_source(self) -> Source:
+        """Return the source, which is closed when the run ends."""
+        source = self.pipeline.source
+        return self._open.enter_context(source.kind.opened(source.config))
+
+    def reader(self, spark: SparkSession, source: Source) -> SourceReader:
+        """Return the Spark half of the source."""
+        reader: SourceReader = self.pipeline.source.kind.read_with(spark, self.pipeline.source.config, source)
+        return reader
 
     def _reconciled(self, lease: Lease) -> Tables:
         """Return the tables of the present epoch, after the ledger was brought up to them."""
@@ -176,7 +182,7 @@ class Run(ABC):
             self.pipeline, self.run, transform, shape.schema, tables.sink, tables.quarantine, opaque=shape.opaque
         )  # fmt: skip
 
-    def _judge(self, lease: Lease, sink: DeltaSink) -> str | None:
+    def _judge(self, lease: Lease, sink: Sink) -> str | None:
         name = self.pipeline.name
         with self.watch.phase("judging"):
             runs = self._to_judge()
@@ -186,7 +192,7 @@ class Run(ABC):
                 return "empty"
             if self.judge is None:
                 return None
-            judgement = self.judge.settle(self.ledger, self.open_session, sink, runs)
+            judgement = self.judge.settle(self.ledger, self.open_session, cast(ReadableSink, sink), runs)
             for run in runs:
                 self.ledger.judged(lease, name, run, verdict=judgement.verdict, judgement=judgement.as_dict())
             point("judged")

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import cast
 
 from sluice.delta.names import app_id, interval_app_id
+from sluice.errors import ConfigError
 from sluice.home import Home
 from sluice.ledger import REDRIVEN, Epoch
 from sluice.pipeline import Pipeline
 from sluice.ranges import Positions
 from sluice.recovery import Route
 from sluice.run.checkpoint import Checkpoint
+from sluice.sinks.base import SinkKind
 from sluice.wal import WriteAheadLog
 from sluice_spark.engine.logs import logger
+from sluice_spark.sinks.base import ReplaceableSink, Sink
 from sluice_spark.sinks.delta.table import DeltaSink
 
 __all__ = ["Tables"]
@@ -35,27 +39,29 @@ class Tables:
 
     epoch: Epoch
     checkpoint: Checkpoint
-    sink: DeltaSink
+    sink: Sink
     quarantine: DeltaSink
     log: WriteAheadLog
     log_table: DeltaSink
     pipeline: str
+    kind: SinkKind
 
     @classmethod
     def of(cls, pipeline: Pipeline, home: Home, epoch: Epoch) -> Tables:
         """Return the places of a pipeline's epoch; number 0 is what was redriven."""
         number = epoch.number
-        path = home.resolve(pipeline.sink.delta.path)
+        path, kind = home.resolve(pipeline.sink.config.path), pipeline.sink.kind
         app = app_id(pipeline.name, number)
         log = WriteAheadLog(home.log(pipeline.name), pipeline.name)
         return cls(
             epoch,
             Checkpoint(home.checkpoint(pipeline.name, number), epoch.positions),
-            DeltaSink(path, app, pipeline.sink.delta.partition_by),
-            DeltaSink(f"{path}_quarantine", f"{app}:quarantine"),
+            kind.opened(path, app, pipeline.sink.config.partition_columns),
+            DeltaSink(home.resolve(pipeline.quarantine_path), f"{app}:quarantine"),
             log,
             DeltaSink(log.path, log.app_id(number), settings=_KEEPS_HISTORY),
             pipeline.name,
+            kind,
         )
 
     @classmethod
@@ -75,14 +81,36 @@ class Tables:
         return replace(
             self,
             epoch=Epoch(-number, Route.DIRECT, None),
-            sink=DeltaSink(self.sink.path, app, self.sink.partition_by),
+            sink=self.kind.opened(self.sink.path, app, self.sink.partition_by),
             quarantine=DeltaSink(self.quarantine.path, f"{app}:quarantine"),
         )
 
     @property
-    def filled(self) -> DeltaSink:
+    def filled(self) -> Sink:
         """The table that the epoch's stream fills."""
         return self.log_table if self.epoch.route is Route.LOG else self.sink
+
+    @property
+    def replaceable(self) -> ReplaceableSink | None:
+        """The sink, where rows of it can be replaced."""
+        return cast(ReplaceableSink, self.sink) if self.kind.replaceable else None
+
+    def replacing(self) -> ReplaceableSink:
+        """Return the sink, to replace rows of it.
+
+        Raises
+        ------
+        ConfigError
+            When it cannot.
+        """
+        sink = self.replaceable
+        if sink is None:
+            raise ConfigError(
+                f"rows of the sink {self.sink.path} cannot be replaced: it is of a kind that only appends",
+                state="nothing was read or written; sink and quarantine are as they were",
+                next_step="choose a sink that can, such as sink.delta; sluice redrive still fills lost ranges",
+            )
+        return sink
 
     def position(self) -> Positions | None:
         """Return where the stream stopped; None before the first batch."""

@@ -28,14 +28,14 @@ class HeldRecords:
     frame: DataFrame
     source: Records
 
-    def again(self, ranges: Sequence[OffsetRange]) -> DataFrame:
+    def read(self, ranges: Sequence[OffsetRange]) -> DataFrame:
         """Return these records without asking Kafka for them."""
         return self.frame.where(within(ranges))
 
-    def gone(self, ranges: Sequence[OffsetRange]) -> list[OffsetRange]:
+    def missing(self, ranges: Sequence[OffsetRange]) -> list[OffsetRange]:
         """Return the parts that the source no longer has."""
-        return self.source.gone(ranges)
+        return self.source.missing(ranges)
 
-    def check(self, read: Mapping[tuple[str, int], int], ranges: Sequence[OffsetRange]) -> None:
+    def verify(self, read: Mapping[tuple[str, int], int], ranges: Sequence[OffsetRange]) -> None:
         """Compare as the source does."""
-        self.source.check(read, ranges)
+        self.source.verify(read, ranges)

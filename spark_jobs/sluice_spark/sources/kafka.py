@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import reduce
 
 from pyspark.sql import DataFrame, SparkSession
 
 from sluice.errors import BEGIN_ANEW, TopicRecreatedError
-from sluice.pipeline.model import KafkaSource
 from sluice.ranges import OffsetRange, Positions
-from sluice.sources.kafka import Cluster, KafkaSettings
 from sluice.sources.kafka.cluster import TopicState
+from sluice.sources.kafka.config import KafkaSource
+from sluice.sources.kafka.source import KafkaTopics
 
-__all__ = ["KafkaRecords", "stream"]
+__all__ = ["KafkaReader"]
 
 
 # A bounded run wants volume, not latency: the client's defaults (500 records a poll, 1 MiB a fetch) cost a tenth of a
@@ -25,58 +24,52 @@ _BULK = {"kafka.max.poll.records": "10000", "kafka.max.partition.fetch.bytes": s
 _EARLIEST = -2
 
 
-def stream(
-    spark: SparkSession,
-    settings: KafkaSettings,
-    source: KafkaSource,
-    max_records: int,
-    *,
-    start: Positions | None = None,
-    states: Iterable[TopicState] = (),
-    headers: bool = False,
-    over_gaps: bool = False,
-) -> DataFrame:
-    """Return the stream of all topics, at most about ``max_records`` a batch.
-
-    Spark shares the cap out by partition size and gives a small partition at least one record, so that a batch may
-    exceed it by the number of partitions.
+class KafkaReader:
+    """Records of Kafka's topics, for as long as Kafka keeps them.
 
     Parameters
     ----------
-    start
-        Where a checkpoint that is still empty starts; None for what the pipeline file says. Partitions among
-        ``states`` that it does not name are read from their beginning.
-    over_gaps
-        Go on with what Kafka still has when it dropped some of a range; the caller finds out what. Otherwise such a
-        range ends the query.
+    source
+        The topics, opened: it knows the address, and is asked what is still there.
     """
-    begin: str = source.starting_offsets
-    if start is not None:
-        known = {s.topic: dict.fromkeys(s.partitions, _EARLIEST) | start.get(s.topic, {}) for s in states}
-        begin = json.dumps({topic: {str(p): o for p, o in parts.items()} for topic, parts in known.items()})
-    return (
-        spark.readStream.format("kafka")
-        .options(**_BULK, **settings.for_spark())
-        .option("subscribe", ",".join(source.topics))
-        .option("startingOffsets", begin)
-        .option("maxOffsetsPerTrigger", max_records)
-        .option("kafka.isolation.level", source.isolation_level)
-        .option("includeHeaders", str(headers).lower())
-        .option("failOnDataLoss", str(not over_gaps).lower())
-        .load()
-    )
 
+    def __init__(self, spark: SparkSession, config: KafkaSource, source: KafkaTopics) -> None:
+        self.spark = spark
+        self.config = config
+        self.cluster = source.cluster
+        self.settings = source.cluster.settings
 
-@dataclass(frozen=True)
-class KafkaRecords:
-    """Records by their offsets, for as long as Kafka keeps them."""
+    def stream(
+        self,
+        max_records: int,
+        *,
+        start: Positions | None = None,
+        states: Iterable[TopicState] = (),
+        headers: bool = False,
+        over_gaps: bool = False,
+    ) -> DataFrame:
+        """Return the stream of all topics; see :class:`~sluice_spark.sources.base.SourceReader`.
 
-    spark: SparkSession
-    settings: KafkaSettings
-    source: KafkaSource
-    cluster: Cluster
+        Spark shares the cap out by partition size and gives a small partition at least one record, so that a batch may
+        exceed it by the number of partitions.
+        """
+        begin: str = self.config.starting_offsets
+        if start is not None:
+            known = {s.topic: dict.fromkeys(s.partitions, _EARLIEST) | start.get(s.topic, {}) for s in states}
+            begin = json.dumps({topic: {str(p): o for p, o in parts.items()} for topic, parts in known.items()})
+        return (
+            self.spark.readStream.format("kafka")
+            .options(**_BULK, **self.settings.for_spark())
+            .option("subscribe", ",".join(self.config.topics))
+            .option("startingOffsets", begin)
+            .option("maxOffsetsPerTrigger", max_records)
+            .option("kafka.isolation.level", self.config.isolation_level)
+            .option("includeHeaders", str(headers).lower())
+            .option("failOnDataLoss", str(not over_gaps).lower())
+            .load()
+        )
 
-    def again(self, ranges: Sequence[OffsetRange]) -> DataFrame:
+    def read(self, ranges: Sequence[OffsetRange]) -> DataFrame:
         """Return exactly the records of these ranges, headers included, as a batch."""
         return reduce(DataFrame.unionByName, (self._read(part) for part in _rounds(ranges)))
 
@@ -93,13 +86,13 @@ class KafkaRecords:
             .option("assign", json.dumps(assignment))
             .option("startingOffsets", json.dumps(starts))
             .option("endingOffsets", json.dumps(ends))
-            .option("kafka.isolation.level", self.source.isolation_level)
+            .option("kafka.isolation.level", self.config.isolation_level)
             .option("includeHeaders", "true")
             .option("failOnDataLoss", "true")
             .load()
         )
 
-    def gone(self, ranges: Sequence[OffsetRange]) -> list[OffsetRange]:
+    def missing(self, ranges: Sequence[OffsetRange]) -> list[OffsetRange]:
         """Return the parts of these ranges that lie below the log start now.
 
         Raises
@@ -125,7 +118,7 @@ class KafkaRecords:
                 gone.append(OffsetRange(r.topic, r.partition, r.start, min(r.end, now.start)))
         return gone
 
-    def check(self, read: Mapping[tuple[str, int], int], ranges: Sequence[OffsetRange]) -> None:
+    def verify(self, read: Mapping[tuple[str, int], int], ranges: Sequence[OffsetRange]) -> None:
         """Do nothing: Kafka does not say how many records it has."""
 
 

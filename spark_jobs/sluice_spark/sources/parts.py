@@ -26,16 +26,16 @@ class RecordsInParts:
 
     parts: tuple[tuple[Records, tuple[OffsetRange, ...]], ...]
 
-    def again(self, ranges: Sequence[OffsetRange]) -> DataFrame:
+    def read(self, ranges: Sequence[OffsetRange]) -> DataFrame:
         """Return exactly the records of these ranges, headers included."""
-        frames = [source.again(mine) for source, own in self.parts if (mine := overlaps(ranges, own))]
+        frames = [source.read(mine) for source, own in self.parts if (mine := overlaps(ranges, own))]
         return reduce(DataFrame.unionByName, frames)
 
-    def gone(self, ranges: Sequence[OffsetRange]) -> list[OffsetRange]:
+    def missing(self, ranges: Sequence[OffsetRange]) -> list[OffsetRange]:
         """Return the parts of these ranges that are no longer where they were to be read."""
-        return [gone for source, own in self.parts for gone in source.gone(overlaps(ranges, own))]
+        return [gone for source, own in self.parts for gone in source.missing(overlaps(ranges, own))]
 
-    def check(self, read: Mapping[tuple[str, int], int], ranges: Sequence[OffsetRange]) -> None:
+    def verify(self, read: Mapping[tuple[str, int], int], ranges: Sequence[OffsetRange]) -> None:
         """Compare what was read with what is known to be there, where all of it came from one source."""
         if len(self.parts) == 1:
-            self.parts[0][0].check(read, ranges)
+            self.parts[0][0].verify(read, ranges)

@@ -26,7 +26,7 @@ def times_of(source: Records, ranges: Sequence[OffsetRange]) -> list[Times]:
     width = max(_FINEST, sum(map(len, ranges)) // _MOST)
     time = F.unix_millis("timestamp")
     rows = (
-        source.again(ranges)
+        source.read(ranges)
         .groupBy("topic", "partition", F.floor(F.col("offset") / F.lit(width)).alias("piece"))
         .agg(F.min(time), F.max(time))
         .collect()

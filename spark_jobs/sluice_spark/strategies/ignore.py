@@ -13,7 +13,7 @@ from sluice.errors import OffsetsGoneError, SluiceError
 from sluice.ranges import LostRange, OffsetRange, describe, overlaps, subtract
 from sluice.recovery import Recovery
 from sluice_spark.batch.writer import BatchWriter, PreparedBatch
-from sluice_spark.decoders.decode import decode
+from sluice_spark.decoders.base import decode
 from sluice_spark.engine.failures import EngineError, printable
 from sluice_spark.engine.logs import logger
 from sluice_spark.sources.base import Records
@@ -76,7 +76,7 @@ class Ignoring:
         """
         lost: list[LostRange] = []
         failures = 0
-        found = self._without(ranges, source.gone(ranges))  # known to be gone: not even tried
+        found = self._without(ranges, source.missing(ranges))  # known to be gone: not even tried
         while True:
             for item in found:
                 logger.warning("lost: %s: %s", item.range, item.reason)
@@ -85,7 +85,7 @@ class Ignoring:
             if not healthy:
                 return self.writer.give_up(ranges, lost)
             try:
-                frame = records if records is not None and not lost else source.again(healthy)
+                frame = records if records is not None and not lost else source.read(healthy)
                 return self.writer.prepare(frame, name, ranges, source, lost)
             except Exception as error:
                 failure = self.classify(error, healthy)
@@ -161,7 +161,7 @@ def dies_of(
         When the failure is none that can be ignored.
     """
     try:
-        rows = writer.rows_of(decode(source.again(ranges), writer.pipeline.decode))
+        rows = writer.rows_of(decode(source.read(ranges), writer.pipeline.decode))
         rows.write.format("noop").mode("overwrite").save()
     except Exception as error:
         failure = classify(error)
@@ -181,7 +181,7 @@ def _gone(failure: SluiceError, ranges: Sequence[OffsetRange], source: Records) 
     """Return the parts of these ranges that are known to be gone or damaged."""
     if not isinstance(failure, OffsetsGoneError):
         return []
-    return overlaps(ranges, failure.ranges) or source.gone(ranges)
+    return overlaps(ranges, failure.ranges) or source.missing(ranges)
 
 
 # --- the search ------------------------------------------------------------------------------------------------------
@@ -313,7 +313,7 @@ def _joined(found: Iterable[LostRange]) -> list[LostRange]:
 def _sample(source: Records, span: OffsetRange) -> dict[str, Any] | None:
     """Return the first record of a range as readable text; None when it cannot be read."""
     try:
-        rows = source.again([span]).select("offset", "key", "value").limit(1).collect()
+        rows = source.read([span]).select("offset", "key", "value").limit(1).collect()
     except Exception:
         return None
     return {"offset": rows[0]["offset"], **{k: _text(rows[0][k]) for k in ("key", "value")}} if rows else None

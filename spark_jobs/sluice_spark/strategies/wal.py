@@ -1,4 +1,4 @@
-"""Strategy ``wal``, the Spark side: lands records verbatim, and reads them back."""
+"""Strategy ``wal``, first query: lands records verbatim in the write-ahead log."""
 
 from __future__ import annotations
 
@@ -8,49 +8,21 @@ from dataclasses import dataclass
 from typing import Any
 
 import fsspec
-from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.types import (
-    ArrayType,
-    BinaryType,
-    IntegerType,
-    LongType,
-    StringType,
-    StructField,
-    StructType,
-    TimestampType,
-)
+from pyspark.sql import DataFrame
 
-from sluice.errors import BEGIN_ANEW, LeaseHeldError, OffsetsGoneError, SinkError
+from sluice.errors import BEGIN_ANEW, LeaseHeldError, OffsetsGoneError
 from sluice.faults import point
 from sluice.ranges import OffsetRange, describe
-from sluice.wal import DamagedLogError, Segment, WriteAheadLog
+from sluice.wal import Segment
 from sluice.wal.log import SEAL, seal_text
 from sluice.wal.segment import inspect, spread
-from sluice_spark.sinks.delta.staged import Staged
+from sluice_spark.sinks.base import Staged
 from sluice_spark.sinks.delta.table import DeltaSink
-from sluice_spark.sources.base import Records, within
+from sluice_spark.sources.base import RECORD_SCHEMA, Records
 
-__all__ = ["LOG_SCHEMA", "Landed", "Landing", "LogRecords", "landing_size"]
-
-LOG_SCHEMA = StructType(
-    [
-        StructField("key", BinaryType()),
-        StructField("value", BinaryType()),
-        StructField(
-            "headers", ArrayType(StructType([StructField("key", StringType()), StructField("value", BinaryType())]))
-        ),
-        StructField("topic", StringType()),
-        StructField("partition", IntegerType()),
-        StructField("offset", LongType()),
-        StructField("timestamp", TimestampType()),
-        StructField("timestampType", IntegerType()),
-    ]
-)
-"""The log's columns: those of Spark's Kafka source, as they are."""
+__all__ = ["Landed", "Landing", "landing_size"]
 
 _WRITER = {"compression": "snappy", "parquet.page.write-checksum.enabled": "true"}
-
-_VERIFY = {"parquet.page.verify-checksum.enabled": "true"}
 
 
 @dataclass(frozen=True)
@@ -121,11 +93,11 @@ class Landing:
         """
         began = time.monotonic()
         options = {**_WRITER, "maxRecordsPerFile": str(self.segment_records)}
-        staged = self.table.stage(records.select(*LOG_SCHEMA.names), name, offsets=False, options=options)
+        staged = self.table.stage(records.select(*RECORD_SCHEMA.names), name, offsets=False, options=options)
         fs, root = fsspec.core.url_to_fs(self.table.path)
         segments = tuple(spread([inspect(fs, root, file.path) for file in staged.files], ranges))
         point("segments-staged")
-        gone = self.source.gone([r for r in ranges if _records(segments, r) < len(r)])
+        gone = self.source.missing([r for r in ranges if _records(segments, r) < len(r)])
         if gone:
             raise OffsetsGoneError(
                 f"pipeline {self.pipeline!r}: Kafka dropped records before they were in the write-ahead log: "
@@ -156,7 +128,7 @@ class Landing:
             "segments": [s.as_dict() for s in landed.segments],
             "seconds": round(landed.seconds, 3),
         }
-        if not self.table.commit(landed.staged, LOG_SCHEMA, batch, note):
+        if not self.table.commit(landed.staged, RECORD_SCHEMA, batch, note):
             raise LeaseHeldError(
                 f"another driver sealed batch {batch} of {self.table.path} first",
                 state="the batch is in the log once; this driver's files are not part of it",
@@ -165,85 +137,5 @@ class Landing:
         point("sealed")
 
 
-@dataclass(frozen=True)
-class LogRecords:
-    """Records by their offsets from sealed segments.
-
-    Parameters
-    ----------
-    segments
-        Handles of all segments that may be asked for; others are never opened.
-    """
-
-    spark: SparkSession
-    log: WriteAheadLog
-    segments: tuple[Segment, ...]
-
-    def again(self, ranges: Sequence[OffsetRange]) -> DataFrame:
-        """Return exactly the records of these ranges. Each page is checked by its checksum as it is read.
-
-        Raises
-        ------
-        DamagedLogError
-            When a segment is missing, cut, or its footer is garbled. What is garbled inside shows when it is read.
-        """
-        chosen = [s for s in self.segments if any(s.range.cut(r) for r in ranges)]
-        if self.log.check(chosen):
-            self.explain(ranges)  # names what is garbled inside, too
-        if not chosen:
-            return self.spark.createDataFrame([], LOG_SCHEMA)
-        files = [f"{self.log.path}/{s.path}" for s in chosen]
-        frame = self.spark.read.schema(LOG_SCHEMA).options(**_VERIFY).parquet(*files)
-        whole = all(_covered(s.range, ranges) for s in chosen)
-        return frame if whole else frame.where(within(ranges))
-
-    def gone(self, ranges: Sequence[OffsetRange]) -> list[OffsetRange]:
-        """Return nothing: that was settled when they were landed."""
-        return []
-
-    def check(self, read: Mapping[tuple[str, int], int], ranges: Sequence[OffsetRange]) -> None:
-        """Compare what was read with what was sealed, where whole segments were read."""
-        chosen = [s for s in self.segments if any(s.range.cut(r) for r in ranges)]
-        if not all(_covered(s.range, ranges) for s in chosen):
-            return
-        sealed: dict[tuple[str, int], int] = {}
-        for s in chosen:
-            key = (s.range.topic, s.range.partition)
-            sealed[key] = sealed.get(key, 0) + s.records
-        if {k: n for k, n in read.items() if n} != {k: n for k, n in sealed.items() if n}:
-            self.explain(ranges)
-            raise SinkError(
-                f"the write-ahead log {self.log.path} gave {sum(read.values())} records where "
-                f"{sum(sealed.values())} were sealed",
-                state="nothing of this batch is visible in the sink",
-                next_step="run again; if it stays, look at the log's storage",
-            )
-
-    def explain(self, ranges: Sequence[OffsetRange]) -> None:
-        """Read every page of the segments of these ranges.
-
-        Raises
-        ------
-        DamagedLogError
-            When one is not as it was sealed; it names all of them.
-        """
-        damages = self.log.check([s for s in self.segments if any(s.range.cut(r) for r in ranges)], pages=True)
-        if damages:
-            raise self._damaged(damages)
-
-    def _damaged(self, damages: Sequence[Any]) -> DamagedLogError:
-        return DamagedLogError(
-            self.log.pipeline,
-            damages,
-            next_step="restore the files from a copy and run again. Without one: --recovery replay reads these "
-            "offsets from Kafka while it has them; --recovery ignore_range records them as lost and goes on. With "
-            f"rows: aggregate the strategy stays what it was: {BEGIN_ANEW}",
-        )
-
-
 def _records(segments: Sequence[Segment], span: OffsetRange) -> int:
     return sum(s.records for s in segments if s.range.cut(span))
-
-
-def _covered(span: OffsetRange, ranges: Sequence[OffsetRange]) -> bool:
-    return sum(len(common) for r in ranges if (common := span.cut(r))) == len(span)

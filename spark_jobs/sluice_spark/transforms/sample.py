@@ -8,7 +8,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql.types import StructType
 
 from sluice.pipeline import Pipeline, Rows
-from sluice_spark.decoders.decode import decode, source_columns
+from sluice_spark.decoders.base import decode, source_columns
 from sluice_spark.transforms import transform as transforms
 
 __all__ = ["Shape", "shape_of"]

@@ -11,8 +11,8 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame
 
 from sluice.errors import ConfigError
+from sluice.fields import METADATA_COLUMNS
 from sluice.pipeline import Pipeline, Rows
-from sluice.pipeline.model import METADATA_COLUMNS
 from sluice.pipeline.suite import nearest
 
 __all__ = ["Transformer", "apply", "check", "hands_through", "transformer"]
@@ -83,10 +83,13 @@ def check(pipeline: Pipeline, transform: Transformer, sample: DataFrame) -> Data
             if types.get(name) != kind:
                 found = f"has the type {types[name]}" if name in types else "is gone"
                 raise _wrong(pipeline, f"transform: the metadata column {name} ({kind}) must survive, but {found}")
-    missing = [name for name in pipeline.sink.delta.partition_by if name not in types]
+    missing = [name for name in pipeline.sink.config.partition_columns if name not in types]
     if missing:
         hint = nearest(missing[0], types, "its columns are")
-        raise _wrong(pipeline, f"sink.delta.partition_by: the transform's result has no column {missing[0]!r}; {hint}")
+        raise _wrong(
+            pipeline,
+            f"sink.{pipeline.sink.key}.partition_by: the transform's result has no column {missing[0]!r}; {hint}",
+        )
     return out
 
 

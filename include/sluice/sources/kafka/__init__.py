@@ -2,6 +2,6 @@
 
 from sluice.sources.kafka.cluster import Cluster
 from sluice.sources.kafka.settings import KafkaSettings
-from sluice.sources.kafka.state import FirstUnread, PartitionState, TopicState
+from sluice.sources.state import FirstUnread, PartitionState, TopicState
 
 __all__ = ["Cluster", "FirstUnread", "KafkaSettings", "PartitionState", "TopicState"]

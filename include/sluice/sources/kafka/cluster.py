@@ -15,7 +15,7 @@ from sluice.errors import AuthorizationError, ConfigError, SluiceError
 from sluice.sources.kafka import requests as questions
 from sluice.sources.kafka.client import UNTOUCHED, Client, refused, unreachable
 from sluice.sources.kafka.settings import KafkaSettings
-from sluice.sources.kafka.state import FirstUnread, Key, PartitionState, TopicState, ends, ids_of, starts
+from sluice.sources.state import FirstUnread, Key, PartitionState, TopicState, ends, ids_of, starts
 
 __all__ = ["Cluster", "PartitionState", "TopicState", "ends", "ids_of", "starts"]
 

@@ -9,7 +9,7 @@ from datetime import timedelta
 from typing import Any
 
 from sluice.sources.kafka.client import Client
-from sluice.sources.kafka.state import FirstUnread, Key, PartitionState
+from sluice.sources.state import FirstUnread, Key, PartitionState
 
 __all__ = ["TopicAnswer", "at_time", "first_unread", "retention", "states"]
 

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from typing import Any
 
 from deltalake import DeltaTable
@@ -12,35 +11,14 @@ from deltalake.exceptions import CommitFailedError, DeltaError
 from sluice.delta.names import ADOPTING, HOLDS, OWNER, owner
 from sluice.delta.transactions import transaction_versions
 from sluice.errors import BEGIN_ANEW, CheckpointError, ConfigError, LeaseHeldError
+from sluice_spark.sinks.base import Fence, TakenBackError
 from sluice_spark.sinks.delta.commits import Commit, altered, undone
 from sluice_spark.sinks.delta.handle import ATTEMPTS, Handle
 
-__all__ = ["RECENT", "Fence", "Guard", "TakenBackError"]
+__all__ = ["RECENT", "Guard"]
 
 RECENT = 8
 """Commits in which a pipeline's newest one is looked for first."""
-
-
-@dataclass(frozen=True)
-class Fence:
-    """What other writers of the same table must not have committed in the meantime, whatever leases say.
-
-    A lease lapses while its driver is frozen; the table's log is what both drivers have in common.
-
-    Parameters
-    ----------
-    since
-        The version of the table that the driver rests its decisions on; -1 where there was none.
-    rival
-        Tells by the metadata of a commit behind it whether that is in the way.
-    """
-
-    since: int
-    rival: Callable[[Mapping[str, Any]], bool]
-
-
-class TakenBackError(CheckpointError):
-    """Commits of the pipeline, or records that they name, are no longer part of the table."""
 
 
 class Guard:

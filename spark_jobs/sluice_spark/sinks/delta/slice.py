@@ -20,7 +20,8 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from sluice.ranges import OffsetRange
-from sluice_spark.sinks.delta.staged import Staged, StagedFile, partition_values, read_back
+from sluice_spark.sinks.base import Staged, StagedFile
+from sluice_spark.sinks.delta.staged import partition_values, read_back
 from sluice_spark.sinks.delta.statistics import bounds, mask, may_be
 
 __all__ = ["Found", "Slice"]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import date, datetime
 from typing import Any
 from urllib.parse import unquote
@@ -14,7 +13,9 @@ import fsspec
 import numpy as np
 import pyarrow.parquet as pq
 
-__all__ = ["NOTHING", "Staged", "StagedFile", "Tally", "offsets_of", "partition_values", "read_back"]
+from sluice_spark.sinks.base import Staged, StagedFile, Tally
+
+__all__ = ["offsets_of", "partition_values", "read_back"]
 
 _STATS_COLUMNS = 32
 _LONGEST_STAT = 256
@@ -22,46 +23,6 @@ _PIECE = 1 << 26
 """Offsets that are compared at a time, a byte each."""
 _SPARSE = 64
 """Offsets for each row, beyond which comparing all of them would take longer than sorting those that are there."""
-
-
-@dataclass(frozen=True)
-class Tally:
-    """Rows and offsets of one partition in staged files."""
-
-    rows: int
-    offsets: int
-    first: int
-    last: int
-
-
-@dataclass(frozen=True)
-class StagedFile:
-    """One Parquet file below the table's root, as the Delta log will name it."""
-
-    path: str
-    size: int
-    modified: int
-    rows: int
-    partition_values: Mapping[str, str | None]
-    stats: str
-
-
-@dataclass(frozen=True)
-class Staged:
-    """What a write left in its folder. Nobody sees it until it is committed."""
-
-    folder: str
-    files: tuple[StagedFile, ...]
-    tallies: Mapping[tuple[str, int], Tally]
-
-    @property
-    def rows(self) -> int:
-        """Rows in all files."""
-        return sum(file.rows for file in self.files)
-
-
-NOTHING = Staged("", (), {})
-"""What a batch leaves that has no rows."""
 
 
 def offsets_of(root: str, staged: Staged) -> dict[tuple[str, int], Any]:

@@ -26,16 +26,18 @@ from deltalake.transaction import AddAction, RemoveAction
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
+from sluice.delta.transactions import transaction_versions
 from sluice.errors import LeaseHeldError, SinkError
+from sluice_spark.sinks.base import NOTHING, Fence, Staged
 from sluice_spark.sinks.delta import reading, shape
-from sluice_spark.sinks.delta.guard import RECENT, Fence, Guard, TakenBackError
+from sluice_spark.sinks.delta.guard import RECENT, Guard
 from sluice_spark.sinks.delta.handle import ATTEMPTS, Handle
 from sluice_spark.sinks.delta.shape import nullable
 from sluice_spark.sinks.delta.slice import Found, Slice
-from sluice_spark.sinks.delta.staged import NOTHING, Staged, read_back
+from sluice_spark.sinks.delta.staged import offsets_of, read_back
 from sluice_spark.sinks.delta.statistics import files_of, settings_for
 
-__all__ = ["DeltaSink", "Fence", "TakenBackError"]
+__all__ = ["DeltaSink"]
 
 _NOTE = "sluice"
 
@@ -97,6 +99,24 @@ class DeltaSink(Handle):
             if len(commits) < count:
                 return
             known, count = len(commits), count * 8  # each look begins at the newest commit again
+
+    def ahead_of(self, known: Mapping[str, int]) -> set[str]:
+        """Return which of these application ids committed more than the version given, in one reading of the log."""
+        table = self.table()
+        if table is None or not known:
+            return set()
+        held = transaction_versions(self.path, table.version())
+        asked = known if held is None else {w: last for w, last in known.items() if held.get(w, -1) > last}
+        found = {writer: table.transaction_version(writer) for writer in asked}  # which costs some milliseconds each
+        return {writer for writer, batch in found.items() if batch is not None and batch > known[writer]}
+
+    def as_it_is(self) -> tuple[DeltaSink, StructType] | None:
+        """Return the sink with the columns and partitioning that the table has; None where there is none."""
+        table = self.table()
+        if table is None:
+            return None
+        columns = StructType.fromJson(json.loads(table.schema().to_json()))
+        return DeltaSink(self.path, self.app_id, table.metadata().partition_columns), columns
 
     def last_notes(self, commits: int = 1) -> list[dict[str, Any]]:
         """Return the notes of this application among the table's newest commits, newest first."""
@@ -388,6 +408,10 @@ class DeltaSink(Handle):
         """
         folder = f"{self.path}/{staged.folder}"
         return spark.read.schema(schema).option("basePath", folder).parquet(folder)
+
+    def staged_offsets(self, staged: Staged) -> dict[tuple[str, int], Any]:
+        """Return the offsets of staged rows per topic and partition, ascending, each once."""
+        return offsets_of(self.path, staged)
 
     def sweep(self, batch: str) -> None:
         """Remove the folders of a batch's attempts that no transaction entered.

@@ -1,0 +1,1 @@
+"""How a record's value becomes columns: what the pipeline file says of it."""

@@ -1,0 +1,51 @@
+"""What the models of the pipeline file's keys share: strictness, lengths of time, the columns that ingestion adds."""
+
+from __future__ import annotations
+
+import re
+from datetime import timedelta
+from typing import Annotated, Any
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict
+
+__all__ = ["METADATA_COLUMNS", "Duration", "Strict", "given", "one_of"]
+
+METADATA_COLUMNS = ("_topic", "_partition", "_offset", "_timestamp", "_run")
+"""Columns that ingestion adds to every sink row."""
+
+_DURATION = re.compile(r"^(\d+)\s*(s|m|h|d)$")
+_UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
+
+
+class Strict(BaseModel):
+    """Unknown keys are refused; a model cannot be changed."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True, use_attribute_docstrings=True)
+
+
+def _duration(value: Any) -> Any:
+    match = _DURATION.match(value) if isinstance(value, str) else None
+    return timedelta(**{_UNITS[match[2]]: int(match[1])}) if match else value
+
+
+Duration = Annotated[timedelta, BeforeValidator(_duration)]
+"""A length of time such as ``15m``, ``2h``, ``7d``."""
+
+
+def given(model: BaseModel) -> list[str]:
+    """Return the keys that stand in the file, of a model of which each key is another way of the same thing."""
+    fields = type(model).model_fields
+    return [field.alias or name for name, field in fields.items() if getattr(model, name) is not None]
+
+
+def one_of(model: BaseModel, what: str) -> None:
+    """Refuse a model of which not exactly one key is given.
+
+    Raises
+    ------
+    ValueError
+        It names the keys.
+    """
+    if len(given(model)) != 1:
+        names = ", ".join(field.alias or name for name, field in type(model).model_fields.items())
+        raise ValueError(f"{what} needs exactly one of: {names}")

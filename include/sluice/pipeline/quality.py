@@ -1,0 +1,54 @@
+"""The key ``quality`` of a pipeline file."""
+
+from __future__ import annotations
+
+import re
+from decimal import Decimal
+from typing import Annotated, Any, Literal
+
+from pydantic import BeforeValidator, WithJsonSchema
+
+from sluice.fields import Strict
+
+__all__ = ["Quality", "exceeds"]
+
+_SHARE = re.compile(r"^(\d{1,3}(?:\.\d+)?)\s*%$")
+
+
+def _limit(value: Any) -> Any:
+    share = _SHARE.match(value) if isinstance(value, str) else None
+    count = isinstance(value, int) and not isinstance(value, bool) and value >= 0
+    if not count and (share is None or Decimal(share[1]) > 100):
+        raise ValueError(
+            f"{value!r} is neither a share of the run's records, such as 1%, nor a number of them, such as 100"
+        )
+    return value
+
+
+Limit = Annotated[
+    int | str,
+    BeforeValidator(_limit),
+    WithJsonSchema(
+        {"anyOf": [{"type": "integer", "minimum": 0}, {"type": "string", "pattern": r"^\d{1,3}(\.\d+)?\s*%$"}]}
+    ),
+]
+"""How many of a run's records: a share such as ``1%``, or a number."""
+
+
+def exceeds(limit: int | str, count: int, of: int) -> bool:
+    """Tell whether ``count`` of ``of`` records are more than a :data:`Limit` allows."""
+    share = _SHARE.match(limit) if isinstance(limit, str) else None
+    return count > int(limit) if share is None else count * 100 > Decimal(share[1]) * of
+
+
+class Quality(Strict):
+    """The Great Expectations suite that judges each run, and how much of it may go wrong before."""
+
+    suite: str | None = None
+    """A suite's JSON file, looked up from ``include/`` and from the file's folder; without one nothing is expected."""
+    on_failed: Literal["fail", "warn"] = "fail"
+    """What a verdict ``failed`` or ``error`` does: fails the run's ``validate`` (exit code 50), or is told only."""
+    max_quarantined: Limit = "1%"
+    """More records in quarantine make the verdict ``failed``: a share of the records that the run read, or a number."""
+    max_lost: Limit | None = None
+    """More lost records make the verdict ``failed``; without this key each lost one makes it ``warned``."""

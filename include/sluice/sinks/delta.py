@@ -1,0 +1,35 @@
+"""The key ``sink.delta`` of a pipeline file."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from pydantic import Field
+
+from sluice.sinks.base import SinkConfig, SinkKind
+
+__all__ = ["KIND", "DeltaSink"]
+
+
+class DeltaSink(SinkConfig):
+    """A Delta table; a relative path is relative to ``SLUICE_HOME``."""
+
+    path: Annotated[str, Field(min_length=1)]
+    """Below ``SLUICE_HOME``, absolute, or a URL. The quarantine lies beside it, as ``PATH_quarantine``."""
+    partition_by: list[str] = Field(default=[])
+    """Columns by whose values the table's files are parted; chosen once, when the table is made."""
+
+    @property
+    def partition_columns(self) -> list[str]:
+        """``partition_by``."""
+        return self.partition_by
+
+
+KIND = SinkKind(
+    config=DeltaSink,
+    open="sluice_spark.sinks.delta.table:DeltaSink",
+    transactional=True,
+    replaceable=True,
+    readable=True,
+    delta=True,
+)

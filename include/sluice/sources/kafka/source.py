@@ -1,0 +1,56 @@
+"""Topics of a Kafka cluster as a :class:`~sluice.sources.base.Source`."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from datetime import datetime
+from types import TracebackType
+
+from sluice.connections import Connection
+from sluice.sources.base import SourceKind
+from sluice.sources.kafka.cluster import Cluster
+from sluice.sources.kafka.config import KafkaSource
+from sluice.sources.kafka.settings import KafkaSettings
+from sluice.sources.state import Key, TopicState
+
+__all__ = ["KIND", "KafkaTopics"]
+
+
+class KafkaTopics:
+    """The topics of a pipeline, as it reads them: with its isolation level."""
+
+    def __init__(self, config: KafkaSource) -> None:
+        self.config = config
+        self.cluster = Cluster(KafkaSettings.from_connection(Connection.from_env(config.connection)))
+
+    def snapshot(self) -> list[TopicState]:
+        """Return the state of each topic, whole: :meth:`Cluster.snapshot <sluice.sources.kafka.Cluster.snapshot>`."""
+        return self.cluster.snapshot(self.config.topics, isolation_level=self.config.isolation_level)
+
+    def offsets_at(self, keys: Collection[Key], moment: datetime) -> dict[Key, int | None]:
+        """Return the first offset whose record is not older than a moment; partitions that are silent are missing."""
+        return self.cluster.at_time(keys, moment, isolation_level=self.config.isolation_level)
+
+    def close(self) -> None:
+        """End the client."""
+        self.cluster.close()
+
+    def __enter__(self) -> KafkaTopics:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+KIND = SourceKind(
+    config=KafkaSource,
+    open="sluice.sources.kafka.source:KafkaTopics",
+    reader="sluice_spark.sources.kafka:KafkaReader",
+    replayable=True,
+    seek_by_time=True,
+    retention=True,
+    lag=True,
+    notes_start=True,
+)

@@ -1,0 +1,269 @@
+"""One JSON object per record.
+
+Spark's ``from_json`` does most of it. What it would let through is caught by conditions on its result that cost little;
+only where one of them is in doubt is a record read a second time, with the types that its fields have in the text.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import reduce
+from operator import or_
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+from pyspark.sql import types as T
+
+from sluice.decoders.config import JsonDecode
+from sluice_spark.decoders.base import RULE
+from sluice_spark.decoders.fields import (
+    NUMBER,
+    RAW,
+    SHAPES,
+    Read,
+    finish,
+    float_problems,
+    is_large,
+    is_text,
+    lossless,
+    quoted,
+)
+
+__all__ = ["Json"]
+
+_CORRUPT = "__sluice_corrupt"
+_END = "__sluice_end"
+_PRINTED_DOUBLE = r"^-?[0-9]+\.[0-9]+(?:E-?[0-9]+)?\z"
+_LONG_WHOLE = r"(?:^|[\[,:])-?[0-9]{16,}(?:\z|[\],}])"
+_HUGE_WHOLE = r"(?:^|[\[,:])-?[0-9]{39,}(?:\z|[\],}])"
+_PAIR = r"\\u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}"
+_HALF = r"\\u[dD][89a-fA-F]"
+
+_JSON = {
+    "mode": "PERMISSIVE",
+    "columnNameOfCorruptRecord": _CORRUPT,
+    "allowSingleQuotes": "false",
+    "allowNonNumericNumbers": "false",
+    # In "1,234" and "1,2" Spark drops the commas before it reads a DECIMAL, but not for a language that does not group
+    # by commas. What Swiss German groups by is looked for (_GROUPING).
+    "locale": "de-CH",
+}
+_GROUPING = "\N{RIGHT SINGLE QUOTATION MARK}"
+_WIDE = 38
+_ROOMY = 28  # from more digits on, a DECIMAL leaves too little room to see what it rounds
+
+
+@dataclass(frozen=True)
+class Json:
+    """Decodes as ``decode: {json: ...}`` says."""
+
+    config: JsonDecode
+
+    def decode(self, records: DataFrame) -> DataFrame:
+        """Read one object per record, strictly."""
+        return _json(records, self.config)
+
+
+def _json(records: DataFrame, spec: JsonDecode) -> DataFrame:
+    fields = T.StructType.fromDDL(spec.ddl).fields
+    raw, value = F.col(RAW), F.col("value")
+    text = value.cast("string")
+    # Whatever stands behind the object is not parsed at all. Where its only closing brace is the last character there
+    # is nothing behind it; elsewhere a last field is added, which is seen only if the object goes on to the end.
+    trimmed = F.when(text.endswith("}"), text).otherwise(F.rtrim(text, F.lit(" \t\r\n")))
+    start = F.substring(trimmed.cast("binary"), F.lit(1), F.octet_length(trimmed) - 1).cast("string")
+    ends = trimmed.endswith("}")
+    only = ends & ~start.contains("}")
+    marked = F.when(ends, F.concat(start, F.lit(f',"{_END}":0}}')))
+    reads = [_json_field(f, text) for f in fields]
+    schema = ", ".join(f"{quoted(r.name)} {r.parsed}" for r in reads)
+    parsed = F.from_json(F.when(only, trimmed).otherwise(marked), f"{schema}, {_END} INT, {_CORRUPT} STRING", _JSON)
+
+    broken = raw.isNull() | raw.getField(_CORRUPT).isNotNull()
+    cut = ~only & (raw.getField(_END).isNull() | text.contains(_END))
+    malformed = F.try_parse_json(text).isNull()
+    rule = (
+        F.when(value.isNull(), "null_value")
+        .when(~F.is_valid_utf8(text), "utf8")
+        .when(cut, "json")
+        .when(broken, F.when(_halves(text), "surrogate").when(malformed, "json").otherwise("type"))
+        .when(_hides_halves(fields, raw, text) & _halves(text), "surrogate")
+    )
+    column = F.when(F.col(RULE) == "type", _mistyped(raw, text, fields))
+    return finish(records.withColumn(RAW, parsed), reads, rule, column).drop(RAW)
+
+
+def _again(text: Column, name: str, kind: str) -> Column:
+    """Return one column of the record, read a second time as another type."""
+    return F.from_json(text, f"{quoted(name)} {kind}, {_CORRUPT} STRING", _JSON).getField(name)
+
+
+def _halves(text: Column) -> Column:
+    """Whether half of a surrogate pair is written somewhere: it is no character, and would become a question mark."""
+    unescaped = F.regexp_replace(F.replace(text, F.lit("\\\\"), F.lit("__")), _PAIR, "_")
+    return unescaped.rlike(_HALF)
+
+
+def _hides_halves(fields: list[T.StructField], raw: Column, text: Column) -> Column:
+    """Whether it is worth looking for halves: cheap, and true wherever there is one in a value that is kept."""
+    if any(isinstance(f.dataType, (T.StructType, T.ArrayType, T.MapType, T.VariantType)) for f in fields):
+        return text.contains("\\u")
+    marks = [raw.getField(f.name).contains("?") for f in fields if is_text(f.dataType)]
+    return reduce(or_, [F.coalesce(mark, F.lit(False)) for mark in marks], F.lit(False))
+
+
+def _mistyped(raw: Column, text: Column, fields: list[T.StructField]) -> Column:
+    """Return the first column that holds a value in the text, and none in what was parsed."""
+    which = F.when(F.lit(False), "")
+    for f in fields:
+        given = F.schema_of_variant(_again(text, f.name, "VARIANT"))
+        which = which.when(raw.getField(f.name).isNull() & (given != "VOID"), f.name)
+    return which
+
+
+def _json_field(f: T.StructField, text: Column) -> Read:
+    column, kind = F.col(RAW).getField(f.name), f.dataType
+    variant = _again(text, f.name, "VARIANT")
+    if is_text(kind):
+        # A number with a fraction goes through a double (which may write "Infinity", with its quotes), and the text of
+        # an object is written anew.
+        doubted = (
+            column.startswith("{") | column.startswith("[") | column.startswith('"Inf') | column.startswith('"-Inf')
+        )
+        doubted = doubted | ((column >= "-") & (column < ":") & column.rlike(_PRINTED_DOUBLE))
+        given = F.coalesce(F.schema_of_variant(variant), F.lit(""))
+        read = Read(f.name, "STRING", column, [("type", doubted & (given != "STRING"))])
+    elif isinstance(kind, T.ByteType):
+        # Jackson takes up to 255 for a byte
+        read = Read(f.name, "SMALLINT", column.try_cast("tinyint"))
+        read.problems = [("type", column.isNotNull() & read.value.isNull())]
+    elif isinstance(kind, (T.FloatType, T.DoubleType)):
+        digits = _again(text, f.name, "STRING")
+        read = Read(f.name, kind.simpleString(), column, float_problems(column, kind, digits))
+    elif isinstance(kind, T.DecimalType) and kind.precision <= _ROOMY:
+        wide = f"DECIMAL({_WIDE},{_WIDE - kind.precision + kind.scale})"
+        grouped = text.contains(_GROUPING) & (F.schema_of_variant(variant) == "STRING")
+        odd = ~F.try_variant_get(variant, "$", "string").rlike(NUMBER)
+        narrow = column.try_cast(kind)
+        read = Read(f.name, wide, narrow)
+        read.problems = [
+            ("digits", column.isNotNull() & (narrow.isNull() | (narrow.cast(wide) != column))),
+            ("type", grouped & odd),
+        ]
+    else:
+        read = Read(f.name, _parsed(kind), _value(column, kind), _problems(column, kind))
+    if isinstance(kind, T.VariantType):
+        long = text.rlike(r"[0-9.]{39}|[0-9][eE]\+?[0-9]{3}")
+        kept = F.to_json(F.struct(column.alias("v")))
+        read.problems = [
+            ("digits", long & (_again(text, f.name, "STRING").rlike(_HUGE_WHOLE) | kept.contains("Infinity")))
+        ]
+    elif _has(kind, (T.FloatType, T.DoubleType)) and not isinstance(kind, (T.FloatType, T.DoubleType)):
+        large = _any_large(column, kind)
+        read.problems.append(("digits", large & _again(text, f.name, "STRING").rlike(_LONG_WHOLE)))
+    if isinstance(kind, (T.VarcharType, T.CharType)):
+        read.problems.append(("type", F.char_length(column) > kind.length))
+    if not f.nullable:
+        read.problems.append(("not_null", column.isNull()))
+    return read
+
+
+def _has(kind: T.DataType, wanted: tuple[type[T.DataType], ...]) -> bool:
+    if isinstance(kind, T.StructType):
+        return any(_has(f.dataType, wanted) for f in kind.fields)
+    if isinstance(kind, T.ArrayType):
+        return _has(kind.elementType, wanted)
+    if isinstance(kind, T.MapType):
+        return _has(kind.valueType, wanted)
+    return isinstance(kind, wanted)
+
+
+def _parsed(kind: T.DataType) -> str:
+    """Return the type to parse a field with: one that keeps what the declared type would change."""
+    if isinstance(kind, T.StructType):
+        return f"STRUCT<{', '.join(f'{quoted(f.name)}: {_parsed(f.dataType)}' for f in kind.fields)}>"
+    if isinstance(kind, T.ArrayType):
+        return f"ARRAY<{_parsed(kind.elementType)}>"
+    if isinstance(kind, T.MapType):
+        return f"MAP<{kind.keyType.simpleString()}, {_parsed(kind.valueType)}>"
+    if is_text(kind) or isinstance(kind, T.DecimalType):
+        return "VARIANT"
+    if type(kind) in SHAPES:
+        return "STRING"
+    return "SMALLINT" if isinstance(kind, T.ByteType) else kind.simpleString()
+
+
+def _value(column: Column, kind: T.DataType) -> Column:
+    """Return a field of the declared type, from one of the type that :func:`_parsed` names."""
+    if isinstance(kind, T.StructType):
+        members = [_value(column.getField(f.name), f.dataType).alias(f.name) for f in kind.fields]
+        return F.when(column.isNotNull(), F.struct(*members))
+    if isinstance(kind, T.ArrayType):
+        element = kind.elementType
+        return F.transform(column, lambda x: _value(x, element))
+    if isinstance(kind, T.MapType):
+        held = kind.valueType
+        return F.transform_values(column, lambda _, v: _value(v, held))
+    if is_text(kind):
+        return F.try_variant_get(column, "$", "string")
+    if isinstance(kind, T.DecimalType):
+        return F.try_variant_get(column, "$", kind.simpleString())
+    return column.try_cast(kind) if isinstance(kind, T.ByteType) or type(kind) in SHAPES else column
+
+
+def _problems(column: Column, kind: T.DataType) -> list[tuple[str, Column]]:
+    """Return what may be wrong with a field of the type that :func:`_parsed` names, parts included."""
+    if isinstance(kind, T.StructType):
+        found = [p for f in kind.fields for p in _problems(column.getField(f.name), f.dataType)]
+        missing = [column.getField(f.name).isNull() for f in kind.fields if not f.nullable]
+        return found + [("not_null", column.isNotNull() & m) for m in missing]
+    if isinstance(kind, T.ArrayType):
+        return _of_elements(column, kind.elementType)
+    if isinstance(kind, T.MapType):
+        keys = F.map_keys(column)
+        twice = F.size(F.array_distinct(keys)) != F.size(keys)
+        return [("duplicate", column.isNotNull() & twice), *_of_elements(F.map_values(column), kind.valueType)]
+    value = _value(column, kind)
+    if type(kind) in SHAPES:
+        return [("time", column.isNotNull() & (~column.rlike(SHAPES[type(kind)]) | value.isNull()))]
+    if isinstance(kind, T.ByteType):
+        return [("type", column.isNotNull() & value.isNull())]
+    if isinstance(kind, (T.FloatType, T.DoubleType)):
+        return [("type", F.abs(column) == float("inf"))]
+    if isinstance(kind, T.DecimalType):
+        fits = F.try_variant_get(column, "$", "string").rlike(lossless(kind)) & value.isNotNull()
+        through_double = F.schema_of_variant(column).isin("DOUBLE", "FLOAT")
+        given = column.isNotNull() & (F.schema_of_variant(column) != "VOID")
+        return [("digits", given & (through_double | ~F.coalesce(fits, F.lit(False))))]
+    if is_text(kind):
+        given = F.schema_of_variant(column)
+        problems = [
+            ("type", column.isNotNull() & ~given.rlike(r"^(?:STRING|BIGINT|BOOLEAN|VOID|DECIMAL\([0-9]+,0\))\z"))
+        ]
+        longest = getattr(kind, "length", None)
+        return problems if longest is None else [*problems, ("type", F.char_length(value) > longest)]
+    return []
+
+
+def _of_elements(column: Column, kind: T.DataType) -> list[tuple[str, Column]]:
+    def one(rule: str) -> Column:
+        def broken(x: Column) -> Column:
+            return reduce(or_, [F.coalesce(c, F.lit(False)) for r, c in _problems(x, kind) if r == rule])
+
+        return F.exists(column, broken)
+
+    return [(rule, one(rule)) for rule in dict.fromkeys(r for r, _ in _problems(column, kind))]
+
+
+def _any_large(column: Column, kind: T.DataType) -> Column:
+    if isinstance(kind, T.StructType):
+        parts = [_any_large(column.getField(f.name), f.dataType) for f in kind.fields]
+        return reduce(or_, [F.coalesce(p, F.lit(False)) for p in parts], F.lit(False))
+    if isinstance(kind, T.ArrayType):
+        element = kind.elementType
+        return F.exists(column, lambda x: F.coalesce(_any_large(x, element), F.lit(False)))
+    if isinstance(kind, T.MapType):
+        held = kind.valueType
+        return F.exists(F.map_values(column), lambda x: F.coalesce(_any_large(x, held), F.lit(False)))
+    large = is_large(column, kind)
+    return F.lit(False) if large is None else large

@@ -1,0 +1,98 @@
+"""The write-ahead log as a source: records by their offsets from sealed segments."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from pyspark.sql import DataFrame, SparkSession
+
+from sluice.errors import BEGIN_ANEW, SinkError
+from sluice.ranges import OffsetRange
+from sluice.wal import DamagedLogError, Segment, WriteAheadLog
+from sluice_spark.sources.base import RECORD_SCHEMA, within
+
+__all__ = ["LogRecords"]
+
+_VERIFY = {"parquet.page.verify-checksum.enabled": "true"}
+
+
+@dataclass(frozen=True)
+class LogRecords:
+    """Records by their offsets from sealed segments.
+
+    Parameters
+    ----------
+    segments
+        Handles of all segments that may be asked for; others are never opened.
+    """
+
+    spark: SparkSession
+    log: WriteAheadLog
+    segments: tuple[Segment, ...]
+
+    def read(self, ranges: Sequence[OffsetRange]) -> DataFrame:
+        """Return exactly the records of these ranges. Each page is checked by its checksum as it is read.
+
+        Raises
+        ------
+        DamagedLogError
+            When a segment is missing, cut, or its footer is garbled. What is garbled inside shows when it is read.
+        """
+        chosen = [s for s in self.segments if any(s.range.cut(r) for r in ranges)]
+        if self.log.check(chosen):
+            self.explain(ranges)  # names what is garbled inside, too
+        if not chosen:
+            return self.spark.createDataFrame([], RECORD_SCHEMA)
+        files = [f"{self.log.path}/{s.path}" for s in chosen]
+        frame = self.spark.read.schema(RECORD_SCHEMA).options(**_VERIFY).parquet(*files)
+        whole = all(_covered(s.range, ranges) for s in chosen)
+        return frame if whole else frame.where(within(ranges))
+
+    def missing(self, ranges: Sequence[OffsetRange]) -> list[OffsetRange]:
+        """Return nothing: that was settled when they were landed."""
+        return []
+
+    def verify(self, read: Mapping[tuple[str, int], int], ranges: Sequence[OffsetRange]) -> None:
+        """Compare what was read with what was sealed, where whole segments were read."""
+        chosen = [s for s in self.segments if any(s.range.cut(r) for r in ranges)]
+        if not all(_covered(s.range, ranges) for s in chosen):
+            return
+        sealed: dict[tuple[str, int], int] = {}
+        for s in chosen:
+            key = (s.range.topic, s.range.partition)
+            sealed[key] = sealed.get(key, 0) + s.records
+        if {k: n for k, n in read.items() if n} != {k: n for k, n in sealed.items() if n}:
+            self.explain(ranges)
+            raise SinkError(
+                f"the write-ahead log {self.log.path} gave {sum(read.values())} records where "
+                f"{sum(sealed.values())} were sealed",
+                state="nothing of this batch is visible in the sink",
+                next_step="run again; if it stays, look at the log's storage",
+            )
+
+    def explain(self, ranges: Sequence[OffsetRange]) -> None:
+        """Read every page of the segments of these ranges.
+
+        Raises
+        ------
+        DamagedLogError
+            When one is not as it was sealed; it names all of them.
+        """
+        damages = self.log.check([s for s in self.segments if any(s.range.cut(r) for r in ranges)], pages=True)
+        if damages:
+            raise self._damaged(damages)
+
+    def _damaged(self, damages: Sequence[Any]) -> DamagedLogError:
+        return DamagedLogError(
+            self.log.pipeline,
+            damages,
+            next_step="restore the files from a copy and run again. Without one: --recovery replay reads these "
+            "offsets from Kafka while it has them; --recovery ignore_range records them as lost and goes on. With "
+            f"rows: aggregate the strategy stays what it was: {BEGIN_ANEW}",
+        )
+
+
+def _covered(span: OffsetRange, ranges: Sequence[OffsetRange]) -> bool:
+    return sum(len(common) for r in ranges if (common := span.cut(r))) == len(span)
