@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass
-from pathlib import Path
 
 from sluice.errors import ConfigError
+from sluice.shipped import base
 
-__all__ = ["PROJECT", "Home"]
-
-PROJECT = Path(__file__).resolve().parents[2]
-"""The checkout that this package was installed from (editable): holds ``include/``, ``spark_jobs/``, ``dags/``."""
+__all__ = ["Home"]
 
 
 def _is_url(path: str) -> bool:
@@ -20,7 +17,7 @@ def _is_url(path: str) -> bool:
 
 @dataclass(frozen=True)
 class Home:
-    """The layout below ``SLUICE_HOME`` (default ``var/`` of the project).
+    """The layout below ``SLUICE_HOME`` (default ``var/`` of the checkout, or of the working directory without one).
 
     A path, which every machine that works for a run reaches under the same name. A single sink may be a URL.
     """
@@ -29,12 +26,12 @@ class Home:
 
     @classmethod
     def from_env(cls) -> Home:
-        """Read ``SLUICE_HOME``; a relative path is taken from the project, not from the working directory.
+        """Read ``SLUICE_HOME``; a relative path is taken from the checkout, and only without one from where we are.
 
         Raises
         ------
         ConfigError
-            For a URL: jars, Data Docs and the SQLite ledger are files.
+            For a URL: Data Docs and the SQLite ledger are files.
         """
         raw = os.environ.get("SLUICE_HOME") or "var"
         if _is_url(raw):
@@ -43,7 +40,7 @@ class Home:
                 state="nothing was read or written",
                 next_step="name a folder that all machines share; a sink's path in the pipeline file may be a URL",
             )
-        return cls(str((PROJECT / raw).resolve()))
+        return cls(str((base() / raw).resolve()))
 
     def join(self, *parts: str) -> str:
         """Return a path below the home."""
@@ -70,8 +67,3 @@ class Home:
     def data_docs(self) -> str:
         """The folder of Great Expectations' file context; its Data Docs lie below it."""
         return self.join("quality")
-
-    @property
-    def jars(self) -> Path:
-        """Where fetched jars are kept, one folder a set."""
-        return Path(self.root) / "jars"

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from sluice.home import PROJECT
 from sluice.lag import Limits
 from sluice.pipeline import Pipeline, Rows
+from sluice.pipeline.load import relative
 from sluice.pipeline.starting import Schedule
+from sluice.shipped import CHECKOUT
 from sluice_airflow.params import MEANING
 from sluice_airflow.triggers.lag_watcher import POLL_INTERVAL
 
@@ -33,7 +34,8 @@ def page(pipeline: Pipeline, *, poll_interval: float = POLL_INTERVAL) -> str:
     topics = ", ".join(f"`{t}`" for t in source.streams)
     parts = f", partitioned by {', '.join(f'`{c}`' for c in sink.partition_columns)}" if sink.partition_columns else ""
     table = "Delta table" if pipeline.sink.kind.delta else pipeline.sink.key
-    file = pipeline.file.relative_to(PROJECT) if pipeline.file.is_relative_to(PROJECT) else pipeline.file.name
+    ours = CHECKOUT is not None and pipeline.file.is_relative_to(CHECKOUT)
+    file = relative(pipeline.file) if ours else pipeline.file.name
     judged = f"`{quality.suite}`; a failed verdict means *{quality.on_failed}*" if quality.suite else "no suite"
     return f"""\
 ### {pipeline.name}

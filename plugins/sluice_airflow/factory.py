@@ -9,8 +9,8 @@ from pathlib import Path
 from airflow.sdk import DAG, Asset, CronDataIntervalTimetable, get_parsing_context, timezone
 
 from sluice.errors import ConfigError, SluiceError
-from sluice.pipeline import Pipeline, load, load_all
-from sluice.pipeline.load import PIPELINES, relative
+from sluice.pipeline import Pipeline, load, load_all, pipelines_folder
+from sluice.pipeline.load import relative
 from sluice.pipeline.starting import Schedule
 from sluice_airflow import docs, params
 from sluice_airflow.gate import OnIdle
@@ -59,7 +59,7 @@ def build_dag(
         With every mistake of the file; also for a cron expression that Airflow refuses.
     """
     spec = pipeline if isinstance(pipeline, Pipeline) else load(pipeline)
-    reference = spec.file.stem if spec.file.parent == PIPELINES else str(spec.file)
+    reference = spec.file.stem if _is_among_pipelines(spec.file) else str(spec.file)
     dag = DAG(
         dag_id=spec.name,
         schedule=_schedule(spec, reference, poll_interval),
@@ -111,8 +111,8 @@ def build_dag(
     return dag
 
 
-def build_all(folder: Path = PIPELINES) -> dict[str, DAG]:
-    """Return the DAG of every good pipeline file of a folder, by id.
+def build_all(folder: Path | None = None) -> dict[str, DAG]:
+    """Return the DAG of every good file of a folder, by id; by default of the folder of pipelines.
 
     A bad file is left out here and refused by :func:`refuse_bad_files`, which therefore belongs into a DAG file of its
     own: Airflow stops scheduling *every* DAG of a file that has an import error.
@@ -121,13 +121,13 @@ def build_all(folder: Path = PIPELINES) -> dict[str, DAG]:
     """
     wanted = get_parsing_context().dag_id
     if wanted is not None:
-        path = folder / f"{wanted}.yaml"
+        path = (folder or pipelines_folder()) / f"{wanted}.yaml"
         if path.is_file() and (spec := load(path)).name == wanted:
             return {wanted: build_dag(spec)}
     return {found.dag_id: found for _, found in _read(folder) if isinstance(found, DAG)}
 
 
-def refuse_bad_files(folder: Path = PIPELINES) -> None:
+def refuse_bad_files(folder: Path | None = None) -> None:
     """Do nothing when every pipeline file of a folder makes a DAG.
 
     Raises
@@ -146,7 +146,15 @@ def refuse_bad_files(folder: Path = PIPELINES) -> None:
         )
 
 
-def _read(folder: Path) -> Iterator[tuple[Path, DAG | SluiceError]]:
+def _is_among_pipelines(file: Path) -> bool:
+    """Tell whether every component finds the file by its name: one without that folder builds DAGs of files, too."""
+    try:
+        return file.parent == pipelines_folder()
+    except ConfigError:
+        return False
+
+
+def _read(folder: Path | None) -> Iterator[tuple[Path, DAG | SluiceError]]:
     for path, spec in load_all(folder):
         if isinstance(spec, SluiceError):
             yield path, spec

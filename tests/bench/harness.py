@@ -167,7 +167,7 @@ class Bench:
         """Make a ``SLUICE_HOME`` that shares jars and class-data archive with the checkout's."""
         home = self.scratch / name
         (home / "jvm").mkdir(parents=True)
-        (home / "jars").symlink_to(self._shared.jars)
+        (home / "jars").symlink_to(Path(self.jars.split(",")[0]).parents[1])
         for kept in (archive_file(self._shared), archive_file(self._shared).with_suffix(".stamp")):
             (home / "jvm" / kept.name).symlink_to(kept)
         return home

@@ -7,7 +7,7 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
-from sluice.home import PROJECT
+from sluice.shipped import CHECKOUT
 
 __all__ = ["Passed", "code"]
 
@@ -16,7 +16,7 @@ def code(*folders: str) -> str:
     """Name the code in folders of the project."""
     digest = hashlib.sha256()
     for folder in folders:
-        for file in sorted((PROJECT / folder).rglob("*.py")):
+        for file in sorted((CHECKOUT / folder).rglob("*.py")):
             digest.update(file.read_bytes())
     return digest.hexdigest()[:16]
 

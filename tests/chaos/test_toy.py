@@ -14,9 +14,10 @@ from typing import Any
 import pytest
 
 from sluice.connections import variable_of
-from sluice.home import PROJECT
+from sluice.launch import jars
+from sluice.shipped import CHECKOUT
 
-TOY = PROJECT / "tests" / "fixtures" / "toy"
+TOY = CHECKOUT / "tests" / "fixtures" / "toy"
 
 KILLED = -9
 
@@ -30,7 +31,7 @@ class Place:
     def __post_init__(self) -> None:
         (self.root / "in" / "lines").mkdir(parents=True)
         (self.root / "home").mkdir()
-        (self.root / "home" / "jars").symlink_to(PROJECT / "var" / "jars")
+        jars.fetch("spark")  # where every home finds them
         self.configure()
 
     def configure(self, **keys: Any) -> None:

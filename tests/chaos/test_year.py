@@ -19,7 +19,7 @@ from tests.fixtures.runs import KeptSandbox
 
 from sluice.local import flights
 from sluice.local.kafka import Broker, Topics
-from sluice.pipeline.load import PIPELINES
+from sluice.pipeline import find
 
 pytestmark = [
     pytest.mark.chaos, pytest.mark.spark, pytest.mark.kafka, pytest.mark.long, pytest.mark.timeout(3600),
@@ -43,7 +43,7 @@ def sandbox(spark: SparkSession, broker: Broker, tmp_path: Path, monkeypatch: py
 
 def late_by(sandbox: KeptSandbox, minutes: int) -> None:
     """Take the project's own monthly pipeline, with its idea of what is late."""
-    spec = yaml.safe_load((PIPELINES / "flights_monthly.yaml").read_text())
+    spec = yaml.safe_load(find("flights_monthly").read_text())
     taken = {key: spec[key] for key in ("decode", "recovery", "wal", "interval")}
     transform = {"sql": f"SELECT *, dep_delay > {minutes} AS late FROM source"}
     sandbox.configure(kafka={"max_records_per_batch": 200_000}, transform=transform, **taken)

@@ -19,8 +19,8 @@ from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as F
 
 import sluice_spark.decoders as decoders
-from sluice.home import PROJECT
 from sluice.pipeline.model import Decode
+from sluice.shipped import CHECKOUT
 from sluice_spark.decoders.base import COLUMN, DATA, RULE, decode, source_columns
 
 pytestmark = pytest.mark.spark
@@ -144,7 +144,7 @@ def test_what_decodes_is_what_from_json_reads(spark: SparkSession) -> None:
 
 # --- the page ---------------------------------------------------------------------------------------------------------
 
-PAGE = (PROJECT / "docs" / "decoding.md").read_text()
+PAGE = (CHECKOUT / "docs" / "decoding.md").read_text()
 
 
 def table(heading: str) -> list[list[str]]:

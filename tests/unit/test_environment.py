@@ -3,18 +3,29 @@
 from __future__ import annotations
 
 import re
+import tomllib
 from importlib.metadata import PackageNotFoundError, version
 
 from packaging.markers import default_environment
 from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 
-from sluice.home import PROJECT
+from sluice import __version__
 from sluice.launch import jars
+from sluice.shipped import CHECKOUT
 
 
-def requirements() -> list[Requirement]:
-    lines = (line.split("#")[0].strip() for line in (PROJECT / "requirements.txt").read_text().splitlines())
+def requirements(file: str = "requirements.txt") -> list[Requirement]:
+    lines = (line.split("#")[0].strip() for line in (CHECKOUT / file).read_text().splitlines())
     return [Requirement(line.removesuffix("\\").strip()) for line in lines if line and not line.startswith("-")]
+
+
+def declared() -> list[Requirement]:
+    """What pyproject.toml asks for, extras included; what an extra takes from another one left out."""
+    project = tomllib.loads((CHECKOUT / "pyproject.toml").read_text())["project"]
+    lists = [project["dependencies"], *project["optional-dependencies"].values()]
+    found = [Requirement(line) for lines in lists for line in lines]
+    return [requirement for requirement in found if requirement.name != "sluice"]
 
 
 def jar_versions() -> dict[str, tuple[str, str]]:
@@ -26,6 +37,18 @@ def test_every_requirement_is_pinned_to_one_version() -> None:
     found = requirements()
     assert len(found) > 100
     assert [str(r) for r in found if [s.operator for s in r.specifier] != ["=="] or "*" in str(r.specifier)] == []
+
+
+def test_an_installed_sluice_accepts_what_is_pinned() -> None:
+    pins = {canonicalize_name(r.name): next(iter(r.specifier)).version for r in requirements()}
+    asked = {canonicalize_name(r.name): r for r in declared()}
+    assert {name: str(r) for name, r in asked.items() if name not in pins or not r.specifier.contains(pins[name])} == {}
+    assert asked.keys() == {canonicalize_name(r.name) for r in requirements("requirements.in")}
+
+
+def test_the_version_is_said_in_one_place() -> None:
+    assert version("sluice") == __version__
+    assert "version" not in tomllib.loads((CHECKOUT / "pyproject.toml").read_text())["project"]
 
 
 def test_what_is_installed_is_what_is_pinned() -> None:

@@ -82,6 +82,9 @@ def repository(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Repo
     monkeypatch.setenv("SLUICE_MAVEN_REPO", f"{repository.url}/")
     monkeypatch.setenv("NO_PROXY", "127.0.0.1")
     monkeypatch.setenv("SLUICE_HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.delenv("SLUICE_JARS", raising=False)
+    monkeypatch.setattr(jars, "CHECKOUT", None)  # its jars are there already
     yield repository
     server.shutdown()
     thread.join()
@@ -94,7 +97,8 @@ def test_a_set_is_fetched_whole_and_in_the_locks_order(repository: Repository, t
     assert [file.name for file in files] == ["a-1.0.jar", "b_2.13-2.0.jar"]
     assert [file.read_bytes() for file in files] == list(CONTENT.values())
     assert files == jars.paths("spark")
-    assert files[0].parent == tmp_path / "home" / "jars" / "spark"
+    assert files[0].parent == tmp_path / "cache" / "sluice" / "jars" / "spark"
+    assert not (tmp_path / "home").exists()
     assert len(lines) == 2
     assert not list(files[0].parent.glob("*.part"))
 
@@ -208,6 +212,63 @@ def test_absent_jars_are_told_with_the_command(repository: Repository) -> None:
         jars.paths("spark")
     assert caught.value.next_step == "python -m sluice.launch.jars spark"
     assert repository.requests == []
+
+
+def test_a_new_home_finds_the_jars_that_another_one_fetched(
+    repository: Repository, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    files = jars.fetch("spark")
+    repository.requests.clear()
+    monkeypatch.setenv("SLUICE_HOME", str(tmp_path / "another"))
+    assert jars.paths("spark") == jars.fetch("spark") == files
+    assert repository.requests == []
+
+
+def test_a_set_that_an_earlier_version_fetched_is_used_where_it_is(
+    repository: Repository, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(jars, "CHECKOUT", tmp_path / "checkout")
+    cache, ours, home = (
+        tmp_path / root / "jars" / "spark" for root in ("cache/sluice", "checkout/var", "home")
+    )  # fmt: skip
+    assert jars.folder_of("spark") == cache
+    for earlier in (ours, home):
+        earlier.mkdir(parents=True)
+        assert jars.folder_of("spark") == earlier
+    assert jars.folder_of("kafka") == cache.with_name("kafka")
+    monkeypatch.setenv("SLUICE_JARS", str(tmp_path / "named"))
+    assert jars.folder_of("spark") == tmp_path / "named" / "spark"
+
+
+def test_the_cache_is_the_users_own(monkeypatch: pytest.MonkeyPatch, repository: Repository, tmp_path: Path) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    for unusable in ("", "relative/cache"):
+        monkeypatch.setenv("XDG_CACHE_HOME", unusable)
+        assert jars.folder_of("spark") == tmp_path / ".cache" / "sluice" / "jars" / "spark"
+
+
+def test_a_cache_that_cannot_be_written_is_told(
+    repository: Repository, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("SLUICE_JARS", str(tmp_path / "file"))
+    with pytest.raises(ConfigError, match="jars cannot be fetched into") as caught:
+        jars.fetch("spark")
+    assert "SLUICE_JARS" in caught.value.next_step
+
+
+def test_two_versions_share_a_cache_and_hash_nothing_twice(
+    repository: Repository, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    files = jars.fetch("spark")
+    mine = jars.LOCK_FILE.read_text()
+    newer = "org.some:a:1.1"
+    repository.files[path_of(newer)] = CONTENT[A]
+    jars.LOCK_FILE.write_text(mine.replace(A, newer))
+    assert [file.name for file in jars.fetch("spark")] == ["a-1.1.jar", "b_2.13-2.0.jar"]
+    jars.LOCK_FILE.write_text(mine)
+    monkeypatch.setattr(jars, "_sha256", lambda file: pytest.fail(f"hashed {file}"))
+    assert jars.paths("spark") == files
 
 
 def test_an_unknown_set_is_told() -> None:

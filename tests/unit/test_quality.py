@@ -174,6 +174,7 @@ def test_what_cannot_be_checked_is_said(
 ) -> None:
     file = write(tmp_path, {"expectations": [expectation()]})
     monkeypatch.setenv("SLUICE_HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("SLUICE_JARS", str(tmp_path / "none"))
     monkeypatch.delenv("JAVA_HOME", raising=False)
     if missing == "JAVA_HOME":
         monkeypatch.setenv("JAVA_HOME", str(tmp_path))

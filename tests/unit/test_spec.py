@@ -17,11 +17,13 @@ from pydantic import BaseModel
 
 import bounded_run
 import redrive
+from sluice import shipped
 from sluice.cli import main
 from sluice.errors import ConfigError
-from sluice.home import PROJECT, Home
-from sluice.pipeline import Pipeline, Rows, find, load, load_all
+from sluice.home import Home
+from sluice.pipeline import Pipeline, Rows, find, load, load_all, pipelines_folder
 from sluice.recovery import Recovery
+from sluice.shipped import CHECKOUT
 
 GOOD = """\
 pipeline: p
@@ -188,7 +190,7 @@ def test_a_key_that_stands_twice_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_pipeline_is_found_by_name_or_by_path(tmp_path: Path) -> None:
-    assert find("flights") == PROJECT / "include" / "pipelines" / "flights.yaml"
+    assert find("flights") == CHECKOUT / "include" / "pipelines" / "flights.yaml"
     file = write(tmp_path, GOOD)
     assert find(str(file)) == file
     with pytest.raises(ConfigError, match="flihgts") as caught:
@@ -266,7 +268,7 @@ def test_a_pipeline_is_found_in_whatever_folder_its_file_is(
     (folder / "a" / "deep.yaml").write_text(
         GOOD.replace("pipeline: p", "pipeline: deep").replace("path: p", "path: deep")
     )
-    monkeypatch.setattr(sys.modules["sluice.pipeline.load"], "PIPELINES", folder)
+    monkeypatch.setenv("SLUICE_PIPELINES", str(folder))
     assert load("deep").file == folder / "a" / "deep.yaml"
     (folder / "b" / "deep.yaml").write_text(GOOD)
     with pytest.raises(ConfigError, match="more than one pipeline file is called 'deep'"):
@@ -275,6 +277,35 @@ def test_a_pipeline_is_found_in_whatever_folder_its_file_is(
     assert run_cli(monkeypatch, "validate-spec", "--no-spark", "--json") == 10
     told = {r["file"]: r["valid"] for r in json.loads(capsys.readouterr().out)}
     assert told == {str(folder / f): ok for f, ok in (("p.yaml", True), ("a/deep.yaml", True), ("b/deep.yaml", False))}
+
+
+def test_the_folder_of_pipelines_can_be_named_and_must_be_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = write(tmp_path, GOOD)
+    monkeypatch.setenv("SLUICE_PIPELINES", str(tmp_path / "none"))
+    for what in (lambda: find("p"), lambda: list(load_all())):
+        with pytest.raises(ConfigError, match=f"no folder of pipelines: {tmp_path}/none") as caught:
+            what()
+        assert "SLUICE_PIPELINES" in caught.value.next_step
+    assert load(file).name == "p"
+    assert run_cli(monkeypatch, "validate-spec", "--no-spark", str(file)) == 0
+    with pytest.raises(ConfigError, match=r"there is no pipeline .*absent\.yaml"):
+        find(str(tmp_path / "absent.yaml"))
+    monkeypatch.setenv("SLUICE_PIPELINES", str(file.parent))
+    assert find("p") == file
+
+
+def test_without_a_checkout_paths_begin_where_we_are(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shipped, "CHECKOUT", None)
+    monkeypatch.chdir(tmp_path)
+    for name in ("SLUICE_HOME", "SLUICE_PIPELINES"):
+        monkeypatch.delenv(name, raising=False)
+    assert Home.from_env().root == str(tmp_path / "var")
+    with pytest.raises(ConfigError, match=f"no folder of pipelines: {tmp_path}/include/pipelines"):
+        pipelines_folder()
+    (tmp_path / "include" / "pipelines").mkdir(parents=True)
+    assert pipelines_folder() == tmp_path / "include" / "pipelines"
 
 
 def test_a_home_is_a_path(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -306,7 +337,7 @@ def fields(model: type[BaseModel], above: str = "") -> Iterator[tuple[str, str |
 
 
 def test_every_key_is_described_for_the_editor_and_in_the_docs() -> None:
-    page = (PROJECT / "docs" / "pipeline.md").read_text()
+    page = (CHECKOUT / "docs" / "pipeline.md").read_text()
     found = dict(fields(Pipeline))
     assert len(found) > 40
     assert [key for key, description in found.items() if not description] == []
@@ -318,5 +349,5 @@ def test_every_key_is_described_for_the_editor_and_in_the_docs() -> None:
 def test_the_schema_for_editors_is_that_of_the_model() -> None:
     program = Path(sys.executable).with_name("sluice")
     printed = subprocess.run([str(program), "schema"], capture_output=True, text=True, check=True).stdout
-    assert (PROJECT / "include" / "pipeline.schema.json").read_text() == printed
+    assert (CHECKOUT / "include" / "pipeline.schema.json").read_text() == printed
     assert json.loads(printed)["additionalProperties"] is False

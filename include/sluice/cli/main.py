@@ -5,14 +5,13 @@ from __future__ import annotations
 import json
 import sys
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from sluice import __version__
 from sluice.cli.output import COUNTS, err, print_json, print_table
 from sluice.errors import ConfigError, SluiceError
-from sluice.home import PROJECT
 from sluice.recovery import Recovery
 
 __all__ = ["main"]
@@ -21,12 +20,26 @@ app = typer.Typer(
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
-    help="Bounded, accountable runs from Kafka into a table.",
 )
 
 Name = Annotated[str, typer.Argument(metavar="NAME_OR_FILE", help="A pipeline's name, or its YAML file.")]
 OptionalName = Annotated[str | None, typer.Argument(metavar="[PIPELINE]", help="All when left out.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON for programs.")]
+
+
+def _tell_version(asked: bool) -> None:
+    if asked:
+        print(f"sluice {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def root(
+    version: Annotated[
+        bool, typer.Option("--version", is_eager=True, callback=_tell_version, help="Print the version.")
+    ] = False,
+) -> None:
+    """Bounded, accountable runs from Kafka into a table."""
 
 
 @app.command()
@@ -120,7 +133,7 @@ def lag(
     read, BACKLOG records wait, GROWING over the limits and each run finds more, UNKNOWN no answer, STUCK three runs
     failed at the same position, REWOUND the checkpoint was taken back, LOST removed unread, RECREATED another topic
     of the same name, AUTH refused.
-    Without PIPELINE: each file in include/pipelines, those of its subfolders not.
+    Without PIPELINE: each file in the folder of pipelines, those of its subfolders not.
     Exit codes: 0 OK, NEW or BACKLOG within the limits of the pipeline file (lag:), 1 over the limits or worse,
     20 UNKNOWN because no broker answers, 10 UNKNOWN because a topic or a connection is not there, or a pipeline file
     is not valid, 23 AUTH. Of several pipelines the worst counts.
@@ -265,9 +278,7 @@ def adopt(
 
 @app.command("validate-spec")
 def validate_spec(
-    files: Annotated[
-        list[str] | None, typer.Argument(help="Names or files; all below include/pipelines if left out.")
-    ] = None,
+    files: Annotated[list[str] | None, typer.Argument(help="Names or files; all pipelines if left out.")] = None,
     spark: Annotated[
         bool, typer.Option("--spark/--no-spark", help="Check transforms and suites with Spark and Great Expectations.")
     ] = True,
@@ -286,14 +297,16 @@ def validate_spec(
 
 @app.command()
 def schema(
-    write: Annotated[bool, typer.Option(help="Write include/pipeline.schema.json instead of printing.")] = False,
+    write: Annotated[
+        bool, typer.Option(help="Write pipeline.schema.json beside the folder of pipelines instead of printing.")
+    ] = False,
 ) -> None:
     """Print the JSON Schema of a pipeline file, for editors."""
-    from sluice.pipeline import Pipeline
+    from sluice.pipeline import Pipeline, pipelines_folder
 
     text = json.dumps(Pipeline.model_json_schema(by_alias=True), indent=2) + "\n"
     if write:
-        Path(PROJECT / "include" / "pipeline.schema.json").write_text(text)
+        (pipelines_folder().parent / "pipeline.schema.json").write_text(text)
     else:
         sys.stdout.write(text)
 

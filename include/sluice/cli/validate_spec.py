@@ -13,7 +13,7 @@ from pathlib import Path
 from sluice.cli.output import err, print_json
 from sluice.errors import ConfigError, ExitCode, SluiceError
 from sluice.launch.submit import validate_spec
-from sluice.pipeline import Pipeline, load, load_all
+from sluice.pipeline import Pipeline, load, load_all, pipelines_folder
 from sluice.pipeline.load import clash_of, relative
 from sluice.pipeline.suite import Suite
 
@@ -28,14 +28,14 @@ def check(files: Sequence[str] | None, *, spark: bool, as_json: bool) -> int:
     Parameters
     ----------
     files
-        Names or paths; None for all below ``include/pipelines``.
+        Names or paths; None for all below the folder of pipelines.
     spark
         Whether to check, too, what only Spark and Great Expectations know.
     """
     found: dict[str, Pipeline | SluiceError] = _named(files) if files else _all()
     errors = {file: str(item) for file, item in found.items() if isinstance(item, SluiceError)}
     good = {file: item for file, item in found.items() if isinstance(item, Pipeline)}
-    known = [item for item in _all().values() if isinstance(item, Pipeline)] if files else []
+    known = _others() if files else []
     for file, pipeline in list(good.items()):
         clash = clash_of(pipeline, [*good.values(), *known])
         try:
@@ -79,10 +79,16 @@ def _named(files: Sequence[str]) -> dict[str, Pipeline | SluiceError]:
 
 
 def _all() -> dict[str, Pipeline | SluiceError]:
-    from sluice.pipeline.load import PIPELINES
-
-    folders = sorted({file.parent for file in PIPELINES.rglob("*.yaml")})
+    folders = sorted({file.parent for file in pipelines_folder().rglob("*.yaml")})
     return {relative(path): item for folder in folders for path, item in load_all(folder)}
+
+
+def _others() -> list[Pipeline]:
+    """Return the good pipelines that single files are checked beside: none where there is no folder of them."""
+    try:
+        return [item for item in _all().values() if isinstance(item, Pipeline)]
+    except ConfigError:
+        return []
 
 
 def _with_spark(pipelines: Mapping[str, Pipeline]) -> tuple[str, dict[str, list[str]]]:

@@ -16,14 +16,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
 from sluice.errors import ConfigError, SluiceError
-from sluice.home import PROJECT, Home
+from sluice.home import Home
+from sluice.shipped import CHECKOUT, base, shipped
 
 if TYPE_CHECKING:
     import httpx
 
-__all__ = ["DEFAULT_REPOSITORY", "LOCK_FILE", "Jar", "exclusive", "fetch", "locked", "paths"]
+__all__ = ["DEFAULT_REPOSITORY", "LOCK_FILE", "Jar", "exclusive", "fetch", "folder_of", "locked", "paths"]
 
-LOCK_FILE = PROJECT / "include" / "jars.lock"
+LOCK_FILE = shipped("include/jars.lock")
 DEFAULT_REPOSITORY = "https://repo1.maven.org/maven2"
 
 _STAMPS = ".verified.json"
@@ -67,6 +68,37 @@ def locked(set_name: str, lock_file: Path | None = None) -> list[Jar]:
     return [Jar(entry["jar"], entry["sha256"]) for entry in sets[set_name]]
 
 
+def folder_of(set_name: str) -> Path:
+    """Return where the files of a set are kept: one folder for all homes of a user.
+
+    ``SLUICE_JARS``, or ``$XDG_CACHE_HOME/sluice/jars`` (``~/.cache/sluice/jars``). Earlier versions fetched jars into
+    each home; a set that is in this home, or in the checkout's ``var``, is used there.
+
+    Raises
+    ------
+    ConfigError
+        When the user has no home directory for a cache.
+    """
+    named = os.environ.get("SLUICE_JARS")
+    if named:
+        return base() / named / set_name
+    earlier = [Path(Home.from_env().root), *([CHECKOUT / "var"] if CHECKOUT else [])]
+    found = [root / "jars" / set_name for root in earlier if (root / "jars" / set_name).is_dir()]
+    return found[0] if found else _cache() / "sluice" / "jars" / set_name
+
+
+def _cache() -> Path:
+    named = Path(os.environ.get("XDG_CACHE_HOME") or "")
+    try:
+        return named if named.is_absolute() else Path.home() / ".cache"  # a relative one is to be ignored, says XDG
+    except RuntimeError:
+        raise ConfigError(
+            "there is no folder for the jars: this user has no home directory",
+            state="nothing was read or written",
+            next_step="set SLUICE_JARS to a folder for them",
+        ) from None
+
+
 def paths(set_name: str, dest: Path | None = None) -> list[Path]:
     """Return the files of a set, in the lock's order, without any network.
 
@@ -75,7 +107,7 @@ def paths(set_name: str, dest: Path | None = None) -> list[Path]:
     ConfigError
         A file is absent or is not what the lock names.
     """
-    folder = dest or Home.from_env().jars / set_name
+    folder = dest or folder_of(set_name)
     jars = locked(set_name)
     stamps = _read_stamps(folder)
     bad = [jar.file_name for jar in jars if not _is_good(folder / jar.file_name, jar, stamps)]
@@ -101,22 +133,22 @@ def fetch(set_name: str, dest: Path | None = None, *, report: Report | None = No
     set_name
         A set of the lock file: ``spark`` or ``kafka``.
     dest
-        Folder to fill; default the set's folder in ``SLUICE_HOME``.
+        Folder to fill; default :func:`folder_of`.
     report
         Called with a line for each file that was downloaded.
 
     Raises
     ------
     ConfigError
-        An artifact cannot be had from ``SLUICE_MAVEN_REPO``; names both.
+        An artifact cannot be had from ``SLUICE_MAVEN_REPO``; names both. The folder cannot be written.
     """
-    folder = dest or Home.from_env().jars / set_name
+    folder = dest or folder_of(set_name)
     jars = locked(set_name)
     files = [folder / jar.file_name for jar in jars]
     stamps = _read_stamps(folder)
     if all(_is_stamped(file, jar, stamps) for file, jar in zip(files, jars, strict=True)):
         return files
-    folder.mkdir(parents=True, exist_ok=True)
+    _open_for_writing(folder)
     with exclusive(folder / ".lock"):
         stamps = _read_stamps(folder)
         missing = [jar for jar, file in zip(jars, files, strict=True) if not _is_good(file, jar, stamps)]
@@ -125,6 +157,18 @@ def fetch(set_name: str, dest: Path | None = None, *, report: Report | None = No
         finally:
             _write_stamps(folder, jars)
     return files
+
+
+def _open_for_writing(folder: Path) -> None:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / ".lock").open("w").close()
+    except OSError as error:
+        raise ConfigError(
+            f"jars cannot be fetched into {folder}: {error.strerror}",
+            state="nothing was fetched",
+            next_step="make it writable, or set SLUICE_JARS to another folder",
+        ) from error
 
 
 def _download(jars: list[Jar], folder: Path, report: Report) -> None:
@@ -234,7 +278,8 @@ def _read_stamps(folder: Path) -> _Stamps:
 def _write_stamps(folder: Path, jars: list[Jar]) -> None:
     """Stamp the files that are whole; hash again those that have no stamp, whoever put them there."""
     old = _read_stamps(folder)
-    new: _Stamps = {}
+    ours = {jar.file_name for jar in jars}
+    new = {name: stamp for name, stamp in old.items() if name not in ours}  # of another version that shares the cache
     for jar in jars:
         file = folder / jar.file_name
         before = _stamp(file, jar)
@@ -249,7 +294,7 @@ def _write_stamps(folder: Path, jars: list[Jar]) -> None:
 def _stamp(file: Path, jar: Jar) -> list[str | int] | None:
     try:
         stat = file.stat()
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         return None
     return [jar.sha256, stat.st_size, stat.st_mtime_ns]
 

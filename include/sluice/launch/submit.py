@@ -13,11 +13,12 @@ from pathlib import Path
 
 from sluice.connections import Connection, variable_of
 from sluice.errors import ConfigError
-from sluice.home import PROJECT, Home
+from sluice.home import Home
 from sluice.launch import jars
 from sluice.pipeline import Pipeline
 from sluice.ranges import OffsetRange
 from sluice.run.request import RunRequest
+from sluice.shipped import shipped
 from sluice.text import checked_run
 
 __all__ = [
@@ -90,7 +91,7 @@ class SparkSubmit:
             raise ConfigError(
                 "spark-submit was not found",
                 state="nothing was read or written",
-                next_step="install pyspark into this environment: make setup",
+                next_step="install pyspark into this environment: make setup, or the extra sluice[spark]",
             )
         argv = [program, "--master", self.master, "--deploy-mode", "client", "--name", self.name]
         for key, value in self.conf.items():
@@ -235,7 +236,7 @@ def _submit(
     if kafka is not None:
         env[variable_of(kafka.conn_id)] = kafka.to_json()
     return SparkSubmit(
-        application=PROJECT / "spark_jobs" / main,
+        application=shipped(f"spark_jobs/{main}"),
         arguments=arguments,
         master=master,
         conf=_CONF
@@ -279,12 +280,11 @@ def _java_options(home: Home, master: str, *, small: bool) -> list[str]:
     The class-data archive comes from :mod:`sluice.local.archive`; with ``-Xshare:auto`` (the default) the JVM ignores
     one that does not fit its class path, without a word.
     """
-    log4j = PROJECT / "include" / "spark-log4j2.properties"
     options = [
         "-XX:+UseParallelGC",
         "-Xlog:disable",
         "-Xlog:all=error:stderr",
-        f"-Dlog4j2.configurationFile=file:{log4j}",
+        f"-Dlog4j2.configurationFile=file:{shipped('include/spark-log4j2.properties')}",
     ]
     if small and master.startswith("local"):
         options.append("-XX:TieredStopAtLevel=1")

@@ -19,7 +19,9 @@ import httpx
 import psutil  # type: ignore[import-untyped]
 
 from sluice.errors import ConfigError, SluiceError
-from sluice.home import PROJECT, Home
+from sluice.home import Home
+from sluice.pipeline import pipelines_folder
+from sluice.shipped import CHECKOUT, base, shipped
 
 __all__ = ["DEFAULT_PORT", "Airflow"]
 
@@ -54,7 +56,7 @@ class Airflow:
         *,
         port: int = DEFAULT_PORT,
         connections: dict[str, str] | None = None,
-        dags: Path = PROJECT / "dags",
+        dags: Path = shipped("dags"),
         settings: dict[str, str] | None = None,
     ) -> None:
         self.folder = Path(folder).absolute()
@@ -172,7 +174,6 @@ class Airflow:
         settings = {
             "AIRFLOW_HOME": str(self.folder),
             "AIRFLOW__CORE__DAGS_FOLDER": str(self._dags),
-            "AIRFLOW__CORE__PLUGINS_FOLDER": str(PROJECT / "plugins"),
             "AIRFLOW__CORE__LOAD_EXAMPLES": "False",
             "AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_USERS": f"{_USER}:admin",
             "AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_PASSWORDS_FILE": str(self._passwords),
@@ -183,7 +184,13 @@ class Airflow:
             "AIRFLOW__API__WORKERS": "1",
             "AIRFLOW__DATABASE__SQL_ALCHEMY_CONN": f"sqlite:///{self.folder}/airflow.db",
             "SLUICE_HOME": Home.from_env().root,
+            "SLUICE_PIPELINES": str(pipelines_folder()),
         }
+        if CHECKOUT is not None:
+            settings["AIRFLOW__CORE__PLUGINS_FOLDER"] = str(CHECKOUT / "plugins")
+        # absolute: each component is started somewhere else
+        if os.environ.get("SLUICE_JARS"):
+            settings["SLUICE_JARS"] = str(base() / os.environ["SLUICE_JARS"])
         return {**settings, **self._more}
 
     def _health(self) -> str:

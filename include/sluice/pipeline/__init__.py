@@ -1,6 +1,6 @@
 """The pipeline file: its model, its reading, its errors."""
 
-from sluice.pipeline.load import find, load, load_all
+from sluice.pipeline.load import find, load, load_all, pipelines_folder
 from sluice.pipeline.model import Pipeline, Rows
 
-__all__ = ["Pipeline", "Rows", "find", "load", "load_all"]
+__all__ = ["Pipeline", "Rows", "find", "load", "load_all", "pipelines_folder"]

@@ -13,14 +13,37 @@ from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
 from sluice.errors import ConfigError
-from sluice.home import PROJECT, Home
+from sluice.home import Home
 from sluice.pipeline.model import Pipeline, model_for
+from sluice.shipped import CHECKOUT, base
 
-__all__ = ["PIPELINES", "clash_of", "find", "load", "load_all", "relative"]
-
-PIPELINES = PROJECT / "include" / "pipelines"
+__all__ = ["clash_of", "find", "load", "load_all", "pipelines_folder", "relative"]
 
 _UNTOUCHED = "nothing was read or written"
+
+
+def pipelines_folder() -> Path:
+    """Return the folder of pipeline files: ``SLUICE_PIPELINES``, by default ``include/pipelines``.
+
+    Relative to the checkout; without one, to the working directory. Suites are looked up beside this folder.
+
+    Raises
+    ------
+    ConfigError
+        When there is no such folder.
+    """
+    folder = _folder()
+    if not folder.is_dir():
+        raise ConfigError(
+            f"there is no folder of pipelines: {folder}",
+            state=_UNTOUCHED,
+            next_step="set SLUICE_PIPELINES to the folder of the pipeline files, the same one for every component",
+        )
+    return folder
+
+
+def _folder() -> Path:
+    return Path(os.path.abspath(base() / (os.environ.get("SLUICE_PIPELINES") or "include/pipelines")))
 
 
 def find(name_or_path: str) -> Path:
@@ -32,12 +55,13 @@ def find(name_or_path: str) -> Path:
         When there is none, or more than one; it lists the names that exist.
     """
     path = Path(name_or_path)
-    if path.suffix in (".yaml", ".yml"):
-        if path.is_file():
-            return path.resolve()
-    elif (PIPELINES / f"{name_or_path}.yaml").is_file():
-        return PIPELINES / f"{name_or_path}.yaml"
-    files = sorted(PIPELINES.rglob("*.yaml"))
+    is_path = path.suffix in (".yaml", ".yml")
+    if is_path and path.is_file():
+        return Path(os.path.abspath(path))
+    folder = _folder() if is_path else pipelines_folder()
+    if not is_path and (folder / f"{name_or_path}.yaml").is_file():
+        return folder / f"{name_or_path}.yaml"
+    files = sorted(folder.rglob("*.yaml"))
     named = [file for file in files if file.stem == name_or_path]
     if len(named) == 1:
         return named[0]
@@ -90,14 +114,16 @@ def load(name_or_path: str | Path) -> Pipeline:
     return pipeline
 
 
-def load_all(folder: Path = PIPELINES) -> Iterator[tuple[Path, Pipeline | ConfigError]]:
-    """Read each file of a folder; a bad one yields its error and takes no other down.
+def load_all(folder: Path | None = None) -> Iterator[tuple[Path, Pipeline | ConfigError]]:
+    """Read each file of a folder, by default of :func:`pipelines_folder`.
+
+    A bad file yields its error and takes no other down.
 
     Of two files with the same pipeline name, or with tables in each other's place, the second is refused.
     """
     owners: dict[str, Path] = {}
     valid: list[Pipeline] = []
-    for path in sorted(folder.glob("*.yaml")):
+    for path in sorted((folder or pipelines_folder()).glob("*.yaml")):
         try:
             pipeline = load(path)
         except ConfigError as error:
@@ -141,8 +167,8 @@ def _places(pipeline: Pipeline) -> dict[str, str]:
 
 
 def relative(path: Path) -> str:
-    """Return how a message names a file: from the project on, where it lies in it."""
-    return str(path.relative_to(PROJECT)) if path.is_relative_to(PROJECT) else str(path)
+    """Return how a message names a file: from the checkout on, where it lies in it."""
+    return str(path.relative_to(CHECKOUT)) if CHECKOUT and path.is_relative_to(CHECKOUT) else str(path)
 
 
 def _refuse(path: Path, problems: list[str]) -> ConfigError:

@@ -6,6 +6,8 @@ import ast
 import importlib.util
 from pathlib import Path
 
+from sluice.shipped import CHECKOUT
+
 __all__ = ["check_function"]
 
 
@@ -25,7 +27,8 @@ def check_function(target: str) -> None:
     except ImportError:
         found = None
     if found is None or not found.origin:
-        raise ValueError(f"no module {module!r} on the Python path (include/ and spark_jobs/ are on it)")
+        ours = "include/ and spark_jobs/ are on it" if CHECKOUT else "PYTHONPATH adds to it"
+        raise ValueError(f"no module {module!r} on the Python path ({ours})")
     if found.origin.endswith(".py"):
         tree = ast.parse(Path(found.origin).read_text())
         names = {n.name for n in tree.body if isinstance(n, ast.FunctionDef)}

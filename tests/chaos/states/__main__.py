@@ -30,9 +30,10 @@ from tests.chaos.states.steps import unguarded
 from tests.chaos.states.workshop import Workshop
 from tests.fixtures.spark import kept_session
 
-from sluice.home import PROJECT, Home
+from sluice.home import Home
 from sluice.launch import jars
 from sluice.launch.submit import _java_options
+from sluice.shipped import CHECKOUT
 
 
 def main() -> int:
@@ -47,7 +48,7 @@ def main() -> int:
     parser.add_argument("--report", action="store_true", help="do nothing; say what is on record")
     parser.add_argument("--here", action="store_true", help=argparse.SUPPRESS)
     args = parser.parse_args()
-    folder = (Path(os.environ.get("SLUICE_CHAOS_FOLDER") or PROJECT / "var" / "chaos") / "states").resolve()
+    folder = (Path(os.environ.get("SLUICE_CHAOS_FOLDER") or CHECKOUT / "var" / "chaos") / "states").resolve()
     workshop = Workshop(folder)
     if args.here:
         return _scenario(workshop, args)

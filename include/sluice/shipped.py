@@ -1,0 +1,36 @@
+"""Where Sluice was installed from, and the files that come with its packages.
+
+A checkout has them in its own folders. A wheel carries them below ``sluice/data`` under the same names
+(``hatch_build.py``).
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+__all__ = ["CHECKOUT", "base", "shipped"]
+
+_PACKAGE = Path(__file__).resolve().parent
+_DATA = _PACKAGE / "data"
+
+CHECKOUT: Path | None = None if _DATA.is_dir() else _PACKAGE.parents[1]
+"""The checkout that this package runs from (``pip install -e .``); None when it was installed from a wheel."""
+
+
+def shipped(name: str) -> Path:
+    """Return a file or folder that comes with the packages.
+
+    Parameters
+    ----------
+    name
+        Its path in a checkout, such as ``spark_jobs/bounded_run.py``.
+    """
+    return (CHECKOUT or _DATA) / name
+
+
+def base() -> Path:
+    """Return what relative paths of settings begin at.
+
+    The checkout, wherever a command was started in; without one the working directory, and never ``site-packages``.
+    """
+    return CHECKOUT or Path.cwd()
