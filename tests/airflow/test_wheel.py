@@ -40,11 +40,12 @@ from airflow.dag_processing.dagbag import DagBag
 import sluice, sluice_airflow, sluice_spark
 from sluice.connections import Connection
 from sluice.launch.submit import bounded_run
+from sluice.run.request import RunRequest
 from sluice.pipeline import load
 
 bag = DagBag(sys.argv[1])
 spark, kafka = Connection("spark_default", "spark", host="local[1]"), Connection("kafka_default", "kafka")
-submit = bounded_run(load("orders"), "r", spark=spark, kafka=kafka)
+submit = bounded_run(load("orders"), RunRequest("r"), spark=spark, kafka=kafka)
 (log4j,) = (o.split("file:")[1] for o in submit.java_options.split() if "log4j2" in o)
 print(json.dumps({
     "errors": {str(k): str(v) for k, v in bag.import_errors.items()},

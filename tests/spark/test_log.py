@@ -318,7 +318,7 @@ def test_what_kafka_dropped_while_it_was_landed_is_refused_and_nothing_is_sealed
 def test_an_empty_batch_is_sealed_too(spark: SparkSession, made: Made) -> None:
     landed = land(made, 0, frame(spark, [record(0)]).limit(0), [span(0, 4)])
     assert (landed.segments, made.log.version(1), made.log.segments()) == ((), 0, [])
-    assert LogRecords(spark, made.log, ()).again([span(0, 4)]).collect() == []
+    assert LogRecords(spark, made.log, ()).read([span(0, 4)]).collect() == []
 
 
 def test_of_two_drivers_that_seal_one_batch_one_gets_in(spark: SparkSession, made: Made) -> None:
