@@ -26,11 +26,11 @@ from sluice.ranges import OffsetRange
 from sluice.wal import DamagedLogError, Segment, WriteAheadLog
 from sluice.wal.log import SEAL, seal_text
 from sluice.wal.segment import inspect, spread
+from sluice_spark.runs.sealed import sealed_batches
 from sluice_spark.sinks.delta.staged import read_back
 from sluice_spark.sinks.delta.table import DeltaSink
 from sluice_spark.sources.base import RECORD_SCHEMA
 from sluice_spark.sources.log import LogRecords
-from sluice_spark.strategies.apply import sealed_batches
 from sluice_spark.strategies.wal import Landed, Landing, landing_size
 
 pytestmark = pytest.mark.spark
@@ -471,7 +471,7 @@ def test_each_kind_of_damage_is_found_named_and_never_read_over(spark: SparkSess
         with pytest.raises(Exception, match="CRC checksum verification failed"):
             source.read([segment.range]).collect()
     with pytest.raises(DamagedLogError, match=r"t-0 \[10, 20\)") as refused:
-        (source.explain if inside else source.again)([segment.range])
+        (source.explain if inside else source.read)([segment.range])
     assert refused.value.ranges == (segment.range,)
     assert segment.path in str(refused.value)
     assert len(source.read([whole.segments[0].range]).collect()) == 3, "the other segment is as good as ever"

@@ -24,9 +24,9 @@ from sluice_spark.engine.progress import Progress
 from sluice_spark.runs.drain import Drain
 from sluice_spark.runs.reconcile import reconcile_log
 from sluice_spark.runs.run import Run
+from sluice_spark.runs.sealed import sealed_batches
 from sluice_spark.runs.tables import Tables
 from sluice_spark.sinks.base import TakenBackError
-from sluice_spark.strategies.apply import sealed_batches
 
 __all__ = ["LiveRun"]
 

@@ -8,12 +8,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from types import TracebackType
 
-from sluice.errors import SinkError
 from sluice.ranges import OffsetRange
 from sluice.wal import Segment
-from sluice_spark.runs.tables import Tables
 
-__all__ = ["Applier", "Sealed", "sealed_batches"]
+__all__ = ["Applier", "Sealed"]
 
 
 @dataclass(frozen=True)
@@ -23,36 +21,6 @@ class Sealed:
     batch: int
     ranges: tuple[OffsetRange, ...]
     segments: tuple[Segment, ...]
-
-
-def sealed_batches(tables: Tables) -> list[Sealed]:
-    """Return the batches of an epoch that are in the log and not in the sink, oldest first.
-
-    Raises
-    ------
-    SinkError
-        When the log's history does not tell of all of them.
-    """
-    applied, sealed = tables.sink.version(), tables.log_table.version()
-    if sealed <= applied:
-        return []  # without a look at the history
-    found = [
-        Sealed(
-            note["version"],
-            tuple(OffsetRange(*r) for r in note["ranges"]),
-            tuple(Segment.from_dict(s) for s in note["segments"]),
-        )
-        for note in reversed(list(tables.log_table.notes(newer_than=applied)))
-    ]
-    told = [batch.batch for batch in found]
-    if told[: sealed - applied] != list(range(applied + 1, sealed + 1)):
-        raise SinkError(
-            f"the write-ahead log {tables.log.path} holds batches {applied + 1} to {sealed} that were not applied; its "
-            f"history tells only of {', '.join(map(str, told)) or 'none'}",
-            state="nothing was read or written now; nothing was skipped",
-            next_step="put the log's _delta_log back from a copy",
-        )
-    return found
 
 
 class Applier:
