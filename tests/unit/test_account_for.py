@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
 from sluice.pipeline import Rows
 from sluice.ranges import Counts, OffsetRange
-from sluice_spark.batch.account import PromiseError, account_for
+from sluice_spark.batch.account import PromiseError, account_exactly, account_for
 from sluice_spark.sinks.base import Tally
 
 SPAN = OffsetRange("t", 0, 10, 20)
@@ -117,3 +118,24 @@ def test_what_was_passed_over_is_filtered_whatever_the_file_promises() -> None:
     assert account.counts == Counts(written=5, filtered=4, absent=1)
     with pytest.raises(PromiseError, match="which has 6 offsets to read"):
         account_for(Rows.ONE, [SPAN], {KEY: 7}, {}, written, passed=passed)
+
+
+def exactly(rows: Rows, came: list[int], bad: list[int], written: list[int] | None) -> tuple[int, ...]:
+    at = (
+        {("t", 0): np.array(came)},
+        {("t", 0): np.array(bad)},
+        None if written is None else {("t", 0): np.array(written)},
+    )
+    (account,) = account_exactly(rows, [OffsetRange("t", 0, 10, 20)], *at)
+    counts = account.counts
+    return counts.written, counts.filtered, counts.quarantined, counts.absent
+
+
+def test_exact_offsets_split_a_range_as_counts_do_and_see_what_counts_cannot() -> None:
+    assert exactly(Rows.ONE, [9, 10, 11, 12, 20], [12], [10, 11]) == (2, 0, 1, 7)
+    assert exactly(Rows.FILTER, [10, 11, 12], [], [11]) == (1, 2, 0, 7)
+    assert exactly(Rows.AGGREGATE, [10, 11], [], None) == (2, 0, 0, 8)
+    with pytest.raises(PromiseError, match="rows: one"):
+        exactly(Rows.ONE, [10, 11], [], [10])
+    with pytest.raises(PromiseError, match="rows: filter"):
+        exactly(Rows.FILTER, [10, 11], [11], [11])  # as many rows as good records, and of the wrong one

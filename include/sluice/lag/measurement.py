@@ -113,7 +113,7 @@ class _Reader:
         now = state.partitions.get(number)
         position = (self.positions or {}).get(number)
         error = state.errors.get(number) or state.error
-        if self.known_id and state.topic_id and self.known_id != state.topic_id:
+        if state.is_another(self.known_id):
             signs.add(Status.RECREATED)
         if now is None and error is None:
             signs.add(Status.RECREATED)  # the topic answers, and has no such partition any more

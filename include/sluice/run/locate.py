@@ -56,7 +56,7 @@ def locate(
     on_broker = [
         OffsetRange(state.topic, partition, now.start, now.end)
         for state in states
-        if not known_ids.get(state.topic) or known_ids[state.topic] == state.topic_id
+        if not state.is_another(known_ids.get(state.topic))
         for partition, now in state.partitions.items()
     ]
     in_kafka = overlaps(rest, on_broker)

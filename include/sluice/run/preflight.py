@@ -44,8 +44,7 @@ def check(
         When offsets that are to be read lie below the log start; it names each range.
     """
     for state in states:
-        known = known_ids.get(state.topic)
-        if known and state.topic_id and known != state.topic_id:
+        if state.is_another(known_ids.get(state.topic)):
             raise _recreated(pipeline, f"topic {state.topic!r} was deleted and made again (its id changed)")
     if positions is None and not open_ranges:
         return

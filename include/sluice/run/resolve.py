@@ -62,8 +62,7 @@ class Available:
         known_ids
             Topic ids as earlier runs saw them. A topic with another id is another topic: its offsets are other records.
         """
-        others = (s.topic for s in states if s.topic_id and known_ids.get(s.topic, s.topic_id) != s.topic_id)
-        recreated = frozenset(others)
+        recreated = frozenset(s.topic for s in states if s.is_another(known_ids.get(s.topic)))
         kafka = {
             (state.topic, number): OffsetRange(state.topic, number, now.start, max(now.start, now.end))
             for state in states

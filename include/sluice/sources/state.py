@@ -40,6 +40,10 @@ class TopicState:
     errors: dict[int, SluiceError] = field(default_factory=dict)
     error: SluiceError | None = None
 
+    def is_another(self, known_id: str | None) -> bool:
+        """Tell whether this is another topic than the one that had this id; not while one of both is unknown."""
+        return bool(known_id and self.topic_id) and known_id != self.topic_id
+
 
 @dataclass(frozen=True)
 class FirstUnread:

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
 
 from sluice.errors import ConfigError
 from sluice.pipeline import Rows
 from sluice.ranges import Counts, OffsetRange, RangeAccount, overlaps
 from sluice_spark.sinks.base import Tally
 
-__all__ = ["ROLLED_BACK", "PromiseError", "account_for"]
+__all__ = ["ROLLED_BACK", "Offsets", "PromiseError", "account_exactly", "account_for", "inside"]
+
+Offsets = Mapping[tuple[str, int], Any]
+"""Ascending offsets per topic and partition, as NumPy arrays."""
 
 ROLLED_BACK = "nothing of this batch is visible in the sink; the position stays before it"
 
@@ -85,6 +91,49 @@ def account_for(
         )  # fmt: skip
         accounts.append(RangeAccount(span, counts))
     return accounts
+
+
+def account_exactly(
+    rows: Rows, ranges: Iterable[OffsetRange], came: Offsets, bad: Offsets, written: Offsets | None
+) -> list[RangeAccount]:
+    """Split each range by the very offsets that came, broke a rule, and were written; pure.
+
+    Parameters
+    ----------
+    came, bad, written
+        Ascending offsets per topic and partition. ``written`` is None where rows carry none (``rows: aggregate``).
+
+    Raises
+    ------
+    PromiseError
+        When rows were written of records that did not come, or a record is missing where ``rows: one`` promises it.
+    """
+    accounts = []
+    for span in ranges:
+        here, refused = inside(came, span), inside(bad, span)
+        good = np.setdiff1d(here, refused, assume_unique=True)
+        out = good if written is None else inside(written, span)
+        if not np.isin(out, good).all() or (rows is Rows.ONE and len(out) != len(good)):
+            raise PromiseError(
+                f"the promise about rows is broken: {span}: {len(good)} records went into the transform, rows of "
+                f"{len(out)} came out, where the pipeline file says rows: {rows.value}",
+                state="nothing of this step is visible in the sink; the ranges stay open",
+                next_step="mend the transform, or declare what it does in the pipeline file",
+            )
+        counts = Counts(
+            written=len(out),
+            filtered=len(good) - len(out),
+            quarantined=len(refused),
+            absent=len(span) - len(here),
+        )
+        accounts.append(RangeAccount(span, counts))
+    return accounts
+
+
+def inside(offsets: Offsets, span: OffsetRange) -> Any:
+    """Return the offsets that lie in a range."""
+    numbers = offsets.get((span.topic, span.partition), np.empty(0, dtype=np.int64))
+    return numbers[np.searchsorted(numbers, span.start) : np.searchsorted(numbers, span.end)]
 
 
 def _broken(what: str) -> PromiseError:

@@ -14,10 +14,10 @@ from sluice.errors import LeaseHeldError, OffsetsGoneError, SluiceError
 from sluice.faults import point
 from sluice.ledger import REDRIVEN, Lease
 from sluice.pipeline import Rows
-from sluice.ranges import Counts, OffsetRange, RangeAccount, describe, overlaps, runs_of, subtract
+from sluice.ranges import Counts, OffsetRange, describe, overlaps, runs_of, subtract
 from sluice.run.locate import Located, locate
 from sluice.sources.kafka.cluster import TopicState
-from sluice_spark.batch.account import PromiseError
+from sluice_spark.batch.account import Offsets, PromiseError, account_exactly
 from sluice_spark.batch.quarantine import refused_records
 from sluice_spark.batch.writer import BatchWriter, PreparedBatch
 from sluice_spark.decoders.base import RULE, decode
@@ -30,7 +30,7 @@ from sluice_spark.sources.base import Records, within
 from sluice_spark.sources.log import LogRecords
 from sluice_spark.strategies.ignore import can_be_ignored, dies_of, narrow
 
-__all__ = ["REDRIVING", "RedriveRun", "account_exactly", "portions", "windows"]
+__all__ = ["REDRIVING", "RedriveRun", "portions", "windows"]
 
 REDRIVING = "redrive"
 """The scope of the lease of who empties the quarantine: nobody replaces an interval meanwhile."""
@@ -40,8 +40,6 @@ _RANGES = 500
 
 _STRETCHES = 5000
 """Stretches of offsets that one commit moves out of the quarantine at most: its metadata names each."""
-
-Offsets = Mapping[tuple[str, int], Any]
 
 
 @dataclass
@@ -346,48 +344,6 @@ def portions(ranges: Iterable[OffsetRange], offsets: int, count: int = _RANGES) 
 
 def _typed(error: Exception) -> SluiceError:
     return classify(error, lambda: None)
-
-
-def account_exactly(
-    rows: Rows, ranges: Iterable[OffsetRange], came: Offsets, bad: Offsets, written: Offsets | None
-) -> list[RangeAccount]:
-    """Split each range by the very offsets that came, broke a rule, and were written; pure.
-
-    Parameters
-    ----------
-    came, bad, written
-        Ascending offsets per topic and partition. ``written`` is None where rows carry none (``rows: aggregate``).
-
-    Raises
-    ------
-    PromiseError
-        When rows were written of records that did not come, or a record is missing where ``rows: one`` promises it.
-    """
-    accounts = []
-    for span in ranges:
-        here, refused = _inside(came, span), _inside(bad, span)
-        good = np.setdiff1d(here, refused, assume_unique=True)
-        out = good if written is None else _inside(written, span)
-        if not np.isin(out, good).all() or (rows is Rows.ONE and len(out) != len(good)):
-            raise PromiseError(
-                f"the promise about rows is broken: {span}: {len(good)} records went into the transform, rows of "
-                f"{len(out)} came out, where the pipeline file says rows: {rows.value}",
-                state="nothing of this step is visible in the sink; the ranges stay open",
-                next_step="mend the transform, or declare what it does in the pipeline file",
-            )
-        counts = Counts(
-            written=len(out),
-            filtered=len(good) - len(out),
-            quarantined=len(refused),
-            absent=len(span) - len(here),
-        )
-        accounts.append(RangeAccount(span, counts))
-    return accounts
-
-
-def _inside(offsets: Offsets, span: OffsetRange) -> Any:
-    numbers = offsets.get((span.topic, span.partition), np.empty(0, dtype=np.int64))
-    return numbers[np.searchsorted(numbers, span.start) : np.searchsorted(numbers, span.end)]
 
 
 def _offsets(records: DataFrame) -> dict[tuple[str, int], Any]:
