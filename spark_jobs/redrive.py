@@ -42,7 +42,7 @@ def run_of(args: argparse.Namespace, open_session: Callable[[], SparkSession]) -
     try:
         ranges = [OffsetRange.parse(text) for text in args.range] if args.range else None
     except ValueError as error:
-        raise ConfigError(str(error), state="nothing was read or written", next_step="mend the range") from None
+        raise ConfigError(str(error), state="nothing was read or written", next_step="fix the range") from None
     judge = None if args.no_validate else Judge(pipeline, home, args.run)
     return RedriveRun(
         pipeline,

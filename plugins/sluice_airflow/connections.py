@@ -35,7 +35,7 @@ def convert(connection: Any) -> Connection:
         raise ConfigError(
             f"the extra of connection {connection.conn_id!r} is not a JSON object",
             state=_UNTOUCHED,
-            next_step="mend it in Airflow: Admin, Connections",
+            next_step="fix it in Airflow: Admin, Connections",
         )
     return Connection(
         conn_id=connection.conn_id,

@@ -69,13 +69,13 @@ sluice audit {pipeline.name}
 
 
 def _intervals(pipeline: Pipeline) -> str:
-    if pipeline.rows is Rows.AGGREGATE:
-        return "It has no intervals: its rows do not say which records they came from."
+    if pipeline.no_intervals is not None:
+        return f"It has no intervals: {pipeline.no_intervals.partition(': ')[2]}."
     if not isinstance(pipeline.schedule, Schedule):
-        return "A run with mode *interval*, *start* and *end* makes these rows anew."
+        return "A run with mode *interval*, *start* and *end* reprocesses these rows."
     return (
-        f"A backfill (`airflow backfill create --dag-id {pipeline.name} --from-date … --to-date …`) makes the interval "
-        "of each of its runs anew, beside live runs; so does a run with mode *interval*, *start* and *end*."
+        f"A backfill (`airflow backfill create --dag-id {pipeline.name} --from-date … --to-date …`) reprocesses "
+        "the interval of each of its runs, beside live runs; so does a run with mode *interval*, *start* and *end*."
     )
 
 

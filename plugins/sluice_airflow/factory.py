@@ -106,7 +106,7 @@ def build_dag(
         raise ConfigError(
             f"{relative(spec.file)} does not make a DAG: {error}",
             state="nothing was read or written",
-            next_step=f"mend it, then: sluice validate-spec {relative(spec.file)}",
+            next_step=f"fix it, then: sluice validate-spec {relative(spec.file)}",
         ) from error
     return dag
 
@@ -142,7 +142,7 @@ def refuse_bad_files(folder: Path | None = None) -> None:
         raise ConfigError(
             "\n".join([f"{len(problems)} pipeline files are not valid:", *(p.what for p in problems)]),
             state="the DAGs of the other files are not touched",
-            next_step="mend them, then: sluice validate-spec FILE",
+            next_step="fix them, then: sluice validate-spec FILE",
         )
 
 
@@ -169,7 +169,7 @@ def _read(folder: Path | None) -> Iterator[tuple[Path, DAG | SluiceError]]:
                 ConfigError(
                     f"{relative(path)} cannot be read: {type(error).__name__}: {error}",
                     state="nothing was read or written",
-                    next_step=f"mend it, then: sluice validate-spec {relative(path)}",
+                    next_step=f"fix it, then: sluice validate-spec {relative(path)}",
                 ),
             )
 

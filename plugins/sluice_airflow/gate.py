@@ -56,7 +56,7 @@ def limits_of(pipeline: Pipeline, instead: Mapping[str, Any] | None = None) -> L
         raise ConfigError(
             f"the limits of this task are not valid: {wrong}",
             state="nothing was read or written",
-            next_step="mend max_records, max_age (15m, 2h), max_retention_share (0 to 1) or match (any, all)",
+            next_step="fix max_records, max_age (15m, 2h), max_retention_share (0 to 1) or match (any, all)",
         ) from None
     return Limits.of(merged)
 
@@ -88,7 +88,7 @@ def decide(found: Backlog, on_idle: OnIdle, *, hold_while_running: bool = True) 
     Raises
     ------
     AuthorizationError, ConfigError
-        Waiting does not mend them.
+        Waiting does not fix them.
     """
     if found.error is not None and found.error.retry is Retry.NEVER:
         raise found.error

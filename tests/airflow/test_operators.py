@@ -110,13 +110,13 @@ def test_secrets_travel_in_the_environment_only(ingest: Any, spark: FakeSpark, c
 
 @pytest.mark.parametrize("code", [c for c in ExitCode if c is not ExitCode.DONE])
 def test_each_exit_code_is_a_type_and_a_retry(ingest: Any, spark: FakeSpark, context: Any, code: ExitCode) -> None:
-    say = ["26/11/21 noise", "sluice: error: it broke", "  data: clean", "  next: mend it"]
+    say = ["26/11/21 noise", "sluice: error: it broke", "  data: clean", "  next: fix it"]
     spark.plan("bounded_run.py", code=int(code), say=say)
     with pytest.raises(SluiceError) as caught:
         ingest().execute(context())
     error = caught.value
     assert type(error) is error_for_exit_code(int(code))
-    assert (error.what, error.state, error.next_step) == ("it broke", "clean", "mend it")
+    assert (error.what, error.state, error.next_step) == ("it broke", "clean", "fix it")
     expected = {
         Retry.NEVER: RetryAction.FAIL,
         Retry.AS_THE_TASK_SAYS: RetryAction.DEFAULT,

@@ -52,7 +52,7 @@ def test_a_batch_that_a_dead_driver_left_is_told_from_a_wrong(sandbox: Sandbox) 
     report = deep(sandbox, balanced=False)
     (problem,) = report["problems"]
     assert "holds batch 1 of epoch 1, the ledger ends with batch 0" in problem
-    sandbox.run("mends")
+    sandbox.run("fixes")
     assert rows_of(deep(sandbox, balanced=True)) == (11, 3)
 
 

@@ -291,8 +291,8 @@ def test_a_topic_made_anew_has_no_interval_of_the_old_one_and_stays_refused(sand
             sandbox.topics.produce(sandbox.topic, [(n % 2, b"k", good(n), at(1, n)) for n in range(count)])
         for interval in (days(1, 3), days(10, 12)):
             refused = sandbox.run(f"anew {count} {interval}", interval=interval, expect=22)
-            assert "was made anew" in refused.message
-        assert "deleted and made again" in sandbox.run(f"live {count}", expect=22).message
+            assert "was recreated" in refused.message
+        assert "deleted and recreated" in sandbox.run(f"live {count}", expect=22).message
     assert without_run(sandbox) == before
 
 

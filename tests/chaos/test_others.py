@@ -91,7 +91,7 @@ def test_a_restore_is_refused_until_it_is_undone(spark: SparkSession, sandbox: S
     sandbox.feed(6)
     for arguments in ({}, {"interval": ("2013-03-01", "2013-03-02")}, {"redriven": "quarantined"}):
         refused = sandbox.run("third", expect=41, **arguments)
-        assert "taken back or replaced" in refused.message
+        assert "rolled back or replaced" in refused.message
         assert f"TO VERSION AS OF {version}" in refused.message
     treat(spark, sandbox, path, f"RESTORE TABLE {{}} TO VERSION AS OF {version}")
     assert sandbox.offsets(path) == before
@@ -119,7 +119,7 @@ def test_a_table_that_was_overwritten_is_refused(spark: SparkSession, sandbox: S
     version = DeltaTable(path).version()
     spark.read.format("delta").load(path).limit(1).write.format("delta").mode("overwrite").save(path)
     refused = sandbox.run("third", expect=41)
-    assert "taken back or replaced" in refused.message
+    assert "rolled back or replaced" in refused.message
     treat(spark, sandbox, "table", f"RESTORE TABLE {{}} TO VERSION AS OF {version}")
     sandbox.feed(2)
     sandbox.run("third")

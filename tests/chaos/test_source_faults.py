@@ -51,7 +51,7 @@ def test_offsets_that_are_gone_and_a_topic_made_anew_are_refused_by_name(sandbox
     sandbox.topics.recreate(sandbox.topic, 2)
     sandbox.topics.produce(sandbox.topic, [(p, None, good(n)) for n in range(20) for p in (0, 1)])
     anew = sandbox.run("third", expect=22)
-    assert "deleted and made again" in anew.message
+    assert "deleted and recreated" in anew.message
     assert state(sandbox) == before
     runs = {r.run: (r.state, (r.error or {}).get("exit_code")) for r in sandbox.ledger.runs(sandbox.name)}
     assert runs == {"first": ("done", None), "second": ("failed", 21), "third": ("failed", 22)}
@@ -227,7 +227,7 @@ def test_a_checkpoint_or_a_table_taken_away_is_refused_and_put_back_goes_on(sand
     sandbox.feed(4)
     lost = sandbox.home / "checkpoints"
     lost.rename(sandbox.home / "aside")
-    assert "it was removed or taken back" in sandbox.run("second", expect=41).message
+    assert "it was removed or rolled back" in sandbox.run("second", expect=41).message
     assert sum(sandbox.sink().values()) == 6
     (sandbox.home / "aside").rename(lost)
 

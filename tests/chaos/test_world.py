@@ -1,6 +1,6 @@
 """The rest of the world fails: disks fill up, the ledger's database ends, files are damaged.
 
-Whatever a run says then, no record is in a table twice or lost, and when the cause is mended the next attempt puts the
+Whatever a run says then, no record is in a table twice or lost, and when the cause is fixed the next attempt puts the
 rest where it belongs.
 """
 

@@ -144,7 +144,7 @@ def fails(kind: type[SluiceError], cluster: Cluster, words: str, within: float =
     begun = time.monotonic()
     with pytest.raises(kind, match=words) as caught:
         cluster.look(["mine"])
-    assert time.monotonic() - begun < within, "waiting does not mend it"
+    assert time.monotonic() - begun < within, "waiting does not fix it"
     told = str(caught.value)
     assert "next:" in told
     assert "right" not in told.partition("next:")[0], "no password in a message"

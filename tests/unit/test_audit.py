@@ -438,8 +438,8 @@ def test_rows_aggregate_is_proved_as_far_as_it_goes(place: Place) -> None:
 
 def test_a_table_that_is_not_there_is_one_problem(story: Place) -> None:
     assert sorted(story.deep().problems) == [
-        *(f"the ledger has batch {batch} of {what}, but there is no table at {story.path}: it was removed or taken back"
-          for batch, what in ((0, "epoch 2"), (1, "epoch 1"), (1, "what was redriven"))),
+        *(f"the ledger has batch {batch} of {what}, but there is no table at {story.path}: it was removed or rolled "
+          "back" for batch, what in ((0, "epoch 2"), (1, "epoch 1"), (1, "what was redriven"))),
         f"there is no quarantine at {story.path}_quarantine, where records of t-0 [0, 10) were put",
     ]  # fmt: skip
 
@@ -449,7 +449,7 @@ def test_a_table_that_was_taken_back_is_named(story: Place) -> None:
     story.commit("e", split(20, 22), epoch=2)
     assert story.deep().problems == [
         f"the ledger has batch 1 of epoch 2, but the table ends with batch 0 at {story.path}: "
-        "it was removed or taken back",
+        "it was removed or rolled back",
         "t-0 [20, 22) is missing: it was written or quarantined, and is in neither table",
         "of t-0 [20, 22) the ledger counts 2 offsets as written, the sink holds 0",
     ]
@@ -727,7 +727,7 @@ def test_a_log_that_was_removed_is_named(logged: Place) -> None:
     Path(logged.home.log("p")).rename(logged.root / "elsewhere")
     assert logged.deep().problems == [
         f"the ledger has batch 0 of epoch 2 sealed, the write-ahead log {logged.home.log('p')} ends with batch -1: "
-        "it was removed or taken back"
+        "it was removed or rolled back"
     ]
 
 

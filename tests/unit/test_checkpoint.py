@@ -115,7 +115,7 @@ def held_up_to(root: Path, planned: int, committed: int) -> Checkpoint:
         (3, 3, 2, "offsets/2", False),  # and Spark, too
         (3, 2, 1, "offsets/1", False),
         (3, 2, 1, "commits/1", True),
-        (3, 2, 0, "commits/1", False),  # the table was taken back: not for us to hide
+        (3, 2, 0, "commits/1", False),  # the table was rolled back: not for us to hide
         (0, 0, -1, "metadata", True),
         (0, 0, -1, "sources/0/0", True),
         (1, 0, -1, "metadata", False),

@@ -217,7 +217,7 @@ def test_two_machines_do_not_write_one_file_at_the_same_time(
         pass
     elsewhere = replace(Holder.me("theirs"), host="elsewhere", boot="another")
     _held_by(ledger, elsewhere)
-    if network is None:  # a container of this machine, say, before it was made anew
+    if network is None:  # a container of this machine, say, before it was recreated
         with ledger.acquire("p", "mine"):
             return
     with pytest.raises(ConfigError, match="elsewhere writes it now") as caught:

@@ -138,7 +138,7 @@ def test_a_table_that_is_gone_replaced_or_taken_back_is_opened_again(tmp_path: P
         add(tables.look(path), name)
     assert names(tables.look(path)) == ["one", "two"]
     (tmp_path / "t/_delta_log" / f"{2:020}.json").unlink()
-    assert names(tables.look(path)) == ["one"], "taken back"
+    assert names(tables.look(path)) == ["one"], "rolled back"
     shutil.rmtree(path)
     with pytest.raises(TableNotFoundError):
         tables.look(path)

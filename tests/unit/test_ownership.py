@@ -146,7 +146,7 @@ def test_a_restore_between_two_batches_of_one_run_is_seen_by_the_second(tmp_path
         put(table, batch)
     DeltaTable(str(tmp_path)).restore(DeltaTable(str(tmp_path)).version() - 1)
     with pytest.raises(
-        CheckpointError, match=r"taken back or replaced by version 3 \(RESTORE\): version 2, the commit of"
+        CheckpointError, match=r"rolled back or replaced by version 3 \(RESTORE\): version 2, the commit of"
     ):
         put(table, 2)
     with pytest.raises(CheckpointError) as refused:

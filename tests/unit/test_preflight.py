@@ -46,7 +46,7 @@ def test_one_offset_that_is_gone_is_one_too_many() -> None:
 
 
 def test_a_topic_with_another_id_is_another_topic_whatever_its_offsets() -> None:
-    with pytest.raises(TopicRecreatedError, match="deleted and made again"):
+    with pytest.raises(TopicRecreatedError, match="deleted and recreated"):
         check("p", {"t": {0: 2}}, [topic((0, 10), topic_id="id-2")], {"t": "id-1"})
     with pytest.raises(TopicRecreatedError):
         check("p", None, [topic((0, 10), topic_id="id-2")], {"t": "id-1"})

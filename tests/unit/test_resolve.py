@@ -278,7 +278,7 @@ def test_of_a_topic_made_anew_only_the_log_has_the_old_records() -> None:
         assert missing("p", {"t": {0: 10}}, found, list) == missed
     for held_to in ((0, 8), None):
         log = Played({("t", 0): Part(EVEN, None, held_to)})
-        with pytest.raises(TopicRecreatedError, match=r"made anew.* t-0 \[(8|0), 10\)"):
+        with pytest.raises(TopicRecreatedError, match=r"recreated.* t-0 \[(8|0), 10\)"):
             missing("p", {"t": {0: 10}}, Available.of([anew], {"t": "old"}, cast(Any, log), cast(Any, log)), list)
 
 

@@ -214,5 +214,5 @@ class _Log:
             if log.version(epoch) < sealed:
                 self.problems.append(
                     f"the ledger has batch {sealed} of epoch {epoch} sealed, the write-ahead log {self.path} ends "
-                    f"with batch {log.version(epoch)}: it was removed or taken back"
+                    f"with batch {log.version(epoch)}: it was removed or rolled back"
                 )

@@ -103,4 +103,4 @@ def _difference(sink: Table, what: str, known: int, held: int) -> str:
             "work, or died between the two and the next run enters it. What follows leaves that batch out"
         )
     there = "there is no table" if sink.delta is None else f"the table ends with batch {held}"
-    return f"the ledger has batch {known} of {what}, but {there} at {sink.path}: it was removed or taken back"
+    return f"the ledger has batch {known} of {what}, but {there} at {sink.path}: it was removed or rolled back"

@@ -131,7 +131,7 @@ def lag(
     the topic's retention time that is (share), what the broker removed unread (lost), and a status; per pipeline a
     verdict, the worst status. A dash is what is not known. Statuses, from mild to severe: OK nothing waits, NEW never
     read, BACKLOG records wait, GROWING over the limits and each run finds more, UNKNOWN no answer, STUCK three runs
-    failed at the same position, REWOUND the checkpoint was taken back, LOST removed unread, RECREATED another topic
+    failed at the same position, REWOUND the checkpoint was rolled back, LOST removed unread, RECREATED another topic
     of the same name, AUTH refused.
     Without PIPELINE: each file in the folder of pipelines, those of its subfolders not.
     Exit codes: 0 OK, NEW or BACKLOG within the limits of the pipeline file (lag:), 1 over the limits or worse,
@@ -213,7 +213,7 @@ def redrive(
     try:
         spans = [OffsetRange.parse(text) for text in ranges or []]
     except ValueError as error:
-        raise ConfigError(str(error), state="nothing was read or written", next_step="mend --range") from None
+        raise ConfigError(str(error), state="nothing was read or written", next_step="fix --range") from None
     name = run_id or f"redrive__{datetime.now(UTC).isoformat(timespec='milliseconds')}"
     code = drive_again(
         pipeline, name, ranges=spans, of_run=of_run, quarantined=quarantined, dry_run=dry_run, validate=validate,

@@ -116,5 +116,5 @@ def _unread(name: str, path: str, error: Exception) -> SinkError:
     return SinkError(
         f"the {name} {path} cannot be read: {type(error).__name__}: {error}",
         state="nothing was changed; what an audit would have found is not known",
-        next_step="mend the storage, or restore the file, and audit again",
+        next_step="fix the storage, or restore the file, and audit again",
     )

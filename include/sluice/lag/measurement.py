@@ -187,6 +187,6 @@ def _signs_of_history(
 
 
 def _worst_error(errors: Sequence[SluiceError]) -> SluiceError | None:
-    """Return what waiting mends least."""
+    """Return what waiting fixes least."""
     order = (AuthorizationError, ConfigError, SluiceError)
     return min(errors, key=lambda e: next(i for i, kind in enumerate(order) if isinstance(e, kind)), default=None)

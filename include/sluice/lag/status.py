@@ -26,11 +26,11 @@ class Status(StrEnum):
     STUCK = "STUCK"
     """The last three runs failed, and none moved the position, while records wait."""
     REWOUND = "REWOUND"
-    """The position lies before what the ledger says was written: the checkpoint was taken back."""
+    """The position lies before what the ledger says was written: the checkpoint was rolled back."""
     LOST = "LOST"
     """The broker removed records before they were read."""
     RECREATED = "RECREATED"
-    """The topic was deleted and made again, or is shorter than what was read from it."""
+    """The topic was deleted and recreated, or is shorter than what was read from it."""
     AUTH = "AUTH"
     """The broker refuses the credentials, or a right is missing."""
 

@@ -76,7 +76,7 @@ def open_engine(url: str) -> sa.Engine:
             f"the ledger at {parsed.render_as_string(hide_password=True)} cannot be opened: "
             f"{getattr(error, 'orig', None) or error}",
             state="nothing was read or written: a run does not write what it cannot account for",
-            next_step="start the database or mend SLUICE_LEDGER_URL, then run again",
+            next_step="start the database or fix SLUICE_LEDGER_URL, then run again",
         ) from error
     return engine
 
@@ -90,7 +90,7 @@ def spoken() -> Iterator[None]:
         raise LedgerError(
             f"the ledger does not answer: {getattr(error, 'orig', None) or error}",
             state="nothing was committed that the ledger does not know; a batch that the sink took is reconciled later",
-            next_step="mend the database, then run again",
+            next_step="fix the database, then run again",
         ) from error
     except ValueError as error:  # UnicodeEncodeError, or of psycopg2: before the database was asked
         if not isinstance(error, UnicodeEncodeError) and "NUL" not in str(error):

@@ -110,7 +110,7 @@ def load(name_or_path: str | Path) -> Pipeline:
     suite = pipeline.suite_file
     if suite is not None and not suite.is_file():
         where = _place(tree, ("quality", "suite"))
-        raise _refuse(path, [f"{where}quality.suite: there is no file {relative(suite)}; make it, or mend the path"])
+        raise _refuse(path, [f"{where}quality.suite: there is no file {relative(suite)}; make it, or fix the path"])
     return pipeline
 
 
@@ -177,7 +177,7 @@ def _refuse(path: Path, problems: list[str]) -> ConfigError:
     return ConfigError(
         f"{name} is not a valid pipeline:\n{lines}",
         state=_UNTOUCHED,
-        next_step=f"mend it, then: sluice validate-spec {name}",
+        next_step=f"fix it, then: sluice validate-spec {name}",
     )
 
 

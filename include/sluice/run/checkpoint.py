@@ -57,7 +57,7 @@ class Checkpoint:
             raise CheckpointError(
                 f"{self.path}/{name} cannot be read: {error}",
                 state="the sink holds what was committed before; nothing was written now",
-                next_step=f"restore the file from a copy of the checkpoint; or, to begin anew, {BEGIN_ANEW}",
+                next_step=f"restore the file from a copy of the checkpoint; or, to start over, {BEGIN_ANEW}",
             ) from error
 
     def planned(self) -> list[int]:

@@ -46,7 +46,7 @@ class Interval:
             raise ConfigError(
                 f"the interval from {_text(start)} to {_text(end)} is reversed",
                 state=_UNTOUCHED,
-                next_step="exchange start and end",
+                next_step="swap start and end",
             )
         if end > (now or datetime.now(UTC)):
             raise ConfigError(

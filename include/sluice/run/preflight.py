@@ -45,7 +45,7 @@ def check(
     """
     for state in states:
         if state.is_another(known_ids.get(state.topic)):
-            raise _recreated(pipeline, f"topic {state.topic!r} was deleted and made again (its id changed)")
+            raise _recreated(pipeline, f"topic {state.topic!r} was deleted and recreated (its id changed)")
     if positions is None and not open_ranges:
         return
     _same_topics(pipeline, {*(positions or {}), *(r.topic for r in open_ranges)}, states)
@@ -147,5 +147,5 @@ def _recreated(pipeline: str, what: str) -> TopicRecreatedError:
     return TopicRecreatedError(
         f"pipeline {pipeline!r}: {what}",
         state=_CLEAN,
-        next_step=f"if the topic was made anew, {BEGIN_ANEW}",
+        next_step=f"if the topic was recreated, {BEGIN_ANEW}",
     )

@@ -28,13 +28,13 @@ class Available:
     Attributes
     ----------
     kafka
-        What brokers hold; without topics that were made anew since, and empty when no broker answers.
+        What brokers hold; without topics that were recreated since, and empty when no broker answers.
     log
         The log, open.
     trouble
         Why no broker answered.
     recreated
-        Topics that were made anew since: what is left of the old ones is in the log, if anywhere.
+        Topics that were recreated since: what is left of the old ones is in the log, if anywhere.
     """
 
     kafka: Mapping[Key, OffsetRange]
@@ -176,7 +176,7 @@ def missing(
     SourceUnreachableError
         When no broker answers, and the write-ahead log does not reach as far as the live pipeline.
     TopicRecreatedError
-        When a topic was made anew, and the log does not reach as far as live runs had read the old one.
+        When a topic was recreated, and the log does not reach as far as live runs had read the old one.
     """
     gaps = available.gaps(OffsetRange(t, n, 0, end) for t, parts in reached.items() for n, end in parts.items())
     if gaps:
@@ -187,7 +187,7 @@ def missing(
     anew = [gap for gap in short if gap.topic in available.recreated]
     if anew:
         raise TopicRecreatedError(
-            f"pipeline {pipeline!r}: topic {anew[0].topic!r} was made anew, and the write-ahead log does not hold all "
+            f"pipeline {pipeline!r}: topic {anew[0].topic!r} was recreated, and the write-ahead log does not hold all "
             f"that was read of the old one: {describe(anew)}",
             state="nothing was read or written",
             next_step=f"an interval of the new topic needs a pipeline of its own: {BEGIN_ANEW}",

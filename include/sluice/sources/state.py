@@ -28,7 +28,7 @@ class PartitionState:
 
 @dataclass(frozen=True)
 class TopicState:
-    """One topic as the broker sees it now. ``topic_id`` changes when the topic is deleted and made again.
+    """One topic as the broker sees it now. ``topic_id`` changes when the topic is deleted and recreated.
 
     ``errors`` holds why there is no answer for single partitions, ``error`` for the whole topic; both are empty in
     what :meth:`Cluster.snapshot <sluice.sources.kafka.Cluster.snapshot>` returns.

@@ -1,4 +1,4 @@
-"""Cleans a write-ahead log and puts it on the books."""
+"""Cleans a write-ahead log and records it in the ledger."""
 
 from __future__ import annotations
 

@@ -105,7 +105,7 @@ class WriteAheadLog:
             raise SinkError(
                 f"the write-ahead log {self.path} cannot be read: {type(error).__name__}: {error}",
                 state="nothing was read or written now",
-                next_step="mend the storage, then run again",
+                next_step="fix the storage, then run again",
             ) from error
         self._seals.clear()
         self._by_partition = None

@@ -27,7 +27,7 @@ class BoundedRunOperator(SubmitOperator):
     """Runs ``spark_jobs/bounded_run.py`` for one pipeline: what is available now, or the interval of a backfill or of
     the form; see :func:`~sluice_airflow.window.run_window`.
 
-    Killed at any instruction, it leaves nothing that another attempt, or the next run, does not mend: the checkpoint
+    Killed at any instruction, it leaves nothing that another attempt, or the next run, does not fix: the checkpoint
     and the sink's own transaction say what was committed, the ledger is reconciled with them.
 
     Parameters

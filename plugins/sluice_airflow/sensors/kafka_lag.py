@@ -59,7 +59,7 @@ class KafkaLagSensor(BaseSensorOperator):
     SourceUnreachableError
         When the broker is still silent at ``timeout``.
     AuthorizationError, ConfigError
-        At once: waiting does not mend them. Also when the run's params contradict each other.
+        At once: waiting does not fix them. Also when the run's params contradict each other.
     AirflowSensorTimeout
         When the broker answers and, at ``timeout``, too little waits and ``on_idle`` is ``wait``, or a run is at work.
     AirflowSkipException

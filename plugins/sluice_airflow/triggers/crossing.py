@@ -30,7 +30,7 @@ class Crossing:
 
     Armed, it asks for an event as soon as the limits are passed. Then it is silent, however much the lag grows or
     flutters around the limit, until a run has moved the position past what the event announced, or the lag fell to
-    :data:`REARM` of each limit, or the position was taken back (that is another backlog). A run that failed is not
+    :data:`REARM` of each limit, or the position was rolled back (that is another backlog). A run that failed is not
     started again by the same backlog: that is for the task's retries, or for whoever clears it.
 
     The event is remembered first and sent second, so that a triggerer that dies in between has sent nothing twice.

@@ -118,7 +118,7 @@ def account_exactly(
                 f"the promise about rows is broken: {span}: {len(good)} records went into the transform, rows of "
                 f"{len(out)} came out, where the pipeline file says rows: {rows.value}",
                 state="nothing of this step is visible in the sink; the ranges stay open",
-                next_step="mend the transform, or declare what it does in the pipeline file",
+                next_step="fix the transform, or declare what it does in the pipeline file",
             )
         counts = Counts(
             written=len(out),
@@ -140,5 +140,5 @@ def _broken(what: str) -> PromiseError:
     return PromiseError(
         f"the promise about rows is broken: {what}",
         state=ROLLED_BACK,
-        next_step="mend the transform, or declare what it does: rows: filter, many or aggregate in the pipeline file",
+        next_step="fix the transform, or declare what it does: rows: filter, many or aggregate in the pipeline file",
     )

@@ -126,7 +126,7 @@ def _json_field(f: T.StructField, text: Column) -> Read:
     variant = _again(text, f.name, "VARIANT")
     if is_text(kind):
         # A number with a fraction goes through a double (which may write "Infinity", with its quotes), and the text of
-        # an object is written anew.
+        # an object is rewritten.
         doubted = (
             column.startswith("{") | column.startswith("[") | column.startswith('"Inf') | column.startswith('"-Inf')
         )

@@ -42,7 +42,7 @@ _SIGNS: tuple[tuple[type[SluiceError], tuple[str, ...], str], ...] = (
             "Incomplete log file",
             "No content to map due to end-of-input",
         ),
-        f"restore the checkpoint from a copy; or, to begin anew, {BEGIN_ANEW}",
+        f"restore the checkpoint from a copy; or, to start over, {BEGIN_ANEW}",
     ),
     (
         OffsetsGoneError,
@@ -59,7 +59,7 @@ _SIGNS: tuple[tuple[type[SluiceError], tuple[str, ...], str], ...] = (
         OffsetsGoneError,
         ("Record is corrupt", "CorruptRecordException", "corrupt message when fetching", "please seek past the record"),
         "strategy replay cannot go on without what cannot be read; ignore_range or ignore_batch record it as lost and "
-        "go on. Where the broker has another replica, mend this one",
+        "go on. Where the broker has another replica, fix this one",
     ),
     (
         SourceUnreachableError,
@@ -78,7 +78,7 @@ _SIGNS: tuple[tuple[type[SluiceError], tuple[str, ...], str], ...] = (
             "ParentNotDirectoryException",
             "Mkdirs failed",
         ),
-        "mend the sink's storage, then run again",
+        "fix the sink's storage, then run again",
     ),
 )
 
@@ -136,7 +136,7 @@ def classify(error: Exception, ask_broker: Callable[[], object]) -> SluiceError:
             if isinstance(told, OffsetsGoneError) and isinstance(found, OffsetsGoneError):
                 told.ranges = found.ranges
             return told
-    kind, hint = by_sign or (SluiceError, "read the log above; run again when the cause is mended")
+    kind, hint = by_sign or (SluiceError, "read the log above; run again when the cause is fixed")
     return kind(f"the query failed: {_summary(text)}", state=_SAFE, next_step=hint)
 
 

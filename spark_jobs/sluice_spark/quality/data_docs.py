@@ -26,7 +26,7 @@ def prune(folder: Path, keep: int = KEPT_RUNS) -> None:
 def build(context: Any, folder: Path, pages: Sequence[Any]) -> str:
     """Build these pages of a Great Expectations project, and all of them when there are none yet.
 
-    Left to itself Great Expectations renders every stored result again; the index is made anew either way, and pages
+    Left to itself Great Expectations renders every stored result again; the index is recreated either way, and pages
     whose result was pruned go.
 
     Returns

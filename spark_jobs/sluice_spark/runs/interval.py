@@ -1,4 +1,4 @@
-"""A run of an interval: the rows of a stretch of record time made anew, beside the live pipeline."""
+"""A run of an interval: reprocesses a range of record time, beside the live pipeline."""
 
 from __future__ import annotations
 
@@ -311,7 +311,7 @@ class IntervalRun(Run):
         recreated = [t for t in {r.topic for r in gone} if not any(k[0] == t for k in available.kafka)]
         if recreated and available.trouble is None:
             return TopicRecreatedError(
-                f"pipeline {name!r}: topic {recreated[0]!r} was made anew, and the write-ahead log does not hold "
+                f"pipeline {name!r}: topic {recreated[0]!r} was recreated, and the write-ahead log does not hold "
                 f"all of {self.interval}: {describe(gone)}",
                 next_step="these records are gone with the old topic; an interval of the new one needs a live run "
                 "first",

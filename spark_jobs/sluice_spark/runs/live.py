@@ -95,7 +95,7 @@ class LiveRun(Run):
         return self._judge(lease, tables.sink)
 
     def _land_alone(self, lease: Lease, source: Source, unreadable: SluiceError) -> None:
-        """Land what Kafka holds, if this pipeline lands, though its sink cannot be read, or was taken back.
+        """Land what Kafka holds, if this pipeline lands, though its sink cannot be read, or was rolled back.
 
         Kafka's retention does not wait.
 
@@ -177,7 +177,7 @@ class LiveRun(Run):
         if committed and self.pipeline.aggregates:
             raise ConfigError(
                 f"pipeline {self.pipeline.name!r} has rows: aggregate, and cannot change to or from strategy wal: its "
-                "batches would be cut anew between the two",
+                "batches would be cut differently between the two",
                 state="nothing was read or written; the position stays where it was",
                 next_step=f"run with --recovery {'wal' if now.route is Route.LOG else 'replay'} as before; or, for "
                 f"the new strategy, {BEGIN_ANEW}",

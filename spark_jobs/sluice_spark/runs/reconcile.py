@@ -1,7 +1,7 @@
 """Before a run reads anything: the ledger, the checkpoint, the log and the sink must tell one story.
 
 A driver can die between any two steps, so one of them may be a step behind. Checkpoint, log and sink hold the truth;
-the ledger is brought up to it. What no crash can explain (a checkpoint or a table that was taken back to an older
+the ledger is brought up to it. What no crash can explain (a checkpoint or a table that was rolled back to an older
 state) is refused: going on would lose or double records.
 """
 
@@ -63,7 +63,7 @@ def examine(tables: Tables) -> list[str]:
                 f"the newest commit of the table {table.path} is empty: the file was damaged, and what it committed "
                 "is in no reader's sight",
                 "put the file below _delta_log back from a copy. Where a power cut emptied it, remove it and run "
-                "again: what nothing else rests on is written anew; sluice audit --deep tells that nothing is missing",
+                "again: what nothing else rests on is rewritten; sluice audit --deep tells that nothing is missing",
             )
     return [*tables.sink.examine(), *tables.quarantine.examine()]
 
@@ -91,7 +91,7 @@ def reconcile(ledger: Ledger, lease: Lease, tables: Tables, redriven: Tables, *,
     if upto > held:
         raise _contradiction(
             f"the ledger has batch {upto} committed, but the sink {sink.path} holds only up to {held}",
-            f"put table and checkpoint back together; or, to begin anew, {BEGIN_ANEW}",
+            f"put table and checkpoint back together; or, to start over, {BEGIN_ANEW}",
         )
     # the table's history is read only when the ledger is behind
     notes = _notes(sink, upto, held)
@@ -104,7 +104,7 @@ def reconcile(ledger: Ledger, lease: Lease, tables: Tables, redriven: Tables, *,
         if held > tables.log_table.version():
             raise _contradiction(
                 f"the sink {sink.path} holds batch {held}, but the write-ahead log {tables.log.path} holds only up to "
-                f"{tables.log_table.version()}: it was removed or taken back",
+                f"{tables.log_table.version()}: it was removed or rolled back",
                 "put the log back from a copy",
             )
     else:
@@ -245,14 +245,14 @@ def _follows(table: Sink, held: int, checkpoint: Checkpoint, what: str) -> None:
     if held > last_planned:
         raise _contradiction(
             f"{what} {table.path} holds batch {held}, but the checkpoint {checkpoint.path} was never planned beyond "
-            f"{last_planned}: it was removed or taken back",
-            f"put the checkpoint back from a copy; or, to begin anew, {BEGIN_ANEW}",
+            f"{last_planned}: it was removed or rolled back",
+            f"put the checkpoint back from a copy; or, to start over, {BEGIN_ANEW}",
         )
     if held < last_done:
         raise _contradiction(
             f"the checkpoint {checkpoint.path} has committed batch {last_done}, but {what} {table.path} holds only up "
-            f"to {held}: it was removed or taken back",
-            f"put the table back; or, to begin anew, {BEGIN_ANEW}",
+            f"to {held}: it was removed or rolled back",
+            f"put the table back; or, to start over, {BEGIN_ANEW}",
         )
 
 

@@ -184,7 +184,7 @@ class RedriveRun(Run):
                     f"the promise about rows is broken: {staged.rows} rows of {rows} records came out, where rows: "
                     f"{self.pipeline.rows.value} allows one row per record",
                     state="nothing of this step is visible in the sink; the ranges stay open",
-                    next_step="mend the transform, or declare what it does in the pipeline file",
+                    next_step="fix the transform, or declare what it does in the pipeline file",
                 )
         return staged, written
 

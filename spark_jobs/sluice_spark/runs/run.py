@@ -93,7 +93,7 @@ class Run(ABC):
                 unknown = SluiceError(
                     f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"[:800],
                     state="batches that were committed are in the sink; the open batch is read again by the next run",
-                    next_step="read the traceback above; run again when the cause is mended",
+                    next_step="read the traceback above; run again when the cause is fixed",
                 )
                 self._close_failed(lease, unknown, time.monotonic() - began)
                 raise
@@ -144,7 +144,7 @@ class Run(ABC):
             recovery=self.recovery.value,
             epoch=epoch,
             ranges=ranges,
-            topic_ids=ids_of(states) | known,  # a topic that was made anew is another one
+            topic_ids=ids_of(states) | known,  # a topic that was recreated is another one
             reason=self.reason,
             **more,
         )

@@ -112,7 +112,7 @@ class KafkaReader:
                 raise TopicRecreatedError(
                     f"{r} was to be read, but the partition {'is gone' if now is None else f'ends at {now.end}'}",
                     state="batches that were committed are in the sink and stay; nothing of this one is visible",
-                    next_step=f"if the topic was made anew, {BEGIN_ANEW}",
+                    next_step=f"if the topic was recreated, {BEGIN_ANEW}",
                 )
             if now.start > r.start:
                 gone.append(OffsetRange(r.topic, r.partition, r.start, min(r.end, now.start)))

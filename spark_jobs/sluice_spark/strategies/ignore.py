@@ -39,8 +39,8 @@ class Ignoring:
 
     Only what one can go on without is ignored: records that are gone or cannot be read, and records of which decoding
     or transforming dies. A broker, sink or ledger that is down, missing rights, a wrong pipeline file or a broken
-    promise about rows end the run as under every other strategy: dropping data would not mend them. So does the death
-    of the driver itself, after which the batch is tried anew.
+    promise about rows end the run as under every other strategy: dropping data would not fix them. So does the death
+    of the driver itself, after which the batch is tried again.
 
     Records are at fault only when they fail a second time with no sink involved, and when Spark at the same time does
     a job that has none of them.
@@ -144,7 +144,7 @@ class Ignoring:
             raise EngineError(
                 f"Spark fails, whatever it reads: {failure.what}",
                 state="nothing was given up; batches that were committed are in the sink and stay",
-                next_step="read the log above; run again when the cause is mended",
+                next_step="read the log above; run again when the cause is fixed",
             ) from error
 
 

@@ -96,7 +96,7 @@ def check(pipeline: Pipeline, transform: Transformer, sample: DataFrame) -> Data
 def hands_through(sample: DataFrame, out: DataFrame) -> bool:
     """Tell whether Spark's plan shows that a transform leaves the metadata columns as they are.
 
-    A column that was made anew (by an expression, a Python function) is another attribute under the same name, and then
+    A column that was recreated (by an expression, a Python function) is another attribute under the same name, and then
     ``sample``'s own cannot be selected from ``out``. A union is the exception: it lends its first input's attributes to
     the rows of all of them.
 
@@ -120,5 +120,5 @@ def _first_line(error: Exception) -> str:
 
 def _wrong(pipeline: Pipeline, what: str) -> ConfigError:
     return ConfigError(
-        f"pipeline {pipeline.name!r}: {what}", state=_UNTOUCHED, next_step=f"mend {pipeline.file.name}, then run again"
+        f"pipeline {pipeline.name!r}: {what}", state=_UNTOUCHED, next_step=f"fix {pipeline.file.name}, then run again"
     )

@@ -96,7 +96,7 @@ class Recorded:
         return self._oracle.look(live=self.scenario.kind == "live")
 
     def _again(self) -> list[str]:
-        """Run once more: there must be nothing to do. An interval is made anew each time, and is the same."""
+        """Run once more: there must be nothing to do. An interval is recreated each time, and is the same."""
         before = self._state()
         self.box.run(RUN, **self.scenario.options)
         if self.scenario.kind == "interval":

@@ -213,7 +213,7 @@ class _Ear(logging.Handler):
             self.hear(problem)
 
     def hear(self, problem: Exception) -> None:
-        """Take note of what waiting does not mend."""
+        """Take note of what waiting does not fix."""
         from kafka import errors
 
         self.last = _told(problem)
@@ -232,14 +232,14 @@ class _Ear(logging.Handler):
             self.settled.set()
 
     def error(self, settings: KafkaSettings) -> SluiceError | None:
-        """Return what waiting does not mend, by type."""
+        """Return what waiting does not fix, by type."""
         if self._refused:
             return refused(settings, self._refused)
         if self._unusable:
             return ConfigError(
                 f"Kafka at {settings.bootstrap} cannot be talked to with these settings: {self._unusable}",
                 state=UNTOUCHED,
-                next_step="mend the connection's extra; for a certificate that is not trusted: ssl.ca.location",
+                next_step="fix the connection's extra; for a certificate that is not trusted: ssl.ca.location",
             )
         return None
 
@@ -268,7 +268,7 @@ def unreachable(settings: KafkaSettings, why: str, last: str = "") -> SourceUnre
     return SourceUnreachableError(
         f"Kafka at {settings.bootstrap} cannot be reached: {why}" + (f" ({last})" if last and last not in why else ""),
         state=UNTOUCHED,
-        next_step="start the broker or mend bootstrap.servers; the next run catches up by itself",
+        next_step="start the broker or fix bootstrap.servers; the next run catches up by itself",
     )
 
 
@@ -277,7 +277,7 @@ def refused(settings: KafkaSettings, why: str) -> AuthorizationError:
     return AuthorizationError(
         f"Kafka at {settings.bootstrap} refused: {why}",
         state=UNTOUCHED,
-        next_step="grant the user DESCRIBE and READ on the topics, or mend the connection's credentials",
+        next_step="grant the user DESCRIBE and READ on the topics, or fix the connection's credentials",
     )
 
 

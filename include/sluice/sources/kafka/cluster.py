@@ -171,7 +171,7 @@ class Cluster:
             return ConfigError(
                 f"Kafka has no {of}",
                 state=UNTOUCHED,
-                next_step="create the topic, or mend source.kafka.topics in the pipeline file",
+                next_step="create the topic, or fix source.kafka.topics in the pipeline file",
             )
         if isinstance(error, errors.AuthorizationError):
             return refused(self.settings, f"{of}: {type(error).__name__}, the right DESCRIBE on it is missing")

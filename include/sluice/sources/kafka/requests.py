@@ -53,7 +53,7 @@ class _Metadata:
 async def states(
     client: Client, topics: Collection[str], isolation_level: str, *, patience: float, until: float
 ) -> list[TopicAnswer]:
-    """Ask for start and end of each partition; retry what may mend itself for ``patience`` seconds.
+    """Ask for start and end of each partition; retry what may fix itself for ``patience`` seconds.
 
     Nodes that are silent ``until`` then leave their partitions without an answer.
 

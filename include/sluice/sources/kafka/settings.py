@@ -118,7 +118,7 @@ class KafkaSettings:
             raise ConfigError(
                 f"{word} of the Kafka connection cannot be read: {error}",
                 state="nothing was read or written",
-                next_step=f"mend {word} in the connection's extra: a PEM file that the driver can read",
+                next_step=f"fix {word} in the connection's extra: a PEM file that the driver can read",
             ) from None
 
     @staticmethod

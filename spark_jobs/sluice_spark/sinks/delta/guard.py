@@ -157,10 +157,10 @@ class Guard:
         note = (lost.note if lost is not None else None) or {}
         which = f"version {lost.version}, the commit of run {note.get('run')}, is" if lost else "what it held is"
         raise TakenBackError(
-            f"the {self.holds} {self.path} was taken back or replaced by {by}: {which} no longer part of it",
+            f"the {self.holds} {self.path} was rolled back or replaced by {by}: {which} no longer part of it",
             state="nothing was read or written now; what was taken out is in the table's history until a VACUUM",
             next_step=f"undo that: RESTORE TABLE delta.`{self.path}` TO VERSION AS OF {by.version - 1}, and run again; "
-            f"or, to begin anew, {BEGIN_ANEW}",
+            f"or, to start over, {BEGIN_ANEW}",
         )
 
     def let_pass(self, table: DeltaTable) -> None:

@@ -56,7 +56,7 @@ class Handle:
             raise SinkError(
                 f"there is no table at {self.path}",
                 state="nothing was changed",
-                next_step="put the table back, or mend sink.delta.path in the pipeline file",
+                next_step="put the table back, or fix sink.delta.path in the pipeline file",
             )
         return table
 
@@ -76,7 +76,7 @@ class Handle:
         return SinkError(
             f"the table {self.path} failed: {first_line(error)}",
             state="the batch is in the table as a whole or not at all; the next run finds out which",
-            next_step="mend the storage, then run again",
+            next_step="fix the storage, then run again",
         )
 
 

@@ -75,7 +75,7 @@ class OpenTables:
 
 
 def _forward(path: str, kept: _Open) -> DeltaTable | None:
-    """Bring an open table up to date; None when it may be another one by now, or was taken back to an older state."""
+    """Bring an open table up to date; None when it may be another one by now, or was rolled back to an older state."""
     if kept.table.version() != kept.version or _mark(path, kept.version) != kept.mark:
         return None
     try:

@@ -116,7 +116,7 @@ def _misfit(held: Handle, what: str) -> ConfigError:
     return ConfigError(
         f"the table {held.path} does not fit the pipeline: {what}",
         state="nothing was read or written; the position stays where it was",
-        next_step=f"change the table or the pipeline file so that they match; or, to begin anew, {BEGIN_ANEW}",
+        next_step=f"change the table or the pipeline file so that they match; or, to start over, {BEGIN_ANEW}",
     )
 
 

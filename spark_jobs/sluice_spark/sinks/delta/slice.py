@@ -1,7 +1,7 @@
 """The rows of some offsets and of an interval of record time: found in a table's files, and left out of new ones.
 
 Files are immutable, so what was found in one holds for good. A file that holds both rows that go and rows that stay is
-written anew without the former, one row group at a time, as it was in all else: schema, order, Spark's own metadata.
+rewritten without the former, one row group at a time, as it was in all else: schema, order, Spark's own metadata.
 """
 
 from __future__ import annotations
