@@ -47,7 +47,16 @@ def kind_of(group: str, key: str) -> Any:
     where = BUILT_IN[group].get(key)
     if where is None:
         where = next((point.value for point in entry_points(group=f"sluice.{group}", name=key)), None)
-    return None if where is None else imported(where)
+    if where is None:
+        return None
+    kind = imported(where)
+    if not isinstance(getattr(kind, "config", None), type):
+        raise ConfigError(
+            f"{where}, the entry point {key!r} of sluice.{group}, is no kind of {group}",
+            state="nothing was read or written",
+            next_step="let it name a SourceKind, SinkKind or DecoderKind, or remove the package",
+        )
+    return kind
 
 
 def imported(where: str) -> Any:
@@ -61,9 +70,9 @@ def imported(where: str) -> Any:
     module, _, name = where.partition(":")
     try:
         return getattr(importlib.import_module(module), name)
-    except (ImportError, AttributeError) as error:
+    except Exception as error:  # it runs another package's code
         raise ConfigError(
-            f"{where} cannot be imported: {error}",
+            f"{where} cannot be imported: {type(error).__name__}: {error}",
             state="nothing was read or written",
             next_step="install the package that holds it into this environment, and into that of the Spark driver",
         ) from error

@@ -33,6 +33,8 @@ def page(pipeline: Pipeline, *, poll_interval: float = POLL_INTERVAL) -> str:
     source, sink, quality = pipeline.source.config, pipeline.sink.config, pipeline.quality
     topics = ", ".join(f"`{t}`" for t in source.streams)
     parts = f", partitioned by {', '.join(f'`{c}`' for c in sink.partition_columns)}" if sink.partition_columns else ""
+    watch = "*wait_for_lag* compares the checkpoint with the broker · " if pipeline.source.kafka else ""
+    lag = f"\nsluice lag {pipeline.name}" if pipeline.source.kafka else ""
     table = "Delta table" if pipeline.sink.kind.delta else pipeline.sink.key
     ours = CHECKOUT is not None and pipeline.file.is_relative_to(CHECKOUT)
     file = relative(pipeline.file) if ours else pipeline.file.name
@@ -40,8 +42,8 @@ def page(pipeline: Pipeline, *, poll_interval: float = POLL_INTERVAL) -> str:
     return f"""\
 ### {pipeline.name}
 
-Opens the gate once per run: lets through what Kafka holds now, closes, judges what came out. Every offset is accounted
-for: `end - start = written + filtered + quarantined + absent + lost`.
+Opens the gate once per run: lets through what its source holds now, closes, judges what came out. Every offset is
+accounted for: `end - start = written + filtered + quarantined + absent + lost`.
 
 | | |
 |---|---|
@@ -53,15 +55,14 @@ for: `end - start = written + filtered + quarantined + absent + lost`.
 | runs | {_schedule(pipeline, poll_interval)} |
 | file | `{file}` |
 
-**Tasks.** *wait_for_lag* compares the checkpoint with the broker · *ingest* is the Spark application ·
+**Tasks.** {watch}*ingest* is the Spark application ·
 *validate* shows its verdict; clear it to judge again · *account* emits the asset `x-sluice://{pipeline.name}` when
 something was written.
 
 A manual run and a scheduled run mean *available now*. Clearing *ingest* goes on with the same run.
 {_intervals(pipeline)}
 {_ON_LAG.format(name=pipeline.name) if pipeline.schedule == "on_lag" else ""}
-```
-sluice lag {pipeline.name}
+```{lag}
 sluice status {pipeline.name}
 sluice audit {pipeline.name}
 ```
@@ -70,7 +71,8 @@ sluice audit {pipeline.name}
 
 def _intervals(pipeline: Pipeline) -> str:
     if pipeline.no_intervals is not None:
-        return f"It has no intervals: {pipeline.no_intervals.partition(': ')[2]}."
+        why = "its rows do not say which records they came from" if pipeline.aggregates else "see its source and sink"
+        return f"It has no intervals: {why}."
     if not isinstance(pipeline.schedule, Schedule):
         return "A run with mode *interval*, *start* and *end* reprocesses these rows."
     return (

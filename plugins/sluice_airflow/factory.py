@@ -85,7 +85,7 @@ def build_dag(
                 poke_interval=15,
                 timeout=timedelta(minutes=30),
             )
-            if spec.source.kind.lag
+            if spec.source.kafka
             else None
         )
         ingest = BoundedRunOperator(task_id="ingest", pipeline=reference, conn_id=spark_conn_id)

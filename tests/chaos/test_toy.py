@@ -135,6 +135,12 @@ def test_toys_lose_and_double_nothing_when_killed(place: Place, strategy: str, p
         ({"source": {"lines": {"path": "x", "pat": "y"}}}, "did you mean 'path'"),
         ({"source": {"line": {"path": "x"}}}, "source.line: unknown key"),
         ({"source": {"lines": {"path": "x"}, "kafka": {"topics": ["t"]}}}, "source needs exactly one of"),
+        ({"source": 5}, "source: Input should be a valid dictionary"),
+        ({"source": ["lines"]}, "source: Input should be a valid dictionary"),
+        ({"sink": {"broken": {"path": "x"}}}, "cannot be imported: RuntimeError: not today"),
+        ({"decode": {"nothing": {}}}, "is no kind of decoders"),
+        ({"quarantine": {"delta": {"path": "out"}}}, "quarantine.delta.path: it is, or lies in, the sink"),
+        ({"quarantine": {"delta": {"path": "out/refused"}}}, "quarantine.delta.path: it is, or lies in, the sink"),
     ],
 )
 def test_what_source_or_sink_cannot_do_is_refused_when_the_file_is_read(

@@ -35,7 +35,9 @@ def show(pipeline: str | None, *, watch: bool, interval: float, as_json: bool, m
     broken = [spec for spec in specs if isinstance(spec, SluiceError)]
     for error in broken:  # it hides no other pipeline, and is not passed over in silence
         err.print(f"sluice: error: {error}", markup=False)
-    looks = _Looks([spec for spec in specs if not isinstance(spec, SluiceError)])
+    valid = [spec for spec in specs if not isinstance(spec, SluiceError)]
+    # lag is measured against Kafka's brokers; who names another pipeline is told so
+    looks = _Looks(valid if pipeline else [spec for spec in valid if spec.source.kafka])
     code = 0
     try:
         while True:

@@ -65,12 +65,14 @@ def redrive(
 
 def _states(spec: Pipeline) -> list[TopicState]:
     """Return what the source says of its streams: nothing when it is down, as for the run that redrives."""
-    try:
-        with spec.source.kind.opened(spec.source.config) as source:
-            return source.snapshot()
-    except SluiceError as error:
-        err.print(f"{error.what}: only the write-ahead log was asked", markup=False)
+    if not spec.source.kind.replayable:
         return []
+    with spec.source.kind.opened(spec.source.config) as source:
+        try:
+            return source.snapshot()
+        except SluiceError as error:
+            err.print(f"{error.what}: only the write-ahead log was asked", markup=False)
+            return []
 
 
 def _show(spec: Pipeline, ranges: Sequence[OffsetRange], of_run: str | None, *, as_json: bool) -> None:

@@ -71,7 +71,8 @@ def connections(spec: Pipeline) -> tuple[Connection, Connection | None]:
     else:
         err.print(f"{variable_of('spark_default')} is not set: Spark runs here, on local[*]", markup=False)
         spark = Connection("spark_default", "spark", host="local[*]")
-    return spark, next(map(Connection.from_env, spec.source.config.connections), None)
+    needs = spec.source.config.needs
+    return spark, Connection.from_env(needs) if needs else None
 
 
 def spark_run(spec: Pipeline, run: str, submit: SparkSubmit, *, as_json: bool) -> int:

@@ -111,9 +111,9 @@ def _times(
 
 def waiting(pipeline: Pipeline, kafka: Connection | None, *, home: Home, epoch: Epoch) -> int | None:
     """Return about how many records wait, for a caller that only wants a hint; None when the broker does not say."""
-    if kafka is None or not pipeline.source.kind.lag:
+    source = pipeline.source.kafka
+    if kafka is None or source is None:
         return None
-    source = pipeline.kafka
     try:
         positions = Checkpoint(home.checkpoint(pipeline.name, epoch.number), epoch.positions).positions()
         with Cluster(KafkaSettings.from_connection(kafka), timeout=5) as cluster:

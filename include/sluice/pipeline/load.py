@@ -101,12 +101,20 @@ def load(name_or_path: str | Path) -> Pipeline:
         raise _refuse(path, doubled)
     if not isinstance(data, dict):
         raise _refuse(path, ["expected a mapping with the keys pipeline, source, decode, sink"])
-    model = model_for(data)
+    try:
+        model = model_for(data)
+    except ConfigError as error:
+        raise _refuse(path, [error.what]) from error
     try:
         pipeline = model.model_validate(data)
     except ValidationError as error:
         raise _refuse(path, list(_explain(error, tree, model))) from None
     pipeline._file = path
+    if pipeline.quarantine is not None:
+        places = _places(pipeline)
+        if _touch(places["sink"], places["quarantine"]):
+            where = _place(tree, ("quarantine", "delta", "path"))
+            raise _refuse(path, [f"{where}quarantine.delta.path: it is, or lies in, the sink: choose another path"])
     suite = pipeline.suite_file
     if suite is not None and not suite.is_file():
         where = _place(tree, ("quality", "suite"))
@@ -152,11 +160,15 @@ def clash_of(pipeline: Pipeline, others: Iterable[Pipeline]) -> ConfigError | No
             continue  # the same one
         for what, place in mine.items():
             for whose, theirs in _places(other).items():
-                if place == theirs or place.startswith(f"{theirs}/") or theirs.startswith(f"{place}/"):
+                if _touch(place, theirs):
                     how = "is" if place == theirs else "lies in, or around,"
                     problem = f"sink.delta.path: its {what} {how} the {whose} of {relative(other.file)}"
                     return _refuse(pipeline.file, [f"{problem} (pipeline {other.name!r}): choose another path"])
     return None
+
+
+def _touch(one: str, other: str) -> bool:
+    return one == other or one.startswith(f"{other}/") or other.startswith(f"{one}/")
 
 
 def _places(pipeline: Pipeline) -> dict[str, str]:

@@ -241,15 +241,15 @@ class Pipeline(Strict):
     @model_validator(mode="after")
     def _possible(self) -> Pipeline:
         """Hold what is asked for to what source and sink can do."""
-        source, sink = self.source.kind, self.sink.kind
+        sink = self.sink.kind
         if not sink.transactional:
             raise ValueError(
                 f"sink.{self.sink.key} cannot commit a batch together with its mark, so that a crash would lose or "
                 "double rows: choose a sink that can, such as sink.delta"
             )
-        if self.schedule == "on_lag" and not source.lag:
+        if self.schedule == "on_lag" and self.source.kafka is None:
             raise ValueError(f"schedule: on_lag cannot watch source.{self.source.key}: give it a cron schedule")
-        if self.lag.mirror_group is not None and not source.lag:
+        if self.lag.mirror_group is not None and self.source.kafka is None:
             raise ValueError(
                 f"lag.mirror_group is a consumer group, and source.{self.source.key} has none: leave it out"
             )
@@ -317,6 +317,8 @@ class Pipeline(Strict):
                 f"pipeline {self.name!r} has rows: aggregate: its rows do not say which records they came from, so "
                 "those of an interval cannot be replaced"
             )
+        if not self.source.kind.replayable:
+            return f"pipeline {self.name!r} has no intervals: source.{self.source.key} cannot be read again"
         if not self.source.kind.seek_by_time:
             return (
                 f"pipeline {self.name!r} has no intervals: source.{self.source.key} cannot say which records are of a "
@@ -376,7 +378,9 @@ def model_for(data: Any) -> type[Pipeline]:
         ("decode", "decoders", Decode),
     )
     for name, group, model in sections:
-        keys = [key for key in (data.get(name) or ()) if isinstance(key, str) and key not in BUILT_IN[group]]
+        section = data.get(name)
+        own = section if isinstance(section, dict) else {}
+        keys = [key for key in own if isinstance(key, str) and key not in BUILT_IN[group]]
         more: dict[str, Any] = {
             key: (kind.config | None, None) for key in keys if (kind := kind_of(group, key)) is not None
         }

@@ -15,7 +15,7 @@ class DeltaSink(SinkConfig):
     """A Delta table; a relative path is relative to ``SLUICE_HOME``."""
 
     path: Annotated[str, Field(min_length=1)]
-    """Below ``SLUICE_HOME``, absolute, or a URL. The quarantine lies beside it, as ``PATH_quarantine``."""
+    """Below ``SLUICE_HOME``, absolute, or a URL. By default the quarantine lies beside it, as ``PATH_quarantine``."""
     partition_by: list[str] = Field(default=[])
     """Columns by whose values the table's files are parted; chosen once, when the table is made."""
 

@@ -36,9 +36,9 @@ class SourceConfig(Strict):
         raise NotImplementedError
 
     @property
-    def connections(self) -> list[str]:
-        """The ids of the connections that the source needs; a run's driver gets each in its environment."""
-        return []
+    def needs(self) -> str | None:
+        """The id of the connection that the source needs; a run's driver gets it in its environment."""
+        return None
 
 
 class Source(Protocol):
@@ -88,8 +88,6 @@ class SourceKind:
         Whether offsets can be found by record time; intervals need it.
     retention
         Whether it forgets records by itself, so that offsets below a partition's start were records once.
-    lag
-        Whether sensors and ``sluice lag`` can watch it.
     notes_start
         Whether Spark's checkpoint holds where the first batch started (``sources/0/0``), as with Spark's own Kafka
         source. For any other the run fixes it in the ledger before its first batch.
@@ -101,7 +99,6 @@ class SourceKind:
     replayable: bool
     seek_by_time: bool
     retention: bool
-    lag: bool = False
     notes_start: bool = False
 
     def opened(self, config: SourceConfig) -> Source:

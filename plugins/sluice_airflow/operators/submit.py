@@ -74,7 +74,8 @@ class SubmitOperator(SparkSubmitOperator):
     @staticmethod
     def source_connection(pipeline: Pipeline) -> Connection | None:
         """Return the connection that the pipeline's source needs, if it needs one."""
-        return next(map(connections.get, pipeline.source.config.connections), None)
+        needs = pipeline.source.config.needs
+        return connections.get(needs) if needs else None
 
     def run_spark(self, submission: SparkSubmit, context: Context) -> None:
         """Start the application and wait for it.

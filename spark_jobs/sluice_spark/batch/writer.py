@@ -224,6 +224,8 @@ class BatchWriter:
         LeaseHeldError
             When another driver committed this batch in the meantime.
         """
+        if prepared.quarantine:
+            self.quarantine.admit()  # a sink's commit whose refused records have no place would be half a batch
         point("before-sink-commit")
         refused = prepared.quarantine.folder if prepared.quarantine else None
         full = {

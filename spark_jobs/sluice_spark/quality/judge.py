@@ -113,15 +113,22 @@ class Judge:
             logger.warning("%s: %s", excess.verdict, excess)
         wrote = counts.written > 0
         changed = wrote or any(ledger.account(name, run).get("replaced") for run in runs)
-        if changed:
+        readable = self._pipeline.sink.kind.readable
+        if changed and readable:
             try:
                 judgement = self.judge(open_session(), sink, runs, wrote=wrote)
             except Exception as error:
                 logger.exception("judging failed")
                 judgement = self._error(error, runs)
         else:
-            judgement = Judgement(self._name, 0, runs=tuple(runs), wrote=False)
-        if wrote and not judgement.rows and judgement.error is None and self._pipeline.rows is not Rows.AGGREGATE:
+            judgement = Judgement(self._name, 0, runs=tuple(runs), wrote=wrote)
+        if (
+            readable
+            and wrote
+            and not judgement.rows
+            and judgement.error is None
+            and self._pipeline.rows is not Rows.AGGREGATE
+        ):
             told = f"the sink holds none of the {counts.written:,} records that were written: all were deleted since"
             judgement = replace(judgement, error=told)
         judgement = replace(judgement, excesses=exceeded)

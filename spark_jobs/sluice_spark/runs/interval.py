@@ -407,6 +407,8 @@ class IntervalRun(Run):
             lease.verify()
             self._beside_redriving()
             self._alone_in_its_time()
+            if prepared.quarantine:
+                tables.quarantine.admit()
             point("before-sink-commit")
             note = {
                 "pipeline": self.pipeline.name,

@@ -67,15 +67,14 @@ class LiveRun(Run):
         busy = bool(ranges) or positions is None or tables.checkpoint.open_batch() is not None
         target = self._target(tables) if busy else tables.epoch  # a change of strategy begins with its first records
         self._plan(lease, ranges, states, epoch=target.number)
-        first = positions is None and self.pipeline.source.config.starting_offsets == "earliest"
+        kind, config = self.pipeline.source.kind, self.pipeline.source.config
+        first = positions is None and kind.retention and config.starting_offsets == "earliest"
         if first:
             self._tell_of_gone(lease, {}, starts(states))
-        if target.number == tables.epoch.number and target.route is not tables.epoch.route:
-            # nothing was planned in this epoch yet: it changes its route in place
-            self.ledger.epoch_opened(lease, epoch=target.number, route=target.route, positions=target.positions)
-            tables = Tables.of(self.pipeline, self.home, target)
         if positions is None and not self.pipeline.source.kind.notes_start:
             target = Epoch(target.number, target.route, self._beginning(states))
+        if target.number == tables.epoch.number and target != tables.epoch:
+            # nothing was planned in this epoch yet: it changes its route, or fixes its start, in place
             self.ledger.epoch_opened(lease, epoch=target.number, route=target.route, positions=target.positions)
             tables = Tables.of(self.pipeline, self.home, target)
         if busy:
@@ -119,6 +118,10 @@ class LiveRun(Run):
         self._plan(lease, ranges, states, epoch=epoch.number)
         if not ranges:
             return
+        if positions is None and not self.pipeline.source.kind.notes_start:
+            epoch = Epoch(epoch.number, epoch.route, self._beginning(states))
+            self.ledger.epoch_opened(lease, epoch=epoch.number, route=epoch.route, positions=epoch.positions)
+            tables = Tables.of(self.pipeline, self.home, epoch)
         logger.warning("%s: records are landed in the write-ahead log, and not applied", unreadable.what)
         progress = Progress(ends(states), positions or starts(states))
         Drain(

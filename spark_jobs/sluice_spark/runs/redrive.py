@@ -10,7 +10,7 @@ import numpy as np
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from sluice.errors import LeaseHeldError, OffsetsGoneError, SluiceError
+from sluice.errors import ConfigError, LeaseHeldError, OffsetsGoneError, SluiceError
 from sluice.faults import point
 from sluice.ledger import REDRIVEN, Lease
 from sluice.pipeline import Rows
@@ -103,6 +103,8 @@ class RedriveRun(Run):
         point("query-ended")
 
     def _states(self) -> list[TopicState]:
+        if not self.pipeline.source.kind.replayable:
+            return []
         try:
             return self.opened_source().snapshot()
         except SluiceError as error:
@@ -228,6 +230,14 @@ class RedriveRun(Run):
     def _from_quarantine(self, lease: Lease, emptying: Lease, tables: Tables) -> None:
         """Redrive quarantined records that decode now; the others stay where they are, as they are."""
         if tables.quarantine.table() is None:
+            refused = sum(a.counts.quarantined for a in self.ledger.accounts(self.pipeline.name))
+            if refused:
+                raise ConfigError(
+                    f"there is no quarantine at {tables.quarantine.path}, and the ledger has {refused:,} refused "
+                    "records",
+                    state="nothing was redriven",
+                    next_step="name the place where they are, as quarantine.delta.path in the pipeline file",
+                )
             return
         sink = tables.replacing()  # the sink keeps out who moves the same records
         tables.quarantine.check_replaceable()

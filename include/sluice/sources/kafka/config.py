@@ -40,6 +40,6 @@ class KafkaSource(SourceConfig):
         return self.topics
 
     @property
-    def connections(self) -> list[str]:
+    def needs(self) -> str | None:
         """The cluster's connection."""
-        return [self.connection]
+        return self.connection

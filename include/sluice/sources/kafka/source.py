@@ -51,6 +51,5 @@ KIND = SourceKind(
     replayable=True,
     seek_by_time=True,
     retention=True,
-    lag=True,
     notes_start=True,
 )

@@ -123,17 +123,22 @@ class Guard:
                 f"the table {self.path} is the {settings.get(HOLDS)} of pipeline {self._owner!r}, and cannot be its "
                 f"{self.holds} as well",
                 state="nothing was read or written",
-                next_step="give sink.delta.path in the pipeline file another path",
+                next_step=f"give {self._key} in the pipeline file another path",
             )
         return other is not None
+
+    @property
+    def _key(self) -> str:
+        """What names this table in the pipeline file."""
+        return "quarantine.delta.path" if self.holds == "quarantine" else "sink.delta.path"
 
     def _of_another(self, other: str) -> ConfigError:
         return ConfigError(
             f"the table {self.path} belongs to pipeline {other!r}: two pipelines in one table would replace, redrive "
             "and judge each other's rows",
             state="nothing was read or written",
-            next_step=f"give {self._owner!r} another sink path; or, if {self._owner!r} is {other!r} under a new name: "
-            f"sluice adopt {other} --as {self._owner}",
+            next_step=f"give {self._owner!r} another {self._key}; or, if {self._owner!r} is {other!r} under a new "
+            f"name: sluice adopt {other} --as {self._owner}",
         )
 
     def _since_last(self, table: DeltaTable) -> tuple[list[Commit], int]:

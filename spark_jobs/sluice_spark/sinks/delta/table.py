@@ -77,6 +77,18 @@ class DeltaSink(Handle):
         """Look at what others did to the table since a run of this pipeline last did: :meth:`Guard.examine`."""
         return self._guard.examine()
 
+    def admit(self) -> None:
+        """Raise what a commit to this table would, before another one that must not go in alone.
+
+        Raises
+        ------
+        ConfigError, CheckpointError
+            As of :meth:`examine`.
+        """
+        table = self.table()
+        if table is not None:
+            self._guard.let_pass(table)
+
     # --- questions ---------------------------------------------------------------------------------------------
 
     def version(self) -> int:
