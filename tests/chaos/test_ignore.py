@@ -52,6 +52,7 @@ def account(sandbox: Sandbox, run: str) -> dict[str, int]:
     return {part: count for part, count in sandbox.account(run).items() if count}
 
 
+@pytest.mark.long
 def test_poison_costs_what_the_strategy_of_the_run_says_and_runs_may_change_it(sandbox: Sandbox) -> None:
     def configure(recovery: str, *poison: int) -> None:
         sandbox.configure(

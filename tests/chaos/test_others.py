@@ -41,7 +41,8 @@ def fed(sandbox: Sandbox) -> None:
         sandbox.run(run)
 
 
-@pytest.mark.parametrize("path", [pytest.param("table", marks=pytest.mark.long), "table_quarantine"])
+@pytest.mark.long
+@pytest.mark.parametrize("path", ["table", "table_quarantine"])
 def test_what_moves_rows_to_other_files_is_harmless(spark: SparkSession, sandbox: Sandbox, path: str) -> None:
     fed(sandbox)
     for statement in ("OPTIMIZE {}", "OPTIMIZE {} ZORDER BY (_offset)", "VACUUM {} RETAIN 0 HOURS"):
@@ -152,6 +153,7 @@ def test_a_column_that_a_user_adds_is_refused_until_the_pipeline_has_it(spark: S
 # --- while a driver is dead between two commits --------------------------------------------------------------------
 
 
+@pytest.mark.long
 def test_the_quarantine_may_be_compacted_while_a_redrive_is_half_done(spark: SparkSession, sandbox: Sandbox) -> None:
     fed(sandbox)
     sandbox.configure(decode={"text": {}}, transform={"sql": "SELECT 0L AS id, value AS name, _topic, _partition, "

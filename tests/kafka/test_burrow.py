@@ -144,6 +144,7 @@ def watching(broker: Broker, tmp_path: Path) -> Iterator[Burrow]:
         yield Burrow(f"http://127.0.0.1:{port}")
 
 
+@pytest.mark.long
 def test_burrow_has_our_numbers_and_calls_the_time_between_two_runs_a_stop(
     spark: SparkSession, broker: Broker, tmp_path: Path
 ) -> None:
