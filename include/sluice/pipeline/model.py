@@ -114,7 +114,7 @@ class Transform(Strict):
     sql: str | None = None
     """A ``SELECT`` over ``source``: the decoded columns and the metadata columns, which must survive."""
     python: str | None = None
-    """``package.module:function``, which takes and returns a DataFrame. On the path: ``include/``, ``spark_jobs/``."""
+    """``package.module:function``, which takes and returns a DataFrame; ``include/`` of a checkout is on its path."""
 
     @model_validator(mode="after")
     def _one(self) -> Transform:

@@ -7,16 +7,7 @@ from typing import Any
 
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
-from pyspark.sql.types import (
-    ArrayType,
-    BinaryType,
-    IntegerType,
-    LongType,
-    StringType,
-    StructField,
-    StructType,
-    TimestampType,
-)
+from pyspark.sql.types import ArrayType, StringType, StructField, StructType
 
 from sluice.ranges import OffsetRange, RangeAccount
 from sluice_spark.decoders.base import COLUMN, RULE
@@ -24,20 +15,17 @@ from sluice_spark.sinks.base import NOTHING, Staged, TakenBackError
 from sluice_spark.sinks.delta.slice import Slice
 from sluice_spark.sinks.delta.staged import read_back
 from sluice_spark.sinks.delta.table import DeltaSink
+from sluice_spark.sources.base import RECORD_SCHEMA
 
 __all__ = ["SCHEMA", "refused_again", "refused_records", "take_out"]
 
 SCHEMA = StructType(
     [
-        StructField("key", BinaryType()),
-        StructField("value", BinaryType()),
-        StructField(
-            "headers", ArrayType(StructType([StructField("key", StringType()), StructField("value", BinaryType())]))
+        *(RECORD_SCHEMA[name] for name in ("key", "value", "headers")),
+        *(
+            StructField(f"_{name}", RECORD_SCHEMA[name].dataType)
+            for name in ("topic", "partition", "offset", "timestamp")
         ),
-        StructField("_topic", StringType()),
-        StructField("_partition", IntegerType()),
-        StructField("_offset", LongType()),
-        StructField("_timestamp", TimestampType()),
         StructField("_run", StringType()),
         StructField(
             "_errors", ArrayType(StructType([StructField(n, StringType()) for n in ("rule", "severity", "column")]))

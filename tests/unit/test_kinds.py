@@ -1,0 +1,77 @@
+"""What a source or sink declares that it cannot do is not asked of it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from sluice.cli import redrive as command
+from sluice.errors import ConfigError
+from sluice.home import Home
+from sluice.ledger import Ledger
+from sluice.pipeline import Pipeline
+from sluice.pipeline.model import model_for
+from sluice.ranges import Counts, OffsetRange, RangeAccount
+from sluice.shipped import CHECKOUT
+from sluice_spark.batch.writer import BatchWriter, PreparedBatch
+from sluice_spark.quality.judge import Judge
+from sluice_spark.sinks.base import Staged, StagedFile
+
+TOY = Path(str(CHECKOUT)) / "tests" / "fixtures" / "toy"
+
+
+@pytest.fixture(autouse=True)
+def _toys(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(TOY))
+
+
+def pipeline(**keys: Any) -> Pipeline:
+    spec = {
+        "pipeline": "p", "source": {"lines": {"path": "x"}}, "decode": {"text": {}}, "sink": {"jsonl": {"path": "out"}},
+    }  # fmt: skip
+    return model_for(spec | keys).model_validate(spec | keys)
+
+
+def test_rows_that_cannot_be_read_back_are_judged_by_their_counts(tmp_path: Path) -> None:
+    ledger, span = Ledger.open(f"sqlite:///{tmp_path}/ledger.db"), OffsetRange("x", 0, 0, 10)
+    with ledger.acquire("p", "r") as lease:
+        ledger.run_planned(lease, kind="live", recovery="replay", epoch=1, ranges=[span], topic_ids={})
+        counts = Counts(written=4, quarantined=6)
+        ledger.batch_committed(lease, epoch=1, batch=0, accounts=[RangeAccount(span, counts)])
+
+    def verdict(limit: str) -> str:
+        spec = pipeline(sink={"blind": {"path": "out"}}, quality={"max_quarantined": limit})
+        judge = Judge(spec, Home(str(tmp_path)), "r")
+        return judge.settle(ledger, lambda: pytest.fail("no session is needed"), cast(Any, object()), ["r"]).verdict
+
+    assert verdict("1%") == "failed"
+    assert verdict("100%") == "passed"
+
+
+def test_what_cannot_be_read_again_has_no_intervals_and_is_not_asked_when_it_is_redriven() -> None:
+    spec = pipeline(source={"drops": {"path": "/nowhere"}}, recovery="wal")
+    assert "cannot be read again" in str(spec.no_intervals)
+    assert command._states(spec) == []
+    assert "choose recovery: wal" in str(spec.refusal(spec.recovery.REPLAY))
+
+
+def test_no_batch_is_committed_whose_refused_records_have_no_place() -> None:
+    committed: list[int] = []
+
+    def refuse() -> None:
+        raise ConfigError("another pipeline's", state="", next_step="")
+
+    sink = SimpleNamespace(path="s", commit=lambda *_, **__: committed.append(1) or True)
+    quarantine = SimpleNamespace(path="q", admit=refuse, commit=lambda *_: committed.append(2))
+    writer = BatchWriter(pipeline(), "r", *cast(Any, (None, None, sink, quarantine)))
+    refused = Staged("batches/b", (StagedFile("f", 1, 0, 1, {}, "{}"),), {})
+    prepared = PreparedBatch((), refused, refused)
+    with pytest.raises(ConfigError, match="another pipeline's"):
+        writer.commit(0, prepared, {})
+    assert committed == []
+    quarantine.admit = lambda: None
+    writer.commit(0, prepared, {})
+    assert committed == [1, 2]
