@@ -16,6 +16,7 @@ from sluice.run.request import RunRequest
 from sluice_spark.engine.logs import logger, set_up
 from sluice_spark.engine.session import Parser, run_main, session
 from sluice_spark.quality.judge import Judge
+from sluice_spark.runs.context import RunContext
 from sluice_spark.runs.interval import IntervalRun
 from sluice_spark.runs.live import LiveRun
 from sluice_spark.runs.run import Run
@@ -44,11 +45,12 @@ def run_of(args: argparse.Namespace, open_session: Callable[[], SparkSession]) -
     pipeline = load(args.pipeline)
     request, home = RunRequest.parse(args, pipeline), Home.from_env()
     judge = Judge(pipeline, home, request.run) if request.validate else None
-    common = (pipeline, request.run, Ledger.open(), home, open_session)
+    recovery = Recovery.REPLAY if request.interval is not None else request.recovery or pipeline.recovery
+    context = RunContext(pipeline, request.run, Ledger.open(), home, open_session, recovery, judge, request.reason)
     if request.interval is not None:
-        return IntervalRun(*common, Recovery.REPLAY, judge, request.interval, reason=request.reason)
+        return IntervalRun(context, request.interval)
     size = request.max_records_per_batch or pipeline.source.config.max_records_per_batch
-    return LiveRun(*common, request.recovery or pipeline.recovery, judge, size, reason=request.reason)
+    return LiveRun(context, size)
 
 
 def main() -> None:

@@ -16,6 +16,7 @@ from sluice.ranges import OffsetRange
 from sluice_spark.engine.logs import logger, set_up
 from sluice_spark.engine.session import Parser, run_main, session
 from sluice_spark.quality.judge import Judge
+from sluice_spark.runs.context import RunContext
 from sluice_spark.runs.redrive import RedriveRun
 
 
@@ -44,18 +45,8 @@ def run_of(args: argparse.Namespace, open_session: Callable[[], SparkSession]) -
     except ValueError as error:
         raise ConfigError(str(error), state="nothing was read or written", next_step="fix the range") from None
     judge = None if args.no_validate else Judge(pipeline, home, args.run)
-    return RedriveRun(
-        pipeline,
-        args.run,
-        Ledger.open(),
-        home,
-        open_session,
-        pipeline.recovery,
-        judge,
-        ranges,
-        args.of_run,
-        args.quarantined,
-    )
+    context = RunContext(pipeline, args.run, Ledger.open(), home, open_session, pipeline.recovery, judge)
+    return RedriveRun(context, ranges, args.of_run, args.quarantined)
 
 
 def main() -> None:

@@ -15,6 +15,7 @@ from sluice.recovery import Recovery
 from sluice.run.interval import Interval
 from sluice_spark.engine.logs import set_up
 from sluice_spark.engine.session import run_main, session
+from sluice_spark.runs.context import RunContext
 from sluice_spark.runs.interval import IntervalRun
 from sluice_spark.runs.live import LiveRun
 
@@ -30,12 +31,12 @@ def main() -> None:
     for asked in json.loads(Path(args.asked).read_text(encoding="utf-8")):
         pipeline = load(asked["pipeline"])
         common = (ledger, home, lambda: spark, Recovery.REPLAY, None)
-        LiveRun(pipeline, "live", *common, pipeline.kafka.max_records_per_batch).execute()
+        LiveRun(RunContext(pipeline, "live", *common), pipeline.source.config.max_records_per_batch).execute()
         accounts, began = [], time.monotonic()
         for number, (start, end) in enumerate(asked["intervals"]):
             interval = Interval.parse(start, end)
             assert interval is not None
-            accounts.append(IntervalRun(pipeline, f"again-{number}", *common, interval).execute())
+            accounts.append(IntervalRun(RunContext(pipeline, f"again-{number}", *common), interval).execute())
         found.append(
             {
                 "seconds": round(time.monotonic() - began, 2),

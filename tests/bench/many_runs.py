@@ -17,6 +17,7 @@ from sluice.recovery import Recovery
 from sluice_spark.engine.logs import logger, set_up
 from sluice_spark.engine.session import run_main, session
 from sluice_spark.quality.judge import Judge
+from sluice_spark.runs.context import RunContext
 from sluice_spark.runs.live import LiveRun
 
 RECORDS = 100
@@ -63,9 +64,10 @@ def main() -> None:
             feed(producer, args.topic, number)
             run = f"run-{number:04d}"
             judge = Judge(pipeline, home, run) if number >= args.judged_from else None
-            batch = pipeline.kafka.max_records_per_batch
+            batch = pipeline.source.config.max_records_per_batch
             recovery = Recovery(args.recovery)
-            LiveRun(pipeline, run, Ledger.open(), home, open_session, recovery, judge, batch).execute()
+            context = RunContext(pipeline, run, Ledger.open(), home, open_session, recovery, judge)
+            LiveRun(context, batch).execute()
             logger.info("%s took %.2f s", run, time.monotonic() - began)
 
 

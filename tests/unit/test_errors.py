@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from unittest import mock
 
 import pytest
@@ -14,8 +15,10 @@ from sluice.faults import point
 from sluice.ranges import OffsetRange
 from sluice_spark.batch import writer as batch
 from sluice_spark.batch.writer import BatchWriter
-from sluice_spark.engine.failures import EngineError, classify
+from sluice_spark.engine.failures import EngineError
+from sluice_spark.engine.failures import classify as classify_with
 from sluice_spark.quality.judgement import ExpectationResult, Judgement
+from sluice_spark.sources.kafka import SIGNS
 
 TYPED = [c for c in SluiceError.__subclasses__() if c.__module__ == "sluice.errors"]
 
@@ -57,6 +60,11 @@ def test_no_point_kills_when_none_was_asked_for(monkeypatch: pytest.MonkeyPatch)
 
 def fine() -> None:
     return None
+
+
+def classify(error: Exception, ask: Callable[[], object]) -> SluiceError:
+    """As of a read of Kafka."""
+    return classify_with(error, ask, SIGNS)
 
 
 @pytest.mark.parametrize(

@@ -22,7 +22,9 @@ from sluice.ranges import LostRange, OffsetRange, describe
 from sluice.recovery import Recovery
 from sluice_spark.batch.account import PromiseError
 from sluice_spark.engine.failures import EngineError, classify
+from sluice_spark.sources.kafka import SIGNS
 from sluice_spark.strategies import ignore
+from sluice_spark.strategies.base import Batch
 from sluice_spark.strategies.ignore import Ignoring
 
 BATCH = [OffsetRange("t", 0, 0, 10), OffsetRange("t", 1, 0, 10)]
@@ -61,6 +63,9 @@ class World:
 
     def verify(self, read: Mapping[tuple[str, int], int], ranges: Sequence[OffsetRange]) -> None:
         raise AssertionError("is the writer's to call")
+
+    def diagnose(self, error: Exception, ranges: Sequence[OffsetRange]) -> SluiceError:
+        return classify(error, lambda: None, SIGNS)
 
     # --- writer
 
@@ -120,8 +125,8 @@ def pretended_trials(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def prepare(world: World, strategy: Recovery = Recovery.IGNORE_RANGE) -> list[LostRange]:
-    ignoring = Ignoring(world, strategy, world, lambda error, _: classify(error, lambda: None))  # type: ignore[arg-type]
-    lost: list[LostRange] = ignoring.prepare("frame", "e1-000000", BATCH, world)  # type: ignore[arg-type,assignment]
+    batch = Batch("e1-000000", tuple(BATCH), world, "frame", world)  # type: ignore[arg-type]
+    lost: list[LostRange] = Ignoring(strategy).prepare(world, batch)  # type: ignore[arg-type,assignment]
     assert world.written is not None
     assert not world.written & offsets(item.range for item in lost), "both lost and written"
     assert world.written | offsets(item.range for item in lost) == offsets(BATCH)

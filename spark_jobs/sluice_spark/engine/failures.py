@@ -1,85 +1,74 @@
-"""Turns what Spark throws into a typed error, by asking the broker first and reading the message second."""
+"""Turns what Spark throws into a typed error, by asking the source first and reading the message second."""
 
 from __future__ import annotations
 
 import re
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 from pyspark.errors import PySparkException
 
 from sluice.errors import (
     BEGIN_ANEW,
-    AuthorizationError,
     CheckpointError,
     OffsetsGoneError,
     SinkError,
     SluiceError,
-    SourceUnreachableError,
 )
 from sluice_spark.transforms.transform import apply
 
-__all__ = ["EngineError", "classify", "printable"]
+__all__ = ["EngineError", "Sign", "classify", "printable"]
 
 _SAFE = "batches that were committed are in the sink and stay; the open batch is read again, exactly, by the next run"
 
-_SIGNS: tuple[tuple[type[SluiceError], tuple[str, ...], str], ...] = (
+
+class Sign(NamedTuple):
+    """How a message of Spark's shows what kind of failure it is.
+
+    Parameters
+    ----------
+    kind
+        The error that it becomes.
+    texts
+        Any of these in the engine's own words shows it.
+    next_step
+        Of the error.
+    """
+
+    kind: type[SluiceError]
+    texts: tuple[str, ...]
+    next_step: str
+
+
+_OF_CHECKPOINT = Sign(
+    CheckpointError,
     (
-        AuthorizationError,
-        ("TopicAuthorizationException", "GroupAuthorizationException", "SaslAuthenticationException"),
-        "grant READ on topic and group",
+        "STREAMING_CHECKPOINT",
+        "CHECKPOINT_",
+        "INVALID_OFFSET_LOG",
+        "MALFORMED_LOG",
+        "batch metadata log",
+        # files of its own that were cut, or emptied; a record that is cut ends a task, not the query itself
+        "terminated with exception: Unexpected end-of-input",
+        "Incomplete log file",
+        "No content to map due to end-of-input",
     ),
+    f"restore the checkpoint from a copy; or, to start over, {BEGIN_ANEW}",
+)
+_OF_STORAGE = Sign(
+    SinkError,
     (
-        CheckpointError,
-        (
-            "STREAMING_CHECKPOINT",
-            "CHECKPOINT_",
-            "INVALID_OFFSET_LOG",
-            "MALFORMED_LOG",
-            "batch metadata log",
-            # files of its own that were cut, or emptied; a record that is cut ends a task, not the query itself
-            "terminated with exception: Unexpected end-of-input",
-            "Incomplete log file",
-            "No content to map due to end-of-input",
-        ),
-        f"restore the checkpoint from a copy; or, to start over, {BEGIN_ANEW}",
+        "No space left on device",
+        "Disk quota exceeded",
+        "Read-only file system",
+        "Permission denied",
+        "AccessDenied",
+        "FileAlreadyExistsException",
+        "ParentNotDirectoryException",
+        "Mkdirs failed",
     ),
-    (
-        OffsetsGoneError,
-        (
-            "KAFKA_DATA_LOSS",
-            "OffsetOutOfRange",
-            "offsets missing",
-            "Cannot fetch offset",
-            "some data may have been missed",
-        ),
-        "run again: it names the ranges that are gone",
-    ),
-    (
-        OffsetsGoneError,
-        ("Record is corrupt", "CorruptRecordException", "corrupt message when fetching", "please seek past the record"),
-        "strategy replay cannot go on without what cannot be read; ignore_range or ignore_batch record it as lost and "
-        "go on. Where the broker has another replica, fix this one",
-    ),
-    (
-        SourceUnreachableError,
-        ("TimeoutException", "DisconnectException", "BrokerNotAvailable", "UnknownHostException", "Connection refused"),
-        "start the broker; the next run catches up by itself",
-    ),
-    (
-        SinkError,
-        (
-            "No space left on device",
-            "Disk quota exceeded",
-            "Read-only file system",
-            "Permission denied",
-            "AccessDenied",
-            "FileAlreadyExistsException",
-            "ParentNotDirectoryException",
-            "Mkdirs failed",
-        ),
-        "fix the sink's storage, then run again",
-    ),
+    "fix the sink's storage, then run again",
 )
 
 
@@ -106,13 +95,15 @@ class EngineError(SluiceError):
     """Spark itself is gone: nothing that fails now says anything about records, broker or sink."""
 
 
-def classify(error: Exception, ask_broker: Callable[[], object]) -> SluiceError:
+def classify(error: Exception, ask_source: Callable[[], object], signs: Sequence[Sign] = ()) -> SluiceError:
     """Return the typed error behind a failed query.
 
     Parameters
     ----------
-    ask_broker
-        The preflight: raises the typed error when the broker is down or no longer has what was planned.
+    ask_source
+        Raises the typed error when the source is down or no longer has what was planned.
+    signs
+        The source's own.
     """
     if isinstance(error, SluiceError):
         return error
@@ -127,17 +118,18 @@ def classify(error: Exception, ask_broker: Callable[[], object]) -> SluiceError:
             next_step="run again; when it happens again, look for what ended it: too little memory, or a kill",
         )
     said = "" if of_transform else _said_by_engine(error, text)
-    by_sign = next(((kind, hint) for kind, signs, hint in _SIGNS if any(s in said for s in signs)), None)
-    if by_sign is None or by_sign[0] is not CheckpointError:
+    known = (_OF_CHECKPOINT, *signs, _OF_STORAGE)
+    sign = next((sign for sign in known if any(text in said for text in sign.texts)), None)
+    if sign is not _OF_CHECKPOINT:
         try:
-            ask_broker()
+            ask_source()
         except SluiceError as found:
             told = type(found)(f"{found.what} (while the run was reading)", state=_SAFE, next_step=found.next_step)
             if isinstance(told, OffsetsGoneError) and isinstance(found, OffsetsGoneError):
                 told.ranges = found.ranges
             return told
-    kind, hint = by_sign or (SluiceError, "read the log above; run again when the cause is fixed")
-    return kind(f"the query failed: {_summary(text)}", state=_SAFE, next_step=hint)
+    sign = sign or Sign(SluiceError, (), "read the log above; run again when the cause is fixed")
+    return sign.kind(f"the query failed: {_summary(text)}", state=_SAFE, next_step=sign.next_step)
 
 
 def _raised_by_transform(error: Exception) -> bool:

@@ -26,7 +26,6 @@ from sluice.run.resolve import Available, Resolved, missing, resolve
 from sluice.sources.kafka.cluster import TopicState, ids_of
 from sluice.wal import Segment
 from sluice_spark.batch.writer import BatchWriter, PreparedBatch
-from sluice_spark.engine.failures import classify
 from sluice_spark.engine.logs import logger
 from sluice_spark.runs.reconcile import enter_interval, half_done, replace_quarantined, take_over
 from sluice_spark.runs.redrive import REDRIVING
@@ -91,13 +90,13 @@ class IntervalRun(Run):
 
     def _replace(self, lease: Lease) -> str | None:
         name = self.pipeline.name
-        redriven = Tables.redriven(self.pipeline, self.home)
+        redriven = self.context.redriven()
         self._examine(redriven)
         # whoever moves the same records while this driver is frozen makes it give way
         self._fence = Fence(redriven.replacing().table_version(), self._is_rival)
         self._beside_redriving()
         self._beside_overlapping(lease)
-        with self.watch.phase("planning"):
+        with self.context.watch.phase("planning"):
             known = self.ledger.interval(name, self.interval.key)
             if known is not None:
                 enter_interval(self.ledger, lease, self._tables(known.number))
@@ -123,15 +122,15 @@ class IntervalRun(Run):
         self._plan(lease, ranges, states, epoch=-number, sources={"kafka": kafka, "log": log} if log else None)
         self._say(lease, resolved, lost, log)
         if readable:
-            spark = self._session()
+            spark = self.context.session()
             source = self._source(spark, available, kafka, log, segments)
-            with self.watch.phase("query"):
+            with self.context.watch.phase("query"):
                 self._write(lease, spark, tables, ranges, readable, lost, passed, source)
             point("query-ended")
         return self._judge(lease, tables.sink)
 
     def _tables(self, number: int) -> Tables:
-        return Tables.redriven(self.pipeline, self.home).of_interval(self.pipeline.name, self.interval.key, number)
+        return self.context.redriven().of_interval(self.pipeline.name, self.interval.key, number)
 
     def _plan(
         self, lease: Lease, ranges: Sequence[OffsetRange], states: Sequence[TopicState], *, epoch: int, **more: Any
@@ -139,12 +138,12 @@ class IntervalRun(Run):
         super()._plan(lease, ranges, states, epoch=epoch, interval=self.interval.key, **more)
 
     def _to_judge(self) -> list[str]:
-        return [self.run]
+        return [self.context.run_id]
 
     def _beside_redriving(self) -> None:
         """Redriving moves records from the quarantine into the sink: not beside this."""
         name = self.pipeline.name
-        redriven = Tables.redriven(self.pipeline, self.home)
+        redriven = self.context.redriven()
         last = self.ledger.last_batch(name, REDRIVEN)
         run = self.ledger.at_work(name).get(REDRIVING)
         if run is None and redriven.sink.version() <= (last.batch if last else -1):
@@ -159,7 +158,7 @@ class IntervalRun(Run):
         """Of two drivers that replace the same rows, the sink would keep one's, and the quarantine the other's."""
         name = self.pipeline.name
         self._alone_in_its_time()
-        tables = Tables.redriven(self.pipeline, self.home)
+        tables = self.context.redriven()
         for known in half_done(self.ledger, name, tables.replacing()):
             if known.interval != self.scope and self.interval.overlaps(Interval.from_key(known.interval)):
                 take_over(self.ledger, lease, tables, known)
@@ -184,8 +183,8 @@ class IntervalRun(Run):
     # --- which offsets ---------------------------------------------------------------------------------------------
 
     def _available(self) -> tuple[list[TopicState], Available]:
-        source = self.opened_source()
-        log = Tables.redriven(self.pipeline, self.home).log
+        source = self.context.opened_source()
+        log = self.context.redriven().log
         log.refresh()
         trouble = None
         try:
@@ -207,7 +206,7 @@ class IntervalRun(Run):
         segments: Sequence[Segment],
     ) -> RecordsInParts:
         sources: list[tuple[Records, Sequence[OffsetRange]]] = [
-            (self.reader(spark, available.source), kafka),
+            (self.context.reader(spark, available.source), kafka),
             (LogRecords(spark, available.log, tuple(segments)), log),
         ]
         return RecordsInParts(tuple((records, tuple(parts)) for records, parts in sources if parts))
@@ -270,14 +269,14 @@ class IntervalRun(Run):
     def _look_at_times(self, lease: Lease, available: Available, unknown: Sequence[OffsetRange]) -> list[Times]:
         """Read the times of records, and nothing else, where no account has them; enter them into the ledger."""
         logger.info("looking at the times of %d offsets, which no account has", sum(map(len, unknown)))
-        source = self._source(self._session(), available, *available.split(unknown))
+        source = self._source(self.context.session(), available, *available.split(unknown))
         try:
-            with self.watch.phase("times"):
+            with self.context.watch.phase("times"):
                 found = times_of(source, unknown)
         except SluiceError:
             raise
         except Exception as error:
-            raise classify(error, lambda: source.missing(unknown)) from error
+            raise source.diagnose(error, unknown) from error
         gone = source.missing(unknown)
         if gone:  # while it was looked at: what was seen does not hold for all of it
             raise OffsetsGoneError(
@@ -295,7 +294,7 @@ class IntervalRun(Run):
         outside = Slice(subtract(below, resolved.read), *self.interval.milliseconds)
         if not outside.ranges:
             return []
-        tables = Tables.redriven(self.pipeline, self.home)
+        tables = self.context.redriven()
         found = []
         for table in (tables.replacing(), tables.quarantine):
             for (topic, partition), offsets in table.held(outside).items():
@@ -329,13 +328,13 @@ class IntervalRun(Run):
 
     def _stray_error(self, available: Available, stray: Sequence[OffsetRange]) -> SluiceError:
         """Return why rows of the interval stand where no record of it does: compaction, or a time that was changed."""
-        source = self._source(self._session(), available, *available.split(stray))
+        source = self._source(self.context.session(), available, *available.split(stray))
         try:
             rows = source.read(stray).select("topic", "partition", "offset").collect()
         except SluiceError:
             raise
         except Exception as error:
-            raise classify(error, lambda: source.missing(stray)) from error
+            raise source.diagnose(error, stray) from error
         there = [OffsetRange(row[0], row[1], row[2], row[2] + 1) for row in rows]
         if vanished := subtract(stray, there):
             return self._compacted(vanished)
@@ -386,13 +385,13 @@ class IntervalRun(Run):
         start, end = self.interval.milliseconds
         for table in (tables.replacing(), tables.quarantine):
             table.check_replaceable()
-        writer = replace(self.writer(spark, tables), only=_between(start, end))
+        writer = replace(self.context.writer(spark, tables), only=_between(start, end))
         batch = tables.sink.version() + 1
         name = tables.batch_name(batch)
-        with self.watch.phase("ledger"):
+        with self.context.watch.phase("ledger"):
             self.ledger.batch_started(lease, epoch=tables.epoch.number, batch=batch, ranges=ranges)
         point("batch-started")
-        with self.watch.phase("batches"):
+        with self.context.watch.phase("batches"):
             prepared = self._prepare(writer, name, ranges, readable, lost, passed, source)
         if prepared.outside:
             aside = f"{prepared.outside:,} records were read and lie outside of the interval: counted as filtered"
@@ -400,7 +399,7 @@ class IntervalRun(Run):
         if passed:
             between = f"{sum(map(len, passed)):,} offsets between them hold no record of the interval and were not read"
             self.ledger.degraded(lease, f"{between}: counted as filtered")
-        with self.watch.phase("commits"):
+        with self.context.watch.phase("commits"):
             gone = Slice(readable, start, end)
             check = self._nothing_vanishes(prepared, source, passed)
             check(tables.quarantine.held(gone))
@@ -412,7 +411,7 @@ class IntervalRun(Run):
             point("before-sink-commit")
             note = {
                 "pipeline": self.pipeline.name,
-                "run": self.run,
+                "run": self.context.run_id,
                 "interval": self.interval.key,
                 "accounts": [a.as_dict() for a in prepared.accounts],
                 "slice": [[r.topic, r.partition, r.start, r.end] for r in readable],
@@ -429,10 +428,10 @@ class IntervalRun(Run):
                 )
             self._committed = True
             point("sink-committed")
-            moved = replace_quarantined(tables, gone, prepared.quarantine or NOTHING, batch, self.run)
+            moved = replace_quarantined(tables, gone, prepared.quarantine or NOTHING, batch, self.context.run_id)
             point("quarantine-committed")
         tables.sweep(batch)  # before the account: a driver that dies here leaves the rest to who enters it
-        with self.watch.phase("ledger"):
+        with self.context.watch.phase("ledger"):
             self.ledger.batch_committed(
                 lease,
                 epoch=tables.epoch.number,
@@ -462,10 +461,7 @@ class IntervalRun(Run):
         except SluiceError:
             raise
         except Exception as error:
-            for records, parts in source.parts:
-                if isinstance(records, LogRecords):
-                    records.explain(parts)
-            raise classify(error, lambda: source.missing(readable)) from error
+            raise source.diagnose(error, readable) from error
 
     def _nothing_vanishes(
         self, prepared: PreparedBatch, source: RecordsInParts, passed: Sequence[OffsetRange]

@@ -11,8 +11,7 @@ from sluice.errors import BEGIN_ANEW, ConfigError, OffsetsGoneError, SinkError, 
 from sluice.faults import point
 from sluice.ledger import Epoch, Lease
 from sluice.ranges import OffsetRange, Positions, ranges_between
-from sluice.recovery import Recovery, Route
-from sluice.run.preflight import check as preflight
+from sluice.recovery import Route
 from sluice.run.preflight import never_read
 from sluice.sources.base import Source
 from sluice.sources.kafka.cluster import TopicState, ends, starts
@@ -21,12 +20,17 @@ from sluice.sources.kafka.source import KafkaTopics
 from sluice.wal.cleaning import clean
 from sluice_spark.engine.logs import logger
 from sluice_spark.engine.progress import Progress
-from sluice_spark.runs.drain import Drain
+from sluice_spark.runs.batches import MicroBatches
+from sluice_spark.runs.direct import DirectRoute
+from sluice_spark.runs.handover import HandOver
+from sluice_spark.runs.logged import LogRoute, with_state
 from sluice_spark.runs.reconcile import reconcile_log
 from sluice_spark.runs.run import Run
 from sluice_spark.runs.sealed import sealed_batches
+from sluice_spark.runs.source_check import SourceCheck
 from sluice_spark.runs.tables import Tables
 from sluice_spark.sinks.base import TakenBackError
+from sluice_spark.strategies.apply import Sealed
 
 __all__ = ["LiveRun"]
 
@@ -51,14 +55,15 @@ class LiveRun(Run):
     max_records: int
 
     def _drive(self, lease: Lease) -> str | None:
-        source = self.opened_source()
-        with self.watch.phase("planning"):
+        source = self.context.opened_source()
+        check = SourceCheck(self.context, source)
+        with self.context.watch.phase("planning"):
             try:
                 tables = self._reconciled(lease)
             except (SinkError, TakenBackError) as error:
-                self._land_alone(lease, source, error)
+                self._land_alone(lease, check, error)
                 raise
-            states, trouble = self._look(source, tables)
+            states, trouble = self._look(check, tables)
         left = sealed_batches(tables) if tables.epoch.route is Route.LOG else []
         if trouble is not None and not left:
             raise trouble
@@ -76,24 +81,20 @@ class LiveRun(Run):
         if target.number == tables.epoch.number and target != tables.epoch:
             # nothing was planned in this epoch yet: it changes its route, or fixes its start, in place
             self.ledger.epoch_opened(lease, epoch=target.number, route=target.route, positions=target.positions)
-            tables = Tables.of(self.pipeline, self.home, target)
+            tables = self.context.tables(target)
         if busy:
-            spark = self._session()
-            progress = Progress(ends(states), positions or starts(states))
-            drain = Drain(
-                self, lease, spark, source, states, progress, self.max_records, lambda t: self.ask_source(source, t)
-            )
-            with self.watch.phase("query"):
-                tables = drain.run(tables, left, trouble, target)
+            batches = self._batches(lease, check, states, positions)
+            with self.context.watch.phase("query"):
+                tables = self._run_query(batches, tables, left, trouble, target)
             point("query-ended")
             if first:  # Kafka may have removed more between the plan and the query
                 self._tell_of_gone(lease, starts(states), tables.checkpoint.initial() or {})
-        if self.recovery is Recovery.WAL and tables.epoch.route is Route.LOG:
+        if self.context.recovery.route is tables.epoch.route is Route.LOG:
             self._clean(lease, tables)
         self._mirror(source, tables)
         return self._judge(lease, tables.sink)
 
-    def _land_alone(self, lease: Lease, source: Source, unreadable: SluiceError) -> None:
+    def _land_alone(self, lease: Lease, check: SourceCheck, unreadable: SluiceError) -> None:
         """Land what Kafka holds, if this pipeline lands, though its sink cannot be read, or was rolled back.
 
         Kafka's retention does not wait.
@@ -104,12 +105,12 @@ class LiveRun(Run):
             Why the sink cannot be read, with what was landed; or why nothing could be.
         """
         epoch = self.ledger.epoch(self.pipeline.name)
-        if self.recovery is not Recovery.WAL or epoch.route is not Route.LOG:
+        if not self.context.recovery.route is epoch.route is Route.LOG:
             return
-        tables = Tables.of(self.pipeline, self.home, epoch)
+        tables = self.context.tables(epoch)
         try:
             reconcile_log(self.ledger, lease, tables)
-            states = self.ask_source(source, tables)
+            states = check.states(tables)
         except SluiceError as second:
             logger.warning("nothing is landed: %s", second.what)
             return
@@ -121,13 +122,39 @@ class LiveRun(Run):
         if positions is None and not self.pipeline.source.kind.notes_start:
             epoch = Epoch(epoch.number, epoch.route, self._beginning(states))
             self.ledger.epoch_opened(lease, epoch=epoch.number, route=epoch.route, positions=epoch.positions)
-            tables = Tables.of(self.pipeline, self.home, epoch)
+            tables = self.context.tables(epoch)
         logger.warning("%s: records are landed in the write-ahead log, and not applied", unreadable.what)
+        LogRoute(self._batches(lease, check, states, positions), unreadable).land(tables, [], None)
+
+    def _batches(
+        self, lease: Lease, check: SourceCheck, states: Sequence[TopicState], positions: Positions | None
+    ) -> MicroBatches:
+        spark = self.context.session()
         progress = Progress(ends(states), positions or starts(states))
-        Drain(
-            self, lease, self._session(), source, states, progress, self.max_records,
-            lambda t: self.ask_source(source, t), unreadable,
-        ).run(tables, [], None, epoch)  # fmt: skip
+        reader = self.context.reader(spark, check.source)
+        return MicroBatches(self.context, lease, spark, reader, check, states, progress, self.max_records)
+
+    def _run_query(
+        self,
+        batches: MicroBatches,
+        tables: Tables,
+        left: Sequence[Sealed],
+        trouble: SluiceError | None,
+        target: Epoch,
+    ) -> Tables:
+        """Apply what is left in the log, change over when the strategy asks for it, then drain the source."""
+        if target.number != tables.epoch.number:
+            tables = HandOver(LogRoute(batches)).to(target, tables, left)
+            left = []
+        if tables.epoch.route is Route.LOG:
+            LogRoute(batches).land(tables, left, trouble)
+        elif trouble is not None:
+            raise with_state(
+                trouble, "what the write-ahead log held is in the sink; the next run goes on from Kafka alone"
+            )
+        else:
+            DirectRoute(batches).drain(tables)
+        return tables
 
     def _tell_of_gone(self, lease: Lease, expected: Positions, begun: Positions) -> None:
         """Say, in the log and in the ledger, which offsets were gone before the pipeline read anything."""
@@ -136,31 +163,15 @@ class LiveRun(Run):
             logger.warning("%s", note)
             self.ledger.degraded(lease, note)
 
-    def ask_source(self, source: Source, tables: Tables) -> list[TopicState]:
-        """Return the topics' states, when everything that this run must read can be read.
-
-        Raises
-        ------
-        SluiceError
-            By type, when not.
-        """
-        checkpoint, states = tables.checkpoint, source.snapshot()
-        open_batch = checkpoint.open_batch()
-        # what is sealed, or in the sink, is not read again, whatever Spark still has to note down
-        unread = open_batch is not None and open_batch > tables.filled.version()
-        open_ranges = checkpoint.ranges_of(open_batch) if open_batch is not None and unread else []
-        known_ids = self.ledger.topic_ids(self.pipeline.name)
-        preflight(self.pipeline.name, tables.position(), states, known_ids, open_ranges)
-        return states
-
-    def _look(self, source: Source, tables: Tables) -> tuple[list[TopicState], SluiceError | None]:
+    def _look(self, check: SourceCheck, tables: Tables) -> tuple[list[TopicState], SluiceError | None]:
         try:
-            return self.ask_source(source, tables), None
+            return check.states(tables), None
         except OffsetsGoneError as gone:
-            if not self.recovery.ignores:
-                return [], gone
-            logger.warning("%s: they will be recorded as lost", gone.what)
-            return source.snapshot(), None
+            try:
+                self.context.strategy.admit(gone)
+            except OffsetsGoneError as refused:
+                return [], refused
+            return check.source.snapshot(), None
         except SluiceError as error:
             return [], error
 
@@ -174,7 +185,7 @@ class LiveRun(Run):
     def _target(self, tables: Tables) -> Epoch:
         """Return the epoch that this run's strategy works in."""
         now = tables.epoch
-        if self.recovery.route is now.route:
+        if self.context.recovery.route is now.route:
             return now
         committed = tables.sink.version() >= 0 or tables.filled.version() >= 0
         if committed and self.pipeline.aggregates:
@@ -187,14 +198,15 @@ class LiveRun(Run):
             )
         # a batch that was planned may have left files, and a driver that still works at it: a new epoch shuts both out
         begun = committed or bool(tables.checkpoint.planned())
-        return Epoch(now.number + 1 if begun else now.number, self.recovery.route, now.positions)
+        return Epoch(now.number + 1 if begun else now.number, self.context.recovery.route, now.positions)
 
     def _mirror(self, source: Source, tables: Tables) -> None:
         """Copy the committed positions into the group that the pipeline file names; best effort."""
         group, positions = self.pipeline.lag.mirror_group, tables.checkpoint.positions()
         if group is None or not positions or not isinstance(source, KafkaTopics):
             return
-        note = f"sluice {self.pipeline.name} epoch {tables.epoch.number} batch {tables.sink.version()} run {self.run}"
+        at = f"epoch {tables.epoch.number} batch {tables.sink.version()} run {self.context.run_id}"
+        note = f"sluice {self.pipeline.name} {at}"
         try:
             count = mirror(source.cluster.settings, group, positions, note)
         except MirrorError as error:

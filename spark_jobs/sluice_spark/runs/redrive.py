@@ -21,7 +21,6 @@ from sluice_spark.batch.account import Offsets, PromiseError, account_exactly
 from sluice_spark.batch.quarantine import refused_records
 from sluice_spark.batch.writer import BatchWriter, PreparedBatch
 from sluice_spark.decoders.base import RULE, decode
-from sluice_spark.engine.failures import classify
 from sluice_spark.engine.logs import logger
 from sluice_spark.runs.run import Run
 from sluice_spark.runs.tables import Tables
@@ -70,10 +69,10 @@ class RedriveRun(Run):
 
     def _drive(self, lease: Lease) -> str | None:
         self._reconciled(lease)
-        tables = Tables.redriven(self.pipeline, self.home)
+        tables = self.context.redriven()
         if self.quarantined:
             self._plan(lease, [], [], epoch=REDRIVEN)
-            with self.ledger.acquire(self.pipeline.name, self.run, scope=REDRIVING) as emptying:
+            with self.ledger.acquire(self.pipeline.name, self.context.run_id, scope=REDRIVING) as emptying:
                 self._beside_intervals()
                 self._from_quarantine(lease, emptying, tables)
         else:
@@ -87,7 +86,7 @@ class RedriveRun(Run):
         wanted = [row.range for row in self.ledger.lost(name, run=self.of_run)]
         if self.ranges is not None:
             wanted = overlaps(wanted, self.ranges)
-        with self.watch.phase("planning"):
+        with self.context.watch.phase("planning"):
             states = self._states() if wanted else []
             found = locate(wanted, tables.log, states, self.ledger.topic_ids(name))
         if found.nowhere:
@@ -95,9 +94,9 @@ class RedriveRun(Run):
         self._plan(lease, found.found, [], epoch=REDRIVEN)
         if not found.found:
             return
-        spark = self._session()
-        writer = self.writer(spark, tables)
-        with self.watch.phase("query"):
+        spark = self.context.session()
+        writer = self.context.writer(spark, tables)
+        with self.context.watch.phase("query"):
             for kind, source, ranges in self._sources(spark, tables, found):
                 self._redrive(lease, tables, writer, source, ranges, {"kind": kind})
         point("query-ended")
@@ -106,7 +105,7 @@ class RedriveRun(Run):
         if not self.pipeline.source.kind.replayable:
             return []
         try:
-            return self.opened_source().snapshot()
+            return self.context.opened_source().snapshot()
         except SluiceError as error:
             logger.warning("%s: only the write-ahead log is asked", error.what)
             return []
@@ -115,7 +114,7 @@ class RedriveRun(Run):
         self, spark: SparkSession, tables: Tables, found: Located
     ) -> Iterator[tuple[str, Records, list[OffsetRange]]]:
         log = LogRecords(spark, tables.log, found.segments)
-        kafka = self.reader(spark, self.opened_source())
+        kafka = self.context.reader(spark, self.context.opened_source())
         for kind, source, ranges in (("log", log, found.log), ("kafka", kafka, found.kafka)):
             for portion in portions(ranges, self.pipeline.source.config.max_records_per_batch):
                 yield kind, source, portion
@@ -139,7 +138,7 @@ class RedriveRun(Run):
             if not can_be_ignored(error):
                 raise
             logger.warning("%s; looking for what still fails", error.what)
-            still = narrow(lambda part: dies_of(writer, source, part, _typed), ranges)
+            still = narrow(lambda part: dies_of(writer, source, part, lambda e: source.diagnose(e, part)), ranges)
             for item in still:
                 logger.warning("still lost: %s: %s", item.range, item.reason)
             ranges = subtract(ranges, [item.range for item in still])
@@ -158,11 +157,11 @@ class RedriveRun(Run):
             staged, written = self._stage(writer, decoded, name)
             if writer.opaque:
                 writer.compare_metadata(staged, decoded)
-            quarantine = writer.quarantine.stage(refused_records(decoded, self.run), name) if bad else None
+            quarantine = writer.quarantine.stage(refused_records(decoded, self.context.run_id), name) if bad else None
         except SluiceError:
             raise
         except Exception as error:
-            raise _typed(error) from error
+            raise source.diagnose(error, ranges) from error
         accounts = account_exactly(self.pipeline.rows, ranges, came, bad, written)
         gone = source.missing([a.range for a in accounts if a.counts.absent])
         if gone or (quarantine and quarantine.rows != sum(map(len, bad.values()))):
@@ -241,9 +240,9 @@ class RedriveRun(Run):
             return
         sink = tables.replacing()  # the sink keeps out who moves the same records
         tables.quarantine.check_replaceable()
-        spark = self._session()
-        writer = self.writer(spark, tables)
-        with self.watch.phase("query"):
+        spark = self.context.session()
+        writer = self.context.writer(spark, tables)
+        with self.context.watch.phase("query"):
             came = _offsets(self._decodable(spark, tables))
             if not came:
                 logger.info("no quarantined record decodes by the present pipeline file")
@@ -350,10 +349,6 @@ def portions(ranges: Iterable[OffsetRange], offsets: int, count: int = _RANGES) 
                 portion, room = [], offsets
     if portion:
         yield portion
-
-
-def _typed(error: Exception) -> SluiceError:
-    return classify(error, lambda: None)
 
 
 def _offsets(records: DataFrame) -> dict[tuple[str, int], Any]:

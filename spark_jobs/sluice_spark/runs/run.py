@@ -4,67 +4,44 @@ from __future__ import annotations
 
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
-from contextlib import ExitStack
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, cast
 
-from pyspark.sql import SparkSession
-
 from sluice.errors import LeaseHeldError, SluiceError
 from sluice.faults import point
-from sluice.home import Home
 from sluice.ledger import Lease, Ledger
 from sluice.pipeline import Pipeline
 from sluice.ranges import OffsetRange
-from sluice.recovery import Recovery
-from sluice.sources.base import Source
 from sluice.sources.kafka.cluster import TopicState, ids_of
-from sluice_spark.batch.quarantine import SCHEMA
-from sluice_spark.batch.writer import BatchWriter
 from sluice_spark.engine.logs import logger
-from sluice_spark.engine.stopwatch import Stopwatch
-from sluice_spark.quality.judge import Judge
+from sluice_spark.runs.context import RunContext
 from sluice_spark.runs.reconcile import examine, reconcile
 from sluice_spark.runs.tables import Tables
 from sluice_spark.sinks.base import ReadableSink, Sink
-from sluice_spark.sources.base import SourceReader
-from sluice_spark.transforms import transform as transforms
-from sluice_spark.transforms.sample import shape_of
 
 __all__ = ["Run"]
 
 
 @dataclass
 class Run(ABC):
-    """One opening of the gate.
-
-    Parameters
-    ----------
-    run
-        The run's id. Another attempt of the same run uses the same id.
-    open_session
-        Makes the Spark session; called only when there is something to read.
-    judge
-        Judges the run after its last batch; None leaves it without a verdict.
-    reason
-        Why somebody asked for it; kept in the ledger.
-    """
+    """One opening of the gate: a lease, a plan, an account, a verdict, and an ending that is on record."""
 
     kind: ClassVar[str]
 
-    pipeline: Pipeline
-    run: str
-    ledger: Ledger
-    home: Home
-    open_session: Callable[[], SparkSession]
-    recovery: Recovery
-    judge: Judge | None
-    reason: str | None = field(default=None, kw_only=True)
-    watch: Stopwatch = field(default_factory=Stopwatch, kw_only=True)
+    context: RunContext
     _planned: bool = field(default=False, init=False)
     _found: list[str] = field(default_factory=list, init=False)
-    _open: ExitStack = field(default_factory=ExitStack, init=False)
+
+    @property
+    def pipeline(self) -> Pipeline:
+        """The pipeline that runs."""
+        return self.context.pipeline
+
+    @property
+    def ledger(self) -> Ledger:
+        """Where the run is on record."""
+        return self.context.ledger
 
     @property
     def scope(self) -> str:
@@ -81,7 +58,7 @@ class Run(ABC):
         """
         began = time.monotonic()
         name = self.pipeline.name
-        with self._open, self.ledger.acquire(name, self.run, scope=self.scope) as lease:
+        with self.context.resources, self.ledger.acquire(name, self.context.run_id, scope=self.scope) as lease:
             try:
                 verdict = self._drive(lease)
             except LeaseHeldError:
@@ -98,8 +75,8 @@ class Run(ABC):
                 self._close_failed(lease, unknown, time.monotonic() - began)
                 raise
             self.ledger.run_closed(lease, state="done", seconds=round(time.monotonic() - began, 3), verdict=verdict)
-        logger.info("seconds: %s (query holds ledger, batches and commits)", self.watch)
-        return self.ledger.account(name, self.run)
+        logger.info("seconds: %s (query holds ledger, batches and commits)", self.context.watch)
+        return self.ledger.account(name, self.context.run_id)
 
     @abstractmethod
     def _drive(self, lease: Lease) -> str | None:
@@ -107,23 +84,13 @@ class Run(ABC):
 
     # --- what every kind of run does -------------------------------------------------------------------------------
 
-    def opened_source(self) -> Source:
-        """Return the source, which is closed when the run ends."""
-        source = self.pipeline.source
-        return self._open.enter_context(source.kind.opened(source.config))
-
-    def reader(self, spark: SparkSession, source: Source) -> SourceReader:
-        """Return the Spark half of the source."""
-        reader: SourceReader = self.pipeline.source.kind.read_with(spark, self.pipeline.source.config, source)
-        return reader
-
     def _reconciled(self, lease: Lease) -> Tables:
         """Return the tables of the present epoch, after the ledger was brought up to them."""
-        redriven = Tables.redriven(self.pipeline, self.home)
+        redriven = self.context.redriven()
         while True:
-            tables = Tables.of(self.pipeline, self.home, self.ledger.epoch(self.pipeline.name))
+            tables = self.context.tables(self.ledger.epoch(self.pipeline.name))
             self._examine(tables)
-            reconcile(self.ledger, lease, tables, redriven, forgo=self.recovery.ignores)
+            reconcile(self.ledger, lease, tables, redriven, forgo=self.context.recovery.ignores)
             if self.ledger.epoch(self.pipeline.name) == tables.epoch:
                 return tables
 
@@ -141,58 +108,32 @@ class Run(ABC):
         self.ledger.run_planned(
             lease,
             kind=self.kind,
-            recovery=self.recovery.value,
+            recovery=self.context.recovery.value,
             epoch=epoch,
             ranges=ranges,
             topic_ids=ids_of(states) | known,  # a topic that was recreated is another one
-            reason=self.reason,
+            reason=self.context.reason,
             **more,
         )
         self._planned = True
         for found in self._found:
             self.ledger.degraded(lease, found)
         point("run-planned")
-        logger.info("run %s of %s: %d offsets to read", self.run, self.pipeline.name, sum(map(len, ranges)))
-
-    def _session(self) -> SparkSession:
-        if self.judge is not None:
-            self.judge.warm_up()  # from here on this process mostly waits for the JVM
-        with self.watch.phase("session"):
-            spark = self.open_session()
-        point("session-started")
-        return spark
-
-    def writer(self, spark: SparkSession, tables: Tables) -> BatchWriter:
-        """Return the writer of these tables' batches, after checking that transform and tables fit each other.
-
-        Raises
-        ------
-        ConfigError
-            When they do not.
-        """
-        with self.watch.phase("planning"):
-            transform = transforms.transformer(self.pipeline)
-            shape = shape_of(spark, self.pipeline, transform)
-            if self.judge is not None:
-                self.judge.check()
-                self.judge.check_columns(shape.schema.names)
-            tables.sink.check(shape.schema)
-            tables.quarantine.check(SCHEMA)
-        return BatchWriter(
-            self.pipeline, self.run, transform, shape.schema, tables.sink, tables.quarantine, opaque=shape.opaque
-        )  # fmt: skip
+        logger.info("run %s of %s: %d offsets to read", self.context.run_id, self.pipeline.name, sum(map(len, ranges)))
 
     def _judge(self, lease: Lease, sink: Sink) -> str | None:
         name = self.pipeline.name
-        with self.watch.phase("judging"):
+        with self.context.watch.phase("judging"):
             runs = self._to_judge()
             if not any(self.ledger.accounts(name, run) for run in runs):
-                self.ledger.judged(lease, name, self.run, verdict="empty", judgement={})
+                self.ledger.judged(lease, name, self.context.run_id, verdict="empty", judgement={})
                 logger.info("nothing new: verdict empty")
                 return "empty"
-            if self.judge is None:
+            if self.context.judge is None:
                 return None
-            judgement = self.judge.settle(self.ledger, self.open_session, cast(ReadableSink, sink), runs)
+            judgement = self.context.judge.settle(
+                self.ledger, self.context.open_session, cast(ReadableSink, sink), runs
+            )
             for run in runs:
                 self.ledger.judged(lease, name, run, verdict=judgement.verdict, judgement=judgement.as_dict())
             point("judged")
@@ -200,7 +141,7 @@ class Run(ABC):
 
     def _to_judge(self) -> list[str]:
         # rows of a run that died before it was judged are judged with this one
-        return [*self.ledger.unjudged(self.pipeline.name), self.run]
+        return [*self.ledger.unjudged(self.pipeline.name), self.context.run_id]
 
     def _close_failed(self, lease: Lease, error: SluiceError, seconds: float) -> None:
         report = {

@@ -18,8 +18,10 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
+from sluice.errors import SluiceError
 from sluice.ranges import OffsetRange, Positions
 from sluice.sources.state import TopicState
+from sluice_spark.engine.failures import Sign
 
 __all__ = ["RECORD_SCHEMA", "Records", "SourceReader", "within"]
 
@@ -52,9 +54,19 @@ class Records(Protocol):
     def verify(self, read: Mapping[tuple[str, int], int], ranges: Sequence[OffsetRange]) -> None:
         """Raise when fewer or more records were read than are known to be there."""
 
+    def diagnose(self, error: Exception, ranges: Sequence[OffsetRange]) -> SluiceError:
+        """Return the typed error behind a job that read these ranges and failed; an error that is typed stays."""
+
 
 class SourceReader(Records, Protocol):
     """The Spark half of a source: its records as a bounded stream, and single ranges again."""
+
+    @property
+    def signs(self) -> Sequence[Sign]:
+        """How Spark's messages show that the source itself failed; the first that fits decides.
+
+        A broken checkpoint is recognized before them, failing storage after them.
+        """
 
     def stream(
         self,

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from pyspark.sql import DataFrame
 
+from sluice.errors import SluiceError
 from sluice.ranges import OffsetRange
 from sluice_spark.sources.base import Records, within
 
@@ -39,3 +40,7 @@ class HeldRecords:
     def verify(self, read: Mapping[tuple[str, int], int], ranges: Sequence[OffsetRange]) -> None:
         """Compare as the source does."""
         self.source.verify(read, ranges)
+
+    def diagnose(self, error: Exception, ranges: Sequence[OffsetRange]) -> SluiceError:
+        """Diagnose as the source does."""
+        return self.source.diagnose(error, ranges)

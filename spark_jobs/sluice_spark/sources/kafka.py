@@ -8,13 +8,21 @@ from functools import reduce
 
 from pyspark.sql import DataFrame, SparkSession
 
-from sluice.errors import BEGIN_ANEW, TopicRecreatedError
+from sluice.errors import (
+    BEGIN_ANEW,
+    AuthorizationError,
+    OffsetsGoneError,
+    SluiceError,
+    SourceUnreachableError,
+    TopicRecreatedError,
+)
 from sluice.ranges import OffsetRange, Positions
 from sluice.sources.kafka.cluster import TopicState
 from sluice.sources.kafka.config import KafkaSource
 from sluice.sources.kafka.source import KafkaTopics
+from sluice_spark.engine.failures import Sign, classify
 
-__all__ = ["KafkaReader"]
+__all__ = ["SIGNS", "KafkaReader"]
 
 
 # A bounded run wants volume, not latency: the client's defaults (500 records a poll, 1 MiB a fetch) cost a tenth of a
@@ -22,6 +30,37 @@ __all__ = ["KafkaReader"]
 _BULK = {"kafka.max.poll.records": "10000", "kafka.max.partition.fetch.bytes": str(8 * 1024 * 1024)}
 
 _EARLIEST = -2
+
+SIGNS = (
+    Sign(
+        AuthorizationError,
+        ("TopicAuthorizationException", "GroupAuthorizationException", "SaslAuthenticationException"),
+        "grant READ on topic and group",
+    ),
+    Sign(
+        OffsetsGoneError,
+        (
+            "KAFKA_DATA_LOSS",
+            "OffsetOutOfRange",
+            "offsets missing",
+            "Cannot fetch offset",
+            "some data may have been missed",
+        ),
+        "run again: it names the ranges that are gone",
+    ),
+    Sign(
+        OffsetsGoneError,
+        ("Record is corrupt", "CorruptRecordException", "corrupt message when fetching", "please seek past the record"),
+        "strategy replay cannot go on without what cannot be read; ignore_range or ignore_batch record it as lost and "
+        "go on. Where the broker has another replica, fix this one",
+    ),
+    Sign(
+        SourceUnreachableError,
+        ("TimeoutException", "DisconnectException", "BrokerNotAvailable", "UnknownHostException", "Connection refused"),
+        "start the broker; the next run catches up by itself",
+    ),
+)
+"""How Spark's messages show that Kafka failed."""
 
 
 class KafkaReader:
@@ -32,6 +71,8 @@ class KafkaReader:
     source
         The topics, opened: it knows the address, and is asked what is still there.
     """
+
+    signs = SIGNS
 
     def __init__(self, spark: SparkSession, config: KafkaSource, source: KafkaTopics) -> None:
         self.spark = spark
@@ -120,6 +161,10 @@ class KafkaReader:
 
     def verify(self, read: Mapping[tuple[str, int], int], ranges: Sequence[OffsetRange]) -> None:
         """Do nothing: Kafka does not say how many records it has."""
+
+    def diagnose(self, error: Exception, ranges: Sequence[OffsetRange]) -> SluiceError:
+        """Ask the broker first, then read the message."""
+        return classify(error, lambda: self.missing(ranges), self.signs)
 
 
 def _rounds(ranges: Sequence[OffsetRange]) -> list[list[OffsetRange]]:

@@ -8,13 +8,21 @@ from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
 
-from sluice.errors import BEGIN_ANEW, SinkError
+from sluice.errors import BEGIN_ANEW, SinkError, SluiceError
 from sluice.ranges import OffsetRange
 from sluice.wal import DamagedLogError, Segment, WriteAheadLog
+from sluice_spark.engine.failures import Sign, classify
 from sluice_spark.sources.base import RECORD_SCHEMA, within
 
 __all__ = ["LogRecords"]
 
+_SIGNS = (
+    Sign(
+        SinkError,
+        ("TimeoutException", "DisconnectException", "UnknownHostException", "Connection refused"),
+        "fix the storage of the write-ahead log, then run again",
+    ),
+)
 _VERIFY = {"parquet.page.verify-checksum.enabled": "true"}
 
 
@@ -71,6 +79,14 @@ class LogRecords:
                 state="nothing of this batch is visible in the sink",
                 next_step="run again; if it stays, look at the log's storage",
             )
+
+    def diagnose(self, error: Exception, ranges: Sequence[OffsetRange]) -> SluiceError:
+        """Look for damaged segments first, whatever the error says."""
+        try:
+            self.explain(ranges)
+        except SluiceError as found:
+            return found
+        return classify(error, lambda: None, _SIGNS)
 
     def explain(self, ranges: Sequence[OffsetRange]) -> None:
         """Read every page of the segments of these ranges.

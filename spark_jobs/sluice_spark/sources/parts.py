@@ -8,7 +8,9 @@ from functools import reduce
 
 from pyspark.sql import DataFrame
 
+from sluice.errors import SluiceError
 from sluice.ranges import OffsetRange, overlaps
+from sluice.wal import DamagedLogError
 from sluice_spark.sources.base import Records
 
 __all__ = ["RecordsInParts"]
@@ -39,3 +41,10 @@ class RecordsInParts:
         """Compare what was read with what is known to be there, where all of it came from one source."""
         if len(self.parts) == 1:
             self.parts[0][0].verify(read, ranges)
+
+    def diagnose(self, error: Exception, ranges: Sequence[OffsetRange]) -> SluiceError:
+        """Return what the source says that knows most: damage that was found, or a source that fails, first."""
+        found = [source.diagnose(error, mine) for source, own in self.parts if (mine := overlaps(ranges, own))]
+        damaged = (one for one in found if isinstance(one, DamagedLogError))
+        typed = (one for one in found if type(one) is not SluiceError)
+        return next(damaged, None) or next(typed, None) or found[0]

@@ -4,20 +4,43 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
 
 from pyspark import StorageLevel
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
+from sluice.recovery import Recovery
 from sluice_spark.engine.logs import logger
+from sluice_spark.sources.base import Records
+from sluice_spark.sources.held import HeldRecords
+from sluice_spark.strategies.base import Held, Replay
 
-__all__ = ["executors", "held_twice"]
+__all__ = ["Hot", "executors", "held_twice"]
 
 _LATE = 15.0
 """Seconds that a session's second executor is waited for, once."""
 
 _awaited: set[str] = set()
+
+
+@dataclass(frozen=True)
+class Hot(Replay):
+    """Replays, from executors where the second copy survives."""
+
+    recovery: Recovery = Recovery.HOT
+    headers: bool = True
+
+    def hold(self, frame: DataFrame, source: Records) -> AbstractContextManager[Held]:
+        """Hold the records on two executors; with fewer than two, the shortfall says so."""
+        return _held(frame, source)
+
+
+@contextmanager
+def _held(frame: DataFrame, source: Records) -> Iterator[Held]:
+    with held_twice(frame) as (held, shortfall):
+        yield Held(held, source, shortfall) if shortfall else Held(held, HeldRecords(held, source))
 
 
 def executors(spark: SparkSession) -> int:

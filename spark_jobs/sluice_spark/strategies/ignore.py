@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import SparkSession
 
 from sluice.errors import OffsetsGoneError, SluiceError
 from sluice.ranges import LostRange, OffsetRange, describe, overlaps, subtract
@@ -17,6 +17,7 @@ from sluice_spark.decoders.base import decode
 from sluice_spark.engine.failures import EngineError, printable
 from sluice_spark.engine.logs import logger
 from sluice_spark.sources.base import Records
+from sluice_spark.strategies.base import Batch, Replay
 
 __all__ = ["Ignoring", "can_be_ignored", "dies_of", "narrow"]
 
@@ -34,7 +35,7 @@ _SAMPLE_LENGTH = 200
 
 
 @dataclass(frozen=True)
-class Ignoring:
+class Ignoring(Replay):
     """Prepares batches that may lose something.
 
     Only what one can go on without is ignored: records that are gone or cannot be read, and records of which decoding
@@ -47,33 +48,26 @@ class Ignoring:
 
     Parameters
     ----------
-    strategy
+    recovery
         ``IGNORE_BATCH`` gives up the whole batch. ``IGNORE_RANGE`` looks for the failing ranges by halving, and gives
         up these.
-    classify
-        Turns what a job that read these ranges died of into a typed error.
     """
 
-    writer: BatchWriter
-    strategy: Recovery
-    spark: SparkSession
-    classify: Callable[[Exception, Sequence[OffsetRange]], SluiceError]
+    recovery: Recovery = Recovery.IGNORE_RANGE
 
-    def prepare(
-        self, records: DataFrame | None, name: str, ranges: Sequence[OffsetRange], source: Records
-    ) -> PreparedBatch:
-        """Prepare a batch; see :meth:`sluice_spark.batch.writer.BatchWriter.prepare`.
+    def admit(self, gone: OffsetsGoneError) -> None:
+        """Go on: each batch finds out which of its offsets are gone, and records them as lost."""
+        logger.warning("%s: they will be recorded as lost", gone.what)
 
-        Parameters
-        ----------
-        records
-            The batch as the engine gave it; None to read it from ``source``.
+    def prepare(self, writer: BatchWriter, batch: Batch) -> PreparedBatch:
+        """Prepare a batch, without what it dies of.
 
         Raises
         ------
         SluiceError
-            When the failure is none that can be ignored, or cannot be pinned to any range.
+            When the failure cannot be ignored, or cannot be pinned to any range.
         """
+        ranges, source = batch.ranges, batch.source
         lost: list[LostRange] = []
         failures = 0
         found = self._without(ranges, source.missing(ranges))  # known to be gone: not even tried
@@ -83,35 +77,38 @@ class Ignoring:
             lost = sorted([*lost, *found], key=lambda item: item.range)
             healthy = subtract(ranges, [item.range for item in lost])
             if not healthy:
-                return self.writer.give_up(ranges, lost)
+                return writer.give_up(ranges, lost)
             try:
-                frame = records if records is not None and not lost else source.read(healthy)
-                return self.writer.prepare(frame, name, ranges, source, lost)
+                frame = batch.frame if batch.frame is not None and not lost else source.read(healthy)
+                return writer.prepare(frame, batch.name, ranges, source, lost)
             except Exception as error:
-                failure = self.classify(error, healthy)
+                failure = source.diagnose(error, healthy)
                 if not can_be_ignored(failure):
                     raise failure from error
-            found = self._at_fault(failure, healthy, source)
+            found = self._at_fault(failure, healthy, writer, batch)
             failures = 0 if found else failures + 1
             if failures >= _ATTEMPTS:
                 raise failure
 
-    def _at_fault(self, failure: SluiceError, healthy: Sequence[OffsetRange], source: Records) -> list[LostRange]:
+    def _at_fault(
+        self, failure: SluiceError, healthy: Sequence[OffsetRange], writer: BatchWriter, batch: Batch
+    ) -> list[LostRange]:
         """Return what to give up so that the rest can go on; nothing when everything passes when it is tried again."""
+        source = batch.source
         gone = _gone(failure, healthy, source)
         if gone:
             return self._without(healthy, gone, failure)
         logger.warning("the batch failed: %s; looking for the records that it dies of", failure.what)
 
         def dies(part: Sequence[OffsetRange]) -> str | None:
-            return dies_of(self.writer, source, part, lambda error: self._of_records(error, part, source))
+            return dies_of(writer, source, part, lambda error: _of_records(error, part, source))
 
         try:
-            found = narrow(dies, healthy, 0 if self.strategy is Recovery.IGNORE_BATCH else _PROBES)
+            found = narrow(dies, healthy, 0 if self.recovery is Recovery.IGNORE_BATCH else _PROBES)
         except OffsetsGoneError as now:
             return self._without(healthy, _gone(now, healthy, source), now)
         if found:
-            self._check_spark(failure)
+            _check_spark(batch.spark, failure)
         return [replace(item, sample=_sample(source, item.range)) for item in found[:_SAMPLES]] + found[_SAMPLES:]
 
     def _without(
@@ -119,37 +116,39 @@ class Ignoring:
     ) -> list[LostRange]:
         if not gone:
             return []
-        given_up = ranges if self.strategy is Recovery.IGNORE_BATCH else gone
+        given_up = ranges if self.recovery is Recovery.IGNORE_BATCH else gone
         reason = failure.what if failure else f"gone from Kafka before they were read: {describe(gone)}"
         return [LostRange(item, reason) for item in given_up]
 
-    def _of_records(self, error: Exception, part: Sequence[OffsetRange], source: Records) -> SluiceError:
-        """Type what a trial died of.
 
-        Raises
-        ------
-        OffsetsGoneError
-            When it is known which of these records are gone: then there is nothing to look for.
-        """
-        failure = self.classify(error, part)
-        if _gone(failure, part, source):
-            raise failure from error
-        return failure
+def _of_records(error: Exception, part: Sequence[OffsetRange], source: Records) -> SluiceError:
+    """Type what a trial died of.
 
-    def _check_spark(self, failure: SluiceError) -> None:
-        """Do a job without any of the records: when that fails too, they are not at fault."""
-        try:
-            self.spark.range(1).write.format("noop").mode("overwrite").save()
-        except Exception as error:
-            raise EngineError(
-                f"Spark fails, whatever it reads: {failure.what}",
-                state="nothing was given up; batches that were committed are in the sink and stay",
-                next_step="read the log above; run again when the cause is fixed",
-            ) from error
+    Raises
+    ------
+    OffsetsGoneError
+        When it is known which of these records are gone: then there is nothing to look for.
+    """
+    failure = source.diagnose(error, part)
+    if _gone(failure, part, source):
+        raise failure from error
+    return failure
+
+
+def _check_spark(spark: SparkSession, failure: SluiceError) -> None:
+    """Do a job without any of the records: when that fails too, they are not at fault."""
+    try:
+        spark.range(1).write.format("noop").mode("overwrite").save()
+    except Exception as error:
+        raise EngineError(
+            f"Spark fails, whatever it reads: {failure.what}",
+            state="nothing was given up; batches that were committed are in the sink and stay",
+            next_step="read the log above; run again when the cause is fixed",
+        ) from error
 
 
 def dies_of(
-    writer: BatchWriter, source: Records, ranges: Sequence[OffsetRange], classify: Callable[[Exception], SluiceError]
+    writer: BatchWriter, source: Records, ranges: Sequence[OffsetRange], diagnose: Callable[[Exception], SluiceError]
 ) -> str | None:
     """Return why the records of these ranges cannot be read or processed; None when they can.
 
@@ -164,7 +163,7 @@ def dies_of(
         rows = writer.rows_of(decode(source.read(ranges), writer.pipeline.decode))
         rows.write.format("noop").mode("overwrite").save()
     except Exception as error:
-        failure = classify(error)
+        failure = diagnose(error)
         if not can_be_ignored(failure):
             raise failure from error
         return failure.what

@@ -1,0 +1,121 @@
+"""The micro-batches of a live run: the bounded query that hands them over, and each batch's way to the ledger."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from pyspark.sql import DataFrame, SparkSession
+
+from sluice.faults import point
+from sluice.ledger import Lease
+from sluice.sources.state import TopicState
+from sluice_spark.batch.writer import BatchWriter
+from sluice_spark.engine.failures import classify
+from sluice_spark.engine.progress import Progress
+from sluice_spark.runs.context import RunContext
+from sluice_spark.runs.source_check import CheckedRecords, SourceCheck
+from sluice_spark.runs.tables import Tables
+from sluice_spark.sources.base import SourceReader
+from sluice_spark.strategies.base import Batch
+
+__all__ = ["MicroBatches"]
+
+
+@dataclass(frozen=True)
+class MicroBatches:
+    """What both routes do with micro-batches.
+
+    Parameters
+    ----------
+    states
+        The topics as the source saw them when the run was planned; empty when it did not answer.
+    max_records
+        About how many records a batch may have.
+    """
+
+    context: RunContext
+    lease: Lease
+    spark: SparkSession
+    reader: SourceReader
+    check: SourceCheck
+    states: Sequence[TopicState]
+    progress: Progress
+    max_records: int
+
+    def records(self, tables: Tables) -> CheckedRecords:
+        """Return the source's records, for reading ranges again."""
+        return CheckedRecords(self.reader, self.check, tables)
+
+    def stream(
+        self,
+        tables: Tables,
+        on_batch: Callable[[DataFrame, int], None],
+        *,
+        headers: bool,
+        max_records: int | None = None,
+    ) -> None:
+        """Run one bounded query over the source.
+
+        Raises
+        ------
+        SluiceError
+            What ``on_batch`` or the query died of, by type.
+        """
+        failures: list[Exception] = []
+
+        def guarded(records: DataFrame, batch: int) -> None:
+            try:
+                on_batch(records, batch)
+            except Exception as error:
+                failures.append(error)
+                raise
+
+        tables.mend_checkpoint()
+        try:
+            (
+                self.reader.stream(
+                    max_records or self.max_records,
+                    start=tables.epoch.positions,
+                    states=self.states,
+                    headers=headers,
+                    over_gaps=self.context.recovery.ignores,
+                )
+                .writeStream.foreachBatch(guarded)
+                .queryName(f"sluice {self.context.pipeline.name}")
+                .option("checkpointLocation", tables.checkpoint.path)
+                .trigger(availableNow=True)
+                .start()
+                .awaitTermination()
+            )
+        except Exception as error:
+            cause = failures[0] if failures else error
+            raise classify(cause, lambda: self.check.states(tables), self.reader.signs) from error
+
+    def process(self, tables: Tables, writer: BatchWriter, number: int, batch: Batch, *, sweep: bool) -> None:
+        """Take one batch through to the ledger, by the run's strategy.
+
+        Parameters
+        ----------
+        sweep
+            Whether an earlier driver may have left files of the batch.
+        """
+        ledger, watch, epoch = self.context.ledger, self.context.watch, tables.epoch.number
+        with watch.phase("ledger"):
+            ledger.batch_started(self.lease, epoch=epoch, batch=number, ranges=batch.ranges)
+        point("batch-started")
+        self.progress.begin(number, batch.ranges)
+        with watch.phase("batches"):
+            prepared = self.context.strategy.prepare(writer, batch)
+        with watch.phase("ledger"):
+            self.lease.verify()
+        with watch.phase("commits"):
+            writer.commit(number, prepared, {})
+        if sweep or self.context.recovery.ignores:
+            tables.sweep(number)  # a driver that dies before the account is entered leaves this to the next one, too
+        with watch.phase("ledger"):
+            ledger.batch_committed(
+                self.lease, epoch=epoch, batch=number, accounts=prepared.accounts, lost=prepared.lost
+            )
+        point("batch-recorded")
+        self.progress.end(number, batch.ranges, prepared.accounts)

@@ -1,0 +1,51 @@
+"""The direct route: records go from the source into the sink."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from pyspark.sql import DataFrame
+
+from sluice_spark.engine.logs import logger
+from sluice_spark.runs.batches import MicroBatches
+from sluice_spark.runs.tables import Tables
+from sluice_spark.strategies.base import Batch
+
+__all__ = ["DirectRoute"]
+
+
+@dataclass(frozen=True)
+class DirectRoute:
+    """Drains the source into the sink."""
+
+    batches: MicroBatches
+
+    def drain(self, tables: Tables) -> None:
+        """Process what the source holds, and no further.
+
+        Raises
+        ------
+        SluiceError
+            By type; batches that were committed stay, and the open one is read again by the next run.
+        """
+        context, strategy = self.batches.context, self.batches.context.strategy
+        writer = context.writer(self.batches.spark, tables)
+        sweep = tables.checkpoint.open_batch()
+        entered = context.ledger.last_batch(context.pipeline.name, tables.epoch.number)
+        source = self.batches.records(tables)
+
+        def on_batch(records: DataFrame, number: int) -> None:
+            ranges = tuple(tables.checkpoint.ranges_of(number))
+            if entered is not None and number <= entered.batch:
+                # the driver died between the sink's commit and Spark's; reconciling entered it into the ledger
+                logger.info("batch %d is in the sink already", number)
+                return
+            with strategy.hold(records, source) as held:
+                if held.shortfall:
+                    logger.warning("strategy %s goes on as replay: %s", strategy.recovery, held.shortfall)
+                    note = f"{strategy.recovery} went on as replay: {held.shortfall}"
+                    context.ledger.degraded(self.batches.lease, note)
+                batch = Batch(tables.batch_name(number), ranges, held.source, held.frame, self.batches.spark)
+                self.batches.process(tables, writer, number, batch, sweep=number == sweep)
+
+        self.batches.stream(tables, on_batch, headers=strategy.headers)
