@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from sluice.errors import ConfigError, QualityError
+from sluice.errors import QualityError
 from sluice.home import Home
 from sluice.ledger import Ledger
 from sluice.pipeline import load
@@ -19,13 +19,7 @@ def main() -> None:
     parser.add_argument("--run", required=True, help="a run that the ledger knows")
     args = parser.parse_args()
     pipeline, home, ledger = load(args.pipeline), Home.from_env(), Ledger.open()
-    found = ledger.run(pipeline.name, args.run)
-    if found is None:
-        raise ConfigError(
-            f"the ledger has no run {args.run!r} of {pipeline.name!r}",
-            state="nothing was read or written",
-            next_step=f"choose one of: sluice status {pipeline.name}",
-        )
+    found = ledger.known_run(pipeline.name, args.run)
     judge = Judge(pipeline, home, args.run)
     judge.warm_up()
     judge.check()

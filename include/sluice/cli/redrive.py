@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from sluice.cli.output import err, print_json, print_table
-from sluice.cli.run import connections, spark_run
+from sluice.cli.run import connections, ended
 from sluice.errors import ConfigError, SluiceError
 from sluice.home import Home
+from sluice.launch.launcher import LocalProcess
 from sluice.launch.submit import redrive as submission
 from sluice.ledger import Ledger
 from sluice.pipeline import Pipeline, load
@@ -56,7 +57,7 @@ def redrive(
         quarantined=quarantined,
         validate=validate,
     )
-    code = spark_run(spec, run, submit, as_json=as_json)
+    code = ended(spec, run, LocalProcess.start(submit), as_json=as_json)
     still = ledger.lost(spec.name)
     if still and not as_json:
         err.print(f"{sum(len(r.range) for r in still):,} offsets are still lost: sluice redrive {pipeline} --dry-run")

@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import signal
-import subprocess
-import sys
 from collections.abc import Mapping
 from typing import Any
 
@@ -15,13 +12,13 @@ from sluice.connections import Connection, variable_of
 from sluice.errors import ExitCode, QualityError, SluiceError
 from sluice.home import Home
 from sluice.lag.current import waiting
-from sluice.launch.submit import SparkSubmit, bounded_run
+from sluice.launch.launcher import LocalProcess
 from sluice.ledger import Ledger
 from sluice.pipeline import Pipeline, load
 from sluice.recovery import Recovery
 from sluice.run.request import RunRequest
 
-__all__ = ["connections", "drive", "spark_run"]
+__all__ = ["connections", "drive", "ended"]
 
 
 def drive(
@@ -60,8 +57,8 @@ def drive(
     spark, kafka = connections(spec)
     epoch = Ledger.open().epoch(spec.name)
     waits = None if request.interval else waiting(spec, kafka, home=Home.from_env(), epoch=epoch)
-    submit = bounded_run(spec, request, spark=spark, kafka=kafka, waiting=waits)
-    return spark_run(spec, run, submit, as_json=as_json)
+    code = LocalProcess(spark, kafka).launch(spec, request, waiting=waits)
+    return ended(spec, run, code, as_json=as_json)
 
 
 def connections(spec: Pipeline) -> tuple[Connection, Connection | None]:
@@ -75,15 +72,14 @@ def connections(spec: Pipeline) -> tuple[Connection, Connection | None]:
     return spark, Connection.from_env(needs) if needs else None
 
 
-def spark_run(spec: Pipeline, run: str, submit: SparkSubmit, *, as_json: bool) -> int:
-    """Start a run's application, wait, print its account (of one that failed, as far as it came); return the exit code.
+def ended(spec: Pipeline, run: str, code: int, *, as_json: bool) -> int:
+    """Print the account of a run that ended (of one that failed, as far as it came); return its exit code.
 
     Raises
     ------
     QualityError
         When the verdict fails.
     """
-    code = _run(submit.argv(), submit.env)
     if code != ExitCode.DONE:
         # what it did before it failed; the failure itself was said above, and counts
         with contextlib.suppress(SluiceError, KeyError):
@@ -119,18 +115,3 @@ def _show(account: Mapping[str, Any], *, as_json: bool) -> None:
         err.print(f"note: {note}", markup=False)
     for why in account.get("reasons", []):
         err.print(f"{account['verdict']}: {why}", markup=False)
-
-
-def _run(argv: list[str], env: dict[str, str]) -> int:
-    # a group of its own: Ctrl-C and SIGTERM end the driver whole, JVM and Python
-    with subprocess.Popen(
-        argv, env={**os.environ, **env}, stdout=sys.stderr, stderr=sys.stderr, start_new_session=True
-    ) as child:
-
-        def end(number: int, _frame: Any) -> None:
-            os.killpg(child.pid, signal.SIGTERM)
-            raise SystemExit(128 + number)
-
-        for number in (signal.SIGINT, signal.SIGTERM):
-            signal.signal(number, end)
-        return child.wait()

@@ -7,6 +7,7 @@ from typing import Any
 
 import sqlalchemy as sa
 
+from sluice.errors import ConfigError
 from sluice.ledger import schema
 from sluice.ledger.lease import Lease
 from sluice.ledger.rows import BatchRow, Epoch, IntervalRow, LostRow, RunRow
@@ -45,6 +46,24 @@ class Questions:
         table = schema.run
         rows = self._rows(sa.select(table).where(table.c.pipeline == pipeline, table.c.run == run))
         return RunRow(**rows[0]) if rows else None
+
+    def known_run(self, pipeline: str, run: str) -> RunRow:
+        """Return a run.
+
+        Raises
+        ------
+        ConfigError
+            When the ledger does not have it.
+        """
+        row = self.run(pipeline, run)
+        if row is None:
+            raise ConfigError(
+                f"the ledger has no run {run!r} of {pipeline!r}",
+                state="nothing was read or written",
+                next_step=f"choose one of: sluice status {pipeline}. When the run ended well elsewhere, use the ledger of "
+                "that place: SLUICE_LEDGER_URL, or SLUICE_HOME",
+            )
+        return row
 
     def runs(self, pipeline: str | None = None, *, state: str | None = None, limit: int = 20) -> list[RunRow]:
         """Return the newest runs, newest first."""

@@ -9,7 +9,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
-from sluice.errors import LeaseHeldError, OffsetsGoneError
+from sluice.errors import OffsetsGoneError
 from sluice.faults import point
 from sluice.pipeline import Pipeline, Rows
 from sluice.ranges import Counts, LostRange, OffsetRange, RangeAccount, describe, overlaps, subtract
@@ -17,7 +17,7 @@ from sluice_spark.batch.account import ROLLED_BACK, PromiseError, account_for
 from sluice_spark.batch.quarantine import SCHEMA, refused_records, take_out
 from sluice_spark.batch.tally import OUTSIDE, ReadTally
 from sluice_spark.decoders.base import RULE, decode, source_columns
-from sluice_spark.sinks.base import NOTHING, Fence, Sink, Staged
+from sluice_spark.sinks.base import NOTHING, Fence, Sink, Staged, overtaken
 from sluice_spark.sinks.delta.table import DeltaSink
 from sluice_spark.sources.base import Records
 from sluice_spark.transforms.transform import Transformer, apply
@@ -238,8 +238,8 @@ class BatchWriter:
         }
         if not self.sink.commit(prepared.staged, self.schema, batch, full, fence=fence):
             # entered since this batch began, so the rows there, and their account, are another driver's
-            raise LeaseHeldError(
-                f"another driver committed batch {batch} to {self.sink.path} first",
+            raise overtaken(
+                f"committed batch {batch} to {self.sink.path}",
                 state="the batch is in the table once; this driver's files are not part of it",
                 next_step="run again: the next run enters that batch into the ledger and goes on behind it",
             )

@@ -8,7 +8,7 @@ from typing import Any
 
 from pyspark.sql.types import StructType
 
-from sluice.errors import LeaseHeldError, SluiceError
+from sluice.errors import SluiceError
 from sluice.faults import point
 from sluice.ledger import Epoch
 from sluice.ranges import Positions
@@ -19,7 +19,7 @@ from sluice_spark.engine.logs import logger
 from sluice_spark.runs.logged import LogRoute
 from sluice_spark.runs.reconcile import HANDOVER, seal_off
 from sluice_spark.runs.tables import Tables
-from sluice_spark.sinks.base import NOTHING, Sink
+from sluice_spark.sinks.base import NOTHING, Sink, overtaken
 from sluice_spark.strategies.apply import Sealed
 
 __all__ = ["HandOver"]
@@ -73,8 +73,8 @@ class HandOver:
         }
         lease.verify()
         if not sink.commit(NOTHING, schema, number, note):
-            raise LeaseHeldError(
-                f"another driver committed batch {number} to {tables.sink.path} first",
+            raise overtaken(
+                f"committed batch {number} to {tables.sink.path}",
                 state="the epoch goes on; nothing was written by this driver",
                 next_step="run again: the next run begins behind that batch",
             )

@@ -28,7 +28,7 @@ from sluice_spark.runs.reconcile import enter_interval, half_done, replace_quara
 from sluice_spark.runs.redrive import REDRIVING
 from sluice_spark.runs.run import Run
 from sluice_spark.runs.tables import Tables
-from sluice_spark.sinks.base import NOTHING, Fence
+from sluice_spark.sinks.base import NOTHING, Fence, overtaken
 from sluice_spark.sinks.delta.slice import Slice
 from sluice_spark.sources.parts import RecordsInParts
 
@@ -240,8 +240,8 @@ class IntervalRun(Run):
                 gone, prepared.staged, writer.schema, batch, note, name=name, check=check, fence=self._fence
             )  # fmt: skip
             if taken is None:
-                raise LeaseHeldError(
-                    f"another driver replaced {self.interval} in {tables.sink.path} first",
+                raise overtaken(
+                    f"replaced {self.interval} in {tables.sink.path}",
                     state="the interval is in the table once; this driver's files are not part of it",
                     next_step="run again, if it must be replaced once more",
                 )

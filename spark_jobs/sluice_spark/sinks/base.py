@@ -14,7 +14,7 @@ from typing import Any, Protocol
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
-from sluice.errors import CheckpointError
+from sluice.errors import CheckpointError, LeaseHeldError
 
 __all__ = [
     "NOTHING",
@@ -26,6 +26,7 @@ __all__ = [
     "StagedFile",
     "TakenBackError",
     "Tally",
+    "overtaken",
 ]
 
 
@@ -89,6 +90,11 @@ class Fence:
 
 class TakenBackError(CheckpointError):
     """Commits of the pipeline, or records that they name, are no longer part of the table."""
+
+
+def overtaken(what: str, *, state: str, next_step: str) -> LeaseHeldError:
+    """Return the error of a driver whose commit came second: ``what`` was done by another one first."""
+    return LeaseHeldError(f"another driver {what} first", state=state, next_step=next_step)
 
 
 class Sink(Protocol):

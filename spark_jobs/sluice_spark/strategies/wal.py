@@ -10,13 +10,13 @@ from typing import Any
 import fsspec
 from pyspark.sql import DataFrame
 
-from sluice.errors import BEGIN_ANEW, LeaseHeldError, OffsetsGoneError
+from sluice.errors import BEGIN_ANEW, OffsetsGoneError
 from sluice.faults import point
 from sluice.ranges import OffsetRange, describe
 from sluice.wal import Segment
 from sluice.wal.log import SEAL, seal_text
 from sluice.wal.segment import inspect, spread
-from sluice_spark.sinks.base import Staged
+from sluice_spark.sinks.base import Staged, overtaken
 from sluice_spark.sinks.delta.table import DeltaSink
 from sluice_spark.sources.base import RECORD_SCHEMA, Records
 
@@ -129,8 +129,8 @@ class Landing:
             "seconds": round(landed.seconds, 3),
         }
         if not self.table.commit(landed.staged, RECORD_SCHEMA, batch, note):
-            raise LeaseHeldError(
-                f"another driver sealed batch {batch} of {self.table.path} first",
+            raise overtaken(
+                f"sealed batch {batch} of {self.table.path}",
                 state="the batch is in the log once; this driver's files are not part of it",
                 next_step="run again: the next run goes on behind it",
             )

@@ -28,7 +28,7 @@ from pyspark.sql.types import StructType
 
 from sluice.delta.transactions import transaction_versions
 from sluice.errors import LeaseHeldError, SinkError
-from sluice_spark.sinks.base import NOTHING, Fence, Staged
+from sluice_spark.sinks.base import NOTHING, Fence, Staged, overtaken
 from sluice_spark.sinks.delta import reading, shape
 from sluice_spark.sinks.delta.guard import RECENT, Guard
 from sluice_spark.sinks.delta.handle import ATTEMPTS, Handle
@@ -457,8 +457,8 @@ class DeltaSink(Handle):
         return Schema.from_json(nullable(schema).json())
 
     def _taken(self, version: int) -> LeaseHeldError:
-        return LeaseHeldError(
-            f"another driver committed batch {version} to {self.path} first",
+        return overtaken(
+            f"committed batch {version} to {self.path}",
             state="the batch is in the table once; this driver's files are not part of it",
             next_step="nothing; the other driver goes on",
         )
