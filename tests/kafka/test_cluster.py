@@ -44,6 +44,8 @@ def test_a_snapshot_is_exact_for_every_topic_and_partition(broker: Broker, topic
     assert ends(states) == {name: dict(enumerate(numbers)) for name, numbers in counts.items()}
     assert starts(states) == {name: dict.fromkeys(range(len(numbers)), 0) for name, numbers in counts.items()}
     assert len({s.topic_id for s in states} - {""}) == 2
+    (of_cluster,) = {s.topic_id.rpartition("/")[0] for s in states}
+    assert of_cluster, "an id begins with that of the cluster"
 
 
 def test_an_empty_topic_begins_and_ends_at_zero(broker: Broker, topics: Topics, topic: Make) -> None:
@@ -67,6 +69,7 @@ def test_a_topic_made_anew_has_another_id(broker: Broker, topics: Topics, topic:
     topics.recreate(name, 1)
     (after,) = asked.snapshot([name])
     assert before.topic_id == same.topic_id != after.topic_id
+    assert before.topic_id.rpartition("/")[0] == after.topic_id.rpartition("/")[0]
 
 
 def test_an_open_transaction_holds_the_end_back_for_those_who_read_committed(

@@ -60,8 +60,8 @@ class Questions:
             raise ConfigError(
                 f"the ledger has no run {run!r} of {pipeline!r}",
                 state="nothing was read or written",
-                next_step=f"choose one of: sluice status {pipeline}. When the run ended well elsewhere, use the ledger of "
-                "that place: SLUICE_LEDGER_URL, or SLUICE_HOME",
+                next_step=f"choose one of: sluice status {pipeline}. When the run ended well elsewhere, use the "
+                "ledger of that place: SLUICE_LEDGER_URL, or SLUICE_HOME",
             )
         return row
 

@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping, Sequence
 
 from sluice.errors import BEGIN_ANEW, ConfigError, OffsetsGoneError, SourceUnreachableError, TopicRecreatedError
 from sluice.ranges import OffsetRange, Positions, describe
-from sluice.sources.kafka.cluster import TopicState
+from sluice.sources.state import TopicState, is_elsewhere
 
 __all__ = ["check", "never_read"]
 
@@ -36,7 +36,7 @@ def check(
     ConfigError
         When a topic that was read before is asked for no longer, or one that was not has lost its first records.
     TopicRecreatedError
-        When a topic's id changed, a partition vanished, or a position or planned range lies beyond the end.
+        When a topic's id or cluster changed, a partition vanished, or a position or planned range lies beyond the end.
     SourceUnreachableError
         When a position or planned range lies behind an open transaction, under ``read_committed``: the offsets are
         there, and cannot be read until the transaction ends.
@@ -44,7 +44,17 @@ def check(
         When offsets that are to be read lie below the log start; it names each range.
     """
     for state in states:
-        if state.is_another(known_ids.get(state.topic)):
+        known = known_ids.get(state.topic)
+        if is_elsewhere(known, state.topic_id):
+            raise TopicRecreatedError(
+                f"pipeline {pipeline!r}: the connection leads to another cluster than the one that topic "
+                f"{state.topic!r} was read from: the id of this one begins with {state.topic_id.rpartition('/')[0]}, "
+                f"that of the other one with {(known or '').rpartition('/')[0]}",
+                state=_CLEAN,
+                next_step="let the connection lead to the first cluster again. Offsets of one cluster mean nothing on "
+                f"another; to read this one, {BEGIN_ANEW}",
+            )
+        if state.is_another(known):
             raise _recreated(pipeline, f"topic {state.topic!r} was deleted and recreated (its id changed)")
     if positions is None and not open_ranges:
         return

@@ -2,13 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from sluice.errors import SluiceError
 from sluice.ranges import Positions
 
-__all__ = ["FirstUnread", "Key", "PartitionState", "TopicState", "ends", "starts"]
+__all__ = [
+    "FirstUnread",
+    "Key",
+    "PartitionState",
+    "TopicState",
+    "ends",
+    "ids_of",
+    "is_another",
+    "is_elsewhere",
+    "joined_ids",
+    "starts",
+    "stream_id",
+]
 
 Key = tuple[str, int]
 """Topic and partition."""
@@ -28,7 +40,10 @@ class PartitionState:
 
 @dataclass(frozen=True)
 class TopicState:
-    """One topic as the broker sees it now. ``topic_id`` changes when the topic is deleted and recreated.
+    """One topic as the broker sees it now.
+
+    ``topic_id`` says which stream it is, wherever the name leads: :func:`stream_id` of the cluster's id and the topic's
+    own, which changes when the topic is deleted and recreated. Offsets of two ids have nothing to do with each other.
 
     ``errors`` holds why there is no answer for single partitions, ``error`` for the whole topic; both are empty in
     what :meth:`Cluster.snapshot <sluice.sources.kafka.Cluster.snapshot>` returns.
@@ -41,8 +56,8 @@ class TopicState:
     error: SluiceError | None = None
 
     def is_another(self, known_id: str | None) -> bool:
-        """Tell whether this is another topic than the one that had this id; not while one of both is unknown."""
-        return bool(known_id and self.topic_id) and known_id != self.topic_id
+        """Tell whether this is another topic than the one that had this id: see :func:`is_another`."""
+        return is_another(known_id, self.topic_id)
 
 
 @dataclass(frozen=True)
@@ -57,9 +72,41 @@ class FirstUnread:
     clock: str | None = None
 
 
+def stream_id(source: str | None, own: str | None) -> str:
+    """Return the id of a stream: that of its source (a Kafka cluster, a database), and its own there.
+
+    Either may be unknown.
+    """
+    return f"{source}/{own or ''}" if source else own or ""
+
+
+def is_another(known: str | None, now: str | None) -> bool:
+    """Tell whether two ids are of two streams. What one of them does not know tells nothing."""
+    (source, _, own), (source_now, _, own_now) = ((text or "").rpartition("/") for text in (known, now))
+    return bool(source and source_now and source != source_now) or bool(own and own_now and own != own_now)
+
+
+def is_elsewhere(known: str | None, now: str | None) -> bool:
+    """Tell whether two ids are of two sources: two clusters, say."""
+    source, source_now = ((text or "").rpartition("/")[0] for text in (known, now))
+    return bool(source and source_now) and source != source_now
+
+
 def ids_of(states: Iterable[TopicState]) -> dict[str, str]:
     """Return the topics' ids, as far as the broker gave them."""
     return {s.topic: s.topic_id for s in states if s.topic_id}
+
+
+def joined_ids(known: Mapping[str, str], states: Iterable[TopicState]) -> dict[str, str]:
+    """Return the known ids of streams, completed by what is seen now of the same streams, and of new ones.
+
+    A stream that was recreated is another one: its known id stays.
+    """
+    found = dict(known)
+    for topic, now in ids_of(states).items():
+        if not is_another(known.get(topic), now) and len(now) > len(known.get(topic, "")):
+            found[topic] = now
+    return found
 
 
 def starts(states: Iterable[TopicState]) -> Positions:

@@ -19,8 +19,7 @@ from sluice.ledger import REDRIVEN, Lease
 from sluice.ranges import LostRange, OffsetRange, describe, overlaps, subtract
 from sluice.run.interval import Interval
 from sluice.run.resolve import Resolved
-from sluice.sources.kafka.cluster import TopicState, ids_of
-from sluice.sources.state import Key
+from sluice.sources.state import Key, TopicState, joined_ids
 from sluice_spark.batch.writer import BatchWriter, PreparedBatch
 from sluice_spark.engine.logs import logger
 from sluice_spark.runs.interval_offsets import IntervalOffsets
@@ -107,7 +106,7 @@ class IntervalRun(Run):
                 self.interval.key,
                 ranges=resolved.ranges,
                 whole=resolved.whole,
-                topic_ids=ids_of(states) | self.ledger.topic_ids(name),
+                topic_ids=joined_ids(self.ledger.topic_ids(name), states),
             )
             tables = self._tables(number)
         ranges = [r for r in resolved.ranges if len(r)]

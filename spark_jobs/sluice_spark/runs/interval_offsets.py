@@ -20,7 +20,7 @@ from sluice.ranges import OffsetRange, Positions, Times, describe, overlaps, sub
 from sluice.run.interval import Interval
 from sluice.run.resolve import Available, Resolved, missing
 from sluice.run.resolve import resolve as resolved_of
-from sluice.sources.state import Key, TopicState
+from sluice.sources.state import Key, TopicState, is_another
 from sluice.wal import Segment
 from sluice_spark.engine.logs import logger
 from sluice_spark.runs.context import RunContext
@@ -93,7 +93,7 @@ class IntervalOffsets:
         reached = self.context.ledger.reached(name)
         ids = self.context.ledger.topic_ids(name)
         fixed = [
-            r for r in known.ranges if known.topic_ids.get(r.topic) == ids.get(r.topic)
+            r for r in known.ranges if not is_another(known.topic_ids.get(r.topic), ids.get(r.topic))
         ] if known is not None else []  # fmt: skip
         gaps = missing(
             name,

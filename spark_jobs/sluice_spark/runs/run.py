@@ -13,7 +13,7 @@ from sluice.faults import point
 from sluice.ledger import Lease, Ledger
 from sluice.pipeline import Pipeline
 from sluice.ranges import OffsetRange
-from sluice.sources.kafka.cluster import TopicState, ids_of
+from sluice.sources.state import TopicState, joined_ids
 from sluice_spark.engine.logs import logger
 from sluice_spark.runs.context import RunContext
 from sluice_spark.runs.reconcile import examine, reconcile
@@ -111,7 +111,7 @@ class Run(ABC):
             recovery=self.context.recovery.value,
             epoch=epoch,
             ranges=ranges,
-            topic_ids=ids_of(states) | known,  # a topic that was recreated is another one
+            topic_ids=joined_ids(known, states),
             reason=self.context.reason,
             **more,
         )

@@ -9,7 +9,7 @@ from datetime import timedelta
 from typing import Any
 
 from sluice.sources.kafka.client import Client
-from sluice.sources.state import FirstUnread, Key, PartitionState
+from sluice.sources.state import FirstUnread, Key, PartitionState, stream_id
 
 __all__ = ["TopicAnswer", "at_time", "first_unread", "retention", "states"]
 
@@ -123,7 +123,7 @@ async def _metadata(client: Client, topics: Collection[str], until: float) -> _M
             answer.error = for_code(told.error_code if told else 3)(topic)
             continue
         topic_id = getattr(told, "topic_id", None)
-        answer.topic_id = str(topic_id) if topic_id else ""
+        answer.topic_id = stream_id(getattr(response, "cluster_id", None), str(topic_id) if topic_id else None)
         for part in told.partitions:
             if part.leader_id < 0:
                 answer.partitions[part.partition_index] = for_code(part.error_code or 5)()
