@@ -76,10 +76,10 @@ def test_the_id_of_an_intervals_run_is_the_same_for_the_same_and_another_for_ano
 
 def test_a_question_with_such_text_is_a_users_mistake(ledger_url: str) -> None:
     ledger = Ledger.open(ledger_url)
-    with pytest.raises(ConfigError, match="a character that no database stores"):
+    with pytest.raises(ConfigError, match="a character that no database can store"):
         ledger.run("p", "\ud800")
     if "postgresql" in ledger_url:
-        with pytest.raises(ConfigError, match="a character that no database stores"):
+        with pytest.raises(ConfigError, match="a character that no database can store"):
             ledger.run("p", "a\0b")
 
 
