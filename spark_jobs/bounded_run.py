@@ -25,7 +25,7 @@ from sluice_spark.runs.run import Run
 def parse(argv: list[str] | None = None) -> argparse.Namespace:
     parser = Parser(
         prog="bounded_run.py",
-        description="Drain what Kafka holds now into the sink, or replace an interval of record time in it; judge it.",
+        description="Process what Kafka holds now, or reprocess an interval of record time; then validate the run.",
     )
     parser.add_argument(
         "--pipeline", required=True, metavar="NAME_OR_PATH", help="a name in include/pipelines, or a file"
@@ -35,12 +35,12 @@ def parse(argv: list[str] | None = None) -> argparse.Namespace:
 
 
 def run_of(args: argparse.Namespace, open_session: Callable[[], SparkSession]) -> Run:
-    """Return the run that was asked for, not begun.
+    """Return the requested run, not started yet.
 
     Raises
     ------
     ConfigError
-        When it cannot be meant.
+        If the request is invalid.
     """
     pipeline = load(args.pipeline)
     request, home = RunRequest.parse(args, pipeline), Home.from_env()

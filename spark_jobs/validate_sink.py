@@ -1,4 +1,4 @@
-"""spark-submit's entry for judging a run again. Exit code 50 when the verdict is ``failed`` or ``error``."""
+"""spark-submit's entry for validating a run again. Exit code 50 if the verdict is ``failed`` or ``error``."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from sluice_spark.runs.tables import Tables
 
 def main() -> None:
     set_up()
-    parser = Parser(prog="validate_sink.py", description="Judge what a run wrote, again.")
+    parser = Parser(prog="validate_sink.py", description="Validate again what a run wrote.")
     parser.add_argument("--pipeline", required=True, metavar="NAME_OR_PATH")
-    parser.add_argument("--run", required=True, help="a run that the ledger knows")
+    parser.add_argument("--run", required=True, help="the id of a run in the ledger")
     args = parser.parse_args()
     pipeline, home, ledger = load(args.pipeline), Home.from_env(), Ledger.open()
     found = ledger.known_run(pipeline.name, args.run)
     judge = Judge(pipeline, home, args.run)
     judge.warm_up()
     judge.check()
-    # a run that went before it and died may have been judged with it: so it is again
+    # an earlier run that died may have been validated together with it, and is again
     runs = (found.judgement or {}).get("runs") or [args.run]
     sink = Tables.of(pipeline, home, ledger.epoch(pipeline.name)).sink
     judgement = judge.settle(ledger, session, sink, runs)

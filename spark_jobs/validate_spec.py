@@ -1,4 +1,4 @@
-"""spark-submit's entry for checking what only Spark and Great Expectations know of pipeline files. Reads no record."""
+"""spark-submit's entry for the checks of pipeline files that need Spark and Great Expectations. Reads no record."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from sluice_spark.transforms.sample import shape_of
 
 def main() -> None:
     set_up()
-    parser = Parser(prog="validate_spec.py", description="Check transforms and suites without any record.")
+    parser = Parser(prog="validate_spec.py", description="Check transforms and suites without reading records.")
     parser.add_argument("--pipeline", required=True, action="append", metavar="NAME_OR_PATH")
-    parser.add_argument("--result", required=True, metavar="FILE", help="gets each file's list of problems, as JSON")
+    parser.add_argument("--result", required=True, metavar="FILE", help="JSON output: the problems of each file")
     args = parser.parse_args()
     pipelines = [load(name) for name in args.pipeline]
     if any(pipeline.suite_file for pipeline in pipelines):
@@ -33,7 +33,7 @@ def main() -> None:
 
 
 def problems(spark: SparkSession, pipeline: Pipeline) -> Iterator[str]:
-    """Yield what is wrong with a pipeline's transform, and with its suite beside it."""
+    """Yield the problems of a pipeline's transform and suite."""
     columns = None
     try:
         columns = shape_of(spark, pipeline, transforms.transformer(pipeline)).schema.names

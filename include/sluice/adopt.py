@@ -1,4 +1,4 @@
-"""Gives a pipeline another name: its ledger, checkpoints, write-ahead log and tables go on under it."""
+"""Renames a pipeline: its ledger, checkpoints, write-ahead log and tables go on under the new name."""
 
 from __future__ import annotations
 
@@ -26,19 +26,20 @@ _UNTOUCHED = "nothing was changed"
 
 @dataclass(frozen=True)
 class Adoption:
-    """One pipeline's hand-over to another name.
+    """The transfer of one pipeline to another name.
 
     Parameters
     ----------
     old
-        The name that the ledger knows.
+        The pipeline's present name in the ledger.
     new
-        The pipeline file with the new name, and with the sink that the old name wrote to.
+        The pipeline file with the new name and the sink that the old name wrote to.
 
     Notes
     -----
-    From its first step to its last, a property of the sink keeps runs of either name out. Each step asks first whether
-    it was done, so that after a crash the same command goes on where it stopped. Doing it again changes nothing.
+    From the first step to the last, a property of the sink keeps runs of either name out. Each step first checks
+    whether it was already done: after a crash the same command goes on where it stopped, and repeating it is
+    idempotent.
     """
 
     ledger: Ledger
@@ -47,21 +48,21 @@ class Adoption:
     new: Pipeline
 
     def carry_out(self) -> bool:
-        """Hand everything over; return False when that was done before.
+        """Transfer everything; return False if that was already done.
 
         Raises
         ------
         ConfigError
-            When there is nothing to hand over, or it is not settled; nothing is changed then.
+            If there is nothing to transfer, or the old name's last run is not settled. Nothing is changed then.
         LeaseHeldError
-            When a run of either name is at work.
+            If a run of either name is at work.
         SinkError
-            When a table cannot be read or written. The same command goes on.
+            If a table cannot be read or written. The same command goes on from there.
         """
         old, new = self.old, self.new.name
         if old == new:
             raise ConfigError(
-                f"pipeline {new!r} has this name already", state=_UNTOUCHED, next_step="name the file with the new name"
+                f"pipeline {new!r} already has this name", state=_UNTOUCHED, next_step="give the file with the new name"
             )
         sink = self._sink
         with self.ledger.acquire(old, f"adopt-as-{new}"), self.ledger.acquire(new, f"adopt-{old}") as lease:
@@ -91,7 +92,7 @@ class Adoption:
         return True
 
     def _put_right(self) -> bool:
-        """Say again in the tables whose they are, as after a crash at the end, or a RESTORE to a version before it."""
+        """Set the ownership properties of the tables again, after a crash at the end or a RESTORE to before it."""
         sink = self._sink
         places = {
             sink: "sink",
@@ -110,7 +111,7 @@ class Adoption:
             raise ConfigError(
                 f"the ledger has no run of pipeline {old!r}",
                 state=_UNTOUCHED,
-                next_step="give the name under which it ran before: sluice status lists them",
+                next_step="give the name under which it ran before: sluice status lists the names",
             )
         busy = {run for scope, run in self.ledger.at_work(old).items() if scope}
         if busy:
@@ -123,23 +124,23 @@ class Adoption:
             known = [run for run in self.ledger.runs(new, limit=1000) if self.ledger.accounts(new, run.run)]
             if known:
                 raise ConfigError(
-                    f"pipeline {new!r} has runs of its own, such as {known[0].run!r}: two accounts cannot become one",
+                    f"pipeline {new!r} has runs of its own, such as {known[0].run!r}: two accounts cannot be merged",
                     state=_UNTOUCHED,
-                    next_step="choose a name that no pipeline had",
+                    next_step="choose a name that no pipeline has used",
                 )
         for folder in (self.home.join("checkpoints", new), self.home.log(new)):
             if os.path.isdir(folder):
                 raise ConfigError(
-                    f"{folder} is there: it is the state of a pipeline {new!r} of its own",
+                    f"{folder} already exists: it holds the state of another pipeline {new!r}",
                     state=_UNTOUCHED,
-                    next_step="choose a name that no pipeline had, or remove the folder if nothing rests on it",
+                    next_step="choose a name that no pipeline has used, or remove the folder if nothing needs it",
                 )
         others = {settings.get(OWNER), *_writers(sink)} - {None, old, *self.ledger.former_names(old)}
         if others:
             raise ConfigError(
                 f"the table {sink} belongs to pipeline {', '.join(sorted(map(str, others)))}, not to {old} alone",
                 state=_UNTOUCHED,
-                next_step=f"let the file of {new!r} name the sink to which {old!r} wrote",
+                next_step=f"in the file of {new!r}, name the sink to which {old!r} wrote",
             )
         unsettled = [name for name, known, held in self._ends() if known != held]
         if unsettled:
@@ -147,11 +148,11 @@ class Adoption:
                 f"the ledger and the table {sink} do not end with the same batch ({', '.join(unsettled)}): a run of "
                 f"{old!r} died halfway, or this is not the table that it wrote to",
                 state=_UNTOUCHED,
-                next_step=f"run {old!r} once more under its old name, which settles it; then try again",
+                next_step=f"run {old!r} once more under its old name, which recovers that run; then try again",
             )
 
     def _ends(self) -> Iterator[tuple[str, int, int]]:
-        """Yield for each writer of the old name its application id, and its last batch in ledger and table."""
+        """Yield, for each writer of the old name, its application id and its last batch in the ledger and the table."""
         table, newest = _open(self._sink), self.ledger.epoch(self.old)
         for name, (_, batch) in last_commits(self.ledger, self.old).items():
             yield name, batch, _version(table, name)
@@ -164,7 +165,7 @@ class Adoption:
             )
 
     def _versions(self, path: str, names: Iterable[str]) -> dict[str, int]:
-        """Return under the new application ids the batches that a table holds under the old ones."""
+        """Return the last batch numbers of a table, by the new application ids instead of the old ones."""
         table = _open(path)
         held = {name: _version(table, name) for name in names}
         prefix = f"sluice:{self.old}:"
@@ -204,13 +205,13 @@ def _settings(path: str) -> dict[str, str]:
         raise ConfigError(
             f"there is no table at {path}",
             state=_UNTOUCHED,
-            next_step="let the pipeline file name the sink to which the old name wrote",
+            next_step="in the pipeline file, name the sink to which the old name wrote",
         )
     return dict(table.metadata().configuration)
 
 
 def _hand(path: str, versions: Mapping[str, int], settings: Mapping[str, str]) -> bool:
-    """Enter batch numbers and properties into a table in one commit, if they are not there; tell whether it did."""
+    """Set batch numbers and properties of a table in one commit; return False if they were already set."""
     from deltalake import CommitProperties, Transaction
     from deltalake.exceptions import DeltaError
 
@@ -237,6 +238,6 @@ def _hand(path: str, versions: Mapping[str, int], settings: Mapping[str, str]) -
 def _failed(path: str, error: Exception) -> SinkError:
     return SinkError(
         f"the table {path} failed: {type(error).__name__}: {error}",
-        state="what was handed over so far is on record; until the rest is, no run of either name begins",
-        next_step="fix the storage, then give the same command again",
+        state="the completed steps are recorded; until the transfer is complete, no run of either name starts",
+        next_step="fix the storage, then repeat the same command",
     )

@@ -36,8 +36,8 @@ class Connection:
         Raises
         ------
         ConfigError
-            When the variable is missing, is a URI, or is not the JSON form. A URI is refused because Airflow's Spark
-            hook turns some of them into the master ``yarn`` silently.
+            If the variable is missing, is a URI, or is not in JSON form. A URI is refused because Airflow's Spark hook
+            silently turns some of them into the master ``yarn``.
         """
         variable = variable_of(conn_id)
         text = os.environ.get(variable)

@@ -1,4 +1,4 @@
-"""Typed failures of a run. Each has an exit code, a retry policy, and says three things."""
+"""Typed errors of a run. Each has an exit code, a retry policy, and a message in three parts."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ __all__ = [
 ]
 
 BEGIN_ANEW = "give the pipeline another name and its sink another path, both at once"
-"""The way out where positions mean nothing any more: the ledger stays, and holds the old name to them and to its sink.
+"""The next step when positions are no longer valid. The ledger keeps the old name bound to them and to its sink.
 
-One without the other is refused: another path alone is exit 41. What the new name reads begins where its file says.
+Changing only one of the two is refused: another path alone is exit 41. The new name begins at its ``starting_offsets``.
 """
 
 
 class ExitCode(IntEnum):
-    """What a Spark main and ``sluice run`` tell their caller; a promise to users."""
+    """Exit codes of the Spark mains and ``sluice run``; a stable interface."""
 
     DONE = 0
     OTHER = 1
@@ -49,7 +49,7 @@ class ExitCode(IntEnum):
 
 
 class Retry(IntEnum):
-    """Whether trying again can help."""
+    """Whether and how a task retries after an error."""
 
     NEVER = 0
     AS_THE_TASK_SAYS = 1
@@ -65,7 +65,7 @@ class SluiceError(Exception):
     what
         What happened.
     state
-        What state the data is in now: clean, planned, or partly written and why that is safe.
+        The state of the data now: unchanged, planned, or partly written and why that is safe.
     next_step
         The next command or edit.
     """
@@ -108,7 +108,7 @@ class OffsetsGoneError(SluiceError):
     Parameters
     ----------
     ranges
-        What is gone, as far as it is known.
+        The ranges that are gone, as far as they are known.
     """
 
     exit_code = ExitCode.OFFSETS_GONE
@@ -120,7 +120,7 @@ class OffsetsGoneError(SluiceError):
 
 
 class TopicRecreatedError(SluiceError):
-    """The topic is not the one that the position belongs to, or the position is beyond its end."""
+    """The topic was recreated since the position was committed, or the position is beyond its end."""
 
     exit_code = ExitCode.TOPIC_RECREATED
     retry = Retry.NEVER
@@ -141,7 +141,7 @@ class SinkError(SluiceError):
 
 
 class LeaseHeldError(SluiceError):
-    """Another driver may write this pipeline now."""
+    """Another driver holds the pipeline's lease."""
 
     exit_code = ExitCode.LEASE_HELD
     retry = Retry.LATER
@@ -178,5 +178,5 @@ _BY_CODE: dict[int, type[SluiceError]] = {
 
 
 def error_for_exit_code(code: int) -> type[SluiceError]:
-    """Return the typed error for a main's exit code; :class:`SluiceError` when the code is not one of ours."""
+    """Return the error class of a main's exit code; :class:`SluiceError` for an unknown code."""
     return _BY_CODE.get(code, SluiceError)

@@ -1,4 +1,4 @@
-"""Named points at which the crash tests kill the driver. Free when ``SLUICE_KILL_AT`` is not set."""
+"""Named points at which the crash tests kill the driver. They cost nothing unless ``SLUICE_KILL_AT`` is set."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ POINTS = (
     "folders-adopted",
     "ledger-adopted",
 )
-"""Every point. Landing's lie between planning and the first batch, cleaning's behind everything; a hand-over to another
-name has those of its own."""
+"""Every point, in a run's order: landing comes between planning and the first batch, cleaning at the end. The last four
+belong to ``sluice adopt``."""
 
 _seen: dict[str, int] = {}
 
 
 def point(name: str) -> None:
-    """Kill the whole driver (JVM and Python: its process group) when ``SLUICE_KILL_AT`` is ``name`` or ``name:nth``."""
+    """Kill the driver's process group (JVM and Python) if ``SLUICE_KILL_AT`` is ``name`` or ``name:nth``."""
     target = os.environ.get("SLUICE_KILL_AT")
     if not target:
         return

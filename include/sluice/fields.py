@@ -1,4 +1,4 @@
-"""What the models of the pipeline file's keys share: strictness, lengths of time, the columns that ingestion adds."""
+"""What the models of the pipeline file share: the strict base class, durations, the metadata columns."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict
 __all__ = ["METADATA_COLUMNS", "Duration", "Strict", "given", "one_of"]
 
 METADATA_COLUMNS = ("_topic", "_partition", "_offset", "_timestamp", "_run")
-"""Columns that ingestion adds to every sink row."""
+"""Metadata columns, which Sluice adds to every sink row."""
 
 _DURATION = re.compile(r"^(\d+)\s*(s|m|h|d)$")
 _UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
 
 
 class Strict(BaseModel):
-    """Unknown keys are refused; a model cannot be changed."""
+    """Base of the models: it refuses unknown keys, and instances are immutable."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True, use_attribute_docstrings=True)
 
@@ -29,22 +29,22 @@ def _duration(value: Any) -> Any:
 
 
 Duration = Annotated[timedelta, BeforeValidator(_duration)]
-"""A length of time such as ``15m``, ``2h``, ``7d``."""
+"""A duration such as ``15m``, ``2h``, ``7d``."""
 
 
 def given(model: BaseModel) -> list[str]:
-    """Return the keys that stand in the file, of a model of which each key is another way of the same thing."""
+    """Return the keys that the file sets, of a model whose keys are alternatives."""
     fields = type(model).model_fields
     return [field.alias or name for name, field in fields.items() if getattr(model, name) is not None]
 
 
 def one_of(model: BaseModel, what: str) -> None:
-    """Refuse a model of which not exactly one key is given.
+    """Refuse a model unless exactly one of its keys is set.
 
     Raises
     ------
     ValueError
-        It names the keys.
+        With the names of the keys.
     """
     if len(given(model)) != 1:
         names = ", ".join(field.alias or name for name, field in type(model).model_fields.items())

@@ -1,4 +1,4 @@
-"""Where a run keeps its state: one folder, ``SLUICE_HOME``, laid out in one place."""
+"""The layout of ``SLUICE_HOME``, the folder in which runs keep their state."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ def _is_url(path: str) -> bool:
 class Home:
     """The layout below ``SLUICE_HOME`` (default ``var/`` of the checkout, or of the working directory without one).
 
-    A path, which every machine that works for a run reaches under the same name. A single sink may be a URL.
+    It is a path, which every machine of a run must reach under the same name. A single sink may be a URL.
     """
 
     root: str
 
     @classmethod
     def from_env(cls) -> Home:
-        """Read ``SLUICE_HOME``; a relative path is taken from the checkout, and only without one from where we are.
+        """Read ``SLUICE_HOME``; a relative path begins at the checkout, or without one at the working directory.
 
         Raises
         ------
         ConfigError
-            For a URL: Data Docs and the SQLite ledger are files.
+            If it is a URL: Data Docs and the SQLite ledger are files.
         """
         raw = os.environ.get("SLUICE_HOME") or "var"
         if _is_url(raw):
@@ -47,15 +47,15 @@ class Home:
         return "/".join((self.root, *parts))
 
     def resolve(self, path: str) -> str:
-        """Return ``path`` itself when absolute or a URL, otherwise below the home (a sink's relative path)."""
+        """Return ``path`` itself if it is absolute or a URL, otherwise the path below the home."""
         return path if _is_url(path) or path.startswith("/") else self.join(path)
 
     def checkpoint(self, pipeline: str, epoch: int) -> str:
-        """Return the live checkpoint of one epoch. Its identity is pipeline and epoch, never a run or a try."""
+        """Return the live checkpoint of an epoch. All runs of the epoch, and their retries, share it."""
         return self.join("checkpoints", pipeline, f"epoch-{epoch}")
 
     def log(self, pipeline: str) -> str:
-        """Return the write-ahead log of a pipeline: one for all its epochs."""
+        """Return the write-ahead log of a pipeline; all its epochs share it."""
         return self.join("logs", pipeline)
 
     @property
@@ -65,5 +65,5 @@ class Home:
 
     @property
     def data_docs(self) -> str:
-        """The folder of Great Expectations' file context; its Data Docs lie below it."""
+        """The folder of Great Expectations' file context, which contains the Data Docs."""
         return self.join("quality")

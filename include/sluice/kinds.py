@@ -1,8 +1,8 @@
 """The kinds of sources, sinks and decoders: those built in, and those of other packages.
 
 A package adds one by an entry point in the group ``sluice.sources``, ``sluice.sinks`` or ``sluice.decoders``: its name
-is the key in the pipeline file, its value the ``package.module:KIND``. Entry points are looked up only for a key that
-is not built in, since the search costs tens of milliseconds wherever Airflow parses.
+is the key in the pipeline file, its value is ``package.module:KIND``. Entry points are looked up only for a key that is
+not built in, because the search costs tens of milliseconds each time Airflow parses.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ BUILT_IN: Mapping[str, Mapping[str, str]] = {
         "bytes": "sluice.decoders.config:BYTES",
     },
 }
-"""Where the kinds of this project are, by group and key."""
+"""The kinds that Sluice brings, by group and key."""
 
 
 @cache
 def kind_of(group: str, key: str) -> Any:
-    """Return a kind by its key; None when nobody has one.
+    """Return the kind of a key; None if no package provides it.
 
     Parameters
     ----------
@@ -42,7 +42,7 @@ def kind_of(group: str, key: str) -> Any:
     Raises
     ------
     ConfigError
-        When a package names one that cannot be imported.
+        If a package's entry point cannot be imported, or is not a kind.
     """
     where = BUILT_IN[group].get(key)
     if where is None:
@@ -52,20 +52,20 @@ def kind_of(group: str, key: str) -> Any:
     kind = imported(where)
     if not isinstance(getattr(kind, "config", None), type):
         raise ConfigError(
-            f"{where}, the entry point {key!r} of sluice.{group}, is no kind of {group}",
+            f"{where}, the entry point {key!r} of sluice.{group}, is not a kind of {group}",
             state="nothing was read or written",
-            next_step="let it name a SourceKind, SinkKind or DecoderKind, or remove the package",
+            next_step="make it name a SourceKind, SinkKind or DecoderKind, or remove the package",
         )
     return kind
 
 
 def imported(where: str) -> Any:
-    """Return what ``package.module:name`` names.
+    """Import and return the object ``package.module:name``.
 
     Raises
     ------
     ConfigError
-        When it cannot be imported.
+        If it cannot be imported.
     """
     module, _, name = where.partition(":")
     try:
@@ -74,5 +74,5 @@ def imported(where: str) -> Any:
         raise ConfigError(
             f"{where} cannot be imported: {type(error).__name__}: {error}",
             state="nothing was read or written",
-            next_step="install the package that holds it into this environment, and into that of the Spark driver",
+            next_step="install its package into this environment, and into that of the Spark driver",
         ) from error

@@ -1,4 +1,4 @@
-"""Offset ranges: the unit in which everything is planned, accounted and compared."""
+"""Offset ranges: the unit of planning, accounting and comparing."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class OffsetRange:
         Raises
         ------
         ValueError
-            When the text has another form.
+            If the text has another form.
         """
         try:
             topic, partition, span = text.rsplit(":", 2)
@@ -62,7 +62,7 @@ class OffsetRange:
             raise ValueError(f"{text!r} is not a range: write TOPIC:PARTITION:START-END, END exclusive") from None
 
     def cut(self, other: OffsetRange) -> OffsetRange | None:
-        """Return what this range and another have in common; None when that is nothing."""
+        """Return the intersection with another range; None if it is empty."""
         if (self.topic, self.partition) != (other.topic, other.partition):
             return None
         start, end = max(self.start, other.start), min(self.end, other.end)
@@ -71,7 +71,7 @@ class OffsetRange:
 
 @dataclass(frozen=True)
 class Counts:
-    """How many offsets went where. ``planned`` is their sum: the one law."""
+    """The number of offsets with each outcome. ``planned`` is their sum: offsets are conserved."""
 
     written: int = 0
     filtered: int = 0
@@ -81,7 +81,7 @@ class Counts:
 
     @property
     def planned(self) -> int:
-        """Every offset accounted for."""
+        """The number of all offsets."""
         return self.written + self.filtered + self.quarantined + self.absent + self.lost
 
     def __add__(self, other: Counts) -> Counts:
@@ -100,9 +100,9 @@ class Counts:
 
 @dataclass(frozen=True, order=True)
 class Times:
-    """Between which record times the readable records of a range lie, in milliseconds since 1970, both included.
+    """The earliest and latest record time of a range, in milliseconds since 1970 (UTC), both inclusive.
 
-    ``first`` is above ``last`` where the range holds no readable record.
+    ``first`` is greater than ``last`` if the range has no readable record.
     """
 
     range: OffsetRange
@@ -111,27 +111,27 @@ class Times:
 
     @classmethod
     def none(cls, span: OffsetRange) -> Times:
-        """Return what is known of a range without a readable record."""
+        """Return the times of a range without a readable record."""
         return cls(span, 1 << 62, -(1 << 62))
 
     def meets(self, start: int, end: int) -> bool:
-        """Whether a record of the range may lie in ``[start, end)``."""
+        """Whether the time of a record in the range may be in ``[start, end)``, in milliseconds since 1970."""
         return self.first < end and self.last >= start
 
 
 @dataclass(frozen=True)
 class RangeAccount:
-    """One range with its split.
+    """One range and how its offsets split into the five counts.
 
     Attributes
     ----------
     times
-        What was seen of the times of its records; parts that were not read are missing. No part of the split.
+        The record times that were observed; parts that were not read are missing. They do not affect equality.
 
     Raises
     ------
     ValueError
-        When the parts do not add up to the length of the range, or one is negative.
+        If the counts do not add up to the length of the range, or one is negative.
     """
 
     range: OffsetRange
@@ -164,7 +164,7 @@ class RangeAccount:
 
 @dataclass(frozen=True)
 class LostRange:
-    """A range that was let go of, why, and one of its records where that could be read."""
+    """A range that was skipped, the reason, and one of its records if one could be read."""
 
     range: OffsetRange
     reason: str
@@ -182,7 +182,7 @@ class LostRange:
 
 
 class _ByPartition:
-    """Ranges, which may overlap each other, to be found by what they may have in common with another one."""
+    """An index of ranges, which may overlap each other, by partition and offset."""
 
     def __init__(self, ranges: Iterable[OffsetRange]) -> None:
         self._here: dict[tuple[str, int], tuple[list[OffsetRange], list[int], list[int]]] = {}
@@ -196,13 +196,13 @@ class _ByPartition:
             self._here[key] = (items, [item.start for item in items], reach)
 
     def near(self, other: OffsetRange) -> list[OffsetRange]:
-        """Return, in order, all that have an offset in common with another range, and few that have none."""
+        """Return, in order, every range that overlaps ``other``, and possibly a few that do not."""
         items, starts, reach = self._here.get((other.topic, other.partition), ([], [], []))
         return items[bisect_right(reach, other.start) : bisect_left(starts, other.end)] if len(other) else []
 
 
 def subtract(ranges: Iterable[OffsetRange], holes: Iterable[OffsetRange]) -> list[OffsetRange]:
-    """Return what remains of ``ranges`` without ``holes``, in order."""
+    """Return ``ranges`` without the offsets of ``holes``, in order."""
     found = _ByPartition(holes)
     rest: list[OffsetRange] = []
     for item in ranges:
@@ -223,7 +223,7 @@ def overlaps(ranges: Iterable[OffsetRange], others: Iterable[OffsetRange]) -> li
 
 
 def runs_of(topic: str, partition: int, offsets: Iterable[int]) -> list[OffsetRange]:
-    """Return ascending offsets as ranges: each stretch without a gap is one."""
+    """Return ascending offsets as ranges, one for each sequence without a gap."""
     ranges: list[OffsetRange] = []
     start = end = None
     for offset in offsets:
@@ -239,9 +239,9 @@ def runs_of(topic: str, partition: int, offsets: Iterable[int]) -> list[OffsetRa
 
 
 def ranges_between(start: Positions, end: Positions) -> list[OffsetRange]:
-    """Return the ranges that lead from one position to another, without the empty ones.
+    """Return the non-empty ranges between two positions.
 
-    A partition that ``start`` does not know (added since) begins at 0, as Spark's Kafka source reads it.
+    A partition that is missing in ``start`` (it was added since) begins at 0, as in Spark's Kafka source.
     """
     return [
         OffsetRange(topic, partition, start.get(topic, {}).get(partition, 0), stop)

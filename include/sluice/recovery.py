@@ -1,4 +1,4 @@
-"""How a task recovers; chosen in the pipeline file, per task, or per run."""
+"""Recovery strategies; chosen in the pipeline file, per task, or per run."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ __all__ = ["Recovery", "Route"]
 
 
 class Route(StrEnum):
-    """By which way an epoch's records reach the sink. Strategies of one route share a checkpoint."""
+    """The way of an epoch's records into the sink. Strategies with the same route share a checkpoint."""
 
     DIRECT = "direct"
     """Records go from Kafka into the sink."""
@@ -17,7 +17,7 @@ class Route(StrEnum):
 
 
 class Recovery(StrEnum):
-    """The strategies. ``REPLAY`` lies beneath all of them: a batch that was planned is read again, exactly."""
+    """The strategies. All of them build on ``REPLAY``: a planned batch is read again with exactly the same ranges."""
 
     REPLAY = "replay"
     """Re-read exactly the logged ranges from Kafka; refuse when Kafka no longer has them."""
@@ -26,9 +26,9 @@ class Recovery(StrEnum):
     HOT = "hot"
     """Keep each batch on two executors before its first action."""
     IGNORE_BATCH = "ignore_batch"
-    """On a batch's final failure drop the batch, record its ranges as lost, go on."""
+    """If a batch cannot be read or processed, skip it, record its ranges as lost, and go on."""
     IGNORE_RANGE = "ignore_range"
-    """Only the ranges that cannot be read or processed become empty, recorded as lost."""
+    """Skip only the ranges that cannot be read or processed, record them as lost, and go on."""
 
     @property
     def route(self) -> Route:
@@ -37,11 +37,11 @@ class Recovery(StrEnum):
 
     @property
     def ignores(self) -> bool:
-        """Whether it goes on without what cannot be had."""
+        """Whether it skips what cannot be read or processed."""
         return self in (Recovery.IGNORE_BATCH, Recovery.IGNORE_RANGE)
 
     def refusal(self, *, aggregates: bool) -> str | None:
-        """Return why a pipeline cannot have this strategy; None when it can.
+        """Return why a pipeline cannot use this strategy; None if it can.
 
         Parameters
         ----------
@@ -50,7 +50,7 @@ class Recovery(StrEnum):
         """
         if aggregates and self is Recovery.IGNORE_BATCH:
             return (
-                "recovery: ignore_batch is for stateless pipelines: rows: aggregate makes rows of many records, and a "
-                "batch that is dropped would leave them wrong without a trace. Choose replay, or ignore_range"
+                "recovery: ignore_batch is for stateless pipelines: with rows: aggregate a row combines many records, "
+                "and skipping a batch would silently leave such rows wrong. Choose replay or ignore_range"
             )
         return None

@@ -1,6 +1,6 @@
-"""Where Sluice was installed from, and the files that come with its packages.
+"""The files that come with the packages: in a checkout or in an installed wheel.
 
-A checkout has them in its own folders. A wheel carries them below ``sluice/data`` under the same names
+A checkout has them in its own folders. A wheel has them below ``sluice/data`` under the same names
 (``hatch_build.py``).
 """
 
@@ -14,11 +14,11 @@ _PACKAGE = Path(__file__).resolve().parent
 _DATA = _PACKAGE / "data"
 
 CHECKOUT: Path | None = None if _DATA.is_dir() else _PACKAGE.parents[1]
-"""The checkout that this package runs from (``pip install -e .``); None when it was installed from a wheel."""
+"""The checkout that this package runs from (``pip install -e .``); None if it was installed from a wheel."""
 
 
 def shipped(name: str) -> Path:
-    """Return a file or folder that comes with the packages.
+    """Return the path of a file or folder that comes with the packages.
 
     Parameters
     ----------
@@ -29,8 +29,8 @@ def shipped(name: str) -> Path:
 
 
 def base() -> Path:
-    """Return what relative paths of settings begin at.
+    """Return the folder to which relative paths in settings are relative.
 
-    The checkout, wherever a command was started in; without one the working directory, and never ``site-packages``.
+    It is the checkout, wherever a command was started; without one, the working directory, never ``site-packages``.
     """
     return CHECKOUT or Path.cwd()

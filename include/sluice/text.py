@@ -1,4 +1,4 @@
-"""Text that people and other programs hand in, as databases, files and command lines take it."""
+"""Makes text from users and other programs safe for databases, files and command lines."""
 
 from __future__ import annotations
 
@@ -11,33 +11,33 @@ from sluice.errors import ConfigError
 __all__ = ["LONGEST_RUN", "checked_run", "run_of_interval", "storable"]
 
 LONGEST_RUN = 250
-"""Characters of a run's id: as many as Airflow allows, and as the ledger keeps."""
+"""Maximum length of a run id in characters: Airflow's limit, and the width of the ledger's column."""
 
 _OF_INTERVAL = "__interval"
 
 
 def checked_run(run: str) -> str:
-    """Return a run's id when it can be one.
+    """Return a run id if it is valid.
 
     Raises
     ------
     ConfigError
-        When it is empty, too long, or has a character that is not printable.
+        If it is empty, too long, or contains a character that is not printable.
     """
     if 0 < len(run) <= LONGEST_RUN and run.isprintable():
         return run
     what = f"has {len(run)} characters" if run.isprintable() else "has characters that are not printable"
     raise ConfigError(
-        f"the run's id {run[:80]!a}{'…' if len(run) > 80 else ''} {what}",
+        f"the run id {run[:80]!a}{'…' if len(run) > 80 else ''} {what}",
         state="nothing was read or written",
         next_step=f"give it an id of 1 to {LONGEST_RUN} printable characters",
     )
 
 
 def run_of_interval(run: str) -> str:
-    """Return the id of a run of an interval that another run's id was given for; the same for the same one.
+    """Derive the id of an interval run from another run's id; deterministic.
 
-    One that would be too long is cut, and told from others by a digest of the whole.
+    An id that would be too long is cut, and a digest of the whole keeps it unique.
     """
     if len(run) + len(_OF_INTERVAL) <= LONGEST_RUN:
         return f"{run}{_OF_INTERVAL}"
@@ -46,7 +46,7 @@ def run_of_interval(run: str) -> str:
 
 
 def storable(value: Any) -> Any:
-    """Return a value whose texts any database stores: NULs and lone surrogates are written as escapes."""
+    """Return a value whose strings any database can store: NULs and lone surrogates are escaped."""
     if isinstance(value, str):
         return value.encode("utf-8", "backslashreplace").decode().replace("\0", "\\x00")
     if isinstance(value, Mapping):

@@ -78,7 +78,7 @@ def test_a_manual_run_of_an_interval(mode: str | None) -> None:
         ("manual", None, {"start": "2013-04-01", "end": "9999-04-01"}, "in the future"),
         ("manual", None, {"start": "now", "end": "2013-04-01"}, "is not a time"),
         ("manual", None, {"mode": "sideways"}, "is not one of auto, available_now, interval"),
-        ("manual", None, {"start": "2013-03-01", "end": "2013-04-01", "recovery": "ignore_batch"}, "give some of them"),
+        ("manual", None, {"start": "2013-03-01", "end": "2013-04-01", "recovery": "ignore_batch"}, "skip some"),
         ("backfill", MARCH, {"start": "2013-03-01", "end": "2013-04-01"}, "was given start and end as well"),
         ("backfill", None, {}, "has no data interval"),
         ("backfill", {k: MARCH["data_interval_end"] for k in MARCH}, {}, "CronDataIntervalTimetable"),

@@ -130,7 +130,7 @@ def test_toys_lose_and_double_nothing_when_killed(place: Place, strategy: str, p
 @pytest.mark.parametrize(
     ("keys", "told"),
     [
-        ({"sink": {"print": {"path": "x"}}}, "cannot commit a batch together with its mark"),
+        ({"sink": {"print": {"path": "x"}}}, "cannot commit a batch atomically with its batch number"),
         ({"source": {"drops": {"path": "x"}}}, "choose recovery: wal"),
         ({"schedule": "on_lag"}, "cannot watch source.lines"),
         ({"lag": {"mirror_group": "g"}}, "is a consumer group"),
@@ -140,7 +140,7 @@ def test_toys_lose_and_double_nothing_when_killed(place: Place, strategy: str, p
         ({"source": 5}, "source: Input should be a valid dictionary"),
         ({"source": ["lines"]}, "source: Input should be a valid dictionary"),
         ({"sink": {"broken": {"path": "x"}}}, "cannot be imported: RuntimeError: not today"),
-        ({"decode": {"nothing": {}}}, "is no kind of decoders"),
+        ({"decode": {"nothing": {}}}, "is not a kind of decoders"),
         ({"quarantine": {"delta": {"path": "out"}}}, "quarantine.delta.path: it is, or lies in, the sink"),
         ({"quarantine": {"delta": {"path": "out/refused"}}}, "quarantine.delta.path: it is, or lies in, the sink"),
     ],
@@ -157,8 +157,8 @@ def test_what_source_or_sink_cannot_do_is_refused_when_the_file_is_read(
     ("command", "told"),
     [
         (("run", "--start", "2020-01-01", "--end", "2020-01-02"), "has no intervals"),
-        (("lag",), "is for source.kafka alone"),
-        (("audit", "--deep"), "is for Delta tables alone"),
+        (("lag",), "needs source.kafka"),
+        (("audit", "--deep"), "needs a Delta table"),
     ],
 )
 def test_what_only_others_can_do_is_refused_by_name(place: Place, command: tuple[str, ...], told: str) -> None:

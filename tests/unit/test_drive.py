@@ -54,4 +54,4 @@ def test_without_a_broker_a_dry_run_shows_what_the_log_has(
     kafka = Connection("kafka_default", "kafka", extra={"bootstrap.servers": "127.0.0.1:1"})
     monkeypatch.setenv(variable_of("kafka_default"), kafka.to_json())
     assert command._states(SPEC) == []
-    assert "no broker answers: only the write-ahead log was asked" in capsys.readouterr().err
+    assert "no broker answers: only the write-ahead log was searched" in capsys.readouterr().err

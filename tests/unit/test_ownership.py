@@ -130,7 +130,7 @@ def test_a_driver_that_slept_through_a_hand_over_commits_nothing(tmp_path: Path)
     DeltaTable(str(tmp_path)).alter.set_table_properties(
         {"sluice.pipeline": "new", "sluice.adopting": "p"}, raise_if_not_exists=False
     )
-    with pytest.raises(ConfigError, match="handed over from pipeline 'p' to 'new'"):
+    with pytest.raises(ConfigError, match="from pipeline 'p' to 'new' was interrupted"):
         put(old, 1)
     DeltaTable(str(tmp_path)).alter.set_table_properties({"sluice.adopting": ""}, raise_if_not_exists=False)
     with pytest.raises(ConfigError, match="belongs to pipeline 'new'"):

@@ -82,12 +82,12 @@ WRONG = [
     (expectation(severity="Warning"), "severity 'Warning' is unknown"),
     (expectation(severity=None), "severity None is unknown"),
     (expectation(severty="warning"), "unknown key 'severty'; did you mean 'severity'?"),
-    (expectation(kwargs={"column": "id", "severity": "warning"}), "'severity' stands beside kwargs, not in it"),
+    (expectation(kwargs={"column": "id", "severity": "warning"}), "'severity' belongs beside kwargs, not in it"),
     (expectation(meta={"scope": "tabel"}), "meta.scope 'tabel' is unknown; write one of: slice, table"),
-    (expectation(meta="table"), "meta is no object"),
+    (expectation(meta="table"), "meta is not an object"),
     (expectation(kwargs=["id"]), "kwargs, an object, is missing"),
     ({"expectation_type": "expect_x", "kwargs": {}}, "type, the name of the expectation, is missing"),
-    ("expect_x", "expectation 2 is no object"),
+    ("expect_x", "expectation 2 is not an object"),
 ]
 
 
@@ -112,7 +112,7 @@ def test_what_no_suite_may_say(tmp_path: Path, wrong: Any, told: str) -> None:
     [
         ("{", "JSONDecodeError"),
         ("[" * 100_000, "RecursionError"),
-        ('{"expectations": [], "expectations": []}', "the key 'expectations' stands twice"),
+        ('{"expectations": [], "expectations": []}', "the key 'expectations' appears twice"),
         ('{"expectatoins": []}', "it has no list of expectations"),
         ('{"expectations": [], "nmae": "x"}', "unknown key 'nmae'; did you mean 'name'?"),
         ('{"expectations": [], "suite_parameters": {"a": 1}}', "suite_parameters are not supported"),

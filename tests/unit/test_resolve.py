@@ -284,5 +284,5 @@ def test_of_a_topic_made_anew_only_the_log_has_the_old_records() -> None:
 
 def test_a_partition_that_does_not_answer_is_not_an_empty_one() -> None:
     played = Played({("t", 0): Part(EVEN, (0, 10)), ("t", 1): Part(EVEN, (0, 10))}, silent={("t", 1)})
-    with pytest.raises(SourceUnreachableError, match=r"did not say where .* is in t-1"):
+    with pytest.raises(SourceUnreachableError, match=r"did not return the offset of .* in t-1"):
         answer(played, hours(2, 4), {0: 10, 1: 10})

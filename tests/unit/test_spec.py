@@ -185,8 +185,8 @@ def test_a_cron_expression_that_means_nothing_is_refused(tmp_path: Path, cron: s
 
 def test_a_key_that_stands_twice_is_refused(tmp_path: Path) -> None:
     told = refuse(tmp_path, GOOD.replace("topics: [t]", "topics: [t]\n    topics: [u]") + "rows: one\nrows: filter\n")
-    assert "line 5: source.kafka.topics: this key stands twice" in told
-    assert "line 11: rows: this key stands twice" in told
+    assert "line 5: source.kafka.topics: this key appears twice" in told
+    assert "line 11: rows: this key appears twice" in told
 
 
 def test_a_pipeline_is_found_by_name_or_by_path(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Proves the one law: from the ledger alone, or against the tables themselves."""
+"""Proves that offsets are conserved: from the ledger alone, or also against the tables."""
 
 from sluice.audit.books import audit
 from sluice.audit.deep import deep_audit

@@ -1,4 +1,4 @@
-"""What the ledger says of a pipeline's offsets, and whether that is one story."""
+"""The ledger's accounts of a pipeline, per partition, and whether they are consistent."""
 
 from __future__ import annotations
 
@@ -15,21 +15,22 @@ __all__ = ["Books", "Page", "audit"]
 
 
 def audit(ledger: Ledger, pipeline: str) -> AuditReport:
-    """Prove the one law from the ledger alone.
+    """Prove from the ledger alone that every offset is accounted for once.
 
-    The ranges of all live runs tile ``[initial, position)``, through changes of epoch too; each splits without
-    remainder; the lost ranges on record are what the accounts count as lost; what was redriven was lost or quarantined
-    before, and was redriven once.
+    - The ranges of all live runs cover ``[initial, position)`` without gap or overlap, also across epochs.
+    - Each range splits without remainder.
+    - The recorded lost ranges are what the accounts count as lost.
+    - What was redriven was lost or quarantined before, and was redriven once.
     """
     try:
         return Books.read(ledger, pipeline).report()
-    except ValueError as error:  # an account that does not add up cannot even be read
+    except ValueError as error:  # an account that does not balance cannot be loaded
         return AuditReport(pipeline, [], [], [str(error)])
 
 
 @dataclass
 class Page:
-    """What the ledger says of one partition; each list in the order of offsets.
+    """The ledger's entries of one partition; each list is in the order of offsets.
 
     Attributes
     ----------
@@ -38,11 +39,11 @@ class Page:
     lost
         Lost ranges, open or redriven.
     of_lost, of_quarantined
-        The splits of what was redriven, by what it was before.
+        The splits of redriven ranges, by their former state.
     replaced
-        The splits that intervals made, each with how many offsets it took out of sink and quarantine.
+        The splits of interval runs, each with how many offsets it removed from sink and quarantine.
     epoch
-        The newest epoch's number and where it begins here; None for where the pipeline file says.
+        The newest epoch's number and where it begins in this partition; None if it begins at ``starting_offsets``.
     """
 
     topic: str
@@ -56,25 +57,25 @@ class Page:
 
     @property
     def first(self) -> int:
-        """The first offset that is accounted for: an interval may lie before what live runs began with."""
+        """The first offset that is accounted for; an interval may begin before the first live run."""
         return min([self.live[0].range.start, *(a.range.start for a, _ in self.replaced)])
 
     @property
     def last(self) -> int:
-        """The offset behind the last one that is accounted for."""
+        """The end (exclusive) of the offsets that are accounted for."""
         return max(a.range.end for a in (*self.live, *(a for a, _ in self.replaced)))
 
     @property
     def open(self) -> list[LostRow]:
-        """Lost ranges that were not redriven yet."""
+        """Lost ranges that are not redriven yet."""
         return [row for row in self.lost if row.state == "open"]
 
     @property
     def counts(self) -> Counts:
-        """The split after redriving and replacing: each offset counts as what became of it.
+        """The split after all redrives and intervals: each offset counts by its final outcome.
 
-        Of an interval it is known how many offsets it brought to sink and quarantine and how many it took out. What
-        the transform filtered is the rest.
+        The ledger knows how many offsets an interval added to sink and quarantine and how many it removed. The rest
+        counts as filtered.
         """
         lost, quarantined = _planned(self.of_lost), _planned(self.of_quarantined)
         moved = Counts(lost=-lost, quarantined=-quarantined)
@@ -100,9 +101,9 @@ class Page:
         }
 
     def mixed(self) -> list[OffsetRange]:
-        """Return the stretches of entries that overlap each other and an interval.
+        """Return the ranges in which entries overlap each other and an interval.
 
-        Within one the ledger knows what sink and quarantine hold as a whole, not which entry's offsets these are.
+        Of such a range the ledger knows how much sink and quarantine hold, but not which entry each offset belongs to.
         """
         parts = [
             *(a.range for a in (*self.live, *self.of_lost, *self.of_quarantined)),
@@ -120,7 +121,7 @@ class Page:
         return [span for span in spans if anew.cut(span)]
 
     def problems(self) -> list[str]:
-        """Return whatever does not add up, in words."""
+        """Return a message for each inconsistency."""
         found = [
             *self._tiles(),
             *self._losses(),
@@ -148,8 +149,8 @@ class Page:
         for name in ("written", "quarantined", "filtered"):
             if getattr(counts, name) < 0:
                 yield (
-                    f"intervals took more offsets out of {span} than were there: {name} {getattr(counts, name):,}. "
-                    "It is so, too, when somebody deleted rows and an interval wrote them again"
+                    f"intervals removed more offsets from {span} than were there: {name} {getattr(counts, name):,}. "
+                    "This also happens if somebody deleted rows and an interval wrote them again"
                 )
 
     def _losses(self) -> Iterable[str]:
@@ -183,7 +184,7 @@ class Page:
                     yield f"{part} is closed as redriven, but no account covers it"
 
     def _redriven_records(self) -> Iterable[str]:
-        """The ledger knows how many offsets of a range were quarantined, not which: no more may have left it."""
+        """The ledger knows only how many offsets of a range were quarantined: no more may have been redriven."""
         redriven = Cover(a.range for a in self.of_quarantined)
         live, gone = Cover(a.range for a in self.live), Cover(row.range for row in self.open)
         again = Cover(a.range for a in self.of_lost)
@@ -191,7 +192,7 @@ class Page:
         for account in self.of_quarantined:
             for part in (*live.holes(account.range), *gone.cut(account.range)):
                 yield f"{part} was redriven from the quarantine, but was never in it"
-        # what an interval refused could leave the quarantine, too
+        # records that an interval refused may have been redriven, too
         anew = Cover(a.range for a, _ in self.replaced)
         rest = Cover(part for a in self.of_quarantined for part in again.holes(a.range))
         for account, left in (*((a, rest) for a in self.live), *((a, redriven) for a in self.of_lost)):
@@ -206,7 +207,7 @@ class Page:
 
 @dataclass(frozen=True)
 class Books:
-    """What the ledger says of a pipeline's offsets."""
+    """The ledger's entries of a pipeline, by partition."""
 
     pipeline: str
     pages: list[Page]
@@ -214,12 +215,12 @@ class Books:
 
     @classmethod
     def read(cls, ledger: Ledger, pipeline: str) -> Books:
-        """Read them.
+        """Read the entries of a pipeline.
 
         Raises
         ------
         ValueError
-            When an account does not add up; it names the range.
+            If an account does not balance; with the range.
         """
         pages: dict[tuple[str, int], Page] = {}
 
@@ -244,7 +245,7 @@ class Books:
         return cls(pipeline, [pages[key] for key in sorted(pages)], problems)
 
     def report(self) -> AuditReport:
-        """Return what they prove."""
+        """Return the report of an audit of these entries."""
         return AuditReport(
             self.pipeline,
             [page.as_row() for page in self.pages if page.live],
@@ -265,7 +266,7 @@ def _planned(accounts: Sequence[RangeAccount]) -> int:
 
 
 def _doubled(ranges: Iterable[OffsetRange], what: str) -> Iterable[str]:
-    """Name what stands in two of the ranges."""
+    """Yield a message for each offset range that is in two of the ranges."""
     reach: OffsetRange | None = None
     for span in sorted(ranges):
         common = reach.cut(span) if reach is not None else None

@@ -1,4 +1,4 @@
-"""Offsets of one partition as a union of ranges, for questions about very many ranges at once."""
+"""The union of very many ranges of one partition, for fast queries."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ __all__ = ["Cover"]
 
 
 class Cover:
-    """A union of ranges of one partition. Ranges may overlap: an offset is in it or not.
+    """A union of ranges of one partition; the ranges may overlap.
 
     Attributes
     ----------
     starts, ends
-        Its stretches, ascending and apart from each other.
+        The union as disjoint, ascending ranges.
     """
 
     def __init__(self, ranges: Iterable[OffsetRange]) -> None:
@@ -32,7 +32,7 @@ class Cover:
         self._before = np.append(0, np.cumsum(self.ends - self.starts))
 
     def length(self, start: int, end: int) -> int:
-        """Return how many of the offsets ``[start, end)`` are in it."""
+        """Return how many of the offsets ``[start, end)`` are in the union."""
         return self._below(end) - self._below(start) if end > start and len(self.starts) else 0
 
     def _below(self, offset: int) -> int:
@@ -40,7 +40,7 @@ class Cover:
         return int(self._before[number]) - (max(0, int(self.ends[number - 1]) - offset) if number else 0)
 
     def cut(self, span: OffsetRange) -> list[OffsetRange]:
-        """Return its parts within a range, in order."""
+        """Return the parts of the union within a range, in order."""
         first = int(np.searchsorted(self.ends, span.start, side="right"))
         last = int(np.searchsorted(self.starts, span.end))
         return [
@@ -51,7 +51,7 @@ class Cover:
         ]
 
     def holes(self, span: OffsetRange) -> list[OffsetRange]:
-        """Return the parts of a range that are not in it, in order."""
+        """Return the parts of a range that are not in the union, in order."""
         points = [span.start, *(p for part in self.cut(span) for p in (part.start, part.end)), span.end]
         pairs = zip(points[::2], points[1::2], strict=True)
         return [OffsetRange(span.topic, span.partition, a, b) for a, b in pairs if a < b]

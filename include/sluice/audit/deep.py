@@ -1,4 +1,4 @@
-"""Proves the ledger against the tables themselves, offset by offset, without Spark."""
+"""Compares the ledger with the tables, offset by offset, without Spark."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from sluice.wal import WriteAheadLog
 __all__ = ["deep_audit"]
 
 _STRETCH = 1 << 28
-"""How many offsets are held at a time, one byte each. Tables with more are read once for each stretch."""
+"""Maximum number of offsets in memory, one byte each. Larger tables are read once per so many offsets."""
 
 _COLUMNS = ("_topic", "_partition", "_offset", "_run")
 _EVERY = 5.0
@@ -34,21 +34,21 @@ Say = Callable[[str], None]
 
 
 def deep_audit(ledger: Ledger, pipeline: Pipeline, home: Home, say: Say = lambda _: None) -> AuditReport:
-    """Prove the ledger, and that sink, quarantine and write-ahead log hold what it says.
+    """Prove that the ledger is consistent, and that sink, quarantine and write-ahead log agree with it.
 
     Parameters
     ----------
     say
-        Takes a line of progress now and then.
+        Called with a line of progress every few seconds.
 
     Raises
     ------
     SinkError
-        When the sink or the quarantine cannot be read.
+        If the sink or the quarantine cannot be read.
 
     Notes
     -----
-    Memory: one byte for each accounted offset, 256 MiB at most, and what reading takes, however large the tables are.
+    Memory: one byte for each accounted offset, at most 256 MiB, and the reader's buffers, whatever the tables' size.
     A driver may be at work meanwhile: see :class:`Snapshot`.
     """
     try:
@@ -74,17 +74,17 @@ def deep_audit(ledger: Ledger, pipeline: Pipeline, home: Home, say: Say = lambda
 def _unproved(rows: Rows) -> list[str]:
     if rows is Rows.AGGREGATE:
         return [
-            "rows: aggregate: rows of the sink carry no offsets. That each record went in once follows from the "
+            "rows: aggregate: rows of the sink carry no offsets. That each record was processed once follows from the "
             "table's batches, not from its rows"
         ]
     if rows is Rows.MANY:
-        return ["rows: many: how many rows an offset must have is not on record; it has some, all by one run"]
+        return ["rows: many: the number of rows that an offset must have is unknown; it has some, all by one run"]
     return []
 
 
 @dataclass
 class _Proof:
-    """Sink and quarantine against the ledger."""
+    """Compares sink and quarantine with the ledger."""
 
     snapshot: Snapshot
     rows: Rows
@@ -93,7 +93,7 @@ class _Proof:
     tables: dict[str, dict[str, Any]] = field(default_factory=dict)
 
     def compare(self) -> None:
-        """Read both tables; find problems."""
+        """Read both tables and collect problems."""
         line = Line(self.snapshot.books.pages, self.snapshot.runs)
         chosen = [(SINK, self.snapshot.sink), (QUARANTINE, self.snapshot.quarantine)]
         if self.rows is Rows.AGGREGATE:
@@ -115,10 +115,10 @@ class _Proof:
             self.problems += _differences(table.name, mark, line.cells, counts[mark].tolist())
 
     def _readable(self, table: Table, cells: Sequence[Cell]) -> bool:
-        """Tell whether its rows can be compared; a table that is not there is one without rows, if none are due."""
+        """Return whether a table's rows can be compared; a missing table counts as empty if no rows are due."""
         if table.delta is None:
             due = [c for c in cells if (c.written if table is self.snapshot.sink else c.quarantined)]
-            if due and table is self.snapshot.quarantine:  # a sink that is not there was found before
+            if due and table is self.snapshot.quarantine:  # a missing sink was reported before
                 where = describe([c.range for c in due])
                 self.problems.append(f"there is no quarantine at {table.path}, where records of {where} were put")
             return not due
@@ -128,7 +128,7 @@ class _Proof:
         return not lacking
 
     def _known_runs(self, sink: Table) -> None:
-        """Rows that carry no offsets carry their run at least."""
+        """Check that every row belongs to a known run, for rows that carry no offsets."""
         if sink.delta is None:
             return
         if "_run" not in sink.columns:
@@ -173,7 +173,7 @@ def _differences(name: str, mark: int, cells: Sequence[Cell], found: Sequence[in
 
 @dataclass
 class _Log:
-    """The write-ahead log against its seals; most pipelines have none."""
+    """Compares the write-ahead log with its seals; most pipelines have none."""
 
     ledger: Ledger
     pipeline: str
@@ -183,7 +183,7 @@ class _Log:
     tables: dict[str, dict[str, Any]] = field(default_factory=dict)
 
     def check(self) -> None:
-        """Read every segment that is kept; find problems."""
+        """Read every retained segment and collect problems."""
         log = WriteAheadLog(self.path, self.pipeline)
         try:
             log.refresh()
@@ -197,7 +197,7 @@ class _Log:
                     self.say(f"write-ahead log: {number + 1:,} of {len(segments):,} segments checked")
             if damages:
                 log.refresh()
-                kept = {s.path for s in log.segments()}  # the log may be cleaned meanwhile
+                kept = {s.path for s in log.segments()}  # the log may have been cleaned meanwhile
                 self.problems += [str(d) for d in damages if d.segment.path in kept]
         except SinkError as error:
             self.problems.append(f"{error.what}; segments beside it were not checked")

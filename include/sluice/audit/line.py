@@ -1,4 +1,4 @@
-"""Accounted offsets laid end to end on one line, so that arrays can be asked about all of them at once."""
+"""Maps the accounted offsets of all partitions to consecutive places, so that NumPy arrays can represent them."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ _PARTITIONS = 1 << 32
 
 @dataclass
 class Cell:
-    """What must be found of the offsets that an entry of the ledger has the last word on.
+    """What the tables must hold of the offsets for which one entry of the ledger is the latest.
 
     Attributes
     ----------
     range
-        The entry's.
+        The entry's range.
     written, quarantined
-        How many offsets the sink and the quarantine hold.
+        How many offsets the sink and the quarantine must hold.
     run
-        Which run's rows these are; None when the ledger does not tell.
+        The id of the run that wrote the rows; None if the ledger does not say.
     whole
-        No offset is missing in both.
+        Whether each offset must be in one of the two tables.
     open
-        The entry is a lost range that nobody redrove yet.
+        Whether the entry is a lost range that is not redriven yet.
     """
 
     range: OffsetRange
@@ -43,24 +43,24 @@ class Cell:
 
 
 class Line:
-    """The accounted offsets of all partitions, from first to last, one partition behind the other.
+    """The accounted offsets of all partitions in one sequence of places, one partition after the other.
 
-    Later entries have the last word: what was lost and redriven is what redriving made of it. So the line falls into
-    pieces, each of one cell. Where an interval was replaced, all entries that it overlaps are one cell.
+    Later entries override earlier ones: a redrive overrides the loss. This divides the line into pieces, each of one
+    cell. All entries that overlap an interval are merged into one cell.
 
     Parameters
     ----------
     runs
-        Which run each account belongs to.
+        The run id of each account.
 
     Attributes
     ----------
     length
-        How many places it has.
+        The number of places.
     cells
-        What must be found.
+        What the tables must hold.
     points, owners
-        Piece ``i`` is ``points[i]`` to ``points[i + 1]`` and belongs to cell ``owners[i]``; -1 for a gap.
+        Piece ``i`` is ``points[i]`` to ``points[i + 1]`` and belongs to cell ``owners[i]``; -1 means a gap.
     """
 
     def __init__(self, pages: Sequence[Page], runs: Mapping[RangeAccount, str]) -> None:
@@ -111,17 +111,17 @@ class Line:
         before = owners.copy()
         self._lay(of_quarantined, points, owners)
         for piece in np.flatnonzero((owners != before) & (before >= 0)):
-            # what left the quarantine is no longer in it
+            # redriven records are no longer in the quarantine
             self.cells[before[piece]].quarantined -= int(points[piece + 1] - points[piece])
         for span in mixed:
             self._mix(span, page, points, owners, of_page)
         return points, owners
 
     def _mix(self, span: OffsetRange, page: Page, points: Any, owners: Any, first: int) -> None:
-        """Put the cells of a stretch together, with what intervals brought to it and took out of it."""
+        """Merge the cells of a range, with what intervals added to it and removed from it."""
         inside = (points[:-1] >= span.start) & (points[:-1] < span.end)
         merged = Cell(span)
-        # cells of which nothing was left to own count, too: what was redriven of what was lost
+        # cells that own no piece any more count, too: the redriven parts of lost ranges
         for cell in self.cells[first:]:
             if cell.range.cut(span):
                 merged.written += cell.written
@@ -145,12 +145,12 @@ class Line:
         self.cells += layer
 
     def places(self, topics: Any, partitions: Any, offsets: Any) -> Any:
-        """Return the place of each offset; -1 for one that lies outside.
+        """Return the place of each offset; -1 if it is not on the line.
 
         Parameters
         ----------
         topics
-            Numbers in :attr:`topics`; -1 for another topic.
+            Indexes into :attr:`topics`; -1 for any other topic.
         """
         if not self._pages:
             return np.full(len(offsets), -1, dtype=np.int64)
@@ -160,7 +160,7 @@ class Line:
         return np.where(inside, offsets - self._first[slots] + self._base[slots], -1)
 
     def owner(self, places: Any) -> Any:
-        """Return the cell of each place; -1 in a gap."""
+        """Return the index of the cell of each place; -1 in a gap."""
         return self.owners[np.searchsorted(self.points, places, side="right") - 1]
 
     def named(self, start: int, end: int) -> list[OffsetRange]:

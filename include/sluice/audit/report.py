@@ -1,4 +1,4 @@
-"""What an audit found."""
+"""The result of an audit."""
 
 from __future__ import annotations
 
@@ -12,28 +12,28 @@ _MOST = 1000
 
 
 def shortened(problems: Sequence[str], what: str, more: int = 0) -> list[str]:
-    """Return problems of one kind; of very many the first, and how many more there are, ``more`` included."""
+    """Return problems of one kind; beyond a limit, only how many more there are (including ``more``)."""
     rest = more + max(0, len(problems) - _MOST)
     return [*problems[:_MOST], *([f"{what}: {rest:,} more"] if rest else [])]
 
 
 @dataclass(frozen=True)
 class AuditReport:
-    """Per partition the span that runs covered and its split; what is open; and whatever does not add up.
+    """The result of an audit: the split per partition, open lost ranges and problems.
 
     Attributes
     ----------
     partitions
-        The split after redriving: what was redriven counts as what it became.
+        The covered range of each partition and its split, after all redrives.
     lost
-        Open lost ranges, as :meth:`sluice.ledger.LostRow.as_dict` has them.
+        Open lost ranges, as :meth:`sluice.ledger.LostRow.as_dict` returns them.
     problems
-        In words, each naming its range, segment or table. Of very many of one kind the first, and their number.
+        Messages, each with its range, segment or table. If there are very many of one kind, the first and their number.
     unproved
-        In words, what cannot be proved of a pipeline of this kind.
+        Messages about what cannot be proved for this kind of pipeline.
     tables
-        What a deep audit read: of ``sink``, ``quarantine`` and ``log``, where they are there, the path and how much
-        they hold. None for an audit of the ledger alone.
+        What a deep audit read: path and size of ``sink``, ``quarantine`` and ``log``, if they exist. None for an audit
+        of the ledger alone.
     """
 
     pipeline: str
@@ -45,7 +45,7 @@ class AuditReport:
 
     @property
     def balanced(self) -> bool:
-        """Whether every offset is accounted for, once."""
+        """Whether every offset is accounted for exactly once."""
         return not self.problems
 
     def as_dict(self) -> dict[str, Any]:

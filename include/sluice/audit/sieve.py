@@ -1,4 +1,4 @@
-"""Which accounted offsets stand in the tables, and how: one byte an offset."""
+"""Records in one byte per offset whether and how often each accounted offset is in the tables."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from sluice.ranges import OffsetRange, describe, runs_of
 __all__ = ["QUARANTINE", "SINK", "Sieve", "Strays"]
 
 SINK, QUARANTINE = 1, 2
-"""The tables, and the marks at offsets that stand in them."""
+"""The tables, and the bits that mark an offset as being in them."""
 
 _TWICE, _FOREIGN = 4, 16
-"""Marks for the sink; times :data:`QUARANTINE` for the quarantine."""
+"""Bits for the sink; multiply by :data:`QUARANTINE` for the quarantine."""
 
 _WRONG = {
     SINK | QUARANTINE: "is in the sink and in the quarantine",
@@ -32,12 +32,12 @@ _MOST = 1000
 
 
 class Strays:
-    """Rows of one table whose offsets are nowhere on the line.
+    """Rows of one table whose offsets no account covers.
 
     Parameters
     ----------
     name
-        The table's, for people.
+        The table's name in messages.
     """
 
     def __init__(self, name: str) -> None:
@@ -46,8 +46,10 @@ class Strays:
         self._found: dict[tuple[str, int], tuple[int, int, int, list[int]]] = {}
 
     def take(self, topics: Any, partitions: Any, offsets: Any) -> None:
-        """Remember rows: how many, from where to where, and which, while they are few. None has no topic, -1 no
-        number."""
+        """Record rows: their number, first and last offset and, while they are few, all offsets.
+
+        A topic of None, or a partition or offset of -1, means that the row has none.
+        """
         named = np.array([t is not None for t in topics], dtype=bool) & (partitions >= 0) & (offsets >= 0)
         self._nameless += int((~named).sum())
         topics, partitions, offsets = topics[named], partitions[named], offsets[named]
@@ -59,7 +61,7 @@ class Strays:
             self._found[topic, partition] = (count + len(here), *ends, known)
 
     def problems(self) -> list[str]:
-        """Name them."""
+        """Return a message for each group of rows."""
         found = [f"{self._nameless:,} rows of the {self._name} have no offset"] if self._nameless else []
         for (topic, partition), (count, first, last, known) in sorted(self._found.items()):
             if len(known) == count:
@@ -72,14 +74,14 @@ class Strays:
 
 
 class Sieve:
-    """Marks the places of a stretch of the line at which rows stand.
+    """Marks the places of a part of the line whose offsets are in the tables.
 
-    Memory is one byte a place, and what a batch of rows takes.
+    Memory is one byte per place, and one batch of rows.
 
     Parameters
     ----------
     start, end
-        The stretch.
+        The part, as places of the line; the end is exclusive.
     """
 
     def __init__(self, line: Line, start: int, end: int) -> None:
@@ -88,7 +90,7 @@ class Sieve:
         self._topics = {topic: number for number, topic in enumerate(line.topics)}
         self._runs: dict[str, int] = {}
         expected = [-1 if c.run is None else self._runs.setdefault(c.run, len(self._runs)) for c in line.cells]
-        # the last one is that of gaps
+        # the last entry is that of gaps
         self._expected: Any = np.array([*expected, -1], dtype=np.int64)
         self._whole: Any = np.array([*(c.whole for c in line.cells), False])
         self._empty: Any = np.array([*(c.open for c in line.cells), True])
@@ -103,9 +105,9 @@ class Sieve:
         table
             :data:`SINK` or :data:`QUARANTINE`.
         once
-            Whether an offset may stand there once only.
+            Whether an offset may be in the table only once.
         strays
-            Takes the rows that are nowhere on the line.
+            Receives the rows that are not on the line.
         """
         partitions, offsets = (
             rows.column(name).fill_null(-1).to_numpy(zero_copy_only=False) for name in ("_partition", "_offset")
@@ -130,19 +132,19 @@ class Sieve:
         self._marks[places] |= table
 
     def counts(self, table: int) -> Any:
-        """Return how many offsets of each cell stand in a table, as far as the stretch reaches."""
+        """Return how many offsets of each cell are in a table, within this part of the line."""
         found = np.zeros(len(self._line.cells) + 1, dtype=np.int64)
         for marks, points, owners in self._blocks():
             np.add.at(found, owners, np.add.reduceat((marks & table) != 0, points, dtype=np.int64))
         return found[:-1]
 
     def problems(self, *, both: bool) -> list[str]:
-        """Name the offsets that stand where they must not, as they must not, or nowhere.
+        """Return messages about offsets that are in a wrong table, too often, by a wrong run, or missing.
 
         Parameters
         ----------
         both
-            Whether the rows of both tables were taken: only then is something missing that stands in neither.
+            Whether both tables were read; an offset can be found missing only then.
         """
         found: dict[str, _Stretches] = {}
         position = 0
@@ -171,7 +173,7 @@ class Sieve:
             _add(found, f"is in the {name}, but {but}", position, (marks & table) != 0)
 
     def _blocks(self) -> Iterator[tuple[Any, Any, Any]]:
-        """Yield the marks, block by block, with the first places of the pieces in it and their owners."""
+        """Yield the marks, block by block, with the first places of the pieces in a block and their owners."""
         for first in range(0, len(self._marks), _BLOCK):
             marks = self._marks[first : first + _BLOCK]
             start = self._start + first
@@ -181,14 +183,14 @@ class Sieve:
 
 
 class _Stretches:
-    """Places, as stretches without a gap; of very many the first, and how many more there are."""
+    """Places as ranges without a gap; beyond a limit, only how many more there are."""
 
     def __init__(self) -> None:
         self.pairs: list[list[int]] = []
         self.more = 0
 
     def add(self, first: int, hit: Any) -> None:
-        """Add those of the places from ``first`` on that were hit."""
+        """Add the places, counted from ``first``, at which ``hit`` is true."""
         edges = np.flatnonzero(np.diff(np.concatenate(([0], hit.view(np.int8), [0])))).reshape(-1, 2) + first
         if self.pairs and not self.more and self.pairs[-1][1] == edges[0][0]:
             self.pairs[-1][1] = int(edges[0][1])
@@ -204,7 +206,7 @@ def _add(found: dict[str, _Stretches], what: str, first: int, hit: Any) -> None:
 
 
 def _numbers(column: Any, known: Mapping[str, int]) -> Any:
-    """Return a column of names as their numbers; -2 for other names and for none."""
+    """Return a column of names as their numbers; -2 for unknown names and nulls."""
     import pyarrow as pa
 
     coded = column.cast(pa.string()).dictionary_encode()

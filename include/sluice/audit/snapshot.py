@@ -1,4 +1,4 @@
-"""Ledger and tables as of one moment, though a driver may be at work."""
+"""A consistent snapshot of ledger and tables, even while a driver is at work."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ _ATTEMPTS, _PAUSE = 5, 0.5
 
 @dataclass
 class Snapshot:
-    """What the ledger says, and the tables that it speaks of.
+    """The ledger's entries and the versions of the tables that belong to them.
 
     Attributes
     ----------
     runs
-        Which run each account belongs to.
+        The run id of each account.
     problems
-        Where ledger and sink do not end with the same batch.
+        A message for each writer whose last batch differs in ledger and sink.
     """
 
     books: Books
@@ -37,23 +37,23 @@ class Snapshot:
 
     @classmethod
     def take(cls, ledger: Ledger, pipeline: str, path: str, refused: str) -> Snapshot:
-        """Read the ledger, then the tables; again when a driver committed in between.
+        """Read the ledger, then the tables; retry if a driver committed in between.
 
-        A driver commits to the sink, to the quarantine, then to the ledger. When the sink, opened last, ends with the
-        very batches that the ledger began with, nothing was committed meanwhile. If it never does, that is a problem,
-        and what the ledger does not know yet is left out of the tables.
+        A driver commits to the sink, then to the quarantine, then to the ledger. If the sink, opened last, ends with
+        the same batches as the ledger did at first, nothing was committed meanwhile. If it never does, that is a
+        problem, and the tables are read without the commits that the ledger does not know yet.
 
         Parameters
         ----------
         path, refused
-            Of the sink, and of its quarantine.
+            The paths of the sink and of its quarantine.
 
         Raises
         ------
         ValueError
-            When an account does not add up; it names the range.
+            If an account does not balance; with the range.
         SinkError
-            When a table is there and cannot be read.
+            If a table exists and cannot be read.
         """
         for attempt in range(_ATTEMPTS):
             if attempt:
@@ -77,7 +77,7 @@ class Snapshot:
 
 
 def last_commits(ledger: Ledger, pipeline: str) -> Mapping[str, tuple[str, int]]:
-    """Return for each application id, in words and as a number, the batch that the sink must end with.
+    """Return, by application id, the writer's name in messages and the batch that the sink must end with.
 
     A closed epoch ends with the commit that closed it.
     """
@@ -100,7 +100,7 @@ def _difference(sink: Table, what: str, known: int, held: int) -> str:
     if held > known:
         return (
             f"the sink {sink.path} holds batch {held} of {what}, the ledger ends with batch {known}: a driver is at "
-            "work, or died between the two and the next run enters it. What follows leaves that batch out"
+            "work, or died between the two and the next run enters the batch. It is left out of what follows"
         )
     there = "there is no table" if sink.delta is None else f"the table ends with batch {held}"
     return f"the ledger has batch {known} of {what}, but {there} at {sink.path}: it was removed or rolled back"

@@ -1,4 +1,4 @@
-"""The command line. Human tables by default, ``--json`` for programs; the same code that the operators call."""
+"""The command line: tables for people by default, ``--json`` for programs. The operators call the same code."""
 
 from sluice.cli.main import main
 

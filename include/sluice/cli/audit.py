@@ -1,4 +1,4 @@
-"""``sluice audit``: proves the account of a pipeline, and says what is open."""
+"""``sluice audit``: proves the account of a pipeline, and lists open lost ranges."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ _SHOWN = 50
 
 
 def prove(pipeline: str, *, deep: bool, as_json: bool) -> int:
-    """Audit a pipeline, print what was found; return the exit code: 0 when it balances, else 1.
+    """Audit a pipeline and print the result; return the exit code: 0 if it balances, else 1.
 
     Raises
     ------
     ConfigError
-        When neither the ledger nor a pipeline file knows the name, or a deep audit finds no valid file.
+        If neither the ledger nor a pipeline file has the name, or a deep audit finds no valid file.
     SinkError
-        When a table cannot be read.
+        If a table cannot be read.
     """
     ledger = Ledger.open()
     if deep:
@@ -64,6 +64,6 @@ def _show(report: AuditReport, argument: str) -> None:
 def _lost(row: Mapping[str, Any]) -> str:
     where = f"{row['topic']}-{row['partition']} [{row['start']}, {row['end']})"
     sample = row["sample"]
-    here = sample and row["start"] <= sample["offset"] < row["end"]  # a part of what was lost together
+    here = sample and row["start"] <= sample["offset"] < row["end"]  # the range may be a part of what was lost together
     shown = f"; offset {sample['offset']} has key {sample['key']!r}, value {sample['value']!r}" if here else ""
     return f"lost: {where} by run {row['lost_by']}: {row['reason']}{shown}"

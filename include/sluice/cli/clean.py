@@ -1,4 +1,4 @@
-"""``sluice clean``: lets go of old segments of a write-ahead log."""
+"""``sluice clean``: removes old segments from a write-ahead log."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ __all__ = ["clean"]
 
 
 def clean(pipeline: str, *, before: str | None, older_than: timedelta | None, dry_run: bool, as_json: bool) -> None:
-    """Remove segments that are applied and older than asked for; by default older than the pipeline keeps them."""
+    """Remove applied segments that are older than a time or an age; by default older than ``wal.keep``."""
     spec, ledger = load(pipeline), Ledger.open()
     now = datetime.now(UTC)
     threshold = _time(before) if before else now - (older_than if older_than is not None else spec.wal.keep)
@@ -33,7 +33,7 @@ def clean(pipeline: str, *, before: str | None, older_than: timedelta | None, dr
     verb = "would be removed" if dry_run else "were removed"
     err.print(
         f"{told['segments']:,} segments ({told['records']:,} records, {told['bytes']:,} bytes) with nothing newer than "
-        f"{told['threshold']} {verb}. What was not applied, or holds an open lost range, stays"
+        f"{told['threshold']} {verb}. Segments that are not applied, or hold an open lost range, are retained"
     )
 
 

@@ -1,4 +1,4 @@
-"""``sluice lag``: how far pipelines are behind, for people, for scripts and for Prometheus."""
+"""``sluice lag``: how far pipelines are behind, for people, scripts and Prometheus."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ _CALM = (Status.OK, Status.NEW, Status.BACKLOG)
 
 
 def show(pipeline: str | None, *, watch: bool, interval: float, as_json: bool, metrics: str | None) -> int:
-    """Look once, or every ``interval`` seconds until interrupted; return the exit code of the last look."""
+    """Measure once, or every ``interval`` seconds until interrupted; return the exit code of the last measurement."""
     specs = [load(pipeline)] if pipeline else [spec for _, spec in load_all()]
     broken = [spec for spec in specs if isinstance(spec, SluiceError)]
-    for error in broken:  # it hides no other pipeline, and is not passed over in silence
+    for error in broken:  # reported, and does not affect other pipelines
         err.print(f"sluice: error: {error}", markup=False)
     valid = [spec for spec in specs if not isinstance(spec, SluiceError)]
-    # lag is measured against Kafka's brokers; who names another pipeline is told so
+    # lag is measured against Kafka's brokers; a pipeline with another source is an error only if it was named
     looks = _Looks(valid if pipeline else [spec for spec in valid if spec.source.kafka])
     code = 0
     try:
@@ -48,17 +48,17 @@ def show(pipeline: str | None, *, watch: bool, interval: float, as_json: bool, m
                 break
             time.sleep(interval)
     except KeyboardInterrupt:
-        pass  # the way a watch ends
+        pass  # this is how a watch ends
     finally:
         looks.close()
     return code
 
 
 def exit_code(found: Iterable[Backlog]) -> int:
-    """Return what a script is to know of the worst pipeline.
+    """Return the exit code for the worst pipeline.
 
-    0: nothing waits that is worth a run. 1: over the limits, or a status worse than that of a backlog. When the lag is
-    unknown, the exit code of the reason: 20 for a silent broker, 23 for a refusal, 10 for a topic that is not there.
+    0: within the limits. 1: over the limits, or a status worse than BACKLOG. If the lag is unknown, the exit code of
+    the error: 20 if no broker answers, 23 if it refuses, 10 if a topic does not exist.
     """
     worst = max(found, key=lambda b: (b.verdict.severity, b.over), default=None)
     if worst is None or (worst.verdict in _CALM and not worst.over):
@@ -69,7 +69,7 @@ def exit_code(found: Iterable[Backlog]) -> int:
 
 
 class _Looks:
-    """Looks at pipelines again and again, with one client for each cluster."""
+    """Measures pipelines repeatedly, with one client for each cluster."""
 
     def __init__(self, specs: Sequence[Pipeline]) -> None:
         self._specs = specs
@@ -82,7 +82,7 @@ class _Looks:
     def _look(self, spec: Pipeline) -> Backlog:
         try:
             return backlog(spec, self._cluster(spec), home=self._home, ledger=self._ledger)
-        except SluiceError as error:  # a connection that is not there hides no other pipeline
+        except SluiceError as error:  # a missing connection does not affect other pipelines
             return Backlog(spec.name, (), Limits.of(spec.lag), error)
 
     def close(self) -> None:
@@ -123,7 +123,7 @@ def _row(part: dict[str, Any]) -> dict[str, Any]:
 
 
 def _length(seconds: float | None) -> str | None:
-    """Return a length of time as people say it."""
+    """Return a duration in readable form."""
     if seconds is None:
         return None
     if seconds < 120:
@@ -162,7 +162,7 @@ def _summary(b: Backlog) -> str:
 
 _GAUGES = (
     ("sluice_lag_records", "Offsets that no run has read; markers and gaps count as well.", "lag"),
-    ("sluice_lag_age_seconds", "Seconds since the time of the first unread record.", "age"),
+    ("sluice_lag_age_seconds", "Age of the first unread record.", "age"),
     ("sluice_lag_retention_share", "The age of the first unread record as a share of the retention time.", "share"),
     ("sluice_lag_lost_records", "Offsets that the broker removed before any run read them.", "lost"),
 )
@@ -171,7 +171,7 @@ _GAUGES = (
 def openmetrics(found: Sequence[Backlog]) -> str:
     """Return gauges per partition, and the verdict per pipeline, in the OpenMetrics text format.
 
-    What is unknown has no sample: never a zero.
+    An unknown value has no sample; it is never zero.
     """
     lines: list[str] = []
     for name, about, key in _GAUGES:
@@ -186,7 +186,7 @@ def openmetrics(found: Sequence[Backlog]) -> str:
     for b in found:
         for status in Status:
             lines.append(f"sluice_lag_status{_labels(pipeline=b.pipeline, status=status)} {int(b.verdict is status)}")
-    lines += _head("sluice_lag_over_limits", "Whether the pipeline's limits are passed, by what is known.", None)
+    lines += _head("sluice_lag_over_limits", "Whether the pipeline's limits are exceeded, as far as known.", None)
     lines += [
         f"sluice_lag_over_limits{_labels(pipeline=b.pipeline)} {int(b.over)}"
         for b in found
@@ -207,7 +207,7 @@ def _labels(**values: object) -> str:
 
 
 def _replace(path: Path, text: str) -> None:
-    """Write a file so that a reader sees the old text or the new one, and never a part."""
+    """Write a file atomically: a reader sees either the old or the new content."""
     try:
         descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
         try:
@@ -221,6 +221,6 @@ def _replace(path: Path, text: str) -> None:
     except OSError as error:
         raise ConfigError(
             f"{path} cannot be written: {error}",
-            state="nothing was read or written otherwise",
-            next_step="name a file in a folder that exists, such as the node exporter's textfile directory",
+            state="nothing else was read or written",
+            next_step="name a file in an existing folder, such as the node exporter's textfile directory",
         ) from error

@@ -23,7 +23,7 @@ app = typer.Typer(
 )
 
 Name = Annotated[str, typer.Argument(metavar="NAME_OR_FILE", help="A pipeline's name, or its YAML file.")]
-OptionalName = Annotated[str | None, typer.Argument(metavar="[PIPELINE]", help="All when left out.")]
+OptionalName = Annotated[str | None, typer.Argument(metavar="[PIPELINE]", help="Default: all pipelines.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON for programs.")]
 
 
@@ -45,25 +45,25 @@ def root(
 @app.command()
 def run(
     pipeline: Name,
-    recovery: Annotated[Recovery | None, typer.Option(help="Instead of the pipeline file's strategy.")] = None,
-    max_records_per_batch: Annotated[int | None, typer.Option(min=1, help="Instead of the pipeline file's.")] = None,
+    recovery: Annotated[Recovery | None, typer.Option(help="Overrides the pipeline file's strategy.")] = None,
+    max_records_per_batch: Annotated[int | None, typer.Option(min=1, help="Overrides the file's limit.")] = None,
     start: Annotated[
         str | None, typer.Option(metavar="TS", help="With --end: replace this interval of record time (ISO 8601).")
     ] = None,
-    end: Annotated[str | None, typer.Option(metavar="TS", help="Exclusive. UTC where a time names no zone.")] = None,
-    reason: Annotated[str | None, typer.Option(help="Why; kept in the ledger.")] = None,
-    validate: Annotated[bool, typer.Option(help="Judge the run after its last batch.")] = True,
-    run_id: Annotated[str | None, typer.Option("--run", help="The run's id; give it again to try a run again.")] = None,
+    end: Annotated[str | None, typer.Option(metavar="TS", help="Exclusive. Times without a zone are UTC.")] = None,
+    reason: Annotated[str | None, typer.Option(help="The reason for the run, recorded in the ledger.")] = None,
+    validate: Annotated[bool, typer.Option(help="Validate the run after its last batch.")] = True,
+    run_id: Annotated[str | None, typer.Option("--run", help="The run id; the same id retries that run.")] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Drain what Kafka holds now into the sink, and judge it. Needs no Airflow running.
+    """Process what Kafka holds now into the sink, and validate it. Airflow need not be running.
 
-    With --start and --end: read the offsets of that interval of Kafka's record time again (from Kafka, or from the
-    write-ahead log where Kafka no longer has them) and replace exactly the interval's rows in sink and quarantine, in
-    one transaction each, beside live runs and other intervals. Nothing beyond the live position is touched. Running it
-    twice leaves the same rows.
+    With --start and --end: reprocess (backfill) that interval of Kafka's record time. The run reads its offsets again,
+    from Kafka or from the write-ahead log if Kafka no longer has them, and replaces exactly the interval's rows in sink
+    and quarantine, in one transaction each. Live runs and other intervals may run meanwhile. Nothing beyond the live
+    position is changed. Idempotent: running it twice leaves the same rows.
 
-    Starts the very spark-submit that the Airflow operator would start and waits. Connections are read from
+    Starts the same spark-submit as the Airflow operator, and waits for it. Connections are read from
     AIRFLOW_CONN_<ID> in JSON form; without AIRFLOW_CONN_SPARK_DEFAULT it runs on local[*].
     Exit codes: 0 done, 10 configuration, 20 source unreachable, 21 offsets gone, 22 topic recreated, 23 not authorized,
     30 sink failed, 40 lease held, 41 checkpoint does not fit, 50 verdict failed or error (unless quality.on_failed is
@@ -88,7 +88,7 @@ def run(
 
 @app.command()
 def status(pipeline: OptionalName = None, limit: int = 20, as_json: AsJson = False) -> None:
-    """Show the newest runs: state, split of the offsets, verdict, time."""
+    """Show the newest runs: state, offset counts, verdict, seconds."""
     from sluice.cli.names import name_of
     from sluice.ledger import Ledger
 
@@ -117,26 +117,26 @@ def status(pipeline: OptionalName = None, limit: int = 20, as_json: AsJson = Fal
 @app.command()
 def lag(
     pipeline: OptionalName = None,
-    watch: Annotated[bool, typer.Option("--watch", help="Look again and again, until Ctrl-C.")] = False,
-    interval: Annotated[float, typer.Option(min=0.1, help="Seconds between two looks.")] = 10.0,
+    watch: Annotated[bool, typer.Option("--watch", help="Repeat until Ctrl-C.")] = False,
+    interval: Annotated[float, typer.Option(min=0.1, help="Seconds between two measurements.")] = 10.0,
     as_json: AsJson = False,
     openmetrics: Annotated[
         str | None,
-        typer.Option("--openmetrics", metavar="FILE", help="Write OpenMetrics text into FILE, whole; - for stdout."),
+        typer.Option("--openmetrics", metavar="FILE", help="Write OpenMetrics text to FILE atomically; - for stdout."),
     ] = None,
 ) -> None:
-    """Show how far pipelines are behind: the broker's ends against the checkpoint's positions.
+    """Show how far pipelines are behind: the broker's log ends compared with the checkpoint's positions.
 
-    Per partition what waits (lag, in offsets), since when (age, by the time of the first unread record), how much of
-    the topic's retention time that is (share), what the broker removed unread (lost), and a status; per pipeline a
-    verdict, the worst status. A dash is what is not known. Statuses, from mild to severe: OK nothing waits, NEW never
-    read, BACKLOG records wait, GROWING over the limits and each run finds more, UNKNOWN no answer, STUCK three runs
-    failed at the same position, REWOUND the checkpoint was rolled back, LOST removed unread, RECREATED another topic
-    of the same name, AUTH refused.
-    Without PIPELINE: each file in the folder of pipelines, those of its subfolders not.
+    Per partition: waiting offsets (lag), age of the first unread record (age), that age as a share of the topic's
+    retention time (share), offsets that the broker removed unread (lost), and a status. Per pipeline: a verdict, the
+    worst status. A dash means unknown. Statuses, from mild to severe: OK nothing waits, NEW never read, BACKLOG records
+    wait, GROWING over the limits and each run finds more, UNKNOWN no answer, STUCK three runs failed at the same
+    position, REWOUND the checkpoint was rolled back, LOST removed unread, RECREATED the topic was recreated, AUTH
+    refused.
+    Without PIPELINE: each file in the folder of pipelines, without its subfolders.
     Exit codes: 0 OK, NEW or BACKLOG within the limits of the pipeline file (lag:), 1 over the limits or worse,
-    20 UNKNOWN because no broker answers, 10 UNKNOWN because a topic or a connection is not there, or a pipeline file
-    is not valid, 23 AUTH. Of several pipelines the worst counts.
+    20 UNKNOWN because no broker answers, 10 UNKNOWN because a topic or a connection does not exist, or a pipeline file
+    is not valid, 23 AUTH. With several pipelines, the worst one decides.
     """
     from sluice.cli.lag import show
 
@@ -172,11 +172,11 @@ def audit(
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Prove that every offset is accounted for, once; show what is lost and open. Exit code 1 if it does not balance.
+    """Prove that every offset is accounted for once; list open lost ranges. Exit code 1 if it does not balance.
 
-    From the ledger alone: ranges tile, splits add up, and losses and what was redriven fit them. With --deep the tables
-    themselves must agree, and every segment of the write-ahead log is checked in full. Rows that cannot be told by
-    their records (rows: many or aggregate) are counted, and said to be unproved.
+    By default from the ledger alone: ranges have no gap or overlap, counts add up, and lost and redriven ranges match
+    them. With --deep, the tables must agree as well, and every segment of the write-ahead log is read and verified.
+    Rows that cannot be traced to single records (rows: many or aggregate) are reported as not proved.
     """
     from sluice.cli.audit import prove
 
@@ -188,24 +188,24 @@ def redrive(
     pipeline: Name,
     ranges: Annotated[
         list[str] | None,
-        typer.Option("--range", metavar="TOPIC:PARTITION:START-END", help="Only these offsets; may be given again."),
+        typer.Option("--range", metavar="TOPIC:PARTITION:START-END", help="Only these offsets; repeatable."),
     ] = None,
     of_run: Annotated[str | None, typer.Option("--of", help="Only what this run lost or quarantined.")] = None,
     quarantined: Annotated[
-        bool, typer.Option("--quarantined", help="Redrive quarantined records that decode by now, not lost ranges.")
+        bool, typer.Option("--quarantined", help="Redrive quarantined records that decode now, not lost ranges.")
     ] = False,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Only show open lost ranges and who still has them.")
+        bool, typer.Option("--dry-run", help="Only show open lost ranges and where they can still be read.")
     ] = False,
-    validate: Annotated[bool, typer.Option(help="Judge what was written.")] = True,
-    run_id: Annotated[str | None, typer.Option("--run", help="The run's id.")] = None,
+    validate: Annotated[bool, typer.Option(help="Validate what was written.")] = True,
+    run_id: Annotated[str | None, typer.Option("--run", help="The run id; the same id retries that run.")] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Write what was lost, from wherever it still is (write-ahead log, Kafka), once, and close what was recovered.
+    """Write lost ranges that can be read again (from the write-ahead log or Kafka) exactly once, and close them.
 
-    With --quarantined: after a fix of decode or schema, write the refused records that decode by now. What still fails
-    stays open, or in quarantine. Running it again finds nothing to do. Exit codes are those of sluice run.
-    --dry-run is for lost ranges alone.
+    With --quarantined: after a fix of decode or schema, write the quarantined records that decode now. What still fails
+    stays open, or in quarantine. Idempotent: running it again finds nothing to do. Exit codes are those of sluice run.
+    --dry-run works for lost ranges only.
     """
     from sluice.cli.redrive import redrive as drive_again
     from sluice.ranges import OffsetRange
@@ -226,15 +226,15 @@ def redrive(
 def clean(
     pipeline: Name,
     before: Annotated[
-        str | None, typer.Option(metavar="TS", help="Older than this time (ISO 8601; UTC if bare).")
+        str | None, typer.Option(metavar="TS", help="Older than this time (ISO 8601; UTC without a zone).")
     ] = None,
     older_than: Annotated[str | None, typer.Option(metavar="AGE", help="Older than this, such as 36h or 7d.")] = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would be removed.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show what would be removed.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Remove old segments from a pipeline's write-ahead log; by default what is older than its file keeps (wal.keep).
+    """Remove old segments from a pipeline's write-ahead log; by default those older than wal.keep in its file.
 
-    Never removed: what was not applied to the sink, and what holds a lost range that is still open.
+    Segments that are not applied to the sink, or hold an open lost range, are never removed.
     """
     from pydantic import TypeAdapter, ValidationError
 
@@ -245,7 +245,7 @@ def clean(
         age = TypeAdapter(Duration).validate_python(older_than) if older_than else None
     except ValidationError:
         raise ConfigError(
-            f"{older_than!r} is not a length of time", state="nothing was removed", next_step="write it as 36h or 7d"
+            f"{older_than!r} is not a duration", state="nothing was removed", next_step="write it as 36h or 7d"
         ) from None
     clean_log(pipeline, before=before, older_than=age, dry_run=dry_run, as_json=as_json)
 
@@ -259,7 +259,7 @@ def adopt(
     """Rename a pipeline: its ledger, checkpoints, write-ahead log and tables go on under the new name.
 
     The file of the new name must name the same sink. No run of either name may be at work, and the last run of the old
-    name must be accounted for: if it died halfway, run the old name once more first. After a crash the same command
+    name must be accounted for: if it died halfway, first run the old name once more. After a crash the same command
     goes on where it stopped; until it has ended, runs of both names are refused. Exit codes are those of sluice run.
     """
     from sluice.adopt import Adoption
@@ -272,23 +272,23 @@ def adopt(
     if as_json:
         print_json({"from": old, "pipeline": spec.name, "changed": done})
     else:
-        said = f"{old} goes on as {spec.name}" if done else f"nothing to do: {old} goes on as {spec.name} already"
+        said = f"{old} goes on as {spec.name}" if done else f"nothing to do: {old} already goes on as {spec.name}"
         err.print(said, markup=False)
 
 
 @app.command("validate-spec")
 def validate_spec(
-    files: Annotated[list[str] | None, typer.Argument(help="Names or files; all pipelines if left out.")] = None,
+    files: Annotated[list[str] | None, typer.Argument(help="Names or files. Default: all pipelines.")] = None,
     spark: Annotated[
         bool, typer.Option("--spark/--no-spark", help="Check transforms and suites with Spark and Great Expectations.")
     ] = True,
     as_json: AsJson = False,
 ) -> None:
-    """Check pipeline files; say every mistake with its file, line, key and fix. Exit code 10 if there is one.
+    """Check pipeline files; report every mistake with its file, line, key and fix. Exit code 10 if there is one.
 
-    Also opens each suite. With Spark, which takes about ten seconds for all files, and no broker: the transform is
-    planned on no record, sink.delta.partition_by and the columns of the suite must be among its columns, and Great
-    Expectations builds each expectation. Without Java or the jars the rest is checked, and what was not is said.
+    It also reads each suite. Spark (about ten seconds for all files, no broker) plans each transform without records
+    and checks sink.delta.partition_by and the suite's columns against the transform's columns. Great Expectations
+    builds each expectation. Without Java or the jars these checks are skipped, and the output says so.
     """
     from sluice.cli.validate_spec import check
 
@@ -298,7 +298,7 @@ def validate_spec(
 @app.command()
 def schema(
     write: Annotated[
-        bool, typer.Option(help="Write pipeline.schema.json beside the folder of pipelines instead of printing.")
+        bool, typer.Option(help="Write pipeline.schema.json beside the folder of pipelines instead of printing it.")
     ] = False,
 ) -> None:
     """Print the JSON Schema of a pipeline file, for editors."""
@@ -312,7 +312,7 @@ def schema(
 
 
 def main() -> None:
-    """Run the command line; a user's mistake shows no traceback."""
+    """Run the command line; a typed error is printed without a traceback."""
     try:
         app()
     except SluiceError as error:

@@ -1,4 +1,4 @@
-"""From what a user types to a pipeline's name."""
+"""Finds the pipeline that a user names."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ __all__ = ["name_of"]
 
 
 def name_of(ledger: Ledger, text: str) -> str:
-    """Return the name of a pipeline that is given by name or file.
+    """Return the name of a pipeline, given by name or file.
 
-    The ledger remembers pipelines whose file is gone.
+    The ledger also has pipelines whose file was deleted.
 
     Raises
     ------
     ConfigError
-        When neither the ledger nor a pipeline file knows it: a misspelt name must not look like an empty pipeline.
+        If neither the ledger nor a pipeline file has it: a misspelt name must not look like an empty pipeline.
     """
     if not text.endswith((".yaml", ".yml")) and ledger.runs(text, limit=1):
         return text

@@ -15,7 +15,7 @@ __all__ = ["COUNTS", "err", "print_json", "print_table"]
 
 COUNTS = ("planned", "written", "filtered", "quarantined", "absent", "lost")
 
-# piped, a table is as wide as it needs to be
+# in a pipe, tables may be wider than a terminal
 out = Console(width=None if sys.stdout.isatty() else 240)
 err = Console(stderr=True, highlight=False, soft_wrap=True)
 
@@ -26,7 +26,7 @@ def print_json(value: Any) -> None:
 
 
 def print_table(rows: Sequence[Mapping[str, Any]], columns: Sequence[str]) -> None:
-    """Print rows; integers with thousands separators, to the right; nothing as a dash."""
+    """Print rows as a table: numbers right-aligned, integers with thousands separators, None as a dash."""
     table = Table(box=None, header_style="bold", pad_edge=False)
     for column in columns:
         numeric = bool(rows) and all(isinstance(r.get(column), int | float | None) for r in rows)

@@ -1,4 +1,4 @@
-"""``sluice redrive``: what was lost or quarantined, from wherever it still is, into the sink."""
+"""``sluice redrive``: writes lost ranges or quarantined records into the sink, once they can be read or processed."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ def redrive(
     validate: bool,
     as_json: bool,
 ) -> int:
-    """Redrive, or with ``dry_run`` say what could be; return the exit code."""
+    """Redrive, or with ``dry_run`` show what could be redriven; return the exit code."""
     spec = load(pipeline)
     if dry_run and quarantined:
         raise ConfigError(
             "--dry-run shows lost ranges, not the quarantine",
             state="nothing was read or written",
             next_step=f"look into the table {Home.from_env().resolve(spec.quarantine_path)}, whose column "
-            "_errors says why; or leave --dry-run out: what does not decode stays there as it is",
+            "_errors says why; or leave --dry-run out: records that do not decode stay in quarantine",
         )
     if dry_run:
         _show(spec, ranges, of_run, as_json=as_json)
@@ -65,14 +65,14 @@ def redrive(
 
 
 def _states(spec: Pipeline) -> list[TopicState]:
-    """Return what the source says of its streams: nothing when it is down, as for the run that redrives."""
+    """Return the state of the source's streams; empty if the source is down, as in the redrive itself."""
     if not spec.source.kind.replayable:
         return []
     with spec.source.kind.opened(spec.source.config) as source:
         try:
             return source.snapshot()
         except SluiceError as error:
-            err.print(f"{error.what}: only the write-ahead log was asked", markup=False)
+            err.print(f"{error.what}: only the write-ahead log was searched", markup=False)
             return []
 
 

@@ -35,13 +35,13 @@ def drive(
 ) -> int:
     """Run a pipeline to its end; return the exit code.
 
-    The log of the application goes to stderr. A verdict that fails raises :class:`QualityError`.
-    With ``as_json`` stdout ends with the run's account on one line, also when the run failed, as far as it was planned.
+    The application's log goes to stderr. A failing verdict raises :class:`QualityError`. With ``as_json`` stdout ends
+    with the run's account on one line, also if the run failed after it was planned.
 
     Parameters
     ----------
     start, end
-        Of an interval of record time, in ISO 8601; None for what is available now.
+        An interval of record time, in ISO 8601; None means what is available now.
     """
     spec = load(pipeline)
     request = RunRequest.of(
@@ -62,11 +62,11 @@ def drive(
 
 
 def connections(spec: Pipeline) -> tuple[Connection, Connection | None]:
-    """Return the connections to Spark (``local[*]`` when none is named) and to the source, if it needs one."""
+    """Return the connections to Spark (``local[*]`` if none is defined) and to the source, if it needs one."""
     if os.environ.get(variable_of("spark_default")):
         spark = Connection.from_env("spark_default")
     else:
-        err.print(f"{variable_of('spark_default')} is not set: Spark runs here, on local[*]", markup=False)
+        err.print(f"{variable_of('spark_default')} is not set: Spark runs on local[*]", markup=False)
         spark = Connection("spark_default", "spark", host="local[*]")
     needs = spec.source.config.needs
     return spark, Connection.from_env(needs) if needs else None
@@ -78,10 +78,10 @@ def ended(spec: Pipeline, run: str, code: int, *, as_json: bool) -> int:
     Raises
     ------
     QualityError
-        When the verdict fails.
+        If the verdict fails.
     """
     if code != ExitCode.DONE:
-        # what it did before it failed; the failure itself was said above, and counts
+        # what it did before it failed; the failure itself was printed above, and decides the exit code
         with contextlib.suppress(SluiceError, KeyError):
             _show(Ledger.open().account(spec.name, run), as_json=as_json)
     else:
@@ -93,13 +93,13 @@ def ended(spec: Pipeline, run: str, code: int, *, as_json: bool) -> int:
             pages = (found.judgement or {}).get("data_docs") if found else None
             place = Home.from_env().resolve(spec.quarantine_path)
             refused = (
-                f". Refused records are in {place}, and why in its column _errors; when the cause is fixed: "
+                f". Refused records are in {place}, with the reason in its column _errors; when the cause is fixed: "
                 f"sluice redrive {spec.name} --quarantined"
             )
             raise QualityError(
                 f"run {run!r} of {spec.name!r}: verdict {account['verdict']}",
-                state="what was written is in the sink, what was refused is in the quarantine, and all of it is "
-                "accounted for; the next run goes on behind it",
+                state="written rows are in the sink, refused records are in the quarantine, and all of them are "
+                "accounted for; the next run goes on after them",
                 next_step=f"read the reasons above{f', or open {pages}' if pages else ''}"
                 f"{refused if account['quarantined'] else ''}",
             )

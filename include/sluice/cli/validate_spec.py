@@ -1,4 +1,4 @@
-"""``sluice validate-spec``: what is wrong with pipeline files, before anything is read."""
+"""``sluice validate-spec``: finds mistakes in pipeline files without reading records."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ _UNCHECKED = "not checked: whether the transform can be planned, its columns, an
 
 
 def check(files: Sequence[str] | None, *, spark: bool, as_json: bool) -> int:
-    """Check pipeline files, print what was found; return the exit code: 10 when there is a mistake.
+    """Check pipeline files and print the result; return the exit code: 10 if there is a mistake.
 
     Parameters
     ----------
     files
-        Names or paths; None for all below the folder of pipelines.
+        Names or paths; None means all files below the folder of pipelines.
     spark
-        Whether to check, too, what only Spark and Great Expectations know.
+        Whether to run the checks that need Spark and Great Expectations.
     """
     found: dict[str, Pipeline | SluiceError] = _named(files) if files else _all()
     errors = {file: str(item) for file, item in found.items() if isinstance(item, SluiceError)}
@@ -84,7 +84,7 @@ def _all() -> dict[str, Pipeline | SluiceError]:
 
 
 def _others() -> list[Pipeline]:
-    """Return the good pipelines that single files are checked beside: none where there is no folder of them."""
+    """Return the valid pipelines of the folder, with whose tables none may overlap; none if there is no folder."""
     try:
         return [item for item in _all().values() if isinstance(item, Pipeline)]
     except ConfigError:
@@ -92,7 +92,7 @@ def _others() -> list[Pipeline]:
 
 
 def _with_spark(pipelines: Mapping[str, Pipeline]) -> tuple[str, dict[str, list[str]]]:
-    """Return what could not be checked and why (or nothing), and the problems of each file."""
+    """Return what could not be checked and why (or an empty text), and the problems of each file."""
     if not _java():
         return f"{_UNCHECKED}: there is no Java here (apt-get install openjdk-17-jre-headless)", {}
     with tempfile.TemporaryDirectory(prefix="sluice-") as folder:
@@ -110,9 +110,9 @@ def _with_spark(pipelines: Mapping[str, Pipeline]) -> tuple[str, dict[str, list[
         except (OSError, ValueError):
             said = done.stdout.decode(errors="replace").strip()
             raise SluiceError(
-                f"the check with Spark ended with code {done.returncode} and no answer:\n{said[-4000:]}",
+                f"the check with Spark ended with code {done.returncode} and no result:\n{said[-4000:]}",
                 state="nothing was read or written",
-                next_step="fix what it says, or leave this part out: sluice validate-spec --no-spark",
+                next_step="fix what it reports, or skip this part: sluice validate-spec --no-spark",
             ) from None
     return "", {file: found[str(pipeline.file)] for file, pipeline in pipelines.items()}
 

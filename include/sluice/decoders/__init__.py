@@ -1,1 +1,1 @@
-"""How a record's value becomes columns: what the pipeline file says of it."""
+"""Decoders, as far as the core knows them: their keys in the pipeline file."""

@@ -1,4 +1,4 @@
-"""What the core knows of a decoder: its keys in the pipeline file, and where its Spark half is."""
+"""A kind of decoder, as the core knows it: its keys in the pipeline file, and where its Spark half is."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ __all__ = ["DecoderKind"]
 
 @dataclass(frozen=True)
 class DecoderKind:
-    """A kind of decoder: what the key below ``decode`` of a pipeline file stands for.
+    """A kind of decoder, selected by a key below ``decode`` of a pipeline file.
 
     Parameters
     ----------
     config
-        Reads what the file says.
+        The model of that key.
     decoder
-        ``package.module:callable``: given the config it returns a ``sluice_spark.decoders.base.Decoder``.
+        ``package.module:callable``, which takes the config and returns a ``sluice_spark.decoders.base.Decoder``.
     """
 
     config: type[Strict]

@@ -18,7 +18,7 @@ def _ddl(value: str) -> str:
     names = check_ddl(value)
     taken = sorted(name for name in names if name.lower() in METADATA_COLUMNS or name.lower().startswith("__sluice"))
     if taken:
-        raise ValueError(f"column {taken[0]!r} is a name that ingestion adds itself: rename it in the schema")
+        raise ValueError(f"column {taken[0]!r} is a name that Sluice adds itself: rename it in the schema")
     return value
 
 
@@ -42,13 +42,13 @@ class CsvDecode(Strict):
     ddl: Annotated[Ddl, Field(alias="schema")]
     """Columns and types, in the order of the line: ``id BIGINT, name STRING``."""
     separator: _CsvCharacter = ","
-    """Between two columns."""
+    """The character between two columns."""
     quote: _CsvCharacter = '"'
-    """Around a field that holds a separator, a quote or a line break."""
+    """The character around a field that contains a separator, a quote or a line break."""
     escape: _CsvCharacter | None = None
-    """Before a quote (or itself) in a quoted field; without one a quote is written twice."""
+    """The character that escapes a quote (or itself) in a quoted field; without one a quote is written twice."""
     null_text: str = ""
-    """What stands for null, without quotes."""
+    """The unquoted text that means null."""
     header: bool = False
     """Whether producers send header lines: a record that consists of the column names is refused (rule ``header``)."""
 
@@ -66,7 +66,7 @@ class CsvDecode(Strict):
         if self.separator in (self.quote, escape):
             raise ValueError("the separator must be neither the quote nor the escape")
         if any(c in self.null_text for c in (self.separator, self.quote, "\r", "\n")):
-            raise ValueError("null_text must hold no separator, no quote and no line break")
+            raise ValueError("null_text must not contain a separator, a quote or a line break")
         return self
 
 
@@ -75,7 +75,7 @@ class TextDecode(Strict):
 
 
 class BytesDecode(Strict):
-    """The key and value as they are in columns ``key`` and ``value``."""
+    """Key and value unchanged, in columns ``key`` and ``value``."""
 
 
 JSON = DecoderKind(JsonDecode, "sluice_spark.decoders.json:Json")

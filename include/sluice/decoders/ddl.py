@@ -1,4 +1,4 @@
-"""Checks a Spark DDL schema without a JVM, so that a DAG file can be parsed on any machine."""
+"""Checks a Spark DDL schema without a JVM, so that any machine can parse a DAG file."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def check_ddl(ddl: str) -> list[str]:
     Raises
     ------
     ValueError
-        Naming the column whose type Spark would not know, or the place that does not parse.
+        With the column whose type Spark does not know, or the place that does not parse.
     """
     from sqlglot import exp, parse_one
     from sqlglot.errors import SqlglotError

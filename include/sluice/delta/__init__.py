@@ -1,1 +1,1 @@
-"""All that reads or writes a Delta log without Spark: names, transaction versions, metadata columns."""
+"""Reads Delta logs and tables without Spark: names, transaction versions, metadata columns."""

@@ -1,4 +1,4 @@
-"""Names in a Delta log: the application ids that a writer's batches are counted under (``txn``), and whose it is."""
+"""Names in a Delta log: the application ids (``txn``) of writers, and the table properties that name the owner."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ from sluice.ledger import REDRIVEN
 __all__ = ["ADOPTING", "HOLDS", "OWNER", "app_id", "interval_app_id", "owner"]
 
 OWNER, HOLDS, ADOPTING = "sluice.pipeline", "sluice.holds", "sluice.adopting"
-"""Table properties: the pipeline, which of its tables this is, and, during a hand-over, the pipeline before."""
+"""Table properties: the pipeline, which of its tables this is and, during ``sluice adopt``, the former pipeline."""
 
 
 def owner(note: Mapping[str, Any]) -> str | None:
-    """Return the pipeline whose run left this commit metadata; None when it was none of ours."""
+    """Return the pipeline that wrote this commit metadata; None if it is not Sluice's."""
     parts = str(note.get("app_id", "")).split(":")
     return parts[1] if parts[0] == "sluice" and len(parts) > 2 else None
 
 
 def app_id(pipeline: str, epoch: int) -> str:
-    """Return the id of a live epoch's commits to the sink, or of what was redriven."""
+    """Return the application id of a live epoch's commits to the sink, or of redrives."""
     return f"sluice:{pipeline}:{epoch if epoch != REDRIVEN else 'redriven'}"
 
 
 def interval_app_id(pipeline: str, interval: str) -> str:
-    """Return the id of the commits that replace an interval, given its key."""
+    """Return the application id of the commits that replace an interval, given its key."""
     return f"sluice:{pipeline}:interval:{interval}"

@@ -1,4 +1,4 @@
-"""Reads a Delta table's metadata columns, whoever wrote or rewrote its files."""
+"""Reads columns of a Delta table, whichever program wrote or rewrote its files."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ class Table:
     Attributes
     ----------
     name
-        What it is, for people.
+        The table's role, for messages.
     delta
-        None when it is not there.
+        delta-rs' table; None if it does not exist.
     """
 
     name: str
@@ -38,7 +38,7 @@ class Table:
         Raises
         ------
         SinkError
-            When it is there and cannot be read.
+            If it exists and cannot be read.
         """
         from deltalake import DeltaTable
         from deltalake.exceptions import DeltaError, TableNotFoundError
@@ -52,21 +52,21 @@ class Table:
 
     @property
     def columns(self) -> list[str]:
-        """The names of its columns."""
+        """The names of the columns; empty if the table does not exist."""
         return [f.name for f in self.delta.schema().fields] if self.delta is not None else []
 
     def batch(self, app_id: str) -> int:
-        """Return the newest batch that a writer committed; -1 for none."""
+        """Return the newest batch that a writer committed; -1 if there is none."""
         found = None if self.delta is None else self.delta.transaction_version(app_id)
         return -1 if found is None else int(found)
 
     def go_back(self, upto: Mapping[str, int]) -> None:
-        """Become the version before the first batch behind ``upto``, which gives a batch for each writer.
+        """Load the version before the first batch that is newer than ``upto``, which has a batch for each writer.
 
         Raises
         ------
         SinkError
-            When the table's history cannot be read.
+            If the table's history cannot be read.
         """
         from deltalake.exceptions import DeltaError
 
@@ -85,14 +85,14 @@ class Table:
             raise _unread(self.name, self.path, error) from error
 
     def rows(self, columns: Sequence[str], ranges: Sequence[OffsetRange] | None = None) -> Iterator[Any]:
-        """Yield its rows, or those of some ranges, as Arrow batches of a few thousand rows, in no order.
+        """Yield all rows, or those of some ranges, as Arrow batches of a few thousand rows, in no particular order.
 
-        Deletion vectors, partitioning and column mapping are honoured: delta-rs' own engine reads.
+        delta-rs' engine reads, so deletion vectors, partitioning and column mapping are supported.
 
         Raises
         ------
         SinkError
-            When a file cannot be read.
+            If a file cannot be read.
         """
         import pyarrow as pa
         from deltalake.exceptions import DeltaError
@@ -105,7 +105,7 @@ class Table:
 
 
 def _sql(span: OffsetRange) -> str:
-    # a topic's name has no quotes
+    # topic names cannot contain quotes
     return (
         f"(_topic = '{span.topic}' AND _partition = {span.partition} "
         f"AND _offset >= {span.start} AND _offset < {span.end})"
@@ -115,6 +115,6 @@ def _sql(span: OffsetRange) -> str:
 def _unread(name: str, path: str, error: Exception) -> SinkError:
     return SinkError(
         f"the {name} {path} cannot be read: {type(error).__name__}: {error}",
-        state="nothing was changed; what an audit would have found is not known",
+        state="nothing was changed; the audit has no result",
         next_step="fix the storage, or restore the file, and audit again",
     )

@@ -1,6 +1,6 @@
-"""The transaction versions of all applications of a Delta table, in one reading of its log.
+"""Reads the transaction versions of all applications of a Delta table in one pass over its log.
 
-delta-rs answers for one application id at a time, and reads the log's files again for each.
+delta-rs answers for only one application id at a time and reads the log's files again for each.
 """
 
 from __future__ import annotations
@@ -15,20 +15,20 @@ __all__ = ["transaction_versions"]
 
 
 def transaction_versions(root: str, version: int) -> dict[str, int] | None:
-    """Return by application id the newest transaction version that a table holds.
+    """Return the newest transaction version of a table by application id.
 
     Parameters
     ----------
     root
         Path or URL of the table.
     version
-        Of the table, as it was opened: later commits are not read.
+        The table's version that was opened; later commits are not read.
 
     Returns
     -------
     dict or None
-        None when the log has a form that is not read here (a checkpoint in parts or of another version), or a file of
-        it cannot be read: ask delta-rs then.
+        None if the log has an unsupported form (a checkpoint in parts or of another version), or a file cannot be read;
+        the caller then falls back to delta-rs.
     """
     fs, base = fsspec.core.url_to_fs(root)
     fs.invalidate_cache()
@@ -46,14 +46,14 @@ def transaction_versions(root: str, version: int) -> dict[str, int] | None:
 
 
 def _checkpoint(fs: Any, log: str, version: int) -> tuple[int, dict[str, int]]:
-    """Return the first version behind the log's last checkpoint, and what that one holds."""
+    """Return the version after the log's last checkpoint, and the transaction versions in that checkpoint."""
     try:
         with fs.open(f"{log}/_last_checkpoint", "rb") as file:
             last = json.loads(file.read())
     except FileNotFoundError:
         return 0, {}
     if last.get("parts") or "v2Checkpoint" in last or int(last["version"]) > version:
-        raise ValueError("a checkpoint of another form")
+        raise ValueError("unsupported form of checkpoint")
     with fs.open(f"{log}/{int(last['version']):020}.checkpoint.parquet", "rb") as file:
         rows = pq.ParquetFile(file).read(columns=["txn.appId", "txn.version"]).column("txn").drop_null().to_pylist()
     return int(last["version"]) + 1, {row["appId"]: int(row["version"]) for row in rows if row["appId"] is not None}

@@ -1,7 +1,7 @@
-"""How far a pipeline is behind the broker. Pure: positions, the broker's answers and the ledger's past in; lag out.
+"""How far a pipeline is behind the broker. Pure: positions, the broker's answers and past runs in; lag out.
 
-What is not known is ``None``, never zero. A pipeline is judged by its own cadence, its runs, and not by a window of
-commits: between two runs its position stands still, and that is no sign of anything.
+Unknown is ``None``, never zero. Statuses follow from the pipeline's runs, not from a window of commits: between two
+runs the position does not move, and that is normal.
 """
 
 from sluice.lag.backlog import Backlog

@@ -22,11 +22,11 @@ class Backlog:
     Parameters
     ----------
     error
-        The most telling of the errors that left something unknown.
+        The most serious of the errors that left something unknown.
     running
-        The run that holds the pipeline's lease: what it has planned still counts as lag.
+        The id of the run that holds the pipeline's lease; what it has planned still counts as lag.
     at
-        When it was measured.
+        The time of the measurement, with a time zone.
     """
 
     pipeline: str
@@ -38,37 +38,37 @@ class Backlog:
 
     @property
     def verdict(self) -> Status:
-        """The worst status of the partitions, and of what kept them unknown."""
+        """The worst status of the partitions and of ``error``."""
         return Status.worst([*(p.status for p in self.partitions), *signs_of(self.error)])
 
     @property
     def incomplete(self) -> bool:
-        """Whether the lag of a part is not known: sums and maxima are those of the rest."""
+        """Whether the lag of a partition is unknown; sums and maxima are then those of the others."""
         return self.error is not None or any(p.records is None and not p.recreated for p in self.partitions)
 
     @property
     def records(self) -> int | None:
-        """Readable offsets that no run has read, as far as known; None when nothing is."""
+        """Readable offsets that no run has read, as far as known; None if nothing is known."""
         return self._sum(p.records for p in self.partitions)
 
     @property
     def lost(self) -> int | None:
-        """Offsets that the broker removed before any run read them, as far as known; None when nothing is."""
+        """Offsets that the broker removed before any run read them, as far as known; None if nothing is known."""
         return self._sum(p.lost for p in self.partitions)
 
     @property
     def age(self) -> float | None:
-        """Seconds since the time of the oldest first unread record that is known."""
+        """Age in seconds of the oldest unread record, as far as known."""
         return max((p.age for p in self.partitions if p.age is not None), default=None)
 
     @property
     def share(self) -> float | None:
-        """The largest share of the retention time that is used up, of those that are known."""
+        """The largest share of the retention time that is used up, as far as known."""
         return max((p.share for p in self.partitions if p.share is not None), default=None)
 
     @property
     def over(self) -> bool:
-        """Whether the limits are passed, by what is known."""
+        """Whether the limits are exceeded, as far as known."""
         limits, passed = self.limits, []
         if limits.max_records is not None:
             passed.append((self.records or 0) > limits.max_records)
@@ -81,14 +81,14 @@ class Backlog:
 
     @property
     def needs_a_run(self) -> bool:
-        """Whether something is amiss that only a run can report with its typed error, or put on record."""
+        """Whether there is a problem that only a run can report with its typed error, or record in the ledger."""
         return any(p.status in (Status.LOST, Status.RECREATED) for p in self.partitions)
 
     @property
     def worth_a_run(self) -> bool:
-        """Whether to start a run: over the limits, or something to report, and no run is at work already.
+        """Whether to start a run: the limits are exceeded or there is a problem to report, and no run is at work.
 
-        A pipeline that is ``STUCK`` counts as well: whoever starts runs without being asked looks at the verdict, too.
+        A ``STUCK`` pipeline counts as well; a caller that starts runs automatically must also check the verdict.
         """
         return self.running is None and (self.over or self.needs_a_run)
 

@@ -30,25 +30,25 @@ def backlog(
     now: datetime | None = None,
     ages: bool = True,
 ) -> Backlog:
-    """Ask the checkpoint and the ledger first and the broker second: a run in between shows as less lag, never as
-    negative.
+    """Measure the lag of a pipeline.
 
-    A broker that is silent or refuses is no exception here: the verdict is ``UNKNOWN`` or ``AUTH``, and the typed
-    error is in ``error``. Unknown is never zero.
+    The checkpoint and the ledger are read before the broker is asked, so that a run in between cannot make the lag
+    negative. If the broker is silent or refuses, no exception is raised: the verdict is ``UNKNOWN`` or ``AUTH``, and
+    the typed error is in ``error``.
 
     Parameters
     ----------
     limits
-        Instead of the pipeline file's.
+        Limits to use instead of those in the pipeline file.
     now
-        What ages are counted from, for tests; by default the time of the broker's answer.
+        The time from which ages are counted, for tests; by default the time of the broker's answer.
     ages
-        Ask for the records that wait longest, and for the topics' retention time. Without them ages are unknown.
+        Whether to fetch the first unread records and the topics' retention time. If False, ages are unknown.
 
     Raises
     ------
     SluiceError
-        When the checkpoint or the ledger cannot be read.
+        If the checkpoint or the ledger cannot be read.
     """
     name, source = pipeline.name, pipeline.kafka
     epoch = ledger.epoch(name)
@@ -88,7 +88,7 @@ def backlog(
 def _times(
     cluster: Cluster, found: Backlog, limits: Limits, isolation_level: str, now: datetime | None
 ) -> dict[str, Any]:
-    """Ask for what makes seconds of offsets; a right that is missing leaves ages unknown, and is no failure."""
+    """Fetch what ages are computed from; if a right is missing, ages stay unknown, which is not a failure."""
     behind = {
         p.key: (max(p.next, p.start), p.end)
         for p in found.partitions
@@ -110,7 +110,7 @@ def _times(
 
 
 def waiting(pipeline: Pipeline, kafka: Connection | None, *, home: Home, epoch: Epoch) -> int | None:
-    """Return about how many records wait, for a caller that only wants a hint; None when the broker does not say."""
+    """Return the approximate number of waiting records, as a hint; None if the broker does not answer."""
     source = pipeline.source.kafka
     if kafka is None or source is None:
         return None
@@ -124,7 +124,7 @@ def waiting(pipeline: Pipeline, kafka: Connection | None, *, home: Home, epoch: 
 
 
 def _history(ledger: Ledger, pipeline: str) -> list[PastRun]:
-    """Return enough of the newest closed live runs to tell a pattern, newest first."""
+    """Return the newest closed live runs, newest first: as many as the status needs."""
     return [
         PastRun(row.state, planned, committed, (row.error or {}).get("exit_code"))
         for row, planned, committed in ledger.past(pipeline, limit=9)

@@ -1,4 +1,4 @@
-"""From which lag on a run is worth starting."""
+"""Thresholds of the lag that start a run."""
 
 from __future__ import annotations
 
@@ -13,19 +13,18 @@ __all__ = ["Limits"]
 
 @dataclass(frozen=True)
 class Limits:
-    """From which lag on a run is worth starting.
+    """Thresholds of the lag that start a run. They are exclusive, and an unknown value exceeds none.
 
     Parameters
     ----------
     max_records
-        More offsets than these wait; None: however many.
+        Exceeded when more offsets than this wait; None: no limit.
     max_age
-        The first record that waits is older.
+        Exceeded when the first unread record is older.
     max_retention_share
-        It has used up more of the topic's retention time, from 0 to 1.
+        Exceeded when that record's age is a larger share, from 0 to 1, of the topic's retention time.
     match
-        Whether ``any`` of the limits given must be passed, or ``all``. A limit is passed, not met; what is not known
-        has passed none.
+        Whether ``any`` of the given limits must be exceeded, or ``all``.
     """
 
     max_records: int | None = 0
@@ -35,10 +34,9 @@ class Limits:
 
     @classmethod
     def of(cls, lag: Lag) -> Limits:
-        """Read a pipeline file's part ``lag``.
+        """Read the key ``lag`` of a pipeline file.
 
-        Who limits the age or the share alone does not mean "or a single record": ``max_records`` then counts only
-        when it is written in the file.
+        If the file limits only age or share, the default of ``max_records`` (any record) does not apply.
         """
         timed = lag.max_age is not None or lag.max_retention_share is not None
         counted = not timed or "max_records" in lag.model_fields_set

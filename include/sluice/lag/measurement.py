@@ -1,4 +1,4 @@
-"""Compares positions with the broker's answers, and reads the ledger's past. Pure."""
+"""Computes the lag from positions, the broker's answers and past runs. Pure."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from sluice.sources.state import FirstUnread, Key, PartitionState, TopicState
 __all__ = ["measure"]
 
 RUNS = 3
-"""How many runs in a row make a run of bad luck a pattern (``STUCK``, ``GROWING``)."""
+"""How many consecutive runs ``STUCK`` and ``GROWING`` need."""
 
 
 def measure(
@@ -48,26 +48,26 @@ def measure(
     positions
         The checkpoint's committed positions; None before the first run. They must be older than the broker's answers.
     states
-        The broker's answers, with the errors of those topics and partitions that it did not answer for.
+        The broker's answers, with an error for each topic and partition without an answer.
     starting_offsets
-        Where a first run starts. A partition that was added after it is read from offset 0, as Spark does.
+        Where a first run starts. A partition that was added after it is read from offset 0, as in Spark.
     planned
-        Where the batch leads to that was planned and not committed.
+        The end of the batch that was planned and not committed.
     known_ids, furthest
-        Topic ids, and the ends of what was written, by the ledger.
+        The ledger's topic ids, and the ends of what was written.
     first_unread
-        Of partitions with lag; where it is missing, ``age`` is unknown.
+        The first unread records of partitions with lag; ``age`` is unknown where one is missing.
     at_age_limit
-        The first offset that is not older than the age limit, by the broker; None for no such record. It stands in
-        for a missing ``first_unread``.
+        The broker's first offset that is not older than the age limit, or None. It replaces a missing
+        ``first_unread``.
     retention
-        The retention time by topic; None or missing: without end, or unknown.
+        The retention time by topic; None if it is unlimited, missing if it is unknown.
     history
         The newest closed live runs, newest first.
     running
-        The run that is at work now.
+        The id of the run that is at work now.
     error
-        Why ``states`` do not say everything, when it is not the error of one of them.
+        An error that left something unknown, other than those in ``states``.
     """
     limits, now = limits or Limits(), now or datetime.now(UTC)
     errors = [error] if error else []
@@ -95,7 +95,7 @@ def measure(
 
 @dataclass(frozen=True)
 class _Reader:
-    """What is known of one topic."""
+    """Compares one topic's state with its positions."""
 
     state: TopicState
     positions: Mapping[int, int] | None
@@ -116,7 +116,7 @@ class _Reader:
         if state.is_another(self.known_id):
             signs.add(Status.RECREATED)
         if now is None and error is None:
-            signs.add(Status.RECREATED)  # the topic answers, and has no such partition any more
+            signs.add(Status.RECREATED)  # the topic exists without this partition
         if position is not None and self._reached(number, position) < self.furthest.get(number, 0):
             signs.add(Status.REWOUND)
         signs.update(signs_of(error))
@@ -133,7 +133,7 @@ class _Reader:
         )
 
     def _reached(self, number: int, position: int) -> int:
-        # a driver that died between the ledger's commit and Spark's leaves a planned batch, and has rewound nothing
+        # a driver that died between the ledger's commit and Spark's leaves a planned batch: that is not a rollback
         return max(position, self.planned.get(number, 0))
 
     def _fresh(self, now: PartitionState | None) -> int | None:
@@ -168,7 +168,7 @@ def _timed(
 
 
 def _rises(history: Sequence[PastRun]) -> bool:
-    """Whether each of the last successful runs found more than the one before."""
+    """Whether each of the last successful runs found more records than the one before."""
     found = [run.found() for run in history if run.state == "done"][:RUNS]
     return len(found) == RUNS and all(newer > older for newer, older in pairwise(found))
 
@@ -187,6 +187,6 @@ def _signs_of_history(
 
 
 def _worst_error(errors: Sequence[SluiceError]) -> SluiceError | None:
-    """Return what waiting fixes least."""
+    """Return the error that is least likely to go away by waiting."""
     order = (AuthorizationError, ConfigError, SluiceError)
     return min(errors, key=lambda e: next(i for i, kind in enumerate(order) if isinstance(e, kind)), default=None)

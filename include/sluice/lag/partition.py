@@ -13,28 +13,28 @@ __all__ = ["PartitionLag", "rounded"]
 
 @dataclass(frozen=True)
 class PartitionLag:
-    """One partition, in offsets, seconds and share of the retention time.
+    """The lag of one partition, in offsets, seconds and share of the retention time.
 
-    Offsets are an upper bound of records: transaction markers and compaction leave gaps.
+    The number of offsets is an upper bound of records: transaction markers and compaction leave gaps.
 
     Parameters
     ----------
     position
-        Next offset to read; None when no run has read the partition.
+        Next offset to read; None if no run has read the partition.
     start, end
-        The log's, as the query's isolation level sees it; None when the broker did not say.
+        Start and end of the log at the source's isolation level; None if the broker did not answer.
     age
-        Seconds since the first unread record's time; 0 when nothing waits. None: unknown.
+        Age of the first unread record in seconds; 0 if nothing waits, None if unknown.
     share
-        ``age`` as a share of the topic's retention time; None also where that has no end.
+        ``age`` as a share of the topic's retention time; None also if that is unlimited.
     fresh
-        Where the next run starts when there is no position; None: at ``start``.
+        Where the next run starts if there is no position; None means at ``start``.
     late
-        Whether an unread record older than the age limit exists, where the broker was asked that instead of ``age``.
+        Whether an unread record older than the age limit exists, if the broker was asked for this instead of ``age``.
     high
-        The high watermark, where ``end`` is the last stable offset.
+        The high watermark, if ``end`` is the last stable offset.
     signs
-        What else was found out about it.
+        Further statuses that were found.
     error
         Why something is unknown.
     """
@@ -60,14 +60,14 @@ class PartitionLag:
 
     @property
     def next(self) -> int | None:
-        """The offset that the next run starts with, as far as it can be told."""
+        """The offset at which the next run starts, if it is known."""
         if self.position is not None:
             return self.position
         return self.start if self.fresh is None else self.fresh
 
     @property
     def recreated(self) -> bool:
-        """Whether the position is of another topic of this name, so that it counts nothing in this one."""
+        """Whether the position belongs to a former topic of this name, so that no lag can be computed."""
         return Status.RECREATED in self.signs or bool(self.beyond)
 
     @property
@@ -86,19 +86,19 @@ class PartitionLag:
 
     @property
     def beyond(self) -> int | None:
-        """Offsets by which the position is past the end, those behind an open transaction included."""
+        """How many offsets the position is beyond the end, including those after an open transaction."""
         if self.next is None or self.end is None:
             return None
         return max(0, self.next - max(self.end, self.high or 0))
 
     @property
     def pending(self) -> int | None:
-        """Offsets behind an open transaction: in the log, and not to be read yet."""
+        """Offsets after an open transaction: they are in the log but cannot be read yet."""
         return None if self.high is None or self.end is None else max(0, self.high - self.end)
 
     @property
     def status(self) -> Status:
-        """The worst that is to be said."""
+        """The partition's worst status."""
         found = set(self.signs)
         if self.position is None:
             found.add(Status.NEW)
@@ -123,5 +123,5 @@ class PartitionLag:
 
 
 def rounded(value: float | None, digits: int = 3) -> float | None:
-    """Round what is known, for people and programs."""
+    """Round a value unless it is None."""
     return None if value is None else round(value, digits)

@@ -1,4 +1,4 @@
-"""What the ledger tells of a pipeline's earlier runs."""
+"""A pipeline's past runs, for the lag's status."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ __all__ = ["PastRun"]
 
 @dataclass(frozen=True)
 class PastRun:
-    """A closed run, as the ledger knows it.
+    """A closed run, as recorded in the ledger.
 
     Parameters
     ----------
     state
         ``done``, ``failed`` or ``abandoned``.
     planned, committed
-        What it found to read, and what of it was committed.
+        The ranges that it planned, and those that were committed.
     code
-        The exit code of its error.
+        The exit code of its error, or None.
     """
 
     state: str
@@ -33,15 +33,15 @@ class PastRun:
 
     @property
     def tells(self) -> bool:
-        """Whether its end says something about the pipeline: not when the broker or another driver was in its way."""
+        """Whether its outcome says something about the pipeline: not if the broker or another driver stopped it."""
         return self.code not in (ExitCode.SOURCE_UNREACHABLE, ExitCode.LEASE_HELD)
 
     def found(self, key: Key | None = None) -> int:
-        """Return how many offsets it found, in one partition or in all."""
+        """Return the number of offsets that it planned, in one partition or in all."""
         return sum(len(r) for r in self.planned if key in (None, (r.topic, r.partition)))
 
     def failed_at(self, key: Key) -> bool:
-        """Tell whether it failed without moving this partition's position."""
+        """Return whether it failed without moving this partition's position."""
         if self.state not in ("failed", "abandoned") or any((r.topic, r.partition) == key for r in self.committed):
             return False
         return not self.planned or any((r.topic, r.partition) == key for r in self.planned)

@@ -1,4 +1,4 @@
-"""What is to be said about a partition and a pipeline."""
+"""The status of a partition and of a pipeline."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ __all__ = ["Status", "signs_of"]
 
 
 class Status(StrEnum):
-    """What is to be said about a partition; a pipeline's verdict is the worst of its partitions'. Mildest first."""
+    """The status of a partition, mildest first; a pipeline's verdict is the worst of its partitions'."""
 
     OK = "OK"
     """Nothing waits."""
     NEW = "NEW"
-    """No run has read it yet; the next one starts from where the pipeline file says."""
+    """No run has read it yet; the next one starts at the file's ``starting_offsets``."""
     BACKLOG = "BACKLOG"
-    """Records wait, as they do between two runs. Whether they are too many, the limits say."""
+    """Records wait, as is normal between two runs. The limits define how many are too many."""
     GROWING = "GROWING"
-    """Over the limits, and each of the last three successful runs found more than the one before."""
+    """Over the limits, and each of the last three successful runs found more records than the one before."""
     UNKNOWN = "UNKNOWN"
-    """The broker did not say."""
+    """The broker did not answer."""
     STUCK = "STUCK"
     """The last three runs failed, and none moved the position, while records wait."""
     REWOUND = "REWOUND"
@@ -36,17 +36,17 @@ class Status(StrEnum):
 
     @property
     def severity(self) -> int:
-        """The place in this list."""
+        """The index in this list."""
         return list(Status).index(self)
 
     @staticmethod
     def worst(found: Iterable[Status]) -> Status:
-        """Return the most severe; ``OK`` of none."""
+        """Return the most severe status; ``OK`` if there is none."""
         return max(found, key=lambda s: s.severity, default=Status.OK)
 
 
 def signs_of(error: SluiceError | None) -> list[Status]:
-    """Return what an error that kept something unknown is a sign of; nothing of none."""
+    """Return the status that an error implies; empty for None."""
     if error is None:
         return []
     return [Status.AUTH if isinstance(error, AuthorizationError) else Status.UNKNOWN]

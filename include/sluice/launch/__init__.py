@@ -1,1 +1,1 @@
-"""Starts a Spark application: the one spark-submit, and the jars that it needs."""
+"""Starts Spark applications: the spark-submit command, and the jars that it needs."""

@@ -36,14 +36,14 @@ Report = Callable[[str], None]
 
 @dataclass(frozen=True)
 class Jar:
-    """One line of the lock: where it comes from and what it must be."""
+    """An entry of the lock file: Maven coordinate and sha256."""
 
     coordinate: str
     sha256: str
 
     @property
     def file_name(self) -> str:
-        """The file's name in a repository and in a set's folder."""
+        """The file name in a repository and in a set's folder."""
         _, artifact, version = self.coordinate.split(":")
         return f"{artifact}-{version}.jar"
 
@@ -60,7 +60,7 @@ def locked(set_name: str, lock_file: Path | None = None) -> list[Jar]:
     Raises
     ------
     ConfigError
-        There is no such set.
+        If there is no such set.
     """
     sets = json.loads((lock_file or LOCK_FILE).read_text(encoding="utf-8"))["sets"]
     if set_name not in sets:
@@ -69,15 +69,15 @@ def locked(set_name: str, lock_file: Path | None = None) -> list[Jar]:
 
 
 def folder_of(set_name: str) -> Path:
-    """Return where the files of a set are kept: one folder for all homes of a user.
+    """Return the folder of a set's files; all homes of a user share it.
 
-    ``SLUICE_JARS``, or ``$XDG_CACHE_HOME/sluice/jars`` (``~/.cache/sluice/jars``). Earlier versions fetched jars into
-    each home; a set that is in this home, or in the checkout's ``var``, is used there.
+    It is in ``SLUICE_JARS``, or in ``$XDG_CACHE_HOME/sluice/jars`` (``~/.cache/sluice/jars``). Earlier versions fetched
+    jars into each home; a set that is in this home, or in the checkout's ``var``, is used from there.
 
     Raises
     ------
     ConfigError
-        When the user has no home directory for a cache.
+        If the user has no home directory for a cache.
     """
     named = os.environ.get("SLUICE_JARS")
     if named:
@@ -90,7 +90,7 @@ def folder_of(set_name: str) -> Path:
 def _cache() -> Path:
     named = Path(os.environ.get("XDG_CACHE_HOME") or "")
     try:
-        return named if named.is_absolute() else Path.home() / ".cache"  # a relative one is to be ignored, says XDG
+        return named if named.is_absolute() else Path.home() / ".cache"  # XDG says to ignore a relative path
     except RuntimeError:
         raise ConfigError(
             "there is no folder for the jars: this user has no home directory",
@@ -100,12 +100,12 @@ def _cache() -> Path:
 
 
 def paths(set_name: str, dest: Path | None = None) -> list[Path]:
-    """Return the files of a set, in the lock's order, without any network.
+    """Return the files of a set, in the lock's order, without using the network.
 
     Raises
     ------
     ConfigError
-        A file is absent or is not what the lock names.
+        If a file is missing, or its sha256 is not the lock's.
     """
     folder = dest or folder_of(set_name)
     jars = locked(set_name)
@@ -122,11 +122,11 @@ def paths(set_name: str, dest: Path | None = None) -> list[Path]:
 
 
 def fetch(set_name: str, dest: Path | None = None, *, report: Report | None = None) -> list[Path]:
-    """Bring a set of jars to ``dest`` and return its files, in the lock's order.
+    """Download a set of jars to ``dest``, if needed, and return its files, in the lock's order.
 
-    The second call costs a ``stat`` a file. A file is only trusted when its sha256 is the lock's, or when size and
-    modification time are those stamped at such a check. An interrupted download goes on where it stopped; a file
-    appears under its name only when it is whole. Two processes may fetch the same set: one waits for the other.
+    The second call costs one ``stat`` per file. A file is trusted only if its sha256 is the lock's, or if size and
+    modification time are those recorded at such a check. An interrupted download is resumed. A file appears under its
+    name only when it is complete. If two processes fetch the same set, one waits for the other.
 
     Parameters
     ----------
@@ -135,12 +135,12 @@ def fetch(set_name: str, dest: Path | None = None, *, report: Report | None = No
     dest
         Folder to fill; default :func:`folder_of`.
     report
-        Called with a line for each file that was downloaded.
+        Called with a line for each downloaded file.
 
     Raises
     ------
     ConfigError
-        An artifact cannot be had from ``SLUICE_MAVEN_REPO``; names both. The folder cannot be written.
+        If an artifact cannot be downloaded from ``SLUICE_MAVEN_REPO``, or the folder cannot be written.
     """
     folder = dest or folder_of(set_name)
     jars = locked(set_name)
@@ -174,7 +174,7 @@ def _open_for_writing(folder: Path) -> None:
 def _download(jars: list[Jar], folder: Path, report: Report) -> None:
     if not jars:
         return
-    import httpx  # costs a tenth of a second that the second call need not pay
+    import httpx  # takes a tenth of a second, which the second call saves
 
     repository = (os.environ.get("SLUICE_MAVEN_REPO") or DEFAULT_REPOSITORY).rstrip("/")
     with (
@@ -192,7 +192,7 @@ def _download(jars: list[Jar], folder: Path, report: Report) -> None:
 
 
 def _download_one(client: httpx.Client, repository: str, jar: Jar, folder: Path) -> int:
-    """Download one jar, verify it, give it its name; return its size."""
+    """Download and verify one jar, then rename it into place; return its size in bytes."""
     import httpx
     import tenacity
 
@@ -213,16 +213,16 @@ def _download_one(client: httpx.Client, repository: str, jar: Jar, folder: Path)
 
 
 class _TryAgainError(Exception):
-    """The answer was unusable, and another attempt may get a better one."""
+    """The answer was unusable; another attempt may succeed."""
 
 
 def _transfer(client: httpx.Client, url: str, part: Path, sha256: str) -> None:
-    """Complete ``part`` from ``url``; leave what came so far when the transfer breaks."""
+    """Complete ``part`` from ``url``; if the transfer breaks, keep the part that was received."""
     have = part.stat().st_size if part.exists() else 0
-    # Left by a transfer that ended just before the rename: asking for more would answer 416.
+    # Left by a transfer that ended just before the rename: a request for more would be answered by 416.
     if have and _sha256(part) == sha256:
         return
-    # A sum is over the file as stored: no encoding on the way.
+    # The checksum is that of the stored file: no content encoding.
     headers = {"Accept-Encoding": "identity"} | ({"Range": f"bytes={have}-"} if have else {})
     with client.stream("GET", url, headers=headers) as response:
         if response.status_code in {408, 416, 429} or response.status_code >= 500:
@@ -233,9 +233,9 @@ def _transfer(client: httpx.Client, url: str, part: Path, sha256: str) -> None:
         resumes = response.status_code == 206 and response.headers.get("Content-Range", "").startswith(f"bytes {have}-")
         if response.status_code == 206 and not resumes:
             part.unlink(missing_ok=True)
-            raise _TryAgainError("the answer holds another range than the one asked for")
+            raise _TryAgainError("the answer has another range than the requested one")
         with part.open("ab" if resumes else "wb") as file:
-            for chunk in response.iter_raw():  # as it comes: a full chunk would be lost when it breaks
+            for chunk in response.iter_raw():  # unbuffered: a buffered chunk would be lost if the transfer breaks
                 file.write(chunk)
     found = _sha256(part)
     if found != sha256:
@@ -250,11 +250,11 @@ def _cannot_have(jar: Jar, repository: str, error: Exception) -> NoReturn:
     if isinstance(error, httpx.HTTPStatusError):
         reason = f"HTTP {error.response.status_code} for {jar.remote}"
     with contextlib.suppress(httpx.InvalidURL):
-        # A private repository's URL may carry a password, and this text ends in a log.
+        # A private repository's URL may contain a password, and this text is logged.
         repository = str(httpx.URL(repository).copy_with(username=None, password=None))
     raise ConfigError(
-        f"cannot have {jar.coordinate} from {repository}: {reason}",
-        state="the jars that did arrive are kept, a partial one is continued",
+        f"cannot download {jar.coordinate} from {repository}: {reason}",
+        state="complete jars are kept, and a partial download will be resumed",
         next_step="check the network, or name another Maven repository in SLUICE_MAVEN_REPO, and run it again",
     ) from error
 
@@ -276,10 +276,10 @@ def _read_stamps(folder: Path) -> _Stamps:
 
 
 def _write_stamps(folder: Path, jars: list[Jar]) -> None:
-    """Stamp the files that are whole; hash again those that have no stamp, whoever put them there."""
+    """Record stamps of the complete files; files without a stamp are hashed, whoever put them there."""
     old = _read_stamps(folder)
     ours = {jar.file_name for jar in jars}
-    new = {name: stamp for name, stamp in old.items() if name not in ours}  # of another version that shares the cache
+    new = {name: stamp for name, stamp in old.items() if name not in ours}  # of another version in the same cache
     for jar in jars:
         file = folder / jar.file_name
         before = _stamp(file, jar)
@@ -310,14 +310,14 @@ def _is_good(file: Path, jar: Jar, stamps: _Stamps) -> bool:
 
 @contextlib.contextmanager
 def exclusive(lock: Path) -> Iterator[None]:
-    """Hold a lock file: among threads, among processes, and no longer than this process lives."""
+    """Hold a lock file, exclusive among threads and processes; it is released when this process ends."""
     with lock.open("w") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         yield
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Fetch the sets that are named, or all."""
+    """Fetch the named sets, or all of them."""
     parser = argparse.ArgumentParser(prog="python -m sluice.launch.jars", description=__doc__)
     parser.add_argument("sets", nargs="*", metavar="spark|kafka", help="default: both")
     chosen = parser.parse_args(argv).sets or ["spark", "kafka"]

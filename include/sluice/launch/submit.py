@@ -1,4 +1,4 @@
-"""The one spark-submit: ``sluice run`` starts it itself, the Airflow operator hands it to the Spark provider."""
+"""Builds the spark-submit command: ``sluice run`` starts it itself, the Airflow operator by the Spark provider."""
 
 from __future__ import annotations
 
@@ -43,18 +43,18 @@ _CONF = {
     "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
     "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
     "spark.hadoop.mapreduce.fileoutputcommitter.marksuccessfuljobs": "false",
-    # strategy hot: for a minute after one executor died the others would know of no new one to send a second copy to
+    # strategy hot: with a cached list of peers, executors would for a minute not find a replacement for a dead one
     "spark.storage.cachedPeersTtl": "0",
-    # each read of a range makes consumers of its own, which hold what they fetched ahead (megabytes, see _BULK in
-    # sources/kafka.py) until they are let go of: five minutes by default, and an old generation full of them
+    # each read of a range creates consumers, which hold prefetched data (megabytes, see _BULK in sources/kafka.py)
+    # until they expire: after five minutes by default, which fills the old generation
     "spark.kafka.consumer.cache.timeout": "15s",
     "spark.kafka.consumer.cache.evictorThreadRunInterval": "5s",
     "spark.kafka.consumer.fetchedData.cache.timeout": "15s",
     "spark.kafka.consumer.fetchedData.cache.evictorThreadRunInterval": "5s",
-    # damage is an error, whoever's defaults are in spark-defaults.conf
+    # a damaged file is an error, whatever spark-defaults.conf says
     "spark.sql.files.ignoreCorruptFiles": "false",
     "spark.sql.files.ignoreMissingFiles": "false",
-    # files are named one by one from a table's log: more than 32 of them must not cost a Spark job to list
+    # files are listed from a table's log: more than 32 of them must not start a Spark job to list them
     "spark.sql.sources.parallelPartitionDiscovery.threshold": "10000",
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
@@ -63,9 +63,9 @@ _CONF = {
 
 @dataclass(frozen=True)
 class SparkSubmit:
-    """A Spark application, ready to be started.
+    """A Spark application that is ready to start.
 
-    ``env`` holds the connections' secrets: it goes to the child's environment, never into argv or a log.
+    ``env`` contains the connections' secrets: pass it only in the child's environment, never in argv or a log.
     """
 
     application: Path
@@ -78,12 +78,12 @@ class SparkSubmit:
     env: dict[str, str] = field(repr=False)
 
     def argv(self) -> list[str]:
-        """Return the command line that starts it here.
+        """Return the command line that starts it on this machine.
 
         Raises
         ------
         ConfigError
-            When there is no ``spark-submit`` beside this Python or on the path.
+            If there is no ``spark-submit`` beside this Python or on the path.
         """
         beside = Path(sys.executable).with_name("spark-submit")
         program = str(beside) if beside.exists() else shutil.which("spark-submit")
@@ -109,8 +109,8 @@ def spark_master(connection: Connection) -> str:
     Raises
     ------
     ConfigError
-        When it is not the JSON form of a ``spark`` connection with a master as its host (Airflow's Spark hook would
-        submit to ``yarn`` in silence instead), or when it asks for cluster mode.
+        If it is not a ``spark`` connection in JSON form with a master as its host (Airflow's Spark hook would silently
+        submit to ``yarn``), or if it asks for cluster mode.
     """
     host = connection.host or ""
     if host.startswith("spark://") and connection.port and not re.search(r":\d+$", host):
@@ -142,15 +142,15 @@ def bounded_run(
     kafka: Connection | None,
     waiting: int | None = None,
 ) -> SparkSubmit:
-    """Return the application of one run.
+    """Return the application of a live or interval run.
 
     Parameters
     ----------
     kafka
         The connection of the source, if it needs one.
     waiting
-        About how many records wait, when the caller knows: a small run skips the JVM's optimizing compiler, whose work
-        it would not live to enjoy.
+        The approximate number of waiting records, if known: a small run skips the JVM's optimizing compiler, which
+        would not pay off.
     """
     arguments = ["--pipeline", str(pipeline.file), *request.arguments()]
     small = waiting is not None and waiting <= _SMALL
@@ -168,14 +168,14 @@ def redrive(
     quarantined: bool = False,
     validate: bool = True,
 ) -> SparkSubmit:
-    """Return the application that redrives what was lost, or what was quarantined.
+    """Return the application that redrives lost ranges or quarantined records.
 
     Parameters
     ----------
     ranges
-        Only these offsets; none for all.
+        Only these offsets; empty means all.
     of_run
-        Only what this run lost or quarantined.
+        Only what the run with this id lost or quarantined.
     """
     arguments = ["--pipeline", str(pipeline.file), "--run", checked_run(run)]
     for item in ranges:
@@ -187,21 +187,21 @@ def redrive(
 
 
 def validate_sink(pipeline: Pipeline, run: str, *, spark: Connection, kafka: Connection | None = None) -> SparkSubmit:
-    """Return the application that judges a run again."""
+    """Return the application that validates a run again."""
     return _submit(
         "validate_sink.py", pipeline, ["--pipeline", str(pipeline.file), "--run", run], spark, kafka, small=True
     )
 
 
 def validate_spec(pipelines: Sequence[Pipeline], result: Path) -> SparkSubmit:
-    """Return the application that checks what only Spark and Great Expectations know of pipelines.
+    """Return the application that runs the checks of pipelines that need Spark and Great Expectations.
 
-    It runs here, whatever the Spark connection says: no record is read.
+    It runs on this machine, whatever the Spark connection says: no record is read.
 
     Parameters
     ----------
     result
-        Where it writes, as JSON, the list of problems of each file.
+        The file to which it writes, as JSON, the list of problems of each pipeline file.
     """
     arguments = [word for pipeline in pipelines for word in ("--pipeline", str(pipeline.file))]
     spark = Connection("spark_default", "spark", host="local[1]")
@@ -219,9 +219,9 @@ def _submit(
 ) -> SparkSubmit:
     home = Home.from_env()
     master = spark_master(spark)
-    # resolved: homes that link to the same jars share one class path, and with it one class-data archive
+    # resolved, so that homes that link to the same jars have the same class path and share the class-data archive
     found = [jar.resolve() for jar in jars.paths("spark")]
-    # on the driver's own class path the jars are in reach of the class-data archive; executors elsewhere need --jars
+    # the class-data archive covers only jars on the driver's class path; executors elsewhere need --jars
     local = master.startswith("local")
     env = {
         "SLUICE_HOME": home.root,
@@ -240,7 +240,7 @@ def _submit(
         arguments=arguments,
         master=master,
         conf=_CONF
-        | {"spark.sql.warehouse.dir": home.join("warehouse")}  # by default Spark makes one wherever it is started
+        | {"spark.sql.warehouse.dir": home.join("warehouse")}  # by default Spark creates one in the working directory
         | ({"spark.driver.extraClassPath": ":".join(map(str, found))} if local else {}),
         jars=[] if local else found,
         java_options=" ".join(_java_options(home, master, small=small)),
@@ -250,18 +250,18 @@ def _submit(
 
 
 def archive_file(home: Home) -> Path:
-    """Return where the class-data archive of a home's runs is kept; see :mod:`sluice.local.archive`."""
+    """Return the path of the class-data archive of a home's runs; see :mod:`sluice.local.archive`."""
     return Path(home.root) / "jvm" / "spark.jsa"
 
 
 def archive_stamp(archive: Path) -> str:
-    """Return what is noted beside a finished archive: its size and time."""
+    """Return the stamp of a finished archive: its size and modification time."""
     found = archive.stat()
     return f"{found.st_size} {found.st_mtime_ns}"
 
 
 def is_whole(archive: Path) -> bool:
-    """Tell whether an archive is as it was made: the JVM ignores one that does not fit, but dies of a cut one."""
+    """Return whether an archive is intact: the JVM ignores one that does not fit, but crashes on a truncated one."""
     try:
         return archive.with_suffix(".stamp").read_text() == archive_stamp(archive)
     except OSError:
@@ -269,16 +269,16 @@ def is_whole(archive: Path) -> bool:
 
 
 def _spark_home() -> str:
-    """Return the folder of the installed pyspark: its scripts look for it with whatever ``python`` is on the path."""
+    """Return the folder of the installed pyspark; its scripts would search it with any ``python`` on the path."""
     found = importlib.util.find_spec("pyspark")
     return next(iter(found.submodule_search_locations or [""])) if found else ""
 
 
 def _java_options(home: Home, master: str, *, small: bool) -> list[str]:
-    """Return JVM flags that make short applications short.
+    """Return JVM flags that shorten the start of an application.
 
-    The class-data archive comes from :mod:`sluice.local.archive`; with ``-Xshare:auto`` (the default) the JVM ignores
-    one that does not fit its class path, without a word.
+    :mod:`sluice.local.archive` creates the class-data archive; with ``-Xshare:auto`` (the default) the JVM silently
+    ignores one that does not fit its class path.
     """
     options = [
         "-XX:+UseParallelGC",

@@ -1,4 +1,4 @@
-"""The account of runs: append-only events, and the tables that questions need."""
+"""The account of runs: append-only events, and tables derived from them for queries."""
 
 from sluice.ledger.lease import Holder, Lease
 from sluice.ledger.ledger import Ledger

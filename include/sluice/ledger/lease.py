@@ -1,4 +1,4 @@
-"""Who may write a pipeline now: one row, a fencing token, a clock."""
+"""The lease: who may write a pipeline now. One row with a fencing token and an expiry time."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from sluice.ledger.store import network_of, reading, spoken
 __all__ = ["Holder", "Lease"]
 
 TTL = 60.0
-"""Seconds that a lease lasts without renewal."""
+"""Seconds after which a lease expires unless it is renewed."""
 
 
 def _started(pid: int) -> str | None:
-    """Return when a process of this machine started (ticks since boot), None when there is no such process."""
+    """Return when a process of this machine started (ticks since boot); None if there is no such process."""
     try:
         stat = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except OSError:
@@ -34,7 +34,7 @@ def _started(pid: int) -> str | None:
 
 
 def _boot() -> str:
-    """Name this boot of the machine, and the namespace (a container's) in which process ids count."""
+    """Identify this boot of the machine and the namespace (of a container) in which process ids are valid."""
     try:
         return f"{Path('/proc/sys/kernel/random/boot_id').read_text().strip()} {os.readlink('/proc/self/ns/pid')}"
     except OSError:
@@ -43,7 +43,7 @@ def _boot() -> str:
 
 @dataclass(frozen=True)
 class Holder:
-    """A driver, named so that another one on the same machine can see whether it still lives."""
+    """The identity of a driver, by which another driver on the same machine can see whether it is still alive."""
 
     run: str
     host: str
@@ -53,12 +53,12 @@ class Holder:
 
     @classmethod
     def me(cls, run: str) -> Holder:
-        """Name this process."""
+        """Return the identity of this process."""
         pid = os.getpid()
         return cls(run, socket.gethostname(), _boot(), pid, _started(pid) or "")
 
     def is_dead(self) -> bool:
-        """Tell whether it has surely ended. A driver on another machine is never known to be dead."""
+        """Return whether the driver is certainly dead; always False for a driver on another machine."""
         same_machine = self.host == socket.gethostname() and self.boot == _boot() != ""
         return same_machine and _started(self.pid) != self.started
 
@@ -66,13 +66,13 @@ class Holder:
 class Lease:
     """The right to write one pipeline, or one scope of it.
 
-    The scope is empty for what only one driver may do (live runs, redriving, cleaning), or names an interval, of which
-    several may be replaced beside each other and beside the live pipeline.
+    The scope is empty for live runs, redriving and cleaning, of which only one may be at work. Otherwise it names an
+    interval; intervals may be replaced beside each other and beside the live pipeline.
 
-    A killed driver's lease is taken over at once when it ran on this machine, otherwise when it expires
-    (:data:`TTL` seconds after its last renewal). Taking over raises the token; whoever holds a lower token is fenced:
-    the ledger refuses its events, and it stops before the next commit. The sink's own transaction number closes the
-    gap between that check and the commit.
+    A killed driver's lease can be taken over at once if the driver ran on this machine, otherwise when the lease
+    expires (:data:`TTL` seconds after its last renewal). Taking over increases the token. A driver with a lower token
+    is fenced: the ledger refuses its events, and it stops before its next commit. The sink's transaction version closes
+    the gap between that check and the commit.
     """
 
     def __init__(self, engine: sa.Engine, pipeline: str, holder: Holder, token: int, scope: str = "") -> None:
@@ -93,9 +93,9 @@ class Lease:
         Raises
         ------
         LeaseHeldError
-            When a driver that may be alive holds it; it names the driver and when the lease ends.
+            If a driver that may be alive holds it; with the driver and the time until the lease expires.
         ConfigError
-            When the ledger is a SQLite file on a network file system, and another machine writes it now.
+            If the ledger is a SQLite file on a network file system, and another machine writes it now.
         """
         holder = Holder.me(run)
         table = schema.lease
@@ -105,7 +105,7 @@ class Lease:
             if row is None:
                 token = 1
                 _alone(connection, holder, now())
-                # of two first drivers the primary key lets one in; the other gets an IntegrityError
+                # if two first drivers race, the primary key admits one; the other gets an IntegrityError
                 connection.execute(
                     table.insert().values(
                         pipeline=pipeline, scope=scope, token=1, holder=asdict(holder), expires=now() + TTL
@@ -124,7 +124,7 @@ class Lease:
 
     @staticmethod
     def holders(engine: sa.Engine, pipeline: str, *, now: Callable[[], float] = time.time) -> dict[str, Holder]:
-        """Return by scope the drivers that may be writing a pipeline now, by the rule of :meth:`acquire`."""
+        """Return, by scope, the drivers that may be writing a pipeline now, by the same rule as :meth:`acquire`."""
         table = schema.lease
         with reading(engine) as connection:
             rows = connection.execute(sa.select(table).where(table.c.pipeline == pipeline)).mappings().all()
@@ -132,14 +132,14 @@ class Lease:
         return {scope: holder for scope, holder in held.items() if not holder.is_dead()}
 
     def verify(self, connection: sa.Connection | None = None) -> None:
-        """Check, and lock within ``connection``'s transaction, that the lease is still ours.
+        """Check that the lease is still ours, and lock its row until the end of ``connection``'s transaction.
 
         Raises
         ------
         LeaseHeldError
-            When another driver took over.
+            If another driver took over.
         LedgerError
-            When the database does not answer: then nothing may be committed.
+            If the database does not answer; nothing may be committed then.
         """
         if connection is None:
             with spoken(), self._engine.begin() as own:
@@ -152,7 +152,7 @@ class Lease:
             raise _held(self.pipeline, other, TTL, fenced=True, scope=self.scope)
 
     def keep(self) -> None:
-        """Renew in the background until :meth:`release`."""
+        """Renew the lease in the background until :meth:`release`."""
         self._thread = threading.Thread(target=self._renew, name="sluice-lease", daemon=True)
         self._thread.start()
 
@@ -170,10 +170,10 @@ class Lease:
                 continue  # the next write verifies the token; a lapsed lease is noticed there
 
     def release(self) -> None:
-        """Give the lease back; safe to call twice, and after another driver took over.
+        """Release the lease; idempotent, and safe after another driver took over.
 
-        A database that does not answer is no error here: the lease lapses by itself, and why the run failed must not
-        be hidden behind it.
+        If the database does not answer, no error is raised: the lease expires by itself, and a second error would hide
+        why the run failed.
         """
         self._stop.set()
         if self._thread is not None:
@@ -196,7 +196,7 @@ class Lease:
 
 
 def _alone(connection: sa.Connection, me: Holder, now: float) -> None:
-    """Refuse what would damage a SQLite file: its lock is shared memory, which two machines do not share."""
+    """Refuse a second machine on a SQLite file: SQLite locks by shared memory, so two machines may damage the file."""
     database = connection.engine.url.database
     if connection.dialect.name != "sqlite" or not database or network_of(Path(database)) is None:
         return
@@ -208,7 +208,7 @@ def _alone(connection: sa.Connection, me: Holder, now: float) -> None:
                 f"{other.run!r}): two machines may damage it",
                 state="nothing was read or written",
                 next_step="set SLUICE_LEDGER_URL to a PostgreSQL database on all machines; to go on with SQLite, run "
-                "on one machine alone",
+                "on only one machine",
             )
 
 
@@ -225,5 +225,6 @@ def _held(
     return LeaseHeldError(
         f"{of}: {what} {who}",
         state="this driver wrote nothing after that; what it committed before is in the ledger",
-        next_step=f"try again when that run has ended; a dead driver's lease ends within {max(1, round(remaining))} s",
+        next_step=f"try again when that run has ended; the lease of a dead driver expires within "
+        f"{max(1, round(remaining))} s",
     )

@@ -1,4 +1,4 @@
-"""Writes events. Each event and its effect on the derived tables are one transaction."""
+"""Records events. An event and its effect on the derived tables are one transaction."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ __all__ = ["Ledger"]
 
 
 class Ledger(Questions):
-    """The account of runs. Open it with :meth:`open`; safe to share between processes.
+    """The account of runs. Open it with :meth:`open`; several processes may use it.
 
     Notes
     -----
-    Writing asks for the pipeline's lease and checks its token in the same transaction, so a driver that was fenced
-    leaves no trace here. Recording the same fact twice (a batch that is committed again after a crash) changes nothing.
+    Writing needs the pipeline's lease and checks its token in the same transaction, so a fenced driver cannot record
+    anything. Recording is idempotent: a batch that is recorded again after a crash changes nothing.
     """
 
     @classmethod
@@ -38,7 +38,7 @@ class Ledger(Questions):
         Raises
         ------
         LedgerError
-            When the database does not answer.
+            If the database does not answer.
         """
         return cls(open_engine(url or Home.from_env().ledger_url))
 
@@ -48,13 +48,13 @@ class Ledger(Questions):
         Raises
         ------
         ConfigError
-            When ``run`` cannot be a run's id.
+            If ``run`` is not a valid run id.
         """
         checked_run(run)
         with spoken():
             try:
                 return Lease.acquire(self._engine, pipeline, run, scope=scope)
-            except IntegrityError:  # two first drivers at once: the other one's row is there now
+            except IntegrityError:  # two first drivers at once: the other one's row exists now
                 return Lease.acquire(self._engine, pipeline, run, scope=scope)
 
     # --- events ------------------------------------------------------------------------------------------------
@@ -72,16 +72,16 @@ class Ledger(Questions):
         reason: str | None = None,
         sources: Mapping[str, Sequence[OffsetRange]] | None = None,
     ) -> None:
-        """Record that a run begins (or begins again: the same run id is another attempt).
+        """Record that a run begins; the same run id again is another attempt.
 
         Parameters
         ----------
         interval
-            For a run of an interval: :attr:`sluice.run.interval.Interval.key`.
+            For an interval run: :attr:`sluice.run.interval.Interval.key`.
         reason
-            Why somebody asked for it.
+            The user's reason for the run.
         sources
-            What is read from where, if not all from Kafka.
+            The ranges by where they are read from, unless all come from Kafka.
         """
         payload = {
             "kind": kind,
@@ -105,12 +105,12 @@ class Ledger(Questions):
         whole: bool,
         topic_ids: Mapping[str, str],
     ) -> int:
-        """Record which offsets an interval of record time is; return its number.
+        """Record the offsets that an interval of record time was resolved to; return the interval's number.
 
         Parameters
         ----------
         whole
-            Both ends are final; otherwise a later run may find that it reaches further.
+            Whether both ends are final; otherwise a later run may find that the interval reaches further.
         """
         known = self.interval(lease.pipeline, interval)
         for _ in range(20):
@@ -122,7 +122,7 @@ class Ledger(Questions):
             try:
                 self._record(lease, None, ("IntervalResolved", payload))
             except LedgerError as error:
-                # another interval took the number just now
+                # another interval took the number meanwhile
                 if not isinstance(error.__cause__, IntegrityError):
                     raise
                 continue
@@ -130,26 +130,26 @@ class Ledger(Questions):
         raise LedgerError(f"no number is free for the interval {interval} of {lease.pipeline!r}")
 
     def times_found(self, lease: Lease, times: Sequence[Times]) -> None:
-        """Record between which times the records of ranges lie, where no batch's account says it."""
+        """Record the record times of ranges for which no batch's account has them."""
         spans = [[t.range.topic, t.range.partition, t.range.start, t.range.end, t.first, t.last] for t in times]
         self._record(lease, None, ("TimesFound", {"times": spans}))
 
     def epoch_opened(
         self, lease: Lease, *, epoch: int, route: Route, positions: Positions | None, run: str | None = None
     ) -> None:
-        """Record that an epoch begins at these positions. The same number again changes its route: nothing was
-        committed under the old one."""
+        """Record that an epoch begins at these positions. Recording an epoch again changes its route, which is allowed
+        only while nothing was committed in it."""
         payload = {"epoch": epoch, "lineage": route.value, "positions": positions}
         self._record(lease, run, ("EpochOpened", payload))
 
     def degraded(self, lease: Lease, note: str, *, run: str | None = None) -> None:
-        """Record, in words, that a run, or another one that is entered now, goes on with less than it promises."""
+        """Record, in words, that a run goes on with less than its strategy promises."""
         self._record(lease, run, ("Degraded", {"note": note}))
 
     def segment_sealed(
         self, lease: Lease, *, epoch: int, batch: int, segments: Sequence[Mapping[str, Any]], run: str | None = None
     ) -> None:
-        """Record the segments of a batch that the write-ahead log holds; see :class:`sluice.wal.Segment`."""
+        """Record the sealed segments of a batch; see :class:`sluice.wal.Segment`."""
         payload = {
             "epoch": epoch, "batch": batch, "segments": [dict(s) for s in segments],
             "records": sum(s["records"] for s in segments), "bytes": sum(s["length"] for s in segments),
@@ -157,7 +157,7 @@ class Ledger(Questions):
         self._record(lease, run, ("SegmentSealed", payload))
 
     def segments_cleaned(self, lease: Lease, payload: Mapping[str, Any]) -> None:
-        """Record what was removed from the write-ahead log, and what it still holds of each batch."""
+        """Record what was removed from the write-ahead log, and what it retains of each batch."""
         self._record(lease, None, ("SegmentsCleaned", dict(payload)))
 
     def batch_started(self, lease: Lease, *, epoch: int, batch: int, ranges: Sequence[OffsetRange]) -> None:
@@ -178,7 +178,7 @@ class Ledger(Questions):
         replaced: Mapping[OffsetRange, tuple[int, int]] | None = None,
         run: str | None = None,
     ) -> None:
-        """Record the split of a batch that the sink holds, with what it lost or redrove; all or nothing.
+        """Record the split of a batch that the sink holds, with its lost or redriven ranges; atomic.
 
         Parameters
         ----------
@@ -189,9 +189,9 @@ class Ledger(Questions):
         source
             Where redriven records came from.
         replaced
-            For an interval, per range: how many offsets its commits took out of the sink and of the quarantine.
+            For an interval, per range: how many offsets its commits removed from the sink and from the quarantine.
         run
-            Another run that wrote it (reconciling).
+            The id of the run that wrote the batch, if it is another one (reconciling).
         """
         payload: dict[str, Any] = {"epoch": epoch, "batch": batch, "accounts": [a.as_dict() for a in accounts]}
         for account, item in zip(accounts, payload["accounts"], strict=True) if replaced else ():
@@ -209,11 +209,11 @@ class Ledger(Questions):
         self._record(lease, run, *events, ("BatchCommitted", payload))
 
     def adopted(self, lease: Lease, old: str) -> None:
-        """Give all that is on record of another pipeline to this one, in one transaction, and record that."""
+        """Transfer all records of the pipeline ``old`` to this one, and record the transfer, in one transaction."""
         with spoken(), self._engine.begin() as connection:
             lease.verify(connection)
             for table in (*schema.DERIVED, schema.event):
-                # under the new name nothing was committed: runs that were refused are all that there may be
+                # nothing was committed under the new name: it has refused runs at most
                 connection.execute(table.delete().where(table.c.pipeline == lease.pipeline))
                 connection.execute(table.update().where(table.c.pipeline == old).values(pipeline=lease.pipeline))
             connection.execute(
@@ -229,9 +229,9 @@ class Ledger(Questions):
     def judged(
         self, lease: Lease | None, pipeline: str, run: str, *, verdict: str, judgement: Mapping[str, Any]
     ) -> None:
-        """Record a verdict. Judging again needs no lease: it changes no data.
+        """Record a verdict. Validating again needs no lease, because it changes no data.
 
-        What was observed is stored as :func:`~sluice.ledger.plain.plain` writes it.
+        Observed values are stored as :func:`~sluice.ledger.plain.plain` converts them.
         """
         payload = {"verdict": verdict, "judgement": plain(dict(judgement))}
         self._record(lease, run, ("Judged", payload), pipeline=pipeline)
@@ -246,7 +246,7 @@ class Ledger(Questions):
         error: Mapping[str, Any] | None = None,
         run: str | None = None,
     ) -> None:
-        """Record how a run ended: ``done``, ``failed``, or ``abandoned`` (its driver died; a later run says so)."""
+        """Record how a run ended: ``done``, ``failed``, or ``abandoned`` (its driver died; recorded by a later run)."""
         payload = {"state": state, "seconds": seconds, "verdict": verdict, "error": dict(error) if error else None}
         self._record(lease, run, ("RunClosed", payload))
 
@@ -268,7 +268,7 @@ class Ledger(Questions):
                 project(connection, {**row, "id": int(key[0]) if key else 0})
 
     def rebuild(self) -> int:
-        """Make every derived table anew from the events; return how many events there were."""
+        """Recreate the derived tables from the events; return the number of events."""
         with spoken(), self._engine.begin() as connection:
             return rebuild(connection)
 

@@ -1,4 +1,4 @@
-"""Turns whatever a judgement observed into JSON that every database stores, and every reader reads."""
+"""Converts the observed values of a validation into strict JSON, which every database and parser accepts."""
 
 from __future__ import annotations
 
@@ -13,16 +13,17 @@ __all__ = ["plain"]
 
 _DEEPEST = 50
 _WIDEST_NUMBER = 1024
-"""Bits. Python refuses to write much longer integers as decimal text."""
+"""In bits. Python refuses to format much longer integers as decimal text."""
 
 
 def plain(value: Any) -> Any:
-    """Return a value as strict JSON; nothing raises.
+    """Return a value as strict JSON; never raises.
 
-    NaN and the infinities become text (``"NaN"``, ``"Infinity"``, ``"-Infinity"``): JSON has no such numbers, and
-    PostgreSQL refuses them. In text, and in keys, a NUL and half of a surrogate pair become their escapes (``\\x00``,
-    ``\\ud800``), since PostgreSQL and UTF-8 have neither. Times become ISO 8601, sets and tuples lists, scalars and
-    arrays of numpy what they are in Python, and all else (decimals, bytes) its text.
+    - NaN and infinities become text (``"NaN"``, ``"Infinity"``, ``"-Infinity"``): JSON has no such numbers, and
+      PostgreSQL refuses them.
+    - In text and keys, NULs and lone surrogates are escaped (``\\x00``, ``\\ud800``); PostgreSQL and UTF-8 lack them.
+    - Times become ISO 8601, sets and tuples become lists, numpy scalars and arrays become Python values, and everything
+      else (decimals, bytes) becomes text.
     """
     return _plain(value, 0)
 
@@ -50,7 +51,7 @@ _NAMES = {math.inf: "Infinity", -math.inf: "-Infinity"}
 
 
 def _compound(value: Any, depth: int) -> Any:
-    as_dict = getattr(value, "asDict", None)  # a Row of Spark's, which is a tuple too
+    as_dict = getattr(value, "asDict", None)  # Spark's Row, which is also a tuple
     if callable(as_dict):
         value = as_dict()
     if isinstance(value, Mapping):

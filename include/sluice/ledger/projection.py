@@ -1,6 +1,6 @@
-"""What each event does to the derived tables; the only place where they change.
+"""Applies events to the derived tables; nothing else changes these tables.
 
-Applying an event a second time changes nothing, so that a fact may be recorded again after a crash.
+Applying an event is idempotent, so that a fact may be recorded again after a crash.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ __all__ = ["project", "rebuild"]
 
 
 def rebuild(connection: sa.Connection) -> int:
-    """Make every derived table anew from the events; return how many events there were."""
+    """Recreate the derived tables from the events; return the number of events."""
     for table in schema.DERIVED:
         connection.execute(table.delete())
     count = 0
@@ -120,7 +120,7 @@ def _plan(connection: sa.Connection, event: Mapping[str, Any], this_run: sa.Colu
         "state": "open", "recovery": payload["recovery"], "epoch": payload["epoch"],
         "topic_ids": payload["topic_ids"], "closed_at": None, "error": sa.null(),
         "interval": payload.get("interval"), "reason": payload.get("reason"),
-        # what it wrote before is judged again, with what it writes now
+        # rows of earlier attempts are validated again, together with those of this one
         "verdict": None, "judgement": sa.null(),
     }  # fmt: skip
     updated = connection.execute(runs.update().where(this_run).values(attempts=runs.c.attempts + 1, **again))
@@ -183,7 +183,7 @@ def _lose(connection: sa.Connection, event: Mapping[str, Any]) -> None:
 
 
 def _close(connection: sa.Connection, event: Mapping[str, Any], span: OffsetRange) -> None:
-    """Close the part of open lost ranges that was redriven; what is left of them stays open."""
+    """Close the part of open lost ranges that was redriven; the rest of them stays open."""
     table = schema.lost
     rows = connection.execute(
         sa.select(table).where(_lost_in(event["pipeline"], span), table.c.state == "open")

@@ -1,4 +1,4 @@
-"""Answers questions about runs, from the derived tables."""
+"""Queries about runs, answered from the derived tables."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from sluice.recovery import Route
 __all__ = ["REDRIVEN", "Questions"]
 
 REDRIVEN = 0
-"""The epoch of what was redriven: live epochs count from 1 upwards, intervals from -1 downwards."""
+"""The epoch number of redrives: live epochs count from 1 upwards, intervals from -1 downwards."""
 
 
 class Questions:
-    """What the ledger knows. Nothing here changes it."""
+    """Read-only queries to the ledger."""
 
     def __init__(self, engine: sa.Engine) -> None:
         self._engine = engine
@@ -36,13 +36,13 @@ class Questions:
         return [dict(r) for r in reversed(self._rows(query.order_by(table.c.id.desc()).limit(limit)))]
 
     def former_names(self, pipeline: str) -> set[str]:
-        """Return the names that a pipeline had before; see :meth:`Ledger.adopted`."""
+        """Return the former names of a pipeline; see :meth:`Ledger.adopted`."""
         table = schema.event
         query = sa.select(table.c.payload).where(table.c.pipeline == pipeline, table.c.type == "PipelineAdopted")
         return {row["payload"]["from"] for row in self._rows(query)}
 
     def run(self, pipeline: str, run: str) -> RunRow | None:
-        """Return one run."""
+        """Return one run by its id; None if there is none."""
         table = schema.run
         rows = self._rows(sa.select(table).where(table.c.pipeline == pipeline, table.c.run == run))
         return RunRow(**rows[0]) if rows else None
@@ -76,8 +76,8 @@ class Questions:
         return [RunRow(**r) for r in self._rows(query)]
 
     def topic_ids(self, pipeline: str) -> dict[str, str]:
-        """Return the topics' ids as runs have seen them: each plan carries on what was known before it."""
-        recent = self.runs(pipeline, limit=20)  # an older run that was tried again may be the only one that knows
+        """Return the topic ids that recent runs saw; each plan repeats the ids known before it."""
+        recent = self.runs(pipeline, limit=20)  # a retried older run may be the only one that has an id
         return {topic: name for run in reversed(recent) for topic, name in run.topic_ids.items() if name}
 
     def past(self, pipeline: str, *, limit: int) -> list[tuple[RunRow, list[OffsetRange], list[OffsetRange]]]:
@@ -94,7 +94,7 @@ class Questions:
         planned = {
             r["run"]: [OffsetRange(*span) for span in r["payload"]["ranges"]]
             for r in self._rows(plans.order_by(events.c.id))
-        }  # of several attempts the newest
+        }  # the newest of several attempts wins
         span = (parts.c.run, parts.c.topic, parts.c.partition)
         accounts = sa.select(*span, sa.func.min(parts.c.start).label("start"), sa.func.max(parts.c.end).label("end"))
         committed: dict[str, list[OffsetRange]] = {name: [] for name in names}
@@ -105,7 +105,7 @@ class Questions:
         return [(run, planned.get(run.run, []), committed[run.run]) for run in runs]
 
     def furthest(self, pipeline: str, epoch: int, *, batches: int = 100) -> Positions:
-        """Return where an epoch's newest committed batches end, for the partitions that they read."""
+        """Return the ends of an epoch's newest committed batches, for the partitions that they read."""
         last, table = self.last_batch(pipeline, epoch), schema.account
         if last is None:
             return {}
@@ -118,7 +118,7 @@ class Questions:
         return ends
 
     def reached(self, pipeline: str) -> Positions:
-        """Return the live pipeline's committed position, as far as it is accounted for."""
+        """Return the live pipeline's committed positions, according to the accounts."""
         table, ends = schema.account, Positions()
         query = sa.select(table.c.topic, table.c.partition, sa.func.max(table.c.end).label("end")).where(
             table.c.pipeline == pipeline, table.c.epoch > REDRIVEN
@@ -128,21 +128,21 @@ class Questions:
         return ends
 
     def running(self, pipeline: str) -> str | None:
-        """Return the run whose driver holds the pipeline's lease and may be alive; None when there is none."""
+        """Return the id of the run whose driver holds the pipeline's lease and may be alive; None if there is none."""
         return self.at_work(pipeline).get("")
 
     def at_work(self, pipeline: str) -> dict[str, str]:
-        """Return by scope the runs whose drivers hold a lease of the pipeline and may be alive; see :class:`Lease`."""
+        """Return, by scope, the ids of runs whose drivers hold a lease and may be alive; see :class:`Lease`."""
         with spoken():
             holders = Lease.holders(self._engine, pipeline)
         return {scope: holder.run for scope, holder in holders.items()}
 
     def interval(self, pipeline: str, interval: str) -> IntervalRow | None:
-        """Return an interval by its key, if it was ever resolved."""
+        """Return an interval by its key; None if it was never resolved."""
         return next((row for row in self.intervals(pipeline, interval)), None)
 
     def intervals(self, pipeline: str, interval: str | None = None) -> list[IntervalRow]:
-        """Return the intervals that were resolved, by their numbers."""
+        """Return the intervals that were resolved, ordered by their numbers."""
         table = schema.interval
         query = sa.select(table).where(table.c.pipeline == pipeline)
         if interval is not None:
@@ -156,7 +156,8 @@ class Questions:
         ]  # fmt: skip
 
     def replaced(self, pipeline: str) -> list[tuple[int, RangeAccount, tuple[int, int]]]:
-        """Return every split that an interval's commit made: its number, and what it took out of the two tables."""
+        """Return, per interval commit and range: the interval's number, the split, and how many offsets the commit
+        removed from sink and quarantine."""
         table = schema.account
         query = sa.select(table).where(table.c.pipeline == pipeline, table.c.epoch < REDRIVEN)
         rows = self._rows(query.order_by(table.c.topic, table.c.partition, table.c.start, table.c.batch))
@@ -166,7 +167,7 @@ class Questions:
         ]  # fmt: skip
 
     def times(self, pipeline: str) -> list[Times]:
-        """Return what is known of the times of records, in the order of offsets; ranges may overlap."""
+        """Return the known record times in the order of offsets; ranges may overlap."""
         table = schema.times
         query = sa.select(table).where(table.c.pipeline == pipeline)
         rows = self._rows(query.order_by(table.c.topic, table.c.partition, table.c.start, table.c.end))
@@ -175,7 +176,7 @@ class Questions:
         ]
 
     def epoch(self, pipeline: str) -> Epoch:
-        """Return the newest epoch; the first, direct one for a pipeline that never ran."""
+        """Return the newest epoch; for a pipeline that never ran, epoch 1 with the direct route."""
         table = schema.epoch
         query = sa.select(table).where(table.c.pipeline == pipeline).order_by(table.c.epoch.desc()).limit(1)
         for row in self._rows(query):
@@ -186,14 +187,14 @@ class Questions:
         return Epoch(1, Route.DIRECT, None)
 
     def last_sealed(self, pipeline: str, epoch: int) -> int:
-        """Return the newest batch of an epoch that the write-ahead log holds; -1 for none."""
+        """Return the newest sealed batch of an epoch; -1 if there is none."""
         table = schema.sealed
         query = sa.select(sa.func.max(table.c.batch).label("batch"))
         rows = self._rows(query.where(table.c.pipeline == pipeline, table.c.epoch == epoch))
         return -1 if rows[0]["batch"] is None else int(rows[0]["batch"])
 
     def lost(self, pipeline: str, *, state: str | None = "open", run: str | None = None) -> list[LostRow]:
-        """Return lost ranges in the order of offsets: those still open, or all of them (``state=None``)."""
+        """Return lost ranges in the order of offsets: the open ones, or all of them (``state=None``)."""
         table = schema.lost
         query = sa.select(table).where(table.c.pipeline == pipeline)
         if state is not None:
@@ -207,7 +208,7 @@ class Questions:
         ]
 
     def redriven(self, pipeline: str) -> list[tuple[RangeAccount, str]]:
-        """Return the split of each redriven range, with what it was before: ``lost`` or ``quarantined``."""
+        """Return the split of each redriven range and its former state, ``lost`` or ``quarantined``."""
         table = schema.account
         query = sa.select(table).where(table.c.pipeline == pipeline, table.c.epoch == REDRIVEN)
         rows = self._rows(query.order_by(table.c.topic, table.c.partition, table.c.start))
@@ -223,14 +224,14 @@ class Questions:
         return BatchRow(**rows[0]) if rows else None
 
     def last_batches(self, pipeline: str) -> dict[int, int]:
-        """Return by epoch the number of its newest committed batch."""
+        """Return, by epoch, the number of its newest committed batch."""
         table = schema.batch
         query = sa.select(table.c.epoch, sa.func.max(table.c.batch).label("last"))
         query = query.where(table.c.pipeline == pipeline, table.c.state == "committed").group_by(table.c.epoch)
         return {int(r["epoch"]): int(r["last"]) for r in self._rows(query)}
 
     def unjudged(self, pipeline: str) -> list[str]:
-        """Return runs that died or failed and whose committed rows no verdict covers yet, oldest first."""
+        """Return the ids of runs that died or failed and whose committed rows have no verdict yet, oldest first."""
         table, parts = schema.run, schema.account
         has_rows = sa.exists().where(parts.c.pipeline == table.c.pipeline, parts.c.run == table.c.run)
         query = sa.select(table.c.run).where(
@@ -244,7 +245,7 @@ class Questions:
     def accounts(self, pipeline: str, run: str | None = None, *, batch: BatchRow | None = None) -> list[RangeAccount]:
         """Return the split ranges of one run, of one batch, or of all live runs, in the order of offsets.
 
-        Of an interval that the same run replaced several times only the last split counts.
+        If a run replaced its interval several times, only the last split counts.
         """
         table = schema.account
         query = sa.select(table).where(table.c.pipeline == pipeline)
@@ -269,7 +270,7 @@ class Questions:
         Raises
         ------
         KeyError
-            When the ledger has no such run.
+            If the ledger has no such run.
         """
         row = self.run(pipeline, run)
         if row is None:
@@ -284,12 +285,12 @@ class Questions:
             **({"interval": row.interval, "replaced": self._taken(pipeline, run)} if row.interval else {}),
             **({"reason": row.reason} if row.reason else {}),
             **({"notes": row.notes} if row.notes else {}),
-            # why the verdict is not "passed"; judgements of earlier versions do not say
+            # why the verdict is not "passed"; earlier versions did not record it
             **({"reasons": reasons} if (reasons := (row.judgement or {}).get("reasons")) else {}),
         }
 
     def _taken(self, pipeline: str, run: str) -> int:
-        """Return how many offsets the last commit of an interval's run took out of the sink."""
+        """Return how many offsets the last commit of an interval run removed from the sink."""
         table = schema.account
         query = sa.select(table.c.batch, sa.func.sum(table.c.replaced).label("replaced")).where(
             table.c.pipeline == pipeline, table.c.run == run, table.c.epoch < REDRIVEN

@@ -1,4 +1,4 @@
-"""What the ledger answers with."""
+"""The rows that the ledger's queries return."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ __all__ = ["BatchRow", "Epoch", "IntervalRow", "LostRow", "RunRow"]
 
 @dataclass(frozen=True)
 class RunRow:
-    """One run, as the ledger knows it. Times are ISO 8601 in UTC."""
+    """One run. Times are ISO 8601 in UTC; ``run`` is the run id."""
 
     pipeline: str
     run: str
@@ -37,7 +37,7 @@ class RunRow:
 
 @dataclass(frozen=True)
 class BatchRow:
-    """One batch: ``started`` or ``committed``, and the run that wrote it last."""
+    """One batch, its state (``started`` or ``committed``) and the id of the run that wrote it last."""
 
     pipeline: str
     epoch: int
@@ -49,7 +49,7 @@ class BatchRow:
 
 @dataclass(frozen=True)
 class Epoch:
-    """One checkpoint of a pipeline, and where it starts (None: where the pipeline file says)."""
+    """One checkpoint of a pipeline, and where it starts (None: at the pipeline file's ``starting_offsets``)."""
 
     number: int
     route: Route
@@ -58,7 +58,7 @@ class Epoch:
 
 @dataclass(frozen=True)
 class IntervalRow:
-    """An interval of record time and the offsets that it is; ``whole`` when both ends are final."""
+    """An interval of record time and the offsets that it was resolved to; ``whole`` if both ends are final."""
 
     number: int
     interval: str

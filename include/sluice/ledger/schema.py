@@ -1,4 +1,4 @@
-"""The ledger's tables. ``event`` is the truth; all others but ``lease`` can be rebuilt from it."""
+"""The ledger's tables. ``event`` is the source of truth; all others but ``lease`` can be recreated from it."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ __all__ = [
 ]
 
 HEAD = "0004"
-"""The schema version that this code reads and writes; migrations lead to it."""
+"""The schema version that this code reads and writes; migrations upgrade to it."""
 
 VERSION_TABLE = "sluice_version"
-"""Not Alembic's default: the ledger may share a database with Airflow."""
+"""Not Alembic's default name, because the ledger may share a database with Airflow."""
 
 metadata = sa.MetaData()
 
 _id = sa.BigInteger().with_variant(sa.Integer(), "sqlite")
 _json = sa.JSON()
-_time = sa.String(32)  # ISO 8601, UTC: reads the same in every database
+_time = sa.String(32)  # ISO 8601, UTC: the same in every database
 
 event = sa.Table(
     "sluice_event",
@@ -60,10 +60,10 @@ run = sa.Table(
     sa.Column("verdict", sa.String(16)),
     sa.Column("judgement", _json),
     sa.Column("error", _json),
-    sa.Column("notes", _json, nullable=False),  # what a reader of the run must know, in words
+    sa.Column("notes", _json, nullable=False),  # messages of Degraded events
     sa.Column("topic_ids", _json, nullable=False),
     sa.Column("interval", sa.String(64)),  # of record time, for runs of kind interval: start/end
-    sa.Column("reason", sa.Text),  # why somebody asked for it
+    sa.Column("reason", sa.Text),  # the user's reason for the run
     sa.Column("sequence", _id, nullable=False),  # id of its first event: the order of runs
     sa.Index("sluice_run_order", "pipeline", "sequence"),
 )
@@ -83,7 +83,7 @@ batch = sa.Table(
     "sluice_batch",
     metadata,
     sa.Column("pipeline", sa.String(64), primary_key=True),
-    sa.Column("epoch", sa.Integer, primary_key=True),  # 0: redriven; below: an interval
+    sa.Column("epoch", sa.Integer, primary_key=True),  # 0: redriven; negative: an interval
     sa.Column("batch", sa.Integer, primary_key=True),
     sa.Column("run", sa.String(250), nullable=False),
     sa.Column("state", sa.String(16), nullable=False),  # started, committed
@@ -108,7 +108,7 @@ account = sa.Table(
     sa.Column("quarantined", sa.BigInteger, nullable=False),
     sa.Column("absent", sa.BigInteger, nullable=False),
     sa.Column("lost", sa.BigInteger, nullable=False),
-    # for intervals: how many offsets of the range their commits took out of the sink and of the quarantine
+    # for intervals: how many offsets of the range their commits removed from the sink and from the quarantine
     sa.Column("replaced", sa.BigInteger, nullable=False, default=0),
     sa.Column("replaced_quarantined", sa.BigInteger, nullable=False, default=0),
     sa.Index("sluice_account_run", "pipeline", "run"),
@@ -118,7 +118,7 @@ interval = sa.Table(
     "sluice_interval",
     metadata,
     sa.Column("pipeline", sa.String(64), primary_key=True),
-    sa.Column("number", sa.Integer, primary_key=True),  # from 1; its batches stand under epoch -number
+    sa.Column("number", sa.Integer, primary_key=True),  # from 1; its batches have the epoch -number
     sa.Column("interval", sa.String(64), nullable=False),  # start/end
     sa.Column("ranges", _json, nullable=False),  # what its ends were resolved to, per partition
     sa.Column("whole", sa.Boolean, nullable=False),  # both ends are final; else its end may grow
@@ -136,7 +136,7 @@ times = sa.Table(
     sa.Column("partition", sa.Integer, primary_key=True),
     sa.Column("start", sa.BigInteger, primary_key=True),
     sa.Column("end", sa.BigInteger, primary_key=True),
-    # of the range's records, milliseconds since 1970, both included; first above last: it holds none
+    # of the range's records, milliseconds since 1970, both inclusive; first > last if it has no record
     sa.Column("first", sa.BigInteger, nullable=False),
     sa.Column("last", sa.BigInteger, nullable=False),
 )
@@ -151,7 +151,7 @@ lost = sa.Table(
     sa.Column("end", sa.BigInteger, nullable=False),
     sa.Column("epoch", sa.Integer, nullable=False),
     sa.Column("batch", sa.Integer, nullable=False),
-    sa.Column("run", sa.String(250), nullable=False),  # which lost it
+    sa.Column("run", sa.String(250), nullable=False),  # the run that lost it
     sa.Column("at", _time, nullable=False),
     sa.Column("reason", sa.Text, nullable=False),
     sa.Column("sample", _json),
@@ -167,7 +167,7 @@ sealed = sa.Table(
     sa.Column("batch", sa.Integer, primary_key=True),
     sa.Column("run", sa.String(250), nullable=False),
     sa.Column("at", _time, nullable=False),
-    # what the log still holds of it
+    # what the log still retains of it
     sa.Column("segments", sa.Integer, nullable=False),
     sa.Column("records", sa.BigInteger, nullable=False),
     sa.Column("bytes", sa.BigInteger, nullable=False),

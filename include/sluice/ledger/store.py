@@ -27,24 +27,24 @@ _NETWORK = (
     "nfs", "cifs", "smb", "9p", "ceph", "lustre", "glusterfs", "afs", "gfs", "ocfs2", "beegfs", "gpfs", "pvfs",
     "orangefs", "ncpfs", "virtiofs", "fuse.",
 )  # fmt: skip
-"""How the types of file systems begin that other machines may have mounted, too."""
+"""Prefixes of the types of file systems that other machines may have mounted, too."""
 
 _PRIVATE = ("fuse.fuse-overlayfs", "fuse.lxcfs")
 
 
 class LedgerError(SluiceError):
-    """The ledger cannot be reached: nothing is written that it could not account for."""
+    """The ledger cannot be reached; nothing is written without it."""
 
 
 def open_engine(url: str) -> sa.Engine:
-    """Return an engine on a migrated ledger; the file or schema is made when it is not there.
+    """Return an engine on a ledger with the current schema; create or migrate it if needed.
 
     Raises
     ------
     LedgerError
-        When the database does not answer.
+        If the database does not answer.
     ConfigError
-        When the URL is no database URL, or the schema is newer than this code.
+        If the URL is not a database URL, or the schema is newer than this code.
     """
     try:
         parsed = sa.engine.make_url(url)
@@ -83,20 +83,20 @@ def open_engine(url: str) -> sa.Engine:
 
 @contextmanager
 def spoken() -> Iterator[None]:
-    """Turn a database that fails into a :class:`LedgerError`."""
+    """Convert database errors into a :class:`LedgerError`."""
     try:
         yield
     except SQLAlchemyError as error:
         raise LedgerError(
             f"the ledger does not answer: {getattr(error, 'orig', None) or error}",
-            state="nothing was committed that the ledger does not know; a batch that the sink took is reconciled later",
+            state="nothing was committed without the ledger; the next run reconciles a batch that the sink committed",
             next_step="fix the database, then run again",
         ) from error
-    except ValueError as error:  # UnicodeEncodeError, or of psycopg2: before the database was asked
+    except ValueError as error:  # UnicodeEncodeError, or psycopg2's: raised before the database was asked
         if not isinstance(error, UnicodeEncodeError) and "NUL" not in str(error):
             raise
         raise ConfigError(
-            "a name or an id has a character that no database stores: NUL, or half of a surrogate pair",
+            "a name or an id has a character that no database can store: NUL, or a lone surrogate",
             state="nothing was read or written",
             next_step="write it with printable characters",
         ) from None
@@ -104,30 +104,30 @@ def spoken() -> Iterator[None]:
 
 @contextmanager
 def reading(engine: sa.Engine) -> Iterator[sa.Connection]:
-    """Connect for questions alone: in SQLite no lock is taken that a writer waits for, or that waits for one."""
+    """Connect for queries only: in SQLite it neither blocks a writer nor waits for one."""
     with engine.connect().execution_options(**{_READS: True}) as connection:
         yield connection
 
 
 def network_of(database: Path, mounts: str | None = None) -> str | None:
-    """Return the type of the file system that a path lies on, when other machines may have mounted it, too.
+    """Return the type of a path's file system if it is a network file system, otherwise None.
 
     Parameters
     ----------
     mounts
-        Instead of ``/proc/self/mounts``.
+        Content to use instead of ``/proc/self/mounts``.
     """
     if mounts is None:
         try:
             mounts = Path("/proc/self/mounts").read_text(errors="surrogateescape")
-        except OSError:  # no Linux
+        except OSError:  # not Linux
             return None
     path, found = database.resolve(), (-1, "")
     for line in mounts.splitlines():
         escaped, kind = line.split(" ")[1:3]
         where = re.sub(r"\\([0-7]{3})", lambda m: chr(int(m[1], 8)), escaped)
         if path.is_relative_to(where) and len(where) >= found[0]:
-            found = (len(where), kind)  # of two on one folder the later one covers the other
+            found = (len(where), kind)  # of two mounts on one folder, the later one hides the other
     return found[1] if found[1].startswith(_NETWORK) and found[1] not in _PRIVATE else None
 
 
@@ -136,19 +136,19 @@ def _warn_of_network(database: Path) -> None:
     kind = network_of(database)
     if kind is not None:
         logging.getLogger("sluice").warning(
-            "the ledger %s is a SQLite file on a network file system (%s): it is safe for one machine alone, and two "
-            "may damage it. For more than one host set SLUICE_LEDGER_URL to a PostgreSQL database",
+            "the ledger %s is a SQLite file on a network file system (%s): it is safe for one machine only; two may "
+            "damage it. For more than one host set SLUICE_LEDGER_URL to a PostgreSQL database",
             database, kind,
         )  # fmt: skip
 
 
 def _waiting(url: sa.engine.URL) -> dict[str, Any]:
-    # how many seconds a locked file is waited for; "sqlite:///ledger.db?timeout=5" says otherwise
+    # seconds to wait for a locked file, unless the URL sets it: "sqlite:///ledger.db?timeout=5"
     return {} if "timeout" in url.query else {"timeout": 30}
 
 
 def _one_writer_at_a_time(engine: sa.Engine) -> None:
-    # pysqlite begins late and as a reader; a ledger write must hold the write lock from its first statement.
+    # pysqlite begins a transaction late and as a reader; a ledger write must hold the write lock from the start
     @sa.event.listens_for(engine, "connect")
     def _connect(connection: Any, _record: Any) -> None:
         connection.isolation_level = None
@@ -157,13 +157,13 @@ def _one_writer_at_a_time(engine: sa.Engine) -> None:
 
     @sa.event.listens_for(engine, "begin")
     def _begin(connection: sa.Connection) -> None:
-        # a snapshot neither waits nor makes wait; what writes must hold the lock from its first statement
+        # a reader's snapshot neither waits nor blocks; a writer must hold the lock from its first statement
         reads = connection.get_execution_options().get(_READS)
         connection.exec_driver_sql("BEGIN" if reads else "BEGIN IMMEDIATE")
 
 
 def _use_wal(connection: Any) -> None:
-    # Two drivers that make the file at once: SQLite's timeout does not cover this change of mode.
+    # two drivers may create the file at once, and SQLite's timeout does not cover this change of mode
     deadline = time.monotonic() + 30
     while True:
         try:
@@ -206,4 +206,4 @@ def _migrate(engine: sa.Engine) -> None:
                 state="nothing was read or written",
                 next_step="use the version of sluice that wrote it last, or a newer one",
             ) from error
-        rebuild(connection)  # derived tables follow the schema; their rows come from the events
+        rebuild(connection)  # the schema of derived tables changed; their rows are recreated from the events

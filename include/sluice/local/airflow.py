@@ -1,4 +1,4 @@
-"""A local Airflow (``airflow standalone``): started detached, asked over its REST API, ended whole."""
+"""A local Airflow (``airflow standalone``): starts it detached, uses its REST API, and stops all of its processes."""
 
 from __future__ import annotations
 
@@ -33,21 +33,21 @@ _USER = "admin"
 class Airflow:
     """Scheduler, DAG processor, triggerer and API server of one folder.
 
-    Two objects on one folder mean the same Airflow. A process id is taken for it only while that process was started
-    for this folder.
+    Two objects with the same folder mean the same Airflow. A recorded process id counts only if that process was
+    started for this folder.
 
     Parameters
     ----------
     folder
-        ``AIRFLOW_HOME``; made when absent.
+        ``AIRFLOW_HOME``; created if it does not exist.
     port
-        Of the UI and the API.
+        The port of the UI and the API.
     connections
         ``AIRFLOW_CONN_<ID>`` variables for every component.
     dags
         The folder of DAGs.
     settings
-        More variables for every component.
+        Further environment variables for every component.
     """
 
     def __init__(
@@ -73,7 +73,7 @@ class Airflow:
 
     @property
     def process(self) -> psutil.Process | None:
-        """The standalone process, None when it is not running."""
+        """The standalone process; None if it is not running."""
         try:
             process = psutil.Process(int(self._pid_file.read_text()))
             ours = process.environ().get("AIRFLOW_HOME") == str(self.folder)
@@ -83,7 +83,7 @@ class Airflow:
 
     @property
     def login(self) -> tuple[str, str]:
-        """User and password of the UI; made once, kept in the folder."""
+        """User and password of the UI; created once and stored in the folder."""
         if not self._passwords.is_file():
             self.folder.mkdir(parents=True, exist_ok=True)
             self._passwords.touch(mode=0o600)
@@ -96,9 +96,9 @@ class Airflow:
         Raises
         ------
         ConfigError
-            When another program has the port.
+            If another program uses the port.
         SluiceError
-            When it does not come up in time; the end of its log is in the message.
+            If it does not become healthy in time; with the end of its log.
         """
         child: subprocess.Popen[bytes] | None = None
         if self.process is None:
@@ -118,7 +118,7 @@ class Airflow:
         deadline = time.monotonic() + timeout
         waiting = ""
         while time.monotonic() < deadline:
-            # a process that was only just started has no environment yet by which to know it
+            # a process that was just started has no readable environment yet, so it cannot be recognized
             if self.process is None and (child is None or child.poll() is not None):
                 break
             state = self._health()
@@ -136,7 +136,7 @@ class Airflow:
         )
 
     def stop(self, timeout: float = 30) -> bool:
-        """End it and all its children; return whether it was running."""
+        """Stop it and all its children; return whether it was running."""
         process = self.process
         if process is None:
             return False
@@ -164,13 +164,13 @@ class Airflow:
                 ) from None
 
     def environment(self) -> dict[str, str]:
-        """Return what each component is started with."""
-        # standalone looks for its own commands, and the operators for spark-submit, on the path
+        """Return the environment of each component."""
+        # standalone finds its own commands, and the operators spark-submit, on the path
         path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}"
         return {**os.environ, "PATH": path, **self.settings()}
 
     def settings(self) -> dict[str, str]:
-        """Return the variables that make a command, ``airflow`` or ``sluice``, mean this Airflow and its home."""
+        """Return the variables with which the commands ``airflow`` and ``sluice`` use this Airflow and its home."""
         settings = {
             "AIRFLOW_HOME": str(self.folder),
             "AIRFLOW__CORE__DAGS_FOLDER": str(self._dags),
@@ -188,13 +188,13 @@ class Airflow:
         }
         if CHECKOUT is not None:
             settings["AIRFLOW__CORE__PLUGINS_FOLDER"] = str(CHECKOUT / "plugins")
-        # absolute: each component is started somewhere else
+        # absolute, because the components have different working directories
         if os.environ.get("SLUICE_JARS"):
             settings["SLUICE_JARS"] = str(base() / os.environ["SLUICE_JARS"])
         return {**settings, **self._more}
 
     def _health(self) -> str:
-        """Return what is not healthy yet, empty when all is."""
+        """Return the components that are not healthy yet; empty if all are."""
         try:
             answer = httpx.get(f"{self.url}/api/v2/monitor/health", timeout=5)
             parts = answer.json() if answer.status_code == 200 else {}
@@ -208,12 +208,12 @@ class Airflow:
     # --- the REST API ------------------------------------------------------------------------------------------
 
     def call(self, method: str, path: str, body: dict[str, Any] | None = None) -> Any:
-        """Call ``/api/v2`` with a token, which is renewed when it lapsed.
+        """Call ``/api/v2`` with a token, which is renewed when it has expired.
 
         Raises
         ------
         SluiceError
-            With the server's own words when it refuses.
+            If the server refuses; with its message.
         """
         for fresh in (False, True):
             if fresh or not self._token:
@@ -243,7 +243,7 @@ class Airflow:
         Raises
         ------
         SluiceError
-            When it does not appear; import errors are in the message.
+            If it does not appear; with the import errors.
         """
         deadline = time.monotonic() + timeout
         while time.monotonic() < deadline:
@@ -256,7 +256,7 @@ class Airflow:
         raise SluiceError(f"Airflow has no DAG {dag_id!r}\n{texts}", next_step=f"read {self.log_file}")
 
     def trigger(self, dag_id: str, conf: dict[str, Any] | None = None) -> str:
-        """Trigger a run as the UI's form does; return its run id."""
+        """Trigger a run like the UI's form; return its run id."""
         self.call("PATCH", f"/dags/{dag_id}?update_mask=is_paused", {"is_paused": False})
         run = self.call("POST", f"/dags/{dag_id}/dagRuns", {"logical_date": None, "conf": conf or {}})
         return str(run["dag_run_id"])

@@ -1,8 +1,8 @@
-"""A class-data-sharing archive for Spark's JVM: made once, it takes seconds off the start of every local run.
+"""A class-data-sharing archive for Spark's JVM: created once, it saves seconds at the start of every local run.
 
-One representative run (a few records through a broker of its own, judged) is traced, and the classes that it loaded are
-dumped. The JVM ignores an archive that is absent or does not match its class path: a stale one costs only its benefit.
-It dies of one that was cut short, so a stamp beside the archive tells whether it is whole.
+A representative run (a few records through a broker of its own, with validation) is traced, and the classes that it
+loaded are dumped. The JVM ignores an archive that is missing or does not match its class path. It crashes on a
+truncated one, so a stamp beside the archive says whether it is intact.
 Java's own description: "Dynamic AppCDS archive", JEP 350.
 """
 
@@ -48,12 +48,12 @@ _SUITE = {
 
 
 def make(*, report: Callable[[str], None] = lambda _: None, again: bool = False) -> Path:
-    """Make the archive unless there is one that is newer than the jars; return its path.
+    """Create the archive unless there is one that is newer than the jars; return its path.
 
     Raises
     ------
     SluiceError
-        When the traced run fails; a run works without an archive all the same.
+        If the traced run fails; runs work without an archive.
     """
     home = Home.from_env()
     target = archive_file(home)
@@ -62,7 +62,7 @@ def make(*, report: Callable[[str], None] = lambda _: None, again: bool = False)
         return target
     target.parent.mkdir(parents=True, exist_ok=True)
     jars.fetch("kafka", report=report)
-    report("tracing a small run to make Spark's start shorter (about a minute, once)")
+    report("tracing a small run to shorten Spark's start (about a minute, once)")
     with tempfile.TemporaryDirectory(prefix="sluice-archive-") as scratch:
         fresh = target.with_suffix(f".{os.getpid()}.new")
         _traced_run(Path(scratch), home, fresh)
@@ -91,7 +91,7 @@ def _traced_run(scratch: Path, home: Home, archive: Path) -> None:
             spark=Connection("spark_default", "spark", "local[2]"),
             kafka=kafka,
         )
-        # the class path must be the one of later runs: the jars stay where they are, all else is scratch
+        # the class path must be that of later runs, so the jars stay in their place; everything else is temporary
         options = [o for o in submit.java_options.split() if not o.startswith("-XX:SharedArchiveFile")]
         submit = replace(submit, java_options=" ".join([*options, f"-XX:ArchiveClassesAtExit={archive}"]))
         env = {**os.environ, **submit.env, "SLUICE_HOME": str(scratch / "home")}
@@ -100,7 +100,7 @@ def _traced_run(scratch: Path, home: Home, archive: Path) -> None:
         if done.returncode or not archive.is_file():
             raise SluiceError(
                 f"the traced run ended with {done.returncode}: {done.stdout[-2000:]}",
-                state="no archive was made; runs work without one",
+                state="no archive was created; runs work without one",
                 next_step="python -m sluice.local.archive",
             )
     finally:

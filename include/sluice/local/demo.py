@@ -39,7 +39,7 @@ _say = Console(stderr=True, highlight=False, soft_wrap=True).print
 
 
 class Demo:
-    """The local stack of the project, below ``SLUICE_HOME``."""
+    """The local stack of the demo, below ``SLUICE_HOME``."""
 
     def __init__(self) -> None:
         self.home = Home.from_env()
@@ -59,7 +59,7 @@ class Demo:
         )
 
     def up(self) -> dict[str, Any]:
-        """Bring everything up, run the pipeline twice, leave the UI running; return what ``make demo`` prints."""
+        """Start everything, run the pipeline twice, and leave the UI running; return what ``make demo`` prints."""
         began = time.monotonic()
         self._step("jars")
         for name in ("kafka", "spark"):
@@ -77,7 +77,7 @@ class Demo:
             ("January to November", None, _FIRST_PART_ENDS),
             ("December", _FIRST_PART_ENDS, None),
         ):
-            self._step(f"feeding the flights of {title}")
+            self._step(f"producing the flights of {title}")
             fed = flights.feed(self.broker.bootstrap, start=_date(start), until=_date(until), report=_say)
             produced += fed.produced + fed.already
             if not fed.produced:
@@ -103,7 +103,7 @@ class Demo:
         return result
 
     def _write_environment(self) -> Path:
-        """Write what a shell needs so that commands mean this stack; no secret is in it."""
+        """Write the variables with which commands in a shell use this stack; it contains no secret."""
         file = Path(self.home.root) / "demo.env"
         lines = [f"export {name}={shlex.quote(value)}" for name, value in self.airflow.settings().items()]
         lines.append(f'export PATH={shlex.quote(str(Path(sys.executable).parent))}:"$PATH"')
@@ -111,7 +111,7 @@ class Demo:
         return file
 
     def down(self) -> None:
-        """End what :meth:`up` started, and nothing else."""
+        """Stop what :meth:`up` started, and nothing else."""
         was = "stopped" if self.airflow.stop() else "was not running"
         _say(f"Airflow {was}")
         running = self.broker.running
@@ -119,7 +119,7 @@ class Demo:
         _say(f"Kafka {'stopped' if running else 'was not running'}")
 
     def _run_if_needed(self) -> None:
-        """Trigger a run when records wait, as a user would, and wait for its end."""
+        """If records wait, trigger a run as a user would, and wait for its end."""
         os.environ.update(self.connections)
         settings = KafkaSettings(self.broker.bootstrap, {"bootstrap.servers": self.broker.bootstrap})
         with Cluster(settings) as cluster:
@@ -128,7 +128,7 @@ class Demo:
             raise found.error
         waiting = found.records
         if not waiting:
-            _say("  nothing waits: every record was run through already")
+            _say("  nothing waits: every record was already processed")
             return
         run = self.airflow.trigger(_PIPELINE)
         self._step(f"run {run}: {waiting:,} records wait")

@@ -1,13 +1,13 @@
-"""What a topic already holds of a sequence, read back from the topic itself.
+"""Finds out which part of a sequence a topic already holds, by reading headers of its records.
 
-Each partition is fed from one sequence, whose members are known by their rank (0, 1, 2, ...). Every record carries, in
-a header, the number of partitions fed (the lanes) and the ranks that its partition holds from it back, itself last::
+Each partition is fed from one sequence, whose members have ranks (0, 1, 2, ...). Every record has a header with the
+number of fed partitions (the lanes) and the ranks that its partition holds up to this record, itself last::
 
     sluice-fed: 4:0-26893,40112-40200
 
-So the newest record of a partition accounts for the whole of it, and a feeder that was killed between any two records
-leaves an account that is exact. It is believed when it adds up to the partition's end offset; when it does not (records
-of somebody else lie between, a transaction's markers, a batch that was given up) every record is read back.
+So the newest record of a partition accounts for all of it, and a feeder that is killed between any two records leaves
+an exact account. It is trusted if it adds up to the partition's end offset. Otherwise (foreign records in between, a
+transaction's markers, a failed producer batch) every record is read back.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ __all__ = ["HEADER", "Fed", "accounts", "doubles", "read_back", "total"]
 HEADER = "sluice-fed"
 
 Range = tuple[int, int]
-"""First and last rank, both in it."""
+"""First and last rank, both inclusive."""
 
 _PATIENCE = 30.0
 
@@ -35,9 +35,9 @@ class Fed:
     Parameters
     ----------
     lanes
-        Number of partitions that the sequence was split over.
+        The number of partitions among which the sequence was divided.
     ranges
-        The ranks held; may overlap or touch.
+        The ranks that the partition holds; they may overlap or touch.
     """
 
     def __init__(self, lanes: int, ranges: Iterable[Range] = ()) -> None:
@@ -48,16 +48,16 @@ class Fed:
 
     @property
     def ranges(self) -> list[Range]:
-        """The ranks held: disjoint, sorted."""
+        """The ranks that the partition holds: disjoint and sorted."""
         return _merged([*self._ranges, (self._first, self._last)] if self._last >= 0 else self._ranges)
 
     @property
     def count(self) -> int:
-        """How many ranks are held."""
+        """The number of ranks that the partition holds."""
         return sum(last - first + 1 for first, last in self.ranges)
 
     def missing(self, first: int, last: int) -> list[Range]:
-        """Return what of ``first..last`` is not held."""
+        """Return the parts of ``first..last`` that the partition does not hold."""
         found = []
         for held_first, held_last in self.ranges:
             if held_last >= first and held_first <= last:
@@ -67,7 +67,7 @@ class Fed:
         return [*found, (first, last)] if first <= last else found
 
     def add(self, rank: int) -> bytes:
-        """Take one more rank as held, and return the header of its record."""
+        """Add a rank, and return the header of its record."""
         if rank != self._last + 1 or self._last < 0:
             self._ranges = self.ranges
             self._first = next((first for first, last in self._ranges if last == rank - 1), rank)
@@ -79,12 +79,12 @@ class Fed:
 
 
 def read_back(bootstrap: str, topic: str, starts: dict[int, int], ends: dict[int, int]) -> dict[int, Fed]:
-    """Return what each partition holds; a partition that holds nothing of a sequence is absent.
+    """Return what each partition holds; a partition that holds nothing of a sequence is missing.
 
     Raises
     ------
     ConfigError
-        All records of a partition are deleted, and with them the account of what was fed.
+        If all records of a partition were deleted, and with them the account of what was fed.
     """
     emptied = [partition for partition, end in ends.items() if end and starts[partition] == end]
     if emptied:
@@ -106,7 +106,7 @@ def read_back(bootstrap: str, topic: str, starts: dict[int, int], ends: dict[int
 
 
 def doubles(bootstrap: str, topic: str, begin: dict[int, int], end: dict[int, int]) -> int:
-    """Return how many ranks lie twice between two sets of offsets."""
+    """Return the number of duplicate ranks between two sets of offsets."""
     grown = {partition: begin.get(partition, 0) for partition, last in end.items() if last > begin.get(partition, 0)}
     with _consumer(bootstrap) as consumer:
         seen = [(partition, _parse(header)[1][-1][1]) for partition, header in _headers(consumer, topic, grown, end)]
@@ -139,11 +139,11 @@ def accounts(
     Parameters
     ----------
     headers
-        Of the newest record of each partition, or of all that are left.
+        The headers of the newest record of each partition, or of all remaining records.
     newest_only
-        Believe all that a header claims, not its own rank only.
+        Whether to trust all ranks in a header, not only the record's own one.
     starts
-        Log starts: above 0, the first header speaks for the deleted records below it.
+        Log starts; if one is above 0, the first header also accounts for the deleted records before it.
     """
     lanes: dict[int, int] = {}
     ranges: dict[int, list[Range]] = {}
@@ -151,7 +151,7 @@ def accounts(
         count, claimed = _parse(header)
         lanes[partition] = count
         known = ranges.setdefault(partition, [])
-        # The oldest record left speaks for those that were deleted below it; each other one for itself.
+        # The oldest remaining record accounts for the deleted ones before it; each other one only for itself.
         if newest_only or (not known and starts and starts[partition] > 0):
             known.extend(claimed)
         _extend(known, claimed[-1][1])
@@ -174,7 +174,7 @@ def _headers(consumer: Any, topic: str, begin: dict[int, int], end: dict[int, in
     for partition in wanted:
         consumer.seek(partition, begin[partition.partition])
     deadline = time.monotonic() + _PATIENCE
-    # By position, not by record: what lies last may be a transaction's marker.
+    # By position, not by record: the last offset may be a transaction's marker.
     while any(consumer.position(partition) < last for partition, last in wanted.items()):
         for partition, records in consumer.poll(timeout_ms=200).items():
             deadline = time.monotonic() + _PATIENCE
@@ -184,7 +184,7 @@ def _headers(consumer: Any, topic: str, begin: dict[int, int], end: dict[int, in
                     yield partition.partition, header
         if time.monotonic() > deadline:
             raise SourceUnreachableError(
-                f"the broker gave no record of {topic} for {_PATIENCE:.0f} s while reading back what was fed",
+                f"the broker returned no record of {topic} for {_PATIENCE:.0f} s while reading back what was fed",
                 state="nothing was produced",
                 next_step="python -m sluice.local.kafka status",
             )
@@ -207,5 +207,5 @@ def _merged(ranges: Iterable[Range]) -> list[Range]:
 
 
 def total(ranges: Sequence[Range]) -> int:
-    """Return how many ranks disjoint ranges hold."""
+    """Return the number of ranks in disjoint ranges."""
     return sum(last - first + 1 for first, last in ranges)

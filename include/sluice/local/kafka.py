@@ -1,4 +1,4 @@
-"""A one-node Kafka broker from the locked jars: the demo's, and the test suite's."""
+"""A one-node Kafka broker from the locked jars, for the demo and the tests."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ _SETTINGS = {
     "message.max.bytes": _16_MIB,
     "replica.fetch.max.bytes": _16_MIB,
     "group.initial.rebalance.delay.ms": 0,
-    # After a crash the node may register again only when its former session is over: 9 s by default.
+    # After a crash the node can register again only when its former session has expired: 9 s by default.
     "broker.heartbeat.interval.ms": 500,
     "broker.session.timeout.ms": 3000,
     "offsets.topic.replication.factor": 1,
@@ -63,25 +63,25 @@ _SETTINGS = {
     "share.coordinator.state.topic.replication.factor": 1,
     "share.coordinator.state.topic.min.isr": 1,
     "share.coordinator.state.topic.num.partitions": 4,
-    # Its default is a quarter of the heap given here.
+    # The default is a quarter of this broker's heap.
     "log.cleaner.dedupe.buffer.size": _16_MIB,
-    # A compacted topic is looked at each second instead of every 15.
+    # Check compacted topics every second instead of every 15.
     "log.cleaner.backoff.ms": 1000,
 }
 
 
 class Broker:
-    """A broker whose data, settings, log and process id live in one folder.
+    """A broker whose data, settings, log and process id are in one folder.
 
-    Two objects on one folder, in one process or in two, mean the same broker. A process id is taken for the broker
-    only when that process was started with this folder's settings, so a recycled one never is.
+    Two objects with the same folder, in one process or in two, mean the same broker. A recorded process id counts only
+    if that process was started with this folder's settings, so a recycled id is never mistaken for the broker.
 
     Parameters
     ----------
     data_dir
-        The folder; made when absent, formatted by the first start.
+        The folder; created if it does not exist, and formatted by the first start.
     port
-        Port to listen on; 0 takes a free one, and the same again after a stop or a crash while it is still free.
+        Port to listen on; 0 takes a free one, and after a stop or crash the same one if it is still free.
     controller_port
         Port of the node's own quorum; 0 takes a free one at each start.
     host
@@ -89,9 +89,9 @@ class Broker:
     heap
         The JVM's ``-Xmx``.
     jar_files
-        The ``kafka`` set; default: where it was fetched to, looked up at the start.
+        The ``kafka`` set; by default looked up at the start in the folder to which it was fetched.
     secure
-        Listen on more ports, which demand a login or a certificate, for tests of it.
+        Further listeners that require a login or a certificate, for tests.
     """
 
     def __init__(
@@ -119,7 +119,7 @@ class Broker:
 
     @property
     def port(self) -> int:
-        """The port listened on; with ``port=0`` it is 0 until the first start."""
+        """The port on which it listens; with ``port=0`` it is 0 until the first start."""
         return self._port or int(self._state().get("port", 0))
 
     @property
@@ -129,9 +129,9 @@ class Broker:
 
     @property
     def pid(self) -> int | None:
-        """The broker's process id, None when it is not running. A paused broker is running."""
+        """The broker's process id; None if it is not running. A paused broker is running."""
         if self._child is not None:
-            self._child.poll()  # a child that ended stays a zombie until it is asked for
+            self._child.poll()  # a child that ended stays a zombie until it is polled
         pid = self._state().get("pid")
         if not isinstance(pid, int):
             return None
@@ -148,21 +148,21 @@ class Broker:
         return self.pid is not None
 
     def start(self, timeout: float = 60, *, detach: bool = False) -> Broker:
-        """Start the broker unless it runs, and return when it serves requests.
+        """Start the broker unless it is running, and return when it serves requests.
 
         Parameters
         ----------
         timeout
             Seconds to wait for it.
         detach
-            Let it outlive this process; otherwise it is killed when this process exits.
+            Whether it outlives this process; otherwise it is killed when this process exits.
 
         Raises
         ------
         ConfigError
-            The port belongs to somebody else, the jars or Java are absent, or it runs on another port than asked.
+            If another program uses the port, the jars or Java are missing, or it already runs on another port.
         SluiceError
-            It ended, or did not serve in time; holds the end of its log.
+            If it ended, or did not serve requests in time; with the end of its log.
         """
         deadline = time.monotonic() + timeout
         self.data_dir.mkdir(parents=True, exist_ok=True)
@@ -177,7 +177,7 @@ class Broker:
         return self
 
     def stop(self, timeout: float = 30) -> None:
-        """End the broker with SIGTERM and wait; after ``timeout`` seconds with SIGKILL. Nothing when not running."""
+        """Stop the broker with SIGTERM, and after ``timeout`` seconds with SIGKILL; wait for its end. Idempotent."""
         pid = self.pid
         self._signal(signal.SIGCONT)
         self._signal(signal.SIGTERM)
@@ -186,7 +186,7 @@ class Broker:
         atexit.unregister(self.kill)
 
     def kill(self) -> None:
-        """End the broker with SIGKILL, as a crash would, and wait for its end. Nothing when not running."""
+        """Kill the broker with SIGKILL, like a crash, and wait for its end. Idempotent."""
         pid = self.pid
         self._signal(signal.SIGKILL)
         if not self._ended(pid, 10):
@@ -194,14 +194,14 @@ class Broker:
         atexit.unregister(self.kill)
 
     def pause(self) -> None:
-        """Freeze the broker: connections stay open and nothing answers once this returns."""
+        """Freeze the broker: connections stay open, but after this call it does not answer."""
         self._signal(signal.SIGSTOP)
         until = time.monotonic() + 10
         while not self._is_frozen() and time.monotonic() < until:
             time.sleep(0.01)
 
     def _is_frozen(self) -> bool:
-        """Tell whether each thread has stopped: one that has not yet may still answer."""
+        """Return whether each thread has stopped; one that has not may still answer."""
         for stat in Path(f"/proc/{self.pid}/task").glob("*/stat"):
             with contextlib.suppress(OSError):  # a thread that has just ended
                 if stat.read_text().rpartition(")")[2].split()[0] not in "TZX":
@@ -209,7 +209,7 @@ class Broker:
         return True
 
     def resume(self) -> None:
-        """Let a paused broker go on."""
+        """Resume a paused broker."""
         self._signal(signal.SIGCONT)
 
     def _signal(self, number: signal.Signals) -> None:
@@ -219,7 +219,7 @@ class Broker:
                 os.kill(pid, number)
 
     def _ended(self, pid: int | None, timeout: float) -> bool:
-        """Wait for the process and its sockets: a dying process loses its command line before its port."""
+        """Wait for the end of the process and its sockets: a dying process loses its command line before its port."""
         deadline = time.monotonic() + timeout
         while pid is not None and (_is_alive(pid, self._child) or not is_free(self.host, self.port)):
             if time.monotonic() > deadline:
@@ -246,8 +246,8 @@ class Broker:
         command = [program, f"-Xmx{self.heap}", *_JVM_FLAGS, "-cp", class_path]
         with self.log_file.open("ab") as log:
             if not state.get("formatted"):
-                # Tolerates what a format that was killed in the middle left behind.
-                identity = f"--cluster-id={state['cluster_id']}"  # one word: one in 64 begins with a dash
+                # Tolerates the leftovers of a format that was killed halfway.
+                identity = f"--cluster-id={state['cluster_id']}"  # one argument: one id in 64 begins with a dash
                 tool = ["kafka.tools.StorageTool", "format", "--ignore-formatted", identity]
                 tool += self._secure.credentials() if self._secure else []
                 done = subprocess.run(
@@ -260,7 +260,7 @@ class Broker:
                 if done.returncode:
                     raise self._failure(f"formatting {self.data_dir} failed with exit code {done.returncode}")
                 state["formatted"] = True
-            # Its own session: Ctrl-C in the starter's terminal is not for the broker.
+            # In a session of its own, so that Ctrl-C in the terminal does not reach the broker.
             self._child = subprocess.Popen(
                 [*command, "kafka.Kafka", str(self._properties)],
                 stdin=subprocess.DEVNULL,
@@ -272,7 +272,7 @@ class Broker:
 
     def _await_service(self, deadline: float) -> None:
         while True:
-            # a child that has just begun may have no command line yet to be known by
+            # a child that was just started may have no command line yet, so it cannot be recognized
             alive = self._child is not None and self._child.poll() is None
             if not alive and not self.running:
                 code = self._child.returncode if self._child else "unknown"
@@ -284,7 +284,7 @@ class Broker:
             time.sleep(0.05)
 
     def _serves(self) -> bool:
-        """Whether the node is registered as a broker: it accepts connections a little earlier than that."""
+        """Return whether the node is registered as a broker; it accepts connections a little earlier."""
         from kafka.errors import KafkaError
 
         try:
@@ -297,7 +297,7 @@ class Broker:
         if self._port not in (0, running_on):
             raise ConfigError(
                 f"this broker already runs on port {running_on}, not on {self._port}",
-                state=f"left as it is; its data is in {self.data_dir}",
+                state=f"the broker is unchanged; its data is in {self.data_dir}",
                 next_step=f"use port {running_on}, or stop it first: python -m sluice.local.kafka stop",
             )
 
@@ -344,7 +344,7 @@ def _is_alive(pid: int, child: subprocess.Popen[bytes] | None) -> bool:
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Start, stop or look at the demo's broker in ``SLUICE_HOME/kafka``."""
+    """Start or stop the demo's broker in ``SLUICE_HOME/kafka``, or show its status."""
     parser = argparse.ArgumentParser(prog="python -m sluice.local.kafka", description=main.__doc__)
     parser.add_argument("action", choices=["start", "stop", "status"])
     default = os.environ.get("SLUICE_KAFKA_PORT") or str(DEFAULT_PORT)

@@ -1,4 +1,4 @@
-"""What a server of one's own needs of this machine: a Java runtime and free ports."""
+"""What a local server needs from this machine: a Java runtime and free ports."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from sluice.errors import ConfigError
 
 __all__ = ["free_port", "is_free", "is_listening", "java"]
 
-# Below the range from which the kernel takes the ports of outgoing connections: a client that keeps knocking at a
-# killed server's port would otherwise be given that very port one day, and then the server cannot come back to it.
+# Below the kernel's range of ephemeral ports. Otherwise a client that keeps connecting to a killed server's port could
+# get this port as its own, and the server could not use it again.
 _FREE_PORTS = range(20_000, 32_000)
 
 
 def java() -> str:
-    """Return the ``java`` program, of ``JAVA_HOME`` when that is set.
+    """Return the ``java`` program, from ``JAVA_HOME`` if that is set.
 
     Raises
     ------
     ConfigError
-        When there is none.
+        If there is none.
     """
     home = os.environ.get("JAVA_HOME")
     program = shutil.which(f"{home}/bin/java") if home else shutil.which("java")
@@ -36,7 +36,7 @@ def java() -> str:
 
 
 def is_free(host: str, port: int) -> bool:
-    """Whether a server could listen there."""
+    """Return whether a server could listen on a port."""
     with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
@@ -47,12 +47,12 @@ def is_free(host: str, port: int) -> bool:
 
 
 def free_port(host: str, preferred: int = 0, *, avoid: int = 0) -> int:
-    """Return a port nobody listens on, the preferred one if that can be.
+    """Return a free port, the preferred one if possible.
 
     Raises
     ------
     ConfigError
-        When all are taken.
+        If all ports are in use.
     """
     if preferred and is_free(host, preferred):
         return preferred
@@ -63,7 +63,7 @@ def free_port(host: str, preferred: int = 0, *, avoid: int = 0) -> int:
 
 
 def is_listening(host: str, port: int) -> bool:
-    """Whether a server accepts connections there."""
+    """Return whether a server accepts connections on a port."""
     try:
         socket.create_connection((host, port), timeout=1).close()
     except OSError:

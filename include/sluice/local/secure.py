@@ -1,4 +1,4 @@
-"""Listeners of the local broker that demand a login or a certificate, for tests of it."""
+"""Listeners of the local broker that require a login or a certificate, for tests."""
 
 from __future__ import annotations
 
@@ -16,22 +16,21 @@ _MODULES = {"plain": "plain.PlainLoginModule", SCRAM.lower(): "scram.ScramLoginM
 
 @dataclass(frozen=True)
 class Secure:
-    """Three more listeners, and access lists.
+    """Three further listeners, and access control lists.
 
-    ``SASL_PLAINTEXT`` and ``SASL_SSL`` accept the mechanisms ``PLAIN`` and ``SCRAM-SHA-512``; ``SSL`` accepts whoever
-    shows a certificate that ``clients`` vouches for, under its common name.
+    ``SASL_PLAINTEXT`` and ``SASL_SSL`` accept the mechanisms ``PLAIN`` and ``SCRAM-SHA-512``. ``SSL`` accepts clients
+    with a certificate signed by ``clients``; the user is the certificate's common name.
 
     Parameters
     ----------
     users
-        Passwords by user. On these listeners nobody has a right that was not granted; on the plain one everybody has
-        all.
+        Passwords by user. On these listeners users have only rights that were granted; on the plain one they have all.
     pem
         The broker's key and certificate, in one PEM file.
     clients
-        The certificates that vouch for clients, in one PEM file.
+        The CA certificates for client certificates, in one PEM file.
     sasl_port, ssl_port, mutual_port
-        Where to listen: without TLS, with it, and with certificates on both sides.
+        Ports of the listeners without TLS, with TLS, and with certificates on both sides.
     """
 
     users: Mapping[str, str]
@@ -42,7 +41,7 @@ class Secure:
     mutual_port: int
 
     def settings(self, host: str, plain: Mapping[str, object]) -> dict[str, object]:
-        """Return what a broker's settings become."""
+        """Return the broker settings that these listeners add or change."""
         ports = {"SASL_PLAINTEXT": self.sasl_port, "SASL_SSL": self.ssl_port, "SSL": self.mutual_port}
         more = ",".join(f"{protocol}://{host}:{port}" for protocol, port in ports.items())
         protocols = ",".join(f"{protocol}:{protocol}" for protocol in ports)
@@ -67,7 +66,7 @@ class Secure:
         }
 
     def credentials(self) -> list[str]:
-        """Return the words with which the storage is formatted: the users' SCRAM credentials live in it."""
+        """Return the arguments for formatting the storage, which contains the users' SCRAM credentials."""
         return [
             word
             for user, password in self.users.items()

@@ -1,6 +1,6 @@
-"""A Spark standalone cluster on this machine, from the jars of the installed pyspark: what ``local[N]`` cannot lose.
+"""A Spark standalone cluster on this machine, from the installed pyspark: its executors can die, unlike ``local[N]``.
 
-The wheel has no scripts to start one, only the classes: one master, and workers that start an executor for each
+The wheel has no scripts to start a cluster, only the classes: one master, and workers that start an executor for each
 application.
 """
 
@@ -38,24 +38,23 @@ _EXECUTOR = "org.apache.spark.executor.CoarseGrainedExecutorBackend"
 
 
 class SparkCluster:
-    """A master and its workers, whose logs, work folders and scratch space live in one folder.
+    """A master and its workers, whose logs, work folders and scratch space are in one folder.
 
-    Each process leads a session of its own, so that all it ever starts is found again: executors, and the Python
-    workers of executors that were killed. The processes end with the object's :meth:`stop`, at the latest when this
-    process exits.
+    Each process leads a session of its own, so that everything it starts can be found: executors, and the Python
+    workers of killed executors. The processes end with :meth:`stop`, at the latest when this process exits.
 
     Parameters
     ----------
     folder
-        Made when absent.
+        The folder; created if it does not exist.
     workers
-        How many; an application gets one executor on each.
+        The number of workers; an application gets one executor on each.
     cores
-        Of each worker.
+        Cores of each worker.
     memory
-        Of each worker, in Spark's notation: what its executors can have of it, 1 GB each unless told otherwise.
+        Memory of each worker for executors, in Spark's notation; an executor takes 1 GB by default.
     host
-        Address of master and workers, and of the executors towards their driver.
+        Address of master and workers, and of the executors for their driver.
     """
 
     def __init__(
@@ -89,7 +88,7 @@ class SparkCluster:
         return [child.pid for name, child in self._children.items() if name != "master"]
 
     def executor_pids(self) -> dict[str, list[int]]:
-        """Return the process ids of the executors that are alive, by application; one of a worker at most in each."""
+        """Return the process ids of live executors, by application; at most one per worker."""
         found: dict[str, list[int]] = {}
         for pid in self.worker_pids:
             with contextlib.suppress(psutil.Error):
@@ -104,14 +103,14 @@ class SparkCluster:
         return self.folder / f"{name}.log"
 
     def start(self, timeout: float = 60) -> Self:
-        """Start it unless it runs, and return when all workers have registered with the master.
+        """Start it unless it is running, and return when all workers have registered with the master.
 
         Raises
         ------
         ConfigError
-            When pyspark is absent.
+            If pyspark is not installed.
         SluiceError
-            When a process ended, or the workers were not there in time; holds the end of the log in question.
+            If a process ended, or the workers did not register in time; with the end of the log.
         """
         if self._children:
             return self
@@ -121,7 +120,7 @@ class SparkCluster:
         self._ui_port = free_port(self.host, avoid=self._port)
         atexit.register(self.kill)
         try:
-            # workers find the master by knocking again every few seconds: it has to be there first
+            # workers retry to reach the master only every few seconds, so it must be up first
             self._launch("master", "master.Master", "-p", self._port, "--webui-port", self._ui_port)
             self._await(lambda: self._state().get("status") == "ALIVE", deadline, "master", "the master did not answer")
             for number in range(self.workers):
@@ -139,12 +138,12 @@ class SparkCluster:
         return self
 
     def stop(self, timeout: float = 20) -> None:
-        """End all of it with SIGTERM and wait; after ``timeout`` seconds with SIGKILL. Nothing when not running."""
+        """Stop all processes with SIGTERM, after ``timeout`` seconds with SIGKILL; wait for their end. Idempotent."""
         self._end(signal.SIGTERM, timeout)
         self.kill()
 
     def kill(self) -> None:
-        """End all of it with SIGKILL and wait for its end. Nothing when not running."""
+        """Kill all processes with SIGKILL, and wait for their end. Idempotent."""
         left = self._end(signal.SIGKILL, 20)
         if left:
             raise SluiceError(f"processes {left} of the Spark cluster are still there 20 s after SIGKILL")
@@ -168,9 +167,9 @@ class SparkCluster:
         return []
 
     def _family(self) -> list[Any]:
-        """Return all living processes of the children's sessions.
+        """Return all live processes of the children's sessions.
 
-        The children are waited for only when all have ended: until then no process id of theirs can mean another.
+        The children are reaped only when all have ended, so until then their process ids cannot be reused.
         """
         sessions = {child.pid for child in self._children.values()}
         found = []
@@ -181,7 +180,7 @@ class SparkCluster:
         return found
 
     def _launch(self, name: str, main: str, *arguments: object) -> None:
-        # executors inherit what workers have: nobody's connections, and nobody's Spark settings
+        # executors inherit the workers' environment, which must not contain connections or Spark settings
         inherited = {k: v for k, v in os.environ.items() if not k.startswith(("SPARK_", "SLUICE_", "AIRFLOW_"))}
         env = {
             **inherited,
@@ -225,13 +224,13 @@ class SparkCluster:
         tail = log.read_text(encoding="utf-8", errors="replace").splitlines()[-15:]
         return SluiceError(
             "\n    ".join([f"{what}; the end of its log:", *tail]),
-            state="all of the cluster was ended again",
+            state="the whole cluster was stopped again",
             next_step=f"read {log}",
         )
 
 
 def _application(process: Any) -> str:
-    """Return the application that an executor works for; empty for another process, or one that has just begun."""
+    """Return the application of an executor; empty for any other process, or for one that was just started."""
     with contextlib.suppress(psutil.Error):
         words = process.cmdline()
         if _EXECUTOR in words and "--app-id" in words:

@@ -1,4 +1,4 @@
-"""Making, unmaking and filling topics of a broker of one's own."""
+"""Creates, deletes and fills topics of a local broker."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ _16_MIB = 16 * 1024 * 1024
 
 
 class Record(NamedTuple):
-    """What to produce; a plain tuple of the same order does as well.
+    """A record to produce; a plain tuple in the same order works as well.
 
-    Without a partition the key's murmur2 hash chooses one, as in the Java client. Key and value may not both be None.
+    Without a partition, the key's murmur2 hash chooses one, as in the Java client. Key and value must not both be None.
     """
 
     partition: int | None
@@ -34,10 +34,10 @@ class Record(NamedTuple):
 
 
 class Topics:
-    """Administration and production on one broker, each call with its own client, closed at its end.
+    """Administers and fills topics of one broker; each call opens and closes its own client.
 
-    Every call returns or raises within about ``timeout`` seconds: :class:`SourceUnreachableError` when nobody
-    answered, otherwise kafka-python's own error.
+    Every call returns or raises within about ``timeout`` seconds: :class:`SourceUnreachableError` if the broker does
+    not answer, otherwise kafka-python's error.
     """
 
     def __init__(self, bootstrap: str, *, timeout: float = 30) -> None:
@@ -62,12 +62,12 @@ class Topics:
             self._await(lambda: name not in admin.list_topics(), f"topic {name} is still there")
 
     def recreate(self, name: str, partitions: int, config: Mapping[str, object] | None = None) -> None:
-        """Replace a topic by an empty one of the same name: another topic id, offsets from zero."""
+        """Delete a topic and create an empty one of the same name, with another topic id and offsets from zero."""
         self.delete(name)
         self.create(name, partitions, config)
 
     def exists(self, name: str) -> bool:
-        """Whether there is such a topic."""
+        """Return whether a topic exists."""
         with self._admin() as admin:
             return name in self._within(admin.list_topics)
 
@@ -78,7 +78,7 @@ class Topics:
             self._await(lambda: len(self._leaders(admin, name)) == total, f"topic {name} has no {total} leaders")
 
     def delete_records(self, name: str, before: Mapping[int, int]) -> None:
-        """Remove what lies below an offset, per partition, as retention does."""
+        """Remove the records below an offset, per partition, as retention does."""
         from kafka import TopicPartition
 
         offsets = {TopicPartition(name, partition): offset for partition, offset in before.items()}
@@ -90,27 +90,27 @@ class Topics:
         return self._offsets(name, earliest=True)
 
     def ends(self, name: str) -> dict[int, int]:
-        """Return each partition's next offset (the high watermark: an open transaction does not hold it back)."""
+        """Return each partition's high watermark, which includes open transactions."""
         return self._offsets(name, earliest=False)
 
     def broker_count(self) -> int:
-        """Return how many brokers the cluster's metadata names."""
+        """Return the number of brokers in the cluster's metadata."""
         with self._admin() as admin:
             return len(self._within(admin.describe_cluster)["brokers"])
 
     def produce(
         self, topic: str, records: Sequence[Record | tuple[Any, ...]], **producer_config: object
     ) -> list[tuple[int, int]]:
-        """Produce records in their order, wait for all acknowledgements, return each one's partition and offset."""
+        """Produce records in order, wait for all acknowledgements, and return each record's partition and offset."""
         with self.producer(**producer_config) as producer:
             return self._send(producer, topic, records)
 
     def produce_transaction(
         self, topic: str, records: Sequence[Record | tuple[Any, ...]], *, commit: bool
     ) -> list[tuple[int, int]]:
-        """Produce records in one transaction, then commit or abort it; returns where they lie either way.
+        """Produce records in one transaction, commit or abort it, and return each record's partition and offset.
 
-        The end of the transaction takes one more offset in each partition that it wrote to: the marker's.
+        The transaction's marker takes one more offset in each partition that it wrote to.
         """
         with self.producer(transactional_id=f"sluice-{uuid.uuid4()}") as producer:
             self._within(producer.init_transactions)
@@ -166,7 +166,7 @@ class Topics:
             time.sleep(0.02)
 
     def _within(self, call: Callable[[], T]) -> T:
-        """Run a call of kafka-python: it bounds each request, and not what it does between them."""
+        """Run a call of kafka-python with a time limit; kafka-python itself limits only each request."""
         outcome: dict[str, Any] = {}
 
         def run() -> None:
@@ -192,7 +192,7 @@ class Topics:
         )
 
     def _probe(self) -> None:
-        """Fail early: each client of kafka-python that cannot connect leaves a thread behind."""
+        """Fail early, because each kafka-python client that cannot connect leaks a thread."""
         host, _, port = self.bootstrap.rpartition(":")
         try:
             socket.create_connection((host, int(port)), timeout=min(5, self.timeout)).close()
@@ -221,7 +221,7 @@ class Topics:
 
     @contextlib.contextmanager
     def producer(self, **config: object) -> Iterator[Any]:
-        """Open a producer, idempotent and acknowledged by all, for as long as the block lasts."""
+        """Open an idempotent producer with ``acks=all`` for the duration of the block."""
         from kafka import KafkaProducer
         from kafka.errors import KafkaTimeoutError
 

@@ -1,4 +1,4 @@
-"""The pipeline file: its model, its reading, its errors."""
+"""The pipeline file: model, parser and errors."""
 
 from sluice.pipeline.load import find, load, load_all, pipelines_folder
 from sluice.pipeline.model import Pipeline, Rows

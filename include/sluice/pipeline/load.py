@@ -30,7 +30,7 @@ def pipelines_folder() -> Path:
     Raises
     ------
     ConfigError
-        When there is no such folder.
+        If there is no such folder.
     """
     folder = _folder()
     if not folder.is_dir():
@@ -47,12 +47,12 @@ def _folder() -> Path:
 
 
 def find(name_or_path: str) -> Path:
-    """Return the file of a pipeline, named (as its file, in whatever folder of the pipelines) or given as a path.
+    """Return the file of a pipeline, given by its path or by its file name in any folder below the pipelines' folder.
 
     Raises
     ------
     ConfigError
-        When there is none, or more than one; it lists the names that exist.
+        If there is none, or more than one; with the names that exist.
     """
     path = Path(name_or_path)
     is_path = path.suffix in (".yaml", ".yml")
@@ -87,7 +87,7 @@ def load(name_or_path: str | Path) -> Pipeline:
     Raises
     ------
     ConfigError
-        With every mistake of the file in one message.
+        With every mistake in the file in one message.
     """
     path = find(str(name_or_path))
     try:
@@ -118,16 +118,15 @@ def load(name_or_path: str | Path) -> Pipeline:
     suite = pipeline.suite_file
     if suite is not None and not suite.is_file():
         where = _place(tree, ("quality", "suite"))
-        raise _refuse(path, [f"{where}quality.suite: there is no file {relative(suite)}; make it, or fix the path"])
+        raise _refuse(path, [f"{where}quality.suite: there is no file {relative(suite)}; create it, or fix the path"])
     return pipeline
 
 
 def load_all(folder: Path | None = None) -> Iterator[tuple[Path, Pipeline | ConfigError]]:
     """Read each file of a folder, by default of :func:`pipelines_folder`.
 
-    A bad file yields its error and takes no other down.
-
-    Of two files with the same pipeline name, or with tables in each other's place, the second is refused.
+    A bad file yields its error and does not affect the others. If two files have the same pipeline name, or tables that
+    overlap, the second is refused.
     """
     owners: dict[str, Path] = {}
     valid: list[Pipeline] = []
@@ -149,10 +148,10 @@ def load_all(folder: Path | None = None) -> Iterator[tuple[Path, Pipeline | Conf
 
 
 def clash_of(pipeline: Pipeline, others: Iterable[Pipeline]) -> ConfigError | None:
-    """Return why a pipeline's tables cannot lie where they do beside those of others; None when they can.
+    """Return the error of a pipeline whose tables overlap those of others; None if they do not.
 
-    Two pipelines in one table would replace, redrive and judge each other's rows; of a table within another one's
-    folder a ``VACUUM`` of the outer one removes files.
+    Two pipelines in one table would replace, redrive and validate each other's rows. If a table is within the folder of
+    another one, a ``VACUUM`` of the outer table removes files of the inner one.
     """
     mine = _places(pipeline)
     for other in others:
@@ -179,7 +178,7 @@ def _places(pipeline: Pipeline) -> dict[str, str]:
 
 
 def relative(path: Path) -> str:
-    """Return how a message names a file: from the checkout on, where it lies in it."""
+    """Return a file's path for messages: relative to the checkout if the file is in it."""
     return str(path.relative_to(CHECKOUT)) if CHECKOUT and path.is_relative_to(CHECKOUT) else str(path)
 
 
@@ -194,7 +193,7 @@ def _refuse(path: Path, problems: list[str]) -> ConfigError:
 
 
 def _place(tree: Any, loc: Sequence[str | int]) -> str:
-    """Return ``line N: `` for a location in the YAML, as near as it gets."""
+    """Return ``line N: `` for the YAML node that is nearest to a location."""
     node, line = tree, None
     for part in loc:
         child = None
@@ -212,13 +211,13 @@ def _place(tree: Any, loc: Sequence[str | int]) -> str:
 
 
 def _doubled(node: Any, above: tuple[str, ...] = ()) -> Iterator[str]:
-    """Yield each key that stands twice in its mapping: YAML would take the last one in silence."""
+    """Yield an error for each duplicate key of a mapping: YAML would silently take the last one."""
     if isinstance(node, yaml.MappingNode):
         seen: set[str] = set()
         for key, value in node.value:
             here = (*above, str(key.value))
             if key.value in seen:
-                yield f"line {key.start_mark.line + 1}: {'.'.join(here)}: this key stands twice; leave one of them out"
+                yield f"line {key.start_mark.line + 1}: {'.'.join(here)}: this key appears twice; remove one of them"
             seen.add(key.value)
             yield from _doubled(value, here)
     elif isinstance(node, yaml.SequenceNode):
@@ -227,7 +226,7 @@ def _doubled(node: Any, above: tuple[str, ...] = ()) -> Iterator[str]:
 
 
 def _fields_at(loc: Sequence[str | int], top: type[BaseModel]) -> list[str]:
-    """Return the keys that the model takes where ``loc`` points into."""
+    """Return the keys that the model accepts at ``loc``."""
     model: type[BaseModel] | None = top
     for part in loc:
         if model is None:

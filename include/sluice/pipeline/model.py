@@ -1,4 +1,4 @@
-"""The pipeline file as a pydantic model. Unknown keys are refused; everything optional has a default that works."""
+"""The pipeline file as a pydantic model. Unknown keys are refused; every optional key has a working default."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class Rows(StrEnum):
     MANY = "many"
     """Any number of sink rows per record."""
     AGGREGATE = "aggregate"
-    """Sink rows are no longer of single records; metadata columns but ``_run`` need not survive."""
+    """A sink row may combine many records; the result need not keep any metadata column but ``_run``."""
 
 
 class Source(Strict):
@@ -69,13 +69,13 @@ class Source(Strict):
 
     @property
     def kind(self) -> SourceKind:
-        """What it can do."""
+        """The kind of source, which declares what it can do."""
         kind: SourceKind = kind_of("sources", self.key)
         return kind
 
     @property
     def config(self) -> SourceConfig:
-        """What the file says of it."""
+        """The source's settings in the file."""
         config: SourceConfig = getattr(self, self.key)
         return config
 
@@ -88,9 +88,9 @@ class Decode(Strict):
     csv: CsvDecode | None = None
     """One CSV record (RFC 4180) per record."""
     text: TextDecode | None = None
-    """``text: {}``: UTF-8 text, in a column ``value``."""
+    """``text: {}``: the value as UTF-8 text, in the column ``value``."""
     bytes: BytesDecode | None = None
-    """``bytes: {}``: as they are, in columns ``key`` and ``value``."""
+    """``bytes: {}``: key and value unchanged, in the columns ``key`` and ``value``."""
 
     @model_validator(mode="after")
     def _one(self) -> Decode:
@@ -99,12 +99,12 @@ class Decode(Strict):
 
     @property
     def key(self) -> str:
-        """Which decoder it is."""
+        """The decoder's key in the file."""
         return given(self)[0]
 
     @property
     def config(self) -> Any:
-        """What the file says of it."""
+        """The decoder's settings in the file."""
         return next(value for value in (getattr(self, name) for name in type(self).model_fields) if value is not None)
 
 
@@ -112,9 +112,9 @@ class Transform(Strict):
     """A pure function of the decoded batch, as SQL over ``source`` or as ``package.module:function``."""
 
     sql: str | None = None
-    """A ``SELECT`` over ``source``: the decoded columns and the metadata columns, which must survive."""
+    """A ``SELECT`` over ``source``: the decoded columns and the metadata columns. The result must keep the latter."""
     python: str | None = None
-    """``package.module:function``, which takes and returns a DataFrame; ``include/`` of a checkout is on its path."""
+    """``package.module:function``, which takes and returns a DataFrame; a checkout's ``include/`` is on the path."""
 
     @model_validator(mode="after")
     def _one(self) -> Transform:
@@ -135,7 +135,7 @@ class Sink(Strict):
     """Where rows go."""
 
     delta: DeltaSink | None = None
-    """A Delta table, which is made by the first run."""
+    """A Delta table. The first run creates it."""
 
     @model_validator(mode="after")
     def _one(self) -> Sink:
@@ -149,13 +149,13 @@ class Sink(Strict):
 
     @property
     def kind(self) -> SinkKind:
-        """What it can do."""
+        """The kind of sink, which declares what it can do."""
         kind: SinkKind = kind_of("sinks", self.key)
         return kind
 
     @property
     def config(self) -> SinkConfig:
-        """What the file says of it."""
+        """The sink's settings in the file."""
         config: SinkConfig = getattr(self, self.key)
         return config
 
@@ -164,7 +164,7 @@ class QuarantineTable(Strict):
     """A Delta table of refused records."""
 
     path: Annotated[str, Field(min_length=1)]
-    """Below ``SLUICE_HOME``, absolute, or a URL. Not to be changed while it holds records: they stay where they are."""
+    """Relative to ``SLUICE_HOME``, absolute, or a URL. Change it only while it is empty: its records do not move."""
 
 
 class Quarantine(Strict):
@@ -175,52 +175,52 @@ class Quarantine(Strict):
 
 
 class Wal(Strict):
-    """The write-ahead log; used by ``recovery: wal`` alone."""
+    """Settings of the write-ahead log that ``recovery: wal`` uses."""
 
     keep: Duration = timedelta(days=30)
-    """How long applied segments are kept, by record time; ``sluice clean`` removes them earlier."""
+    """How long applied segments are retained, by record time; ``sluice clean`` can remove them earlier."""
     segment_records: Annotated[int, Field(ge=1)] = 1_000_000
-    """A segment holds at most this many records."""
+    """The maximum number of records in a segment."""
     roll: Duration = timedelta(seconds=60)
-    """A segment is sealed at the latest this long after its first record arrived in the log, by the pace measured."""
+    """Maximum time from a segment's first record arriving in the log to the seal, estimated from the measured pace."""
 
 
 class IntervalRuns(Strict):
-    """Runs of an interval of record time."""
+    """Settings of interval runs (backfills of a range of record time)."""
 
     slack: Duration = timedelta(0)
-    """No longer needed, and without effect: an interval finds its records whatever the order of their times."""
+    """Obsolete and without effect: an interval run finds its records in any order of their times."""
 
 
 class Pipeline(Strict):
-    """One pipeline: everything that a run needs to know, without secrets."""
+    """One pipeline: everything that a run needs to know, except secrets."""
 
     name: Annotated[str, Field(alias="pipeline")]
-    """Names the DAG, the checkpoint and the ledger's entries: a-z, 0-9, _ and -."""
+    """The name of the DAG, the checkpoint and the ledger's entries: a-z, 0-9, _ and -."""
     source: Source
     """Where records come from."""
     decode: Decode
-    """How a record's value becomes columns; exactly one way."""
+    """How a record's value becomes columns; exactly one format."""
     transform: Transform = Transform(sql="SELECT * FROM source")
-    """What becomes of a decoded batch; as it is by default."""
+    """The transformation of each decoded batch; none by default."""
     rows: Rows = Rows.ONE
-    """What the transform promises: ``one`` row per record, ``filter`` at most one, ``many``, or ``aggregate``."""
+    """How many sink rows the transform yields: ``one`` per record, ``filter`` at most one, ``many``, ``aggregate``."""
     sink: Sink
     """Where rows go."""
     quarantine: Quarantine | None = None
-    """Where refused records are kept; by default beside a Delta sink."""
+    """The dead-letter table: where refused records are kept, verbatim; by default beside a Delta sink."""
     quality: Quality = Quality()
-    """Who judges each run."""
+    """Data-quality validation of each run, and its limits."""
     recovery: Recovery = Recovery.REPLAY
-    """How a run recovers, unless the task or the run says otherwise."""
+    """The recovery strategy, unless the task or the run sets another one."""
     wal: Wal = Wal()
-    """The write-ahead log of ``recovery: wal``."""
+    """Settings of the write-ahead log that ``recovery: wal`` uses."""
     interval: IntervalRuns = IntervalRuns()
-    """Runs of an interval of record time."""
+    """Settings of interval runs (backfills of a range of record time)."""
     schedule: Schedule | Literal["on_lag", "none"] = "none"
-    """When the DAG runs by itself: by the clock, when enough waits (``on_lag``), or never."""
+    """What starts the DAG: a clock (``cron``), a large enough backlog (``on_lag``), or only a user (``none``)."""
     lag: Lag = Lag()
-    """Which backlog is worth a run; also what ``sluice lag`` and the task ``wait_for_lag`` judge by."""
+    """Thresholds of the backlog that start a run; ``sluice lag`` and the task ``wait_for_lag`` use them, too."""
 
     _file: Path | None = PrivateAttr(default=None)
 
@@ -240,23 +240,23 @@ class Pipeline(Strict):
 
     @model_validator(mode="after")
     def _possible(self) -> Pipeline:
-        """Hold what is asked for to what source and sink can do."""
+        """Refuse settings that the source or the sink cannot support."""
         sink = self.sink.kind
         if not sink.transactional:
             raise ValueError(
-                f"sink.{self.sink.key} cannot commit a batch together with its mark, so that a crash would lose or "
-                "double rows: choose a sink that can, such as sink.delta"
+                f"sink.{self.sink.key} cannot commit a batch atomically with its batch number, so a crash would lose "
+                "or duplicate rows: choose a sink that can, such as sink.delta"
             )
         if self.schedule == "on_lag" and self.source.kafka is None:
             raise ValueError(f"schedule: on_lag cannot watch source.{self.source.key}: give it a cron schedule")
         if self.lag.mirror_group is not None and self.source.kafka is None:
             raise ValueError(
-                f"lag.mirror_group is a consumer group, and source.{self.source.key} has none: leave it out"
+                f"lag.mirror_group is a consumer group, and source.{self.source.key} has none: remove the key"
             )
         if self.quality.suite is not None and not sink.readable:
             raise ValueError(
-                f"quality.suite judges rows that are read back, and those of sink.{self.sink.key} cannot be: leave the "
-                "suite out, or choose sink.delta"
+                f"quality.suite validates rows that are read back, and sink.{self.sink.key} cannot do that: remove the "
+                "suite, or choose sink.delta"
             )
         return self
 
@@ -272,7 +272,7 @@ class Pipeline(Strict):
         Raises
         ------
         ValueError
-            When the model was not made by :func:`sluice.pipeline.load`.
+            If the model was not created by :func:`sluice.pipeline.load`.
         """
         if self._file is None:
             raise ValueError("this pipeline was not read from a file")
@@ -285,18 +285,18 @@ class Pipeline(Strict):
 
     @property
     def kafka(self) -> KafkaSource:
-        """The source, where only Kafka will do.
+        """The Kafka source, for callers that need Kafka.
 
         Raises
         ------
         ConfigError
-            When it is another one.
+            If the pipeline has another source.
         """
         if self.source.kafka is None:
             raise ConfigError(
-                f"pipeline {self.name!r} reads from source.{self.source.key}, and this is for source.kafka alone",
+                f"pipeline {self.name!r} reads from source.{self.source.key}, and this needs source.kafka",
                 state="nothing was read or written",
-                next_step="sluice status and sluice audit tell of it, whatever its source",
+                next_step="use sluice status or sluice audit, which work with every source",
             )
         return self.source.kafka
 
@@ -311,25 +311,24 @@ class Pipeline(Strict):
 
     @property
     def no_intervals(self) -> str | None:
-        """Why intervals of it cannot be replaced; None when they can."""
+        """Why the pipeline cannot replace intervals; None if it can."""
         if self.aggregates:
             return (
                 f"pipeline {self.name!r} has rows: aggregate: its rows do not say which records they came from, so "
-                "those of an interval cannot be replaced"
+                "the rows of an interval cannot be replaced"
             )
         if not self.source.kind.replayable:
             return f"pipeline {self.name!r} has no intervals: source.{self.source.key} cannot be read again"
         if not self.source.kind.seek_by_time:
             return (
-                f"pipeline {self.name!r} has no intervals: source.{self.source.key} cannot say which records are of a "
-                "time"
+                f"pipeline {self.name!r} has no intervals: source.{self.source.key} cannot find records by their time"
             )
         if not self.sink.kind.replaceable:
-            return f"pipeline {self.name!r} has no intervals: rows of sink.{self.sink.key} cannot be replaced"
+            return f"pipeline {self.name!r} has no intervals: sink.{self.sink.key} cannot replace rows"
         return None
 
     def refusal(self, recovery: Recovery) -> str | None:
-        """Return why it cannot have a strategy; None when it can."""
+        """Return why the pipeline cannot use a strategy; None if it can."""
         if not self.source.kind.replayable and recovery is not Recovery.WAL:
             return (
                 f"recovery: {recovery} reads records again, and source.{self.source.key} cannot: choose recovery: wal"
@@ -338,24 +337,24 @@ class Pipeline(Strict):
 
     @property
     def delta_path(self) -> str:
-        """Where the sink is, for what only a Delta table can do; a relative path is relative to ``SLUICE_HOME``.
+        """The path of the Delta sink, for callers that need one; absolute, a URL, or relative to ``SLUICE_HOME``.
 
         Raises
         ------
         ConfigError
-            When it is another sink.
+            If the pipeline has another sink.
         """
         if not self.sink.kind.delta:
             raise ConfigError(
-                f"pipeline {self.name!r} writes to sink.{self.sink.key}, and this is for Delta tables alone",
+                f"pipeline {self.name!r} writes to sink.{self.sink.key}, and this needs a Delta table",
                 state="nothing was read or written",
-                next_step=f"sluice audit {self.name} proves the account from the ledger alone, whatever the sink",
+                next_step=f"sluice audit {self.name} proves the account from the ledger alone, with every sink",
             )
         return self.sink.config.path
 
     @property
     def quarantine_path(self) -> str:
-        """Where refused records are kept; a relative path is relative to ``SLUICE_HOME``."""
+        """The path of the quarantine; absolute, a URL, or relative to ``SLUICE_HOME``."""
         if self.quarantine is not None:
             return self.quarantine.delta.path
         return f"{self.sink.config.path}_quarantine" if self.sink.kind.delta else f"quarantine/{self.name}"
@@ -367,7 +366,7 @@ def model_for(data: Any) -> type[Pipeline]:
     Parameters
     ----------
     data
-        The file's mapping, as YAML reads it; whatever is wrong with it is left for the model to say.
+        The file's mapping, as YAML reads it. It may be invalid; the model reports that.
     """
     parts: dict[str, Any] = {}
     if not isinstance(data, dict):

@@ -36,19 +36,19 @@ Limit = Annotated[
 
 
 def exceeds(limit: int | str, count: int, of: int) -> bool:
-    """Tell whether ``count`` of ``of`` records are more than a :data:`Limit` allows."""
+    """Return whether ``count`` of ``of`` records exceed a :data:`Limit`."""
     share = _SHARE.match(limit) if isinstance(limit, str) else None
     return count > int(limit) if share is None else count * 100 > Decimal(share[1]) * of
 
 
 class Quality(Strict):
-    """The Great Expectations suite that judges each run, and how much of it may go wrong before."""
+    """The Great Expectations suite that validates each run, and limits on quarantined and lost records."""
 
     suite: str | None = None
-    """A suite's JSON file, looked up from ``include/`` and from the file's folder; without one nothing is expected."""
+    """The suite's JSON file, relative to ``include/`` or to the file's folder; without it no expectation is checked."""
     on_failed: Literal["fail", "warn"] = "fail"
-    """What a verdict ``failed`` or ``error`` does: fails the run's ``validate`` (exit code 50), or is told only."""
+    """What a verdict ``failed`` or ``error`` does: ``fail`` fails the task ``validate`` (exit 50), ``warn`` logs it."""
     max_quarantined: Limit = "1%"
-    """More records in quarantine make the verdict ``failed``: a share of the records that the run read, or a number."""
+    """The verdict is ``failed`` above this: a share of the records that the run read, or a number of records."""
     max_lost: Limit | None = None
-    """More lost records make the verdict ``failed``; without this key each lost one makes it ``warned``."""
+    """The verdict is ``failed`` if more records are lost; without this key any lost record makes it ``warned``."""

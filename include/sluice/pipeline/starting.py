@@ -13,12 +13,12 @@ __all__ = ["Lag", "Schedule"]
 
 
 class Schedule(Strict):
-    """When the DAG runs by itself."""
+    """A clock that starts the DAG."""
 
     cron: str
-    """Five fields, or ``@hourly`` and the like."""
+    """A cron expression of five fields, or a preset such as ``@hourly``."""
     timezone: str = "UTC"
-    """In which ``cron`` is meant, such as ``Europe/Berlin``."""
+    """The time zone of ``cron``, such as ``Europe/Berlin``."""
 
     @field_validator("cron")
     @classmethod
@@ -41,15 +41,15 @@ class Schedule(Strict):
 
 
 class Lag(Strict):
-    """From which backlog on a run is worth starting. ``max_records`` counts beside the others only when written."""
+    """Thresholds of the backlog that start a run. Beside the other two, ``max_records`` counts only if it is set."""
 
     max_records: Annotated[int, Field(ge=0)] = 0
-    """More offsets than these wait."""
+    """Passed when more offsets than this wait."""
     max_age: Duration | None = None
-    """The first record that waits is older, by Kafka's time."""
+    """Passed when the first unread record is older than this, by Kafka's timestamp."""
     max_retention_share: Annotated[float, Field(gt=0, le=1)] | None = None
-    """The first record that waits has used up more of the topic's retention time."""
+    """Passed when the first unread record's age is a larger share than this of the topic's retention time."""
     match: Literal["any", "all"] = "any"
-    """Whether any of the limits must be passed, or all that are given."""
+    """Whether ``any`` of the given limits must be passed, or ``all`` of them."""
     mirror_group: Annotated[str, Field(min_length=1, max_length=255)] | None = None
-    """A consumer group into which each run copies its positions, for tools that only know groups; never read back."""
+    """A consumer group to which each live run copies its positions, for tools that only read consumer groups."""

@@ -1,4 +1,4 @@
-"""A Great Expectations suite as its file has it: checked as far as that goes without Great Expectations."""
+"""The file of a Great Expectations suite, checked as far as possible without importing Great Expectations."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ __all__ = ["SCOPES", "SEVERITIES", "Suite", "nearest", "place"]
 
 SEVERITIES = ("critical", "warning", "info")
 SCOPES = ("slice", "table")
-"""What an expectation's ``meta.scope`` may say: the rows of the run (the default), or the whole table."""
+"""Values of an expectation's ``meta.scope``: the rows of the run (the default), or the whole table."""
 
 _SUITE_KEYS = ("name", "expectations", "meta", "notes", "id", "data_asset_type", "suite_parameters")
 _KEYS = (
@@ -25,7 +25,7 @@ _KEYS = (
     "rendered_content", "success_on_last_run", "expectation_context",  # Great Expectations writes them
 )  # fmt: skip
 _BESIDE = ("severity", "meta", "notes", "description", "id", "type", "rendered_content")
-"""Keys that Great Expectations would take among the ``kwargs``, too, where nobody looks for them."""
+"""Keys that belong beside ``kwargs``. Great Expectations silently accepts them within ``kwargs``, too."""
 
 _COLUMNS = ("column", "column_A", "column_B")
 _COLUMN_LISTS = ("column_list", "column_set")
@@ -33,7 +33,7 @@ _COLUMN_LISTS = ("column_list", "column_set")
 
 @dataclass(frozen=True)
 class Suite:
-    """A suite's name and its expectations, each with ``type``, ``kwargs`` and perhaps ``severity`` and ``meta``."""
+    """A suite's name and expectations, each with ``type``, ``kwargs`` and optionally ``severity`` and ``meta``."""
 
     file: Path
     name: str
@@ -41,12 +41,12 @@ class Suite:
 
     @classmethod
     def of(cls, pipeline: Pipeline) -> Suite | None:
-        """Read the suite of a pipeline; None when it names none.
+        """Read the suite of a pipeline; None if the pipeline has none.
 
         Raises
         ------
         ConfigError
-            When the file is not a suite; with every mistake that can be seen without Great Expectations.
+            If the file is not a suite; with every mistake that can be found without Great Expectations.
         """
         file = pipeline.suite_file
         if file is None:
@@ -61,13 +61,13 @@ class Suite:
         return cls(file, str(data.get("name") or file.stem), tuple(data["expectations"]))
 
     def refuse(self, problems: Iterable[str]) -> ConfigError:
-        """Return the error that names these mistakes of the suite."""
+        """Return the error with these mistakes of the suite."""
         return _refuse(self.file, problems)
 
     def unknown_columns(self, columns: Iterable[str]) -> list[str]:
-        """Return a line for each column that an expectation names and that is not among ``columns``.
+        """Return a message for each column that an expectation names and that is not among ``columns``.
 
-        Columns in conditions and queries are not looked at. Of a column in a struct (``a.b``) only ``a`` is.
+        Columns in conditions and queries are not checked. For a field of a struct (``a.b``) only ``a`` is checked.
         """
         known = list(columns)
         lines = []
@@ -80,13 +80,13 @@ class Suite:
 
 
 def place(number: int, item: Mapping[str, Any]) -> str:
-    """Return how a message names an expectation: by its place in the file, from 1, and its type."""
+    """Return an expectation's name in messages: its position in the file, from 1, and its type."""
     kind = item.get("type")
     return f"expectation {number}" + (f" ({kind})" if isinstance(kind, str) else "")
 
 
 def nearest(name: str, known: Iterable[str], otherwise: str) -> str:
-    """Return ``did you mean …?``, or all that there is."""
+    """Return ``did you mean …?``, or all known names if none is similar."""
     names = list(known)
     lowered = {n.lower(): n for n in reversed(names)}
     near = difflib.get_close_matches(name.lower(), lowered, n=1, cutoff=0.6)
@@ -104,7 +104,7 @@ def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     found = dict(pairs)
     if len(found) < len(pairs):
         names = [name for name, _ in pairs]
-        raise ValueError(f"the key {next(n for n in names if names.count(n) > 1)!r} stands twice in one object")
+        raise ValueError(f"the key {next(n for n in names if names.count(n) > 1)!r} appears twice in one object")
     return found
 
 
@@ -119,7 +119,7 @@ def _problems(data: Any) -> Iterator[str]:
         yield "suite_parameters are not supported: write the values into the expectations"
     for number, item in enumerate(data["expectations"], start=1):
         if not isinstance(item, dict):
-            yield f"expectation {number} is no object"
+            yield f"expectation {number} is not an object"
             continue
         for problem in _mistakes(item):
             yield f"{place(number, item)}: {problem}"
@@ -137,13 +137,13 @@ def _mistakes(item: Mapping[str, Any]) -> Iterator[str]:
     else:
         for key in kwargs:
             if key in _BESIDE:
-                yield f"{key!r} stands beside kwargs, not in it"
+                yield f"{key!r} belongs beside kwargs, not in it"
     severity = item.get("severity", "critical")
     if severity not in SEVERITIES:
         yield f"severity {severity!r} is unknown; write one of: {', '.join(SEVERITIES)}"
     meta = item.get("meta")
     if meta is not None and not isinstance(meta, dict):
-        yield "meta is no object"
+        yield "meta is not an object"
     elif (meta or {}).get("scope", "slice") not in SCOPES:
         yield f"meta.scope {(meta or {})['scope']!r} is unknown; write one of: {', '.join(SCOPES)}"
 
@@ -151,7 +151,7 @@ def _mistakes(item: Mapping[str, Any]) -> Iterator[str]:
 def _refuse(file: Path, problems: Iterable[str]) -> ConfigError:
     lines = "\n".join(f"  {problem}" for problem in problems)
     return ConfigError(
-        f"{relative(file)} is not a Great Expectations suite whose every expectation can be evaluated:\n{lines}",
+        f"{relative(file)} is not a Great Expectations suite that can be evaluated:\n{lines}",
         state="nothing was read or written",
         next_step='fix the suite: {"name": …, "expectations": [{"type": …, "kwargs": {…}, "severity": "critical"}]}; '
         "then: sluice validate-spec",

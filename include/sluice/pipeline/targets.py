@@ -12,12 +12,12 @@ __all__ = ["check_function"]
 
 
 def check_function(target: str) -> None:
-    """Check a target as far as that is possible without importing it.
+    """Check a target as far as possible without importing its module.
 
     Raises
     ------
     ValueError
-        When it has the wrong form, or no such module or function is on ``sys.path``.
+        If it has the wrong form, or no such module or function is on ``sys.path``.
     """
     module, colon, function = target.partition(":")
     if not colon or not function.isidentifier() or not all(p.isidentifier() for p in module.split(".")):

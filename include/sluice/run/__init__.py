@@ -1,1 +1,1 @@
-"""What a run is before Spark starts: its interval, its preflight, where its records are, what a checkpoint says."""
+"""What a run needs before Spark starts: request, interval, preflight, location of records, checkpoint."""

@@ -1,9 +1,9 @@
-"""Reads a Structured Streaming checkpoint: which batches were planned, which were committed, up to where.
+"""Reads a Structured Streaming checkpoint: planned batches, committed batches and positions.
 
-Progress is the engine's; this module writes nothing, and removes only what the engine can make again. The layout
-(Spark 4.2, offset log v1): ``offsets/N`` holds a version line, a metadata line and one JSON line per source;
-``commits/N`` exists once batch N is done; ``sources/0/0`` holds the offsets that the first batch started from, behind
-a zero byte and a version line.
+Spark owns the checkpoint. This module writes nothing, and removes only files that Spark can recreate. The layout (Spark
+4.2, offset log v1): ``offsets/N`` has a version line, a metadata line and one JSON line per source. ``commits/N`` is
+there once batch N is done. ``sources/0/0`` has the offsets at which the first batch started, after a zero byte and a
+version line.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class Checkpoint:
     Parameters
     ----------
     start
-        Where its epoch starts when another epoch came before it.
+        Where its epoch starts, if it follows another epoch.
     """
 
     def __init__(self, path: str, start: Positions | None = None) -> None:
@@ -61,7 +61,7 @@ class Checkpoint:
             ) from error
 
     def planned(self) -> list[int]:
-        """Return the ids of batches whose ranges are logged (Spark keeps about the last hundred)."""
+        """Return the ids of batches whose ranges are logged (Spark retains about the last hundred)."""
         return self._numbers("offsets")
 
     def committed(self) -> list[int]:
@@ -69,27 +69,27 @@ class Checkpoint:
         return self._numbers("commits")
 
     def open_batch(self) -> int | None:
-        """Return the batch that was planned and not committed: the next run starts with it."""
+        """Return the batch that was planned and not committed, or None. The next run starts with it."""
         planned, committed = self.planned(), self.committed()
         return planned[-1] if planned and (not committed or committed[-1] < planned[-1]) else None
 
     def mend(self, held: int) -> list[str]:
-        """Remove what a dead driver or a power cut left half written, where nothing rests on it; Spark makes it again.
+        """Remove incomplete files of a dead driver or a power cut that no commit depends on; Spark recreates them.
 
-        Spark renames its files into place and does not sync them, so that the newest may be empty after a power cut. An
-        empty plan goes when no table holds its batch, an empty mark of a finished batch when one does, and before the
-        first plan the leftovers of the attempt at it: Spark wants ``offsets`` empty then. All else stays as it is.
+        Spark renames its files into place without syncing them, so the newest may be empty after a power cut. An empty
+        ``offsets/N`` is removed if no table holds batch N, an empty ``commits/N`` if one does. Before the first plan,
+        leftover temporary files are removed, because Spark requires an empty ``offsets`` then. Nothing else is touched.
 
-        Only for who holds the pipeline's lease. Doing it twice changes nothing the second time.
+        The caller must hold the pipeline's lease. Idempotent.
 
         Parameters
         ----------
         held
-            The last batch in the table that the stream fills; -1 for none.
+            The last batch in the table that the stream fills; -1 if there is none.
 
         Returns
         -------
-        The names of files that were empty.
+        The names of the empty files that were removed.
         """
         planned, committed, removed = self.planned(), self.committed(), []
         done = committed[-1] if committed else -1
@@ -111,33 +111,33 @@ class Checkpoint:
         except FileNotFoundError:
             return []
         folder, _, base = name.rpartition("/")
-        with suppress(FileNotFoundError):  # what Hadoop's local file system keeps beside each file
+        with suppress(FileNotFoundError):  # the checksum file of Hadoop's local file system
             self._fs.rm_file("/".join(filter(None, [self._root, folder, f".{base}.crc"])))
         self._fs.rm_file(f"{self._root}/{name}")
         return [name]
 
     def initial(self) -> Positions | None:
-        """Return where the first batch started, or is to start; None when that is for the broker to say.
+        """Return the position at which the first batch starts; None if ``starting_offsets`` still decides it.
 
         Raises
         ------
         CheckpointError
-            When the file is damaged.
+            If the file is damaged.
         """
         return self._line("sources/0/0", -1) if "0" in self._names("sources/0") else self._start
 
     def end_of(self, batch: int) -> Positions:
-        """Return the position that batch ``batch`` leads to.
+        """Return the position at which batch ``batch`` ends.
 
         Raises
         ------
         CheckpointError
-            When the file is damaged or not of a single Kafka source.
+            If the file is damaged, or not that of a single source.
         """
         return self._line(f"offsets/{batch}", 2)
 
     def start_of(self, batch: int) -> Positions:
-        """Return the position that batch ``batch`` starts from."""
+        """Return the position at which batch ``batch`` starts."""
         return self.end_of(batch - 1) if batch > 0 else (self.initial() or {})
 
     def ranges_of(self, batch: int) -> list[OffsetRange]:

@@ -1,4 +1,4 @@
-"""An interval of record time: what a backfill means, and what it must not be."""
+"""An interval of record time, which a backfill reprocesses, and its validation."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ _MILLISECOND = timedelta(milliseconds=1)
 
 @dataclass(frozen=True, order=True)
 class Interval:
-    """Records whose Kafka time lies in ``[start, end)``; both in UTC, in whole milliseconds, as Kafka counts.
+    """The records whose Kafka timestamp is in ``[start, end)``; both in UTC, in whole milliseconds, as in Kafka.
 
-    Make it with :meth:`of` or :meth:`parse`, which refuse what cannot be meant.
+    Create it with :meth:`of` or :meth:`parse`, which validate it.
     """
 
     start: datetime
@@ -25,22 +25,22 @@ class Interval:
 
     @classmethod
     def of(cls, start: datetime, end: datetime, *, now: datetime | None = None) -> Interval:
-        """Return the interval between two times with a zone.
+        """Return the interval between two times with a time zone.
 
-        Parts of a millisecond are rounded up, which changes no record's place.
+        Fractions of a millisecond are rounded up, which moves no record into or out of the interval.
 
         Raises
         ------
         ConfigError
-            When it is reversed, has no width, or ends in the future: its records are not there yet.
+            If it is reversed or empty, or ends in the future, where records may still be added.
         """
         start, end = _whole(start), _whole(end)
         if end == start:
             raise ConfigError(
-                f"the interval from {_text(start)} to {_text(end)} has no width: no record lies in it",
+                f"the interval from {_text(start)} to {_text(end)} is empty: it has no width",
                 state=_UNTOUCHED,
                 next_step="give an end after the start, or neither of them for what is available now. In Airflow a "
-                "bare cron has intervals without width: the DAG needs CronDataIntervalTimetable",
+                "bare cron has empty intervals: the DAG needs CronDataIntervalTimetable",
             )
         if end < start:
             raise ConfigError(
@@ -50,26 +50,26 @@ class Interval:
             )
         if end > (now or datetime.now(UTC)):
             raise ConfigError(
-                f"the interval ends at {_text(end)}, in the future: not all of its records are there yet",
+                f"the interval ends at {_text(end)}, in the future: not all of its records exist yet",
                 state=_UNTOUCHED,
-                next_step="give an end that has passed; what is new is for live runs, without start and end",
+                next_step="give an end in the past; new records are for live runs, without start and end",
             )
         return cls(start, end)
 
     @classmethod
     def parse(cls, start: str, end: str, *, now: datetime | None = None) -> Interval:
-        """Return the interval between two times in ISO 8601; UTC where they name no zone, midnight where no time.
+        """Return the interval between two ISO 8601 timestamps; without a zone they are UTC, without a time midnight.
 
         Raises
         ------
         ConfigError
-            When a text is no time, or as of :meth:`of`.
+            If a value is not an ISO 8601 timestamp, or as :meth:`of`.
         """
         return cls.of(_time(start), _time(end), now=now)
 
     @property
     def key(self) -> str:
-        """The same text for the same interval, however it was written."""
+        """The canonical text of the interval, which identifies it: ``START/END`` in ISO 8601, UTC."""
         return f"{_text(self.start)}/{_text(self.end)}"
 
     @classmethod
@@ -79,12 +79,12 @@ class Interval:
         return cls(_time(start), _time(end))
 
     def overlaps(self, other: Interval) -> bool:
-        """Whether a record could lie in both."""
+        """Whether a record could be in both intervals."""
         return self.start < other.end and other.start < self.end
 
     @property
     def milliseconds(self) -> tuple[int, int]:
-        """Start and end in milliseconds since 1970."""
+        """Start and end in milliseconds since 1970 (UTC)."""
         return round(self.start.timestamp() * 1000), round(self.end.timestamp() * 1000)
 
     def __str__(self) -> str:

@@ -1,4 +1,4 @@
-"""Where lost ranges can still be read. Pure but for the log's own checksums."""
+"""Finds where lost ranges can still be read. Pure, except that it verifies the log's checksums."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ __all__ = ["Located", "locate"]
 
 @dataclass(frozen=True)
 class Located:
-    """Lost ranges, by where they are now. Together they are what was asked for."""
+    """Lost ranges by where they can be read now; together they are all requested ranges."""
 
     log: tuple[OffsetRange, ...]
     segments: tuple[Segment, ...]
@@ -23,7 +23,7 @@ class Located:
 
     @property
     def found(self) -> list[OffsetRange]:
-        """What can be redriven."""
+        """The ranges that can be redriven."""
         return sorted((*self.log, *self.kafka))
 
 
@@ -38,14 +38,14 @@ def locate(
     Parameters
     ----------
     states
-        The topics as the broker sees them; empty when it does not answer.
+        The topics as the broker sees them; empty if it does not answer.
     known_ids
-        Topic ids as the last run saw them. A topic with another id is another topic: its offsets are other records.
+        Topic ids that the last run saw. A topic with another id was recreated: its offsets are other records.
 
     Raises
     ------
     SinkError
-        When the log cannot be read.
+        If the log cannot be read.
     """
     log.refresh()
     near = log.segments(wanted)

@@ -1,4 +1,4 @@
-"""Compares a pipeline's position with what the broker has, before anything is read. Pure."""
+"""Compares a pipeline's positions with the broker's offsets before anything is read. Pure."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def check(
     known_ids: Mapping[str, str],
     open_ranges: Sequence[OffsetRange] = (),
 ) -> None:
-    """Refuse a run that could not read what it must.
+    """Refuse a run that cannot read the offsets that it must read.
 
     Parameters
     ----------
@@ -29,19 +29,19 @@ def check(
     known_ids
         Topic ids that an earlier run saw.
     open_ranges
-        Ranges of a batch that was planned and not committed: a run begins by reading exactly these.
+        Ranges of a batch that was planned and not committed; the run begins with exactly these.
 
     Raises
     ------
     ConfigError
-        When a topic that was read before is asked for no longer, or one that was not has lost its first records.
+        If the pipeline file no longer names a topic that was read before, or a new topic does not begin at offset 0.
     TopicRecreatedError
         When a topic's id or cluster changed, a partition vanished, or a position or planned range lies beyond the end.
     SourceUnreachableError
-        When a position or planned range lies behind an open transaction, under ``read_committed``: the offsets are
-        there, and cannot be read until the transaction ends.
+        If, under ``read_committed``, a position or planned range is after an open transaction: the offsets exist, but
+        cannot be read until the transaction ends.
     OffsetsGoneError
-        When offsets that are to be read lie below the log start; it names each range.
+        If offsets that must be read are below the log start; with each range.
     """
     for state in states:
         known = known_ids.get(state.topic)
@@ -69,10 +69,10 @@ def check(
             raise _recreated(pipeline, f"topic {state.topic!r} no longer has the partitions {vanished}")
         for partition, now in state.partitions.items():
             batch = planned.get((state.topic, partition))
-            # a partition added since is read from its beginning
+            # a partition that was added since is read from its beginning
             position = batch.start if batch else known_partitions.get(partition, 0)
             furthest = batch.end if batch else position
-            # the last stable offset may lie below what was read before the isolation level changed
+            # the last stable offset may be below what was read before the isolation level was changed
             end = max(now.end, now.high or 0)
             if furthest > end:
                 raise _recreated(
@@ -85,12 +85,12 @@ def check(
             if position < now.start:
                 gone.append(OffsetRange(state.topic, partition, position, now.start))
     if waiting:
-        # first of all: Spark would move the position back to the last stable offset, and read on from there
+        # checked first: Spark would move the position back to the last stable offset and read on from there
         raise SourceUnreachableError(
             f"pipeline {pipeline!r}: a transaction is open, and read_committed waits for its end: {'; '.join(waiting)}",
             state=_CLEAN,
-            next_step="run again when the transaction has ended; kafka-transactions.sh find-hanging names one that "
-            "never will. Or set source.kafka.isolation_level back to read_uncommitted",
+            next_step="run again when the transaction has ended; kafka-transactions.sh find-hanging finds one that "
+            "hangs. Or set source.kafka.isolation_level back to read_uncommitted",
         )
     if gone:
         total = sum(map(len, gone))
@@ -98,16 +98,16 @@ def check(
             f"pipeline {pipeline!r}: {total} planned offsets are gone from Kafka: {describe(gone)}",
             state=_CLEAN,
             next_step="strategy replay cannot go on without them. Run with --recovery ignore_range, or ignore_batch "
-            "(not with rows: aggregate), which record them as lost and go on. To lose none the next time, raise the "
-            "topic's retention, run more often, or use wal, which keeps what it has read",
+            "(not with rows: aggregate), which record them as lost and go on. To avoid this, raise the topic's "
+            "retention, run more often, or use wal, which retains what it has read",
             ranges=gone,
         )
 
 
 def never_read(starts: Positions, begun: Positions) -> str | None:
-    """Return what to tell of a first run that begins above offset 0; None when it begins at the beginning.
+    """Return a warning if a first run begins above the expected offsets; None otherwise.
 
-    These offsets are of no range that was planned, so no account has them: they are neither lost nor absent.
+    The offsets in between were never planned, so no account has them: they are neither lost nor absent.
 
     Parameters
     ----------
@@ -133,23 +133,23 @@ def never_read(starts: Positions, begun: Positions) -> str | None:
 
 
 def _same_topics(pipeline: str, known: Collection[str], states: Sequence[TopicState]) -> None:
-    """Refuse what Spark would take for loss: it logs the topics of a checkpoint, batch for batch, as one whole."""
+    """Refuse a changed set of topics where Spark would lose positions: each batch logs the positions of all topics."""
     left_out = sorted(set(known) - {state.topic for state in states})
     if left_out:
         raise ConfigError(
             f"pipeline {pipeline!r} has read the topic {left_out[0]!r}, which its file no longer names: its position "
-            "would be forgotten, and all of it read once more when it is named again",
+            "would be dropped, and all of it would be read again if the file named it later",
             state=_CLEAN,
-            next_step=f"name it again; or, to go on without it, {BEGIN_ANEW}",
+            next_step=f"add it to the file again; or, to go on without it, {BEGIN_ANEW}",
         )
     for state in states:
         cut = sorted(number for number, now in state.partitions.items() if now.start > 0)
         if cut and state.topic not in known:
             raise ConfigError(
                 f"topic {state.topic!r} is new to pipeline {pipeline!r}, and no longer begins at offset 0 in the "
-                f"partitions {cut}: a topic that is added later is read from its very beginning",
+                f"partitions {cut}: a topic that is added later is read from offset 0",
                 state=_CLEAN,
-                next_step="read it by a pipeline of its own, which begins where the topic begins",
+                next_step="read it with a pipeline of its own, which begins at the topic's log start",
             )
 
 

@@ -1,4 +1,4 @@
-"""What a live run, or the run of an interval, is asked to do: one value from UI, CLI or schedule to the run."""
+"""The request for a live or interval run: one value that travels from UI, CLI or schedule to the run."""
 
 from __future__ import annotations
 
@@ -18,22 +18,22 @@ _UNTOUCHED = "nothing was read or written"
 
 @dataclass(frozen=True)
 class RunRequest:
-    """A run that was asked for. It travels in argv: :meth:`arguments` writes what :meth:`parse` reads.
+    """A request for a run. It travels in argv: :meth:`arguments` writes it and :meth:`parse` reads it.
 
     Parameters
     ----------
     run
-        The run's id; another attempt of the same run uses the same id.
+        The run id; a retry of the same run uses the same id.
     recovery
-        The strategy, instead of the pipeline file's.
+        Overrides the pipeline file's strategy.
     max_records_per_batch
-        About how many records a batch reads at most, instead of the pipeline file's.
+        Overrides the pipeline file's approximate limit of records in a batch.
     interval
-        Of record time, to be replaced in the sink; None means what is available now.
+        The interval of record time to replace in the sink; None means what is available now.
     reason
-        Why somebody asked for it; kept in the ledger.
+        The user's reason, recorded in the ledger.
     validate
-        Whether the run is judged after its last batch.
+        Whether the run is validated after its last batch.
     """
 
     run: str
@@ -56,18 +56,18 @@ class RunRequest:
         reason: str | None = None,
         validate: bool = True,
     ) -> RunRequest:
-        """Return a request as people make it, when the pipeline can do what it asks for.
+        """Return a request from a user's input, validated against the pipeline.
 
         Parameters
         ----------
         start, end
-            Of an interval, in ISO 8601, UTC without a zone; None or empty for what is available now.
+            Of an interval, in ISO 8601, UTC without a zone; None or empty means what is available now.
 
         Raises
         ------
         ConfigError
-            When it cannot be meant: an id that can be none, one end of an interval without the other, an interval of a
-            pipeline that has none, a strategy that the pipeline cannot have or that would give up rows of an interval.
+            If it is invalid: a bad run id, only one end of an interval, an interval of a pipeline without intervals, a
+            strategy that the pipeline cannot use, or an ``ignore_*`` strategy for an interval.
         """
         strategy = Recovery(recovery) if recovery else None
         interval = _interval(pipeline, start, end, strategy)
@@ -80,7 +80,7 @@ class RunRequest:
         return cls(checked_run(run), strategy, max_records_per_batch, interval, reason, validate)
 
     def arguments(self) -> list[str]:
-        """Return the request as words of a command line."""
+        """Return the request as command-line arguments."""
         words = ["--run", checked_run(self.run)]
         if self.recovery is not None:
             words += ["--recovery", self.recovery.value]
@@ -97,19 +97,19 @@ class RunRequest:
 
     @staticmethod
     def add_to(parser: argparse.ArgumentParser) -> None:
-        """Let a parser take these words."""
+        """Add these arguments to a parser."""
         add = parser.add_argument
-        add("--run", required=True, help="the run's id; another attempt uses the same")
-        add("--recovery", choices=[r.value for r in Recovery], help="instead of the pipeline file's strategy")
-        add("--max-records-per-batch", type=int, metavar="N", help="instead of the pipeline file's")
+        add("--run", required=True, help="the run id; a retry uses the same one")
+        add("--recovery", choices=[r.value for r in Recovery], help="overrides the pipeline file's strategy")
+        add("--max-records-per-batch", type=int, metavar="N", help="overrides the pipeline file's limit")
         add("--start", metavar="TS", help="with --end: the interval of record time to replace (ISO 8601)")
         add("--end", metavar="TS")
-        add("--reason", help="why; kept in the ledger")
-        add("--no-validate", action="store_true", help="leave the run without a verdict")
+        add("--reason", help="the reason for the run, recorded in the ledger")
+        add("--no-validate", action="store_true", help="skip the validation; the run gets no verdict")
 
     @classmethod
     def parse(cls, args: argparse.Namespace, pipeline: Pipeline) -> RunRequest:
-        """Return the request that a parser read, as :meth:`of` does."""
+        """Return the request from parsed arguments; validated as by :meth:`of`."""
         return cls.of(
             pipeline,
             args.run,
@@ -137,8 +137,8 @@ def _interval(pipeline: Pipeline, start: str | None, end: str | None, recovery: 
         )
     if recovery is not None and recovery.ignores:
         raise ConfigError(
-            f"an interval replaces rows that are there: strategy {recovery} would give some of them up",
+            f"an interval replaces existing rows: strategy {recovery} would skip some of their records",
             state=_UNTOUCHED,
-            next_step="leave the strategy out: a run of an interval replaces all of it, or changes nothing",
+            next_step="leave the strategy out: an interval run replaces the whole interval, or changes nothing",
         )
     return Interval.parse(start, end)

@@ -1,4 +1,4 @@
-"""Which offsets an interval of record time is, and where they can still be read."""
+"""Resolves an interval of record time to offsets, and finds where they can still be read."""
 
 from __future__ import annotations
 
@@ -18,23 +18,23 @@ from sluice.wal import Segment, WriteAheadLog
 __all__ = ["Available", "Resolved", "missing", "resolve"]
 
 _PARTS = 16
-"""Of a partition, that are read one by one."""
+"""Maximum number of separate parts of a partition that are read."""
 
 
 @dataclass(frozen=True)
 class Available:
-    """What can be read now: Kafka's part of each partition, and the write-ahead log's.
+    """What can be read now from Kafka and from the write-ahead log, per partition.
 
     Attributes
     ----------
     kafka
-        What brokers hold; without topics that were recreated since, and empty when no broker answers.
+        The ranges that brokers have, except those of recreated topics; empty if no broker answers.
     log
-        The log, open.
+        The open log.
     trouble
         Why no broker answered.
     recreated
-        Topics that were recreated since: what is left of the old ones is in the log, if anywhere.
+        Topics that were recreated since. Records of the former topics can only be in the log.
     """
 
     kafka: Mapping[Key, OffsetRange]
@@ -58,9 +58,9 @@ class Available:
         Parameters
         ----------
         states
-            The topics as the broker sees them; empty when it does not answer.
+            The topics as the broker sees them; empty if it does not answer.
         known_ids
-            Topic ids as earlier runs saw them. A topic with another id is another topic: its offsets are other records.
+            Topic ids that earlier runs saw. A topic with another id was recreated: its offsets are other records.
         """
         recreated = frozenset(s.topic for s in states if s.is_another(known_ids.get(s.topic)))
         kafka = {
@@ -72,22 +72,22 @@ class Available:
         return cls(kafka, log, source, trouble, recreated)
 
     def end(self, key: Key) -> int:
-        """Return the offset behind the last one that can be read."""
+        """Return the end (exclusive) of the offsets that can be read."""
         ends = [span.end for span in self.log.spans(*key)]
         return max([*ends, self.kafka[key].end if key in self.kafka else 0])
 
     def first_at(self, keys: Collection[Key], moment: datetime) -> dict[Key, int | None]:
-        """Return the first offset whose record is not older than a moment; None where all are older.
+        """Return, per partition, the first offset whose timestamp is at or after ``moment``; None if there is none.
 
-        Exact whatever the order of times: each record at a lower offset is older.
+        Exact in any order of timestamps: each record at a lower offset is older.
 
         Raises
         ------
         SluiceError
-            When a broker or the log does not answer.
+            If a broker or the log does not answer.
         """
         milliseconds = round(moment.timestamp() * 1000)
-        if milliseconds <= 0:  # -1 is the time of a record without one, and to Kafka a question of another kind
+        if milliseconds <= 0:  # -1 means a record without a timestamp, and in a request to Kafka the log end
             return {key: self._first(key) for key in keys}
         found: dict[Key, int | None] = {}
         for key in keys:
@@ -103,7 +103,7 @@ class Available:
         if silent:
             topic, partition = silent[0]
             raise SourceUnreachableError(
-                f"Kafka did not say where {moment.isoformat()} is in {topic}-{partition}",
+                f"Kafka did not return the offset of {moment.isoformat()} in {topic}-{partition}",
                 state="nothing was read or written",
                 next_step="try again",
             )
@@ -114,13 +114,13 @@ class Available:
         return min((span.start for span in spans if len(span)), default=None)
 
     def gaps(self, ranges: Iterable[OffsetRange]) -> list[OffsetRange]:
-        """Return the parts of ranges that neither Kafka nor the log has."""
+        """Return the parts of the ranges that neither Kafka nor the log has."""
         wanted = list(ranges)
         rest = subtract(wanted, self.kafka.values())
         return subtract(rest, [span for r in rest for span in self.log.spans(r.topic, r.partition)])
 
     def split(self, ranges: Sequence[OffsetRange]) -> tuple[list[OffsetRange], list[OffsetRange], list[Segment]]:
-        """Return what to read from Kafka, what from the log since Kafka no longer has it, and the log's segments."""
+        """Return the ranges to read from Kafka, those to read from the log instead, and the log's segments."""
         kafka = overlaps(ranges, self.kafka.values())
         rest = subtract(ranges, kafka)
         segments = self.log.segments(rest) if rest else []
@@ -129,22 +129,22 @@ class Available:
 
 @dataclass(frozen=True)
 class Resolved:
-    """The offsets of an interval, one range for each partition, also where it is empty.
+    """The offsets of an interval: one range for each partition, which may be empty.
 
     Attributes
     ----------
     passed
-        Parts of the ranges that need not be read: what is known of the times of their records excludes the interval.
-        Parts that are in neither Kafka nor the log are among them.
+        Parts of the ranges that are not read, because their known record times exclude the interval, or because neither
+        Kafka nor the log has them.
     unknown
-        Parts of the ranges of which nobody knows the times, and which may hold none of the interval's records: worth a
-        look at their times before all of them is read.
+        Parts of the ranges whose record times are unknown and may all be outside of the interval. Reading the times
+        first may save reading the records.
     beyond
-        Offsets of the interval that live runs have not reached: theirs to read.
+        Offsets of the interval that live runs have not reached yet; live runs will read them.
     whole
-        There is a record behind the interval, and live runs have passed it.
+        Whether there is a record after the interval, and live runs have passed it.
     firsts
-        Where, of what can be read, the first record is that is not older than the start; the live position for none.
+        The first readable offset at or after the interval's start; the live position if there is none.
     """
 
     ranges: tuple[OffsetRange, ...]
@@ -168,15 +168,15 @@ def missing(
     Parameters
     ----------
     absent
-        Gives, when asked, stretches that held no record at all (transaction markers, what was compacted away): they
-        leave nothing in the log, and nothing is missing of them.
+        Returns the known offset gaps (transaction markers, compaction): they have no records, so the log cannot have
+        them and nothing is missing.
 
     Raises
     ------
     SourceUnreachableError
-        When no broker answers, and the write-ahead log does not reach as far as the live pipeline.
+        If no broker answers, and the write-ahead log does not reach the live position.
     TopicRecreatedError
-        When a topic was recreated, and the log does not reach as far as live runs had read the old one.
+        If a topic was recreated, and the log does not reach the live position in the former topic.
     """
     gaps = available.gaps(OffsetRange(t, n, 0, end) for t, parts in reached.items() for n, end in parts.items())
     if gaps:
@@ -187,8 +187,8 @@ def missing(
     anew = [gap for gap in short if gap.topic in available.recreated]
     if anew:
         raise TopicRecreatedError(
-            f"pipeline {pipeline!r}: topic {anew[0].topic!r} was recreated, and the write-ahead log does not hold all "
-            f"that was read of the old one: {describe(anew)}",
+            f"pipeline {pipeline!r}: topic {anew[0].topic!r} was recreated, and the write-ahead log does not have all "
+            f"that was read of the former one: {describe(anew)}",
             state="nothing was read or written",
             next_step=f"an interval of the new topic needs a pipeline of its own: {BEGIN_ANEW}",
         )
@@ -205,20 +205,20 @@ def resolve(
 ) -> Resolved:
     """Return the offsets below the live position that may hold records of the interval.
 
-    Records do not stand in the order of their times. Below the first record that is not older than the start, all are
-    older. From there to the first that is not older than the end, all is read. Behind that, only what is known of
-    the times of records excludes a part.
+    Records need not be in the order of their times. Before the first record at or after the interval's start, all are
+    older. From there to the first record at or after the interval's end, everything is read. After that, only known
+    record times can exclude a part.
 
     Parameters
     ----------
     reached
-        The live pipeline's committed position.
+        The live pipeline's committed positions.
     times
-        What is known: of batches by what live runs saw, of the log by its segments' handles. Ranges may overlap.
+        Known record times: of batches, observed by live runs, and of segments, from their handles. Ranges may overlap.
     gaps
-        What is in neither Kafka nor the log.
+        Ranges that neither Kafka nor the log has.
     lost
-        What live runs gave up. It is in no table, so that none of it has to be replaced behind the interval's end.
+        Ranges that live runs skipped. No table has them, so after the interval's end nothing of them needs replacing.
     """
     keys = [(topic, n) for topic, partitions in sorted(reached.items()) for n in sorted(partitions)]
     start, end = interval.milliseconds
@@ -249,9 +249,9 @@ def resolve(
 
 
 def _few(parts: Sequence[OffsetRange], gaps: Sequence[OffsetRange]) -> list[OffsetRange]:
-    """Return ranges of one partition that cover at least these, and of which few have to be read one by one.
+    """Merge ranges of one partition until there are at most :data:`_PARTS`.
 
-    What lies between is read along; a gap cannot be.
+    Merging reads the offsets in between, too, so ranges around a gap that cannot be read are not merged.
     """
     found = [[r.start, r.end] for r in sorted(parts)]
     steps = sorted((b[0] - a[1], n) for n, (a, b) in enumerate(itertools.pairwise(found)))

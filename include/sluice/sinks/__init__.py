@@ -1,1 +1,1 @@
-"""Where rows go: what the pipeline file says of it, and what it can do. One file each."""
+"""Sinks, as far as the core knows them: their keys in the pipeline file, and what they can do. One file each."""

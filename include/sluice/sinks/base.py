@@ -1,7 +1,8 @@
-"""What the core knows of a sink, whichever it is: its keys in the pipeline file, and what it can do.
+"""A kind of sink, as the core knows it: its keys in the pipeline file, and what it can do.
 
-The rule of sinks: rows are staged, read back, accounted for, and committed with a mark (writer id, batch, commit
-metadata) in the sink's own transaction. What a sink cannot do is declared, and refused by name, never imitated.
+The rule of sinks: rows are staged, read back, accounted for, and committed together with writer id, batch number and
+commit metadata in a transaction of the sink. A sink declares what it cannot do. Sluice refuses it by name, and never
+imitates it.
 """
 
 from __future__ import annotations
@@ -17,37 +18,37 @@ __all__ = ["SinkConfig", "SinkKind"]
 
 
 class SinkConfig(Strict):
-    """What a pipeline file says of its sink; each kind of sink adds keys of its own."""
+    """A sink's settings in a pipeline file; each kind of sink adds keys of its own."""
 
     path: str
-    """Where the rows are: a path or URL."""
+    """Where the rows are: a path or a URL."""
 
     @property
     def partition_columns(self) -> list[str]:
-        """The columns by which the sink's files are partitioned; fixed at its creation."""
+        """Partition columns of the sink; fixed when it is created."""
         return []
 
 
 @dataclass(frozen=True)
 class SinkKind:
-    """A kind of sink: what the key below ``sink`` of a pipeline file stands for.
+    """A kind of sink, selected by a key below ``sink`` of a pipeline file.
 
     Parameters
     ----------
     config
-        Reads what the file says.
+        The model of that key.
     open
-        ``package.module:callable``: given path, writer id and partition columns it returns the sink, a
+        ``package.module:callable``, which takes path, writer id and partition columns and returns a
         ``sluice_spark.sinks.base.Sink``.
     transactional
-        Whether a batch becomes visible as a whole, together with its mark. A sink that cannot is refused.
+        Whether a batch becomes visible atomically, together with its batch number. Other sinks are refused.
     replaceable
-        Whether rows can be taken out in the transaction that enters others; intervals and the redrive of quarantined
-        records need it.
+        Whether one transaction can remove rows and add others; intervals and the redrive of quarantined records need
+        it.
     readable
-        Whether the rows of single runs can be read back; judging and ``sluice audit --deep`` need it.
+        Whether the rows of single runs can be read back; validation and ``sluice audit --deep`` need it.
     delta
-        Whether it is a Delta table, which ``adopt``, ``audit --deep`` and the quarantine's default place rest on.
+        Whether it is a Delta table; ``adopt``, ``audit --deep`` and the quarantine's default path need one.
     """
 
     config: type[SinkConfig]

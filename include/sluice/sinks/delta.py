@@ -15,9 +15,9 @@ class DeltaSink(SinkConfig):
     """A Delta table; a relative path is relative to ``SLUICE_HOME``."""
 
     path: Annotated[str, Field(min_length=1)]
-    """Below ``SLUICE_HOME``, absolute, or a URL. By default the quarantine lies beside it, as ``PATH_quarantine``."""
+    """Relative to ``SLUICE_HOME``, absolute, or a URL. The quarantine is by default beside it: ``PATH_quarantine``."""
     partition_by: list[str] = Field(default=[])
-    """Columns by whose values the table's files are parted; chosen once, when the table is made."""
+    """Partition columns of the table; fixed when the table is created."""
 
     @property
     def partition_columns(self) -> list[str]:

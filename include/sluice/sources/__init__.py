@@ -1,1 +1,1 @@
-"""Where records come from: what can be asked of a source without Spark. One folder each."""
+"""Sources: their keys in the pipeline file, and what they answer without Spark. One folder each."""

@@ -1,8 +1,8 @@
-"""What the core asks of a source, whichever it is.
+"""The interface between the core and a source.
 
-The rule of sources: one whose offsets can be read again is read directly; any other is landed in the write-ahead log
-first, which gives it offsets. A range is always ``(stream, partition, [start, end))``. Spark's checkpoint holds a
-source's offsets as JSON, ``{stream: {partition: next offset}}``, whatever the source.
+The rule of sources: a source whose offsets can be read again is read directly. Any other is first landed in the
+write-ahead log, which gives it offsets. A range is always ``(stream, partition, [start, end))``. Spark's checkpoint
+holds the offsets of every source as JSON, ``{stream: {partition: next offset}}``.
 """
 
 from __future__ import annotations
@@ -23,44 +23,44 @@ __all__ = ["Source", "SourceConfig", "SourceKind"]
 
 
 class SourceConfig(Strict):
-    """What a pipeline file says of its source; each kind of source adds keys of its own."""
+    """A source's settings in a pipeline file; each kind of source adds keys of its own."""
 
     starting_offsets: Literal["earliest", "latest"] = "earliest"
-    """Where a pipeline that has read nothing yet begins: at the first record, or behind the last one."""
+    """Where a new pipeline begins to read: ``earliest``, at the first record, or ``latest``, after the last one."""
     max_records_per_batch: Annotated[int, Field(gt=0)] = 500_000
-    """A batch reads about this many at most, and a crash repeats a batch at most."""
+    """The approximate upper limit of records in a micro-batch. A crash reprocesses at most one batch."""
 
     @property
     def streams(self) -> list[str]:
-        """The streams that are read: Kafka's topics, or what a source calls them."""
+        """The names of the streams that are read: Kafka's topics, or the source's equivalent."""
         raise NotImplementedError
 
     @property
     def needs(self) -> str | None:
-        """The id of the connection that the source needs; a run's driver gets it in its environment."""
+        """The id of the connection that the source needs, or None; the driver gets it through its environment."""
         return None
 
 
 class Source(Protocol):
-    """A source, opened: asked before and beside a run, without Spark."""
+    """An open source, which answers before and during a run, without Spark."""
 
     def snapshot(self) -> list[TopicState]:
-        """Return of each stream where its partitions begin and end now, and what tells it from another one.
+        """Return the id of each stream and the start and end of its partitions now.
 
         Raises
         ------
         SluiceError
-            By type (:class:`~sluice.errors.SourceUnreachableError`, ...) when any of it cannot be known.
+            A subclass (:class:`~sluice.errors.SourceUnreachableError`, ...) if any part of it is unknown.
         """
 
     def offsets_at(self, keys: Collection[Key], moment: datetime) -> dict[Key, int | None]:
-        """Return the first offset whose record is not older than a moment; None where all are older.
+        """Return, per partition, the first offset whose timestamp is at or after ``moment``; None if there is none.
 
-        Only asked of a source that is ``seek_by_time``.
+        Called only if the source is ``seek_by_time``. ``moment`` has a time zone.
         """
 
     def close(self) -> None:
-        """Let go of what it holds."""
+        """Release connections and threads."""
 
     def __enter__(self) -> Source: ...
 
@@ -71,26 +71,26 @@ class Source(Protocol):
 
 @dataclass(frozen=True)
 class SourceKind:
-    """A kind of source: what the key below ``source`` of a pipeline file stands for.
+    """A kind of source, selected by a key below ``source`` of a pipeline file.
 
     Parameters
     ----------
     config
-        Reads what the file says.
+        The model of that key.
     open
-        ``package.module:callable``: given the config it returns the opened :class:`Source`; without Spark.
+        ``package.module:callable``, which takes the config and returns an open :class:`Source`, without Spark.
     reader
-        ``package.module:callable``: given the session, the config and the opened source it returns the Spark half, a
+        ``package.module:callable``, which takes the session, the config and the open source and returns a
         ``sluice_spark.sources.base.SourceReader``.
     replayable
-        Whether the records of a range can be read again, and are the same.
+        Whether a range can be read again and yields the same records.
     seek_by_time
         Whether offsets can be found by record time; intervals need it.
     retention
-        Whether it forgets records by itself, so that offsets below a partition's start were records once.
+        Whether the source removes records by itself, so that offsets below a partition's start may have been records.
     notes_start
-        Whether Spark's checkpoint holds where the first batch started (``sources/0/0``), as with Spark's own Kafka
-        source. For any other the run fixes it in the ledger before its first batch.
+        Whether Spark's checkpoint records where the first batch started (``sources/0/0``), as with Spark's own Kafka
+        source. For any other source the run records it in the ledger before its first batch.
     """
 
     config: type[SourceConfig]
@@ -107,5 +107,5 @@ class SourceKind:
         return source
 
     def read_with(self, spark: Any, config: SourceConfig, source: Source) -> Any:
-        """Return the Spark half of an opened source."""
+        """Return the Spark half of an open source."""
         return imported(self.reader)(spark, config, source)

@@ -1,4 +1,4 @@
-"""What a broker says about topics and partitions."""
+"""The state of topics and partitions, as a broker reports it."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ Key = tuple[str, int]
 
 @dataclass(frozen=True)
 class PartitionState:
-    """Log start and end (exclusive; the last stable offset under ``read_committed``) of one partition.
+    """Log start and end of one partition. The end is exclusive; under ``read_committed`` it is the last stable offset.
 
-    ``high`` is the high watermark, where it was asked for beside the last stable offset.
+    ``high`` is the high watermark, if it was requested beside the last stable offset.
     """
 
     start: int
@@ -45,8 +45,8 @@ class TopicState:
     ``topic_id`` says which stream it is, wherever the name leads: :func:`stream_id` of the cluster's id and the topic's
     own, which changes when the topic is deleted and recreated. Offsets of two ids have nothing to do with each other.
 
-    ``errors`` holds why there is no answer for single partitions, ``error`` for the whole topic; both are empty in
-    what :meth:`Cluster.snapshot <sluice.sources.kafka.Cluster.snapshot>` returns.
+    ``errors`` says why there is no answer for single partitions, ``error`` why there is none for the topic. Both are
+    empty in the result of :meth:`Cluster.snapshot <sluice.sources.kafka.Cluster.snapshot>`.
     """
 
     topic: str
@@ -64,8 +64,8 @@ class TopicState:
 class FirstUnread:
     """The first record at or after a position that a run would read.
 
-    ``time`` is its Kafka time in seconds since 1970, by ``clock``: ``CreateTime`` (the producer's word) or
-    ``LogAppendTime`` (the broker's). None: there is no record, only markers and gaps, up to the end.
+    ``time`` is its Kafka timestamp in seconds since 1970 (UTC); ``clock`` is ``CreateTime`` (set by the producer) or
+    ``LogAppendTime`` (set by the broker). ``time`` is None if there are only markers and gaps up to the end.
     """
 
     time: float | None
@@ -93,7 +93,7 @@ def is_elsewhere(known: str | None, now: str | None) -> bool:
 
 
 def ids_of(states: Iterable[TopicState]) -> dict[str, str]:
-    """Return the topics' ids, as far as the broker gave them."""
+    """Return the topic ids that the broker reported, by topic."""
     return {s.topic: s.topic_id for s in states if s.topic_id}
 
 
@@ -110,10 +110,10 @@ def joined_ids(known: Mapping[str, str], states: Iterable[TopicState]) -> dict[s
 
 
 def starts(states: Iterable[TopicState]) -> Positions:
-    """Return the log starts."""
+    """Return the log starts, by topic and partition."""
     return {s.topic: {p: state.start for p, state in s.partitions.items()} for s in states}
 
 
 def ends(states: Iterable[TopicState]) -> Positions:
-    """Return the log ends."""
+    """Return the log ends, by topic and partition."""
     return {s.topic: {p: state.end for p, state in s.partitions.items()} for s in states}

@@ -1,9 +1,8 @@
-"""The write-ahead log: records as Kafka had them, in sealed segments, for as long as they are wanted.
+"""The write-ahead log: Kafka's records, verbatim, in sealed segments, for a configured time.
 
-It is a Delta table whose rows are Kafka's own columns. Delta was chosen over a format of our own because a seal must be
-one atomic commit, on a disk as on an object store, refused to all but one of two writers of the same batch; because
-anything that reads Delta can read the log when this project is not at hand; and because Parquet checks each page
-by a CRC-32 of its own as it is read, so that checking costs no second pass.
+It is a Delta table whose rows have Kafka's columns. It is not a format of our own for three reasons. A seal must be an
+atomic commit, on a disk and on an object store, of which only one of two writers succeeds. Any Delta reader can read
+the log without this project. And Parquet verifies a CRC-32 of each page while reading, so a check needs no second pass.
 """
 
 from sluice.wal.log import WriteAheadLog

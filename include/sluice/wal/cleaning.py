@@ -26,12 +26,12 @@ def clean(
     Parameters
     ----------
     applied
-        Per epoch the newest batch that the sink holds. Epochs that were closed need not be named: whatever is in the
-        log under them was applied before they were closed, or was read from Kafka instead.
+        Per epoch, the newest batch that the sink holds. Closed epochs need not be included: everything in their log
+        was applied before they were closed, or was read from Kafka instead.
 
     Notes
     -----
-    Open lost ranges keep their segments.
+    Segments of open lost ranges are retained.
     """
     log.refresh()
     newest = max(applied, default=0)

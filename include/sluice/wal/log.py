@@ -20,7 +20,7 @@ __all__ = ["SEAL", "Cleaned", "WriteAheadLog", "seal_text"]
 _NOTE = "sluice"
 
 SEAL = "_seal.json"
-"""Beside the segments of a batch: their handles. It is written before the commit that makes them visible."""
+"""The file with the handles of a batch's segments, beside them; written before the commit that seals the batch."""
 
 
 def seal_text(segments: Iterable[Segment]) -> str:
@@ -30,7 +30,7 @@ def seal_text(segments: Iterable[Segment]) -> str:
 
 @dataclass(frozen=True)
 class Cleaned:
-    """What a cleaning took away, and what the log still holds of each batch that it touched."""
+    """The segments that a cleaning removed, and what the log retains of each batch that it touched."""
 
     segments: tuple[Segment, ...]
     left: tuple[dict[str, int], ...]
@@ -46,25 +46,25 @@ class Cleaned:
 
 
 _CHANGES = {"DELETE", "UPDATE", "MERGE"}
-"""Operations of Delta that change rows; OPTIMIZE only moves them."""
+"""Delta operations that change rows; OPTIMIZE only moves them."""
 
 
 class WriteAheadLog:
     """The write-ahead log of one pipeline, by path or URL; it need not exist yet.
 
-    An open log is a snapshot: what is sealed or cleaned later is seen after :meth:`refresh`.
+    An open log is a snapshot; :meth:`refresh` shows what was sealed or cleaned since.
 
-    The log is a Delta table, and other programs may work on it. Segments that OPTIMIZE replaced are read from their own
-    files, until the next cleaning puts these back. Segments that DELETE or RESTORE took out whole are no longer found,
-    as after a cleaning. Where rows were changed, or VACUUM removed the files of segments that were replaced, whatever
-    needs the log's old segments is refused; landing and applying do not need them.
+    The log is a Delta table, and other programs may change it. Segments that OPTIMIZE replaced are read from their own
+    files until the next cleaning restores them in the table. Segments that DELETE or RESTORE removed completely count
+    as cleaned. If rows were changed, or VACUUM removed the files of replaced segments, every operation that needs old
+    segments is refused; landing and applying do not need them.
 
     Parameters
     ----------
     path
-        The Delta table's root.
+        The Delta table's root, a path or URL.
     pipeline
-        Whose log it is.
+        The name of the log's pipeline.
     """
 
     def __init__(self, path: str, pipeline: str) -> None:
@@ -81,16 +81,16 @@ class WriteAheadLog:
         self._closed = False
 
     def app_id(self, epoch: int) -> str:
-        """Return the application id under which the batches of an epoch are sealed in Delta's log."""
+        """Return the application id of an epoch's seals in Delta's log."""
         return f"sluice:{self.pipeline}:{epoch}:log"
 
     def refresh(self) -> None:
-        """Look at what is there now.
+        """Load the newest version of the log.
 
         Raises
         ------
         SinkError
-            When it cannot be read.
+            If it cannot be read.
         """
         from deltalake import DeltaTable
         from deltalake.exceptions import DeltaError, TableNotFoundError
@@ -112,13 +112,13 @@ class WriteAheadLog:
         self._told = None
 
     def close(self) -> None:
-        """Let go of what is held in memory. Asking again raises ``ValueError``."""
+        """Release the memory. Later calls raise ``ValueError``."""
         self._table = None
         self._seals.clear()
         self._closed = True
 
     def version(self, epoch: int) -> int:
-        """Return the newest sealed batch of an epoch; -1 for none."""
+        """Return the newest sealed batch of an epoch; -1 if there is none."""
         table = self._there()
         found = None if table is None else table.transaction_version(self.app_id(epoch))
         return -1 if found is None else int(found)
@@ -133,15 +133,15 @@ class WriteAheadLog:
         Parameters
         ----------
         ranges
-            Only segments that account for some of these offsets. Found by the statistics in Delta's log: no segment is
-            opened, and of the others not even the seal is read.
+            Only segments that account for some of these offsets. They are found by the statistics in Delta's log: no
+            segment is opened, and only their seals are read.
         epoch, batch
-            Only segments of this landing.
+            Only segments of this epoch or batch.
 
         Raises
         ------
         SinkError
-            When the log, or a seal that is needed, cannot be read.
+            If the log, or a seal that is needed, cannot be read.
         """
         wanted = None if ranges is None else list(ranges)
         known = [
@@ -174,12 +174,12 @@ class WriteAheadLog:
         return known + [(s.path, s.range) for s in self._replaced(actions)]
 
     def _replaced(self, actions: Any) -> list[Segment]:
-        """Return the segments that OPTIMIZE put other files in the place of; their own files are there until a VACUUM.
+        """Return the segments that OPTIMIZE replaced by other files; their own files exist until a VACUUM.
 
         Raises
         ------
         SinkError
-            When these are not what the other files hold.
+            If they do not have as many records as the other files.
         """
         paths, counts = actions.column("path").to_pylist(), actions.column("num_records").to_pylist()
         others = sum(count for path, count in zip(paths, counts, strict=True) if not is_segment(path))
@@ -204,7 +204,7 @@ class WriteAheadLog:
         return found
 
     def _only_removed(self, version: int) -> set[str] | None:
-        """Return the files that a commit removed; None where it also added some, or can no longer be read."""
+        """Return the files that a commit removed; None if it also added some, or can no longer be read."""
         try:
             with self._fs.open(f"{self._root}/_delta_log/{version:020}.json", "rb") as file:
                 actions = [json.loads(line) for line in file]
@@ -216,15 +216,15 @@ class WriteAheadLog:
 
     def _rewritten(self, what: str) -> SinkError:
         return SinkError(
-            f"the write-ahead log {self.path} was changed by another program: {what}. Its segments can be told no more",
+            f"the write-ahead log {self.path} was changed by another program: {what}. Its old segments are unusable",
             state="nothing was read or written now. Landing and applying go on without the old segments: what is "
             "sealed and not applied yet is applied from its own files",
-            next_step="restore the segments' files from a copy; or give up what the log keeps of the past, with Spark: "
+            next_step="restore the segments' files from a copy; or delete the log's old records, with Spark: "
             f"DELETE FROM delta.`{self.path}` WHERE true; then: sluice clean {self.pipeline}",
         )
 
     def _sealed(self) -> dict[str, Segment]:
-        """Return every segment that was sealed and not cleaned, by path, as the table's history tells."""
+        """Return, by path, every segment that was sealed and not cleaned, according to the table's history."""
         if self._told is None:
             notes = [n for commit in self._there().history() if (n := _note(commit)) is not None]
             gone = {path for note in notes for path in note.get("forgotten", ())}
@@ -239,7 +239,7 @@ class WriteAheadLog:
                 with self._fs.open(f"{self._root}/{folder}/{SEAL}", "rb") as file:
                     handles = [Segment.from_dict(s) for s in json.loads(file.read())["segments"]]
                 self._seals[folder] = {s.path: s for s in handles}
-            except FileNotFoundError as error:  # a full VACUUM takes it for a stray file
+            except FileNotFoundError as error:  # a full VACUUM removes it as an unknown file
                 self._seals[folder] = {p: s for p, s in self._sealed().items() if p.rpartition("/")[0] == folder}
                 if not self._seals[folder]:
                     raise self._broken_seal(folder, error) from error
@@ -253,27 +253,27 @@ class WriteAheadLog:
     def _broken_seal(self, folder: str, error: Exception) -> SinkError:
         return SinkError(
             f"the seal {self.path}/{folder}/{SEAL} is damaged: {type(error).__name__}: {error}",
-            state="nothing was read or written now; the segments beside it may be whole",
-            next_step="restore the file from a copy; or remove it, since the table's history tells the same as long as "
-            f"it reaches back. The ledger has it, too: sluice ledger {self.pipeline} --json, event SegmentSealed",
+            state="nothing was read or written now; the segments beside it may be intact",
+            next_step="restore the file from a copy; or remove it: the table's history has the same content, as far as "
+            f"it reaches back. So has the ledger: sluice ledger {self.pipeline} --json, event SegmentSealed",
         )
 
     # --- time ----------------------------------------------------------------------------------------------------
 
     def first_at(self, topic: str, partition: int, milliseconds: int) -> int | None:
-        """Return the first offset whose sealed record is not older than a time; None when all are older.
+        """Return the first sealed offset whose timestamp is at or after a time; None if there is none.
 
-        The segment that holds it is found by the handles; only its offsets and times are read.
+        The handles tell which segment holds it; only the offsets and timestamps of that segment are read.
 
         Parameters
         ----------
         milliseconds
-            Since 1970, UTC.
+            The time in milliseconds since 1970, UTC.
 
         Raises
         ------
         SinkError
-            When the log, or the segment, cannot be read.
+            If the log or the segment cannot be read.
         """
         import numpy as np
         import pyarrow.parquet as pq
@@ -311,17 +311,17 @@ class WriteAheadLog:
     # --- reading -------------------------------------------------------------------------------------------------
 
     def read_from(self, positions: Positions) -> Iterator[Any]:
-        """Yield every record from a position on, partition by partition, as Arrow batches in the order of offsets.
+        """Yield all records from a position on, partition by partition, as Arrow batches in the order of offsets.
 
         Parameters
         ----------
         positions
-            Next offset to read per partition; a partition that is not named is read from its first sealed record.
+            Next offset to read per partition; a partition that is missing is read from its first sealed record.
 
         Raises
         ------
         ValueError
-            When a page fails its checksum; see :meth:`check` for which segment that is.
+            If a page fails its checksum; :meth:`check` finds the segment.
         """
         ends: dict[tuple[str, int], int] = {}
         for _, span in self._known():
@@ -333,12 +333,12 @@ class WriteAheadLog:
         )
 
     def read(self, ranges: Sequence[OffsetRange]) -> Iterator[Any]:
-        """Yield the records of these ranges as Arrow batches. Segments, and row groups, outside are not read.
+        """Yield the records of these ranges as Arrow batches, without reading segments and row groups outside of them.
 
         Raises
         ------
         ValueError
-            As of :meth:`read_from`.
+            As :meth:`read_from`.
         """
         for segment in self.segments(ranges):
             for item in ranges:
@@ -367,20 +367,20 @@ class WriteAheadLog:
                         kept = rows.filter(pc.and_(pc.greater_equal(offsets, start), pc.less(offsets, end)))
                         if kept.num_rows:
                             yield kept
-        except (pa.ArrowException, MemoryError) as error:  # of these some are neither OSError nor ValueError
+        except (pa.ArrowException, MemoryError) as error:  # some of these are neither OSError nor ValueError
             raise ValueError(str(error)) from error
 
     # --- checking ------------------------------------------------------------------------------------------------
 
     def check(self, segments: Iterable[Segment], *, pages: bool = False) -> list[Damage]:
-        """Return the segments that are not as they were sealed.
+        """Return the segments that are damaged: missing, truncated or corrupt.
 
         Parameters
         ----------
         pages
-            Read every page and check it by its CRC-32, too. Without, length and footer are compared, which finds
-            files that are missing, cut or garbled at the end for the price of two small reads; whoever reads the pages
-            checks them then.
+            Whether to read every page, too, and verify its CRC-32. Otherwise length and footer are compared, which
+            costs two small reads and finds files that are missing, truncated or corrupt at the end. Corrupt pages are
+            then found when they are read.
         """
         found = [(segment, self._damage(segment, pages=pages)) for segment in segments]
         return [Damage(segment, what) for segment, what in found if what]
@@ -416,25 +416,25 @@ class WriteAheadLog:
         dry_run: bool = False,
         thorough: bool = True,
     ) -> Cleaned:
-        """Remove segments all of whose records are older than a threshold. What was not applied always stays.
+        """Remove the segments whose records are all older than a threshold. Segments that were not applied stay.
 
         Parameters
         ----------
         threshold
-            A time with a zone; record time decides.
+            A time with a time zone, compared with record times.
         applied
-            Per epoch the newest batch that the sink holds. Segments of other epochs and of later batches stay.
+            Per epoch, the newest batch that the sink holds. Segments of other epochs and of later batches stay.
         needed
-            Lost ranges that are still open: segments that hold them stay, so that they can be redriven.
+            Open lost ranges: segments that hold them stay, so that they can be redriven.
         dry_run
-            Only say what would be removed.
+            Whether only to return what would be removed.
         thorough
-            Look for files that a killed cleaning left behind even when nothing is old: a look at every folder.
+            Whether to remove the leftovers of a killed cleaning even if no segment is old; this lists every folder.
 
         Notes
         -----
-        One commit takes them out of the log; their files are removed after it. Killed in between, the next thorough
-        cleaning, or the next that finds something, removes what was left behind.
+        One commit removes the segments from the log; their files are removed after it. If the driver dies in between,
+        the next cleaning that is thorough or finds something removes these files.
         """
         limit = threshold.timestamp() * 1000
         if not dry_run:
@@ -456,7 +456,7 @@ class WriteAheadLog:
         return _cleaned(old, before)
 
     def _older(self, threshold: datetime) -> list[Segment]:
-        """Return segments that may be old enough, by the statistics in Delta's log: other seals are not read."""
+        """Return segments that may be old enough, by the statistics in Delta's log; other seals are not read."""
         import pyarrow as pa
 
         table = self._there()
@@ -464,13 +464,13 @@ class WriteAheadLog:
         if actions is None or actions.num_rows == 0:
             return []
         newest = actions.column("max.timestamp").to_pylist()
-        limit = threshold + timedelta(seconds=1)  # statistics are cut to milliseconds
+        limit = threshold + timedelta(seconds=1)  # statistics are truncated to milliseconds
         paths = actions.column("path").to_pylist()
         near = [path for path, last in zip(paths, newest, strict=True) if last is None or last < limit]
         return [self._handle(path) for path in near if is_segment(path)] + self._replaced(actions)
 
     def _put_back(self) -> None:
-        """Undo an OPTIMIZE in one commit: segments are cleaned one by one, and what it wrote holds records of many."""
+        """Undo an OPTIMIZE in one commit: segments are cleaned one by one, and its files hold records of many."""
         import time
 
         import pyarrow as pa
@@ -523,7 +523,7 @@ class WriteAheadLog:
             name = str(folder).rsplit("/", 1)[-1]
             epoch, batch = batch_of(f"batches/{name}")
             if batch > applied.get(epoch, -1):
-                continue  # a driver may be about to seal it
+                continue  # a driver may seal it soon
             files = [str(f) for f in self._fs.glob(f"{folder}/*.parquet")]
             inside = {f: f"batches/{name}/{f.rsplit('/', 1)[-1]}" in kept for f in files}
             if not any(inside.values()):
@@ -540,10 +540,10 @@ def _note(commit: Mapping[str, Any]) -> dict[str, Any] | None:
 
 
 def _statistics(segment: Segment) -> str:
-    """Return Delta's statistics of a segment, as far as this module asks for them."""
+    """Return Delta's statistics of a segment, as far as this module uses them."""
     span = segment.range
     low = {"topic": span.topic, "partition": span.partition, "offset": span.start}
-    with suppress(ValueError, OverflowError, OSError):  # a time that Python has no date for is left out
+    with suppress(ValueError, OverflowError, OSError):  # a time outside of Python's range is left out
         last = datetime.fromtimestamp(segment.last / 1000, UTC).isoformat(timespec="milliseconds")
         first = datetime.fromtimestamp(segment.first / 1000, UTC).isoformat(timespec="milliseconds")
         times = {"min": {"timestamp": first}, "max": {"timestamp": last}}
@@ -568,8 +568,8 @@ def _cleaned(old: Sequence[Segment], everything: Sequence[Segment]) -> Cleaned:
 def _near(known: Sequence[tuple[str, OffsetRange]], wanted: Sequence[OffsetRange]) -> list[str]:
     """Return the files that may account for these ranges.
 
-    These are the files that hold records of them, and, for a range that begins or ends where no record is, the
-    neighbour there: the gap may be its.
+    These are the files with records of the ranges. If a range begins or ends in an offset gap, the neighbouring file is
+    included, because the gap may belong to it.
     """
     chosen: set[str] = set()
     for item in wanted:

@@ -1,4 +1,4 @@
-"""A segment: one sealed file of the write-ahead log, and the handle by which it is found."""
+"""A segment: one sealed file of the write-ahead log, and its handle."""
 
 from __future__ import annotations
 
@@ -17,28 +17,28 @@ __all__ = ["Damage", "DamagedLogError", "Segment", "batch_of", "inspect", "is_se
 _PATH = re.compile(r"batches/e\d+-\d+-[^/]+/[^/]+")
 
 _UNITS = {"ms": 1, "us": 1_000, "ns": 1_000_000}
-"""Of Parquet's times, in a millisecond."""
+"""Units of Parquet's timestamps in a millisecond."""
 
 
 @dataclass(frozen=True)
 class Segment:
-    """The handle of a segment: where it is, which offsets it holds, how long it is.
+    """The handle of a segment: its file, offsets, size and checksum.
 
     Attributes
     ----------
     path
-        Of the Parquet file, below the log's root.
+        The Parquet file, below the log's root.
     range
-        The offsets that it accounts for. Records stand in it in the order of offsets; offsets without a record
-        (transaction markers, compaction) are missing.
+        The offsets that it accounts for. Its records are in the order of offsets; offset gaps (transaction markers,
+        compaction) have no record.
     length
-        Bytes of the file.
+        Size of the file in bytes.
     records
-        Rows of the file.
+        Number of records in the file.
     first, last
         Earliest and latest record time, milliseconds since 1970 (UTC).
     footer
-        CRC-32 of the Parquet footer. Pages carry a CRC-32 of their own inside the file.
+        CRC-32 of the Parquet footer. Pages have a CRC-32 of their own in the file.
     """
 
     path: str
@@ -51,7 +51,7 @@ class Segment:
 
     @property
     def epoch(self) -> int:
-        """The epoch whose landing made it."""
+        """The epoch in which it was landed."""
         return batch_of(self.path)[0]
 
     @property
@@ -82,7 +82,7 @@ def batch_of(path: str) -> tuple[int, int]:
 
 
 def is_segment(path: str) -> bool:
-    """Tell whether a file of the log is one that was sealed, and not one that another program wrote."""
+    """Return whether a file of the log is a sealed segment, not a file that another program wrote."""
     return _PATH.fullmatch(path) is not None
 
 
@@ -98,7 +98,7 @@ class Damage:
 
 
 class DamagedLogError(OffsetsGoneError):
-    """Segments of the write-ahead log are truncated, garbled or missing; :attr:`ranges` says which offsets."""
+    """Segments of the write-ahead log are truncated, corrupt or missing; :attr:`ranges` has their offsets."""
 
     def __init__(self, pipeline: str, damages: Sequence[Damage], *, next_step: str) -> None:
         shown = "; ".join(str(d) for d in damages[:4]) + (f" and {len(damages) - 4} more" if len(damages) > 4 else "")
@@ -117,7 +117,7 @@ def inspect(fs: Any, root: str, path: str) -> Segment:
     Raises
     ------
     ValueError
-        When it does not hold records of exactly one partition.
+        If it does not hold records of exactly one partition.
     """
     import pyarrow.parquet as pq
 
@@ -131,7 +131,7 @@ def inspect(fs: Any, root: str, path: str) -> Segment:
                 parquet.metadata.row_group(g).column(names[name]).statistics
                 for g in range(parquet.metadata.num_row_groups)
             ]
-            # raw: a producer may name a time that Python has no date for
+            # raw: a producer's timestamp may be outside of Python's range
             raw = name == "timestamp"
             low[name] = min(s.min_raw if raw else s.min for s in stats)
             high[name] = max(s.max_raw if raw else s.max for s in stats)
@@ -145,12 +145,12 @@ def inspect(fs: Any, root: str, path: str) -> Segment:
 
 
 def footer_of(handle: Any, length: int) -> int:
-    """Return the CRC-32 of a Parquet file's footer, its length and the closing magic included.
+    """Return the CRC-32 of a Parquet file's footer, including its length and the closing magic.
 
     Raises
     ------
     ValueError
-        When the file does not end as a Parquet file does.
+        If the file does not end like a Parquet file.
     """
     handle.seek(length - 8)
     size, magic = struct.unpack("<I4s", handle.read(8))
@@ -161,12 +161,12 @@ def footer_of(handle: Any, length: int) -> int:
 
 
 def spread(segments: Sequence[Segment], ranges: Sequence[OffsetRange]) -> list[Segment]:
-    """Return the segments of a batch, widened so that together they cover the planned ranges without gap or overlap.
+    """Return the segments of a batch, widened to cover the planned ranges without gap or overlap.
 
     Raises
     ------
     ValueError
-        When a segment reaches beyond its range, or two overlap.
+        If a segment reaches beyond its range, or two overlap.
     """
     found = []
     for span in ranges:

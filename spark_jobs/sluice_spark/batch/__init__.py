@@ -1,1 +1,1 @@
-"""One micro-batch: what was read, written and refused, and its commit."""
+"""One micro-batch: staging, counting, account, quarantine and commit."""

@@ -1,4 +1,4 @@
-"""Splits the planned ranges of a batch by what was counted, and holds the transform to its promise about rows. Pure."""
+"""Splits the planned ranges of a batch by the counts, and checks the transform's declaration about rows. Pure."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ ROLLED_BACK = "nothing of this batch is visible in the sink; the position stays 
 
 
 class PromiseError(ConfigError):
-    """The transform did not keep what the pipeline file promises about rows."""
+    """The transform's rows contradict the key ``rows`` of the pipeline file."""
 
 
 def account_for(
@@ -35,32 +35,33 @@ def account_for(
     outside: Mapping[tuple[str, int], int] | None = None,
     passed: Sequence[OffsetRange] = (),
 ) -> list[RangeAccount]:
-    """Split each planned range by what was counted; pure.
+    """Split each planned range by the counts; pure.
 
     Parameters
     ----------
     read, bad
-        Records read, and of these refused, per topic and partition.
+        The number of records that were read, and of those that were refused, per topic and partition.
     written
-        What is in the staged files.
+        The counts of the staged files.
     lost
-        Parts of the ranges that were given up and not read.
+        Parts of the ranges that were skipped.
     outside
-        Records read that were not asked for: filtered, whatever the pipeline file promises.
+        The number of records that were read but are outside of the interval; they count as filtered, with any ``rows``.
     passed
-        Parts of the ranges that were not read, since none of their records is asked for: filtered, too.
+        Parts of the ranges that were not read because none of their records is in the interval; filtered, too.
 
     Raises
     ------
     PromiseError
-        When more went out than came in, an offset stands twice where it must not, or one is of no planned range.
+        If more records came out than went in, an offset appears twice where ``rows`` forbids it, or an offset is not in
+        a planned range.
     """
     planned = {(r.topic, r.partition): r for r in ranges}
     strangers = sorted(set(written) - set(planned)) or [
         key for key, t in written.items() if t.first < planned[key].start or t.last >= planned[key].end
     ]
     if strangers:
-        raise _broken(f"rows carry offsets of {strangers[0][0]}-{strangers[0][1]} that this batch did not read")
+        raise _broken(f"rows have offsets of {strangers[0][0]}-{strangers[0][1]} that this batch did not read")
     accounts = []
     for key, span in planned.items():
         came, refused = read.get(key, 0), bad.get(key, 0)
@@ -96,17 +97,18 @@ def account_for(
 def account_exactly(
     rows: Rows, ranges: Iterable[OffsetRange], came: Offsets, bad: Offsets, written: Offsets | None
 ) -> list[RangeAccount]:
-    """Split each range by the very offsets that came, broke a rule, and were written; pure.
+    """Split each range by the individual offsets that were read, refused and written; pure.
 
     Parameters
     ----------
     came, bad, written
-        Ascending offsets per topic and partition. ``written`` is None where rows carry none (``rows: aggregate``).
+        Ascending offsets per topic and partition. ``written`` is None if rows carry no offsets (``rows: aggregate``).
 
     Raises
     ------
     PromiseError
-        When rows were written of records that did not come, or a record is missing where ``rows: one`` promises it.
+        If a row has the offset of a record that was not read, or a record has no row although ``rows: one`` requires
+        it.
     """
     accounts = []
     for span in ranges:
@@ -131,7 +133,7 @@ def account_exactly(
 
 
 def inside(offsets: Offsets, span: OffsetRange) -> Any:
-    """Return the offsets that lie in a range."""
+    """Return the offsets that are in a range."""
     numbers = offsets.get((span.topic, span.partition), np.empty(0, dtype=np.int64))
     return numbers[np.searchsorted(numbers, span.start) : np.searchsorted(numbers, span.end)]
 

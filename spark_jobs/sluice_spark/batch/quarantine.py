@@ -1,4 +1,4 @@
-"""The table of refused records: verbatim, with what was wrong."""
+"""The quarantine (dead-letter table): refused records, verbatim, with the rule that each one broke."""
 
 from __future__ import annotations
 
@@ -52,21 +52,19 @@ def refused_records(decoded: DataFrame, run: str) -> DataFrame:
 
 
 def take_out(quarantine: DeltaSink, ranges: Sequence[OffsetRange], batch: int, run: str, *, name: str) -> None:
-    """Remove the records of some offsets, whatever files they are in by now.
-
-    Doing it twice changes nothing the second time.
+    """Remove the records of some offsets from the quarantine, whichever files hold them now. Idempotent.
 
     Parameters
     ----------
     batch
-        The batch of the sink that these records went into.
+        The sink's batch into which these records were written.
     name
-        Names the batch's folders.
+        The name of the batch's folders.
 
     Raises
     ------
     LeaseHeldError, SinkError
-        As of :meth:`DeltaSink.replace`.
+        As :meth:`DeltaSink.replace`.
     """
     quarantine.replace(Slice(ranges), NOTHING, SCHEMA, batch, {"run": run}, name=name)
 
@@ -79,16 +77,16 @@ def refused_again(
     Parameters
     ----------
     note
-        The metadata of the sink's commit.
+        The commit metadata of the sink's commit.
     accounts
-        Those of the commit, which say how many there are.
+        The accounts of the commit, which say how many records there are.
     forgo
-        Whether to return what is there, where some are gone.
+        Whether to return the remaining records if some are missing.
 
     Raises
     ------
     TakenBackError
-        When there are fewer or more than the commit says.
+        If there are fewer or more records than the commit says.
     """
     folder, due = note.get("refused"), sum(account.counts.quarantined for account in accounts)
     staged = read_back(quarantine.path, folder, offsets=False) if folder else NOTHING
@@ -98,8 +96,8 @@ def refused_again(
             f"{quarantine.path}/{folder}, where {staged.rows:,} are now: somebody removed files there",
             state="the batch's rows are in the sink; its refused records are in no table yet; the ledger does not have "
             "the batch. Nothing was changed now",
-            next_step="put the folder back from a copy, and run again. If there is none, run once with --recovery "
-            "ignore_range: it enters the batch, counts these records as lost where it can tell their offsets, and says "
-            "so; then sluice redrive reads them again while Kafka or the write-ahead log has them",
+            next_step="restore the folder from a copy, and run again. If there is none, run once with --recovery "
+            "ignore_range: it records the batch, counts these records as lost if their offsets are known, and reports "
+            "that; then sluice redrive reads them again while Kafka or the write-ahead log has them",
         )
     return staged

@@ -1,4 +1,4 @@
-"""Counts records per partition in the pass that writes them, and in a pass of its own where that cannot be trusted."""
+"""Counts records per partition in the pass that writes them, or in a second pass if that count may be wrong."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ Key = tuple[str, int]
 _SPREAD = 1_000_000  # more than the partitions of any topic
 _FIRST = "__sluice_first"
 OUTSIDE = "__sluice_outside"
-"""True for a record that was read and is not asked for; the column may be missing."""
+"""True for a record that was read but is outside of the interval; the column may be missing."""
 _ROW_IN_TASK = (1 << 33) - 1
 _CELL = "__sluice_cell"
 _CELLS = 16
-"""Into which a batch's offsets are cut at most: each has two aggregates of its own, which every record passes."""
+"""Maximum number of cells of a batch: each costs two aggregates over every record."""
 _FINEST = 5_000
-"""Offsets of a cell, below which a partition is not cut any further."""
+"""Minimum number of offsets of a cell; smaller partitions are not divided."""
 
 
 class _Figures(NamedTuple):
@@ -33,11 +33,11 @@ class _Figures(NamedTuple):
     bad: dict[Key, int]
     outside: dict[Key, int]
     times: dict[int, tuple[int, int]]
-    """Of each cell with records: the first and the last record time."""
+    """By cell, the first and last record time in milliseconds since 1970; cells without records are missing."""
 
 
 class _Cells:
-    """Offsets of a batch in a few cells: parts of a partition or, where partitions are many, several of them."""
+    """Divides a batch's offsets into a few cells: parts of a partition or, if there are many, several partitions."""
 
     def __init__(self, ranges: Sequence[OffsetRange], numbers: Mapping[Key, int]) -> None:
         hulls: dict[Key, tuple[int, int]] = {}
@@ -62,7 +62,7 @@ class _Cells:
         return cell
 
     def times(self, found: Mapping[int, tuple[int, int]]) -> list[Times]:
-        """Return what the cells' times say of each part of the ranges that were read."""
+        """Return the record times of each part of the ranges, from the times of the cells."""
         known = []
         order = {key: number for number, key in enumerate(sorted(self._hulls))}
         for key, r in self._ranges:
@@ -80,24 +80,26 @@ class _Cells:
 
 
 class ReadTally:
-    """Observes a decoded batch on its way: how many records per partition were read, how many broke a rule, how
-    many were not asked for (:data:`OUTSIDE`), and between which times they lie.
+    """Observes a decoded batch while it is written: per partition the records that were read, that broke a rule and
+    that are outside of the interval (:data:`OUTSIDE`), and the record times.
 
     Parameters
     ----------
     ranges
-        What is read; a partition may have several.
+        The ranges that are read; a partition may have several.
 
-    ``histogram_numeric`` is exact as long as it has a bin for each distinct value (it merges bins only beyond that),
-    so one aggregate counts any number of partitions. Where two tasks read one partition, its bins are merged by a
-    weighted mean, so a value comes back beside the integer that it was: as a double it can be rounded, as an integer
-    Spark would have cut it. The figures are those of the first action on :attr:`frame`.
+    Notes
+    -----
+    ``histogram_numeric`` is exact as long as it has a bin for each distinct value, so one aggregate counts any number
+    of partitions. If two tasks read one partition, its bins are merged by a weighted mean and the value is no longer
+    exactly an integer: a double can be rounded, but Spark would truncate an integer. The figures are those of the first
+    action on :attr:`frame`.
 
-    What passed by is what was read only when each task passed by once and to its end, and that is the transform's plan
-    to decide: ``ORDER BY`` samples its input first, an executor that dies with shuffled rows has them made again,
-    ``LIMIT`` stops early, a join with nothing does not read at all. So each task's first record is counted too, and
-    unless there is one for each task and no offset is missing, the batch is counted in a pass of its own: a topic whose
-    offsets have gaps is read twice, once without decoding.
+    They are right only if each task ran once and to its end, which depends on the transform's plan: ``ORDER BY``
+    samples its input first, rows that were shuffled to a dead executor are computed again, ``LIMIT`` stops early, and a
+    join with an empty side does not read at all. So each task's first record is counted, too. Unless there is one for
+    each task and no offset is missing, the batch is counted in a second pass. A topic with offset gaps is therefore
+    read twice, once without decoding.
     """
 
     def __init__(self, decoded: DataFrame, ranges: Sequence[OffsetRange]) -> None:
@@ -135,19 +137,19 @@ class ReadTally:
         )
 
     def read(self) -> Mapping[Key, int]:
-        """Return the records read per partition; waits for the first action to end."""
+        """Return the number of records read per partition; waits for the first action to end."""
         return self._figures.read
 
     def bad(self) -> Mapping[Key, int]:
-        """Return the records that broke a rule per partition; waits for the first action to end."""
+        """Return the number of records per partition that broke a rule; waits for the first action to end."""
         return self._figures.bad
 
     def outside(self) -> Mapping[Key, int]:
-        """Return the records per partition that were read and not asked for; waits for the first action to end."""
+        """Return the number of records per partition outside of the interval; waits for the first action to end."""
         return self._figures.outside
 
     def times(self) -> list[Times]:
-        """Return between which times the records of each part of the ranges lie; waits for the first action to end."""
+        """Return the record times of each part of the ranges; waits for the first action to end."""
         return self._cells.times(self._figures.times) if self._timed else []
 
     def _outside(self) -> Column:
@@ -156,17 +158,17 @@ class ReadTally:
     @cached_property
     def _figures(self) -> _Figures:
         observed = self._observed()
-        # without decoding, where offsets that are missing are all that is in doubt
+        # if only missing offsets are in doubt, the second pass need not decode
         if observed and (observed.read == self._expected or [observed.read] == self._counted(F.count("*"))):
             return observed
         read, bad, outside = self._counted(F.count("*"), F.count(RULE), F.count_if(self._outside()))
         return _Figures(read, bad, outside, self._looked_up())
 
     def _observed(self) -> _Figures | None:
-        """Return what passed by; None when nothing did, or some of it twice."""
+        """Return the observed figures; None if there are none, or some tasks ran twice."""
         try:
             found = self._observation.get
-        except Exception:  # Spark has no figures to give when it found the plan to be empty
+        except Exception:  # Spark has no figures if it optimized the plan to an empty one
             return None
         if found.get("passes") is None or found["passes"] != found["tasks"]:
             return None

@@ -27,28 +27,30 @@ __all__ = ["BatchWriter", "PreparedBatch"]
 
 @dataclass(frozen=True)
 class PreparedBatch:
-    """Files that are ready to be committed, and the account that goes with them."""
+    """Staged files that are ready to be committed, and their account."""
 
     accounts: tuple[RangeAccount, ...]
     staged: Staged
     quarantine: Staged | None = None
     lost: tuple[LostRange, ...] = ()
     outside: int = 0
-    """Records that were read and not asked for; the accounts count them as filtered."""
+    """The number of records outside of the interval; the accounts count them as filtered."""
 
 
 @dataclass(frozen=True)
 class BatchWriter:
-    """What every batch of a run has in common.
+    """Prepares and commits the batches of a run.
 
     Parameters
     ----------
+    run
+        The run id.
     schema
-        Of the sink's rows, ``_run`` included.
+        The schema of the sink's rows, including ``_run``.
     only
-        Which records are asked for; the others are read, and left out as filtered. None for all of them.
+        A condition for the records of the interval; others are read and count as filtered. None means all records.
     opaque
-        Whether the transform makes metadata columns itself; their values are compared with the records' then.
+        Whether the transform recreates metadata columns; their values are then compared with those of the records.
     """
 
     pipeline: Pipeline
@@ -74,24 +76,25 @@ class BatchWriter:
         Parameters
         ----------
         records
-            The batch's records, those of lost ranges left out.
+            The batch's records, without those of lost ranges.
         name
-            Names the batch's folder.
+            The name of the batch's folder.
         ranges
-            What the batch was planned with.
+            The planned ranges of the batch.
         source
-            Where its records can be had again.
+            Reads the records again.
         lost
-            Parts of the ranges that were given up.
+            Parts of the ranges that are skipped.
         passed
-            Parts of the ranges that are not among the records: none of theirs is asked for. They count as filtered.
+            Parts of the ranges that are not read, because none of their records is in the interval. They count as
+            filtered.
 
         Raises
         ------
         PromiseError
-            When rows do not add up as the pipeline file promises.
+            If the rows contradict the key ``rows`` of the pipeline file.
         OffsetsGoneError
-            When records of these ranges were dropped before they were read.
+            If Kafka removed records of these ranges before they were read.
         """
         healthy = subtract(ranges, [*(item.range for item in lost), *passed])
         tally = ReadTally(self.decoded(records), healthy)
@@ -125,29 +128,29 @@ class BatchWriter:
         return PreparedBatch(tuple(accounts), staged, quarantine, tuple(lost), sum(outside.values()))
 
     def decoded(self, records: DataFrame) -> DataFrame:
-        """Return the records decoded. One that is not asked for breaks no rule."""
+        """Return the decoded records. A record outside of the interval breaks no rule."""
         decoded = decode(records, self.pipeline.decode)
         if self.only is None:
             return decoded
         return decoded.withColumn(OUTSIDE, ~self.only).withColumn(RULE, F.when(self.only, F.col(RULE)))
 
     def rows_of(self, decoded: DataFrame) -> DataFrame:
-        """Return the sink's rows of decoded records: those that are asked for and broke no rule, transformed."""
+        """Return the sink's rows: the transformed records that are in the interval and broke no rule."""
         good = source_columns(decoded.where(F.col(RULE).isNull() & (F.lit(True) if self.only is None else self.only)))
         return apply(self.transform, good).withColumn("_run", F.lit(self.run))
 
     def compare_metadata(self, staged: Staged, records: DataFrame) -> None:
-        """Hold the metadata of staged rows to the records that they were made of.
+        """Check that the metadata of each staged row are those of a record of this batch.
 
         Parameters
         ----------
         records
-            In Kafka's columns.
+            The batch's records, with Kafka's columns.
 
         Raises
         ------
         PromiseError
-            When a row has metadata of no record.
+            If a row has metadata that no record has.
         """
         if not staged.files:
             return
@@ -161,29 +164,29 @@ class BatchWriter:
             raise PromiseError(
                 f"the transform changes metadata columns: a row has {shown}, which no record of this batch has",
                 state=ROLLED_BACK,
-                next_step="hand _topic, _partition, _offset and _timestamp through as they are; put another time into "
-                "a column of its own",
+                next_step="pass _topic, _partition, _offset and _timestamp through unchanged; put another time into a "
+                "column of its own",
             )
 
     def give_up(self, ranges: Sequence[OffsetRange], lost: Sequence[LostRange]) -> PreparedBatch:
-        """Return a batch that writes nothing and loses everything."""
+        """Return a batch that writes nothing and counts all of its offsets as lost."""
         accounts = [RangeAccount(item, Counts(lost=len(item))) for item in ranges]
         return PreparedBatch(tuple(accounts), NOTHING, None, tuple(lost))
 
     def _explain_gaps(self, accounts: Sequence[RangeAccount], healthy: Sequence[OffsetRange], source: Records) -> None:
-        """Offsets without a record are ``absent`` only if the broker still had the range's start after the read."""
+        """Refuse gaps unless the broker still had the range's start after the read; only then they are ``absent``."""
         gone = source.missing(overlaps(healthy, [a.range for a in accounts if a.counts.absent]))
         if gone:
             raise OffsetsGoneError(
-                f"pipeline {self.pipeline.name!r}: Kafka dropped records while they were being read: {describe(gone)}",
+                f"pipeline {self.pipeline.name!r}: Kafka removed records while they were being read: {describe(gone)}",
                 state=ROLLED_BACK,
                 next_step="strategy replay cannot go on without them; ignore_range or ignore_batch (not with rows: "
-                "aggregate) record them as lost and go on. Raise the topic's retention for the next time",
+                "aggregate) record them as lost and go on. To avoid this, raise the topic's retention",
                 ranges=gone,
             )
 
     def _stage_refused(self, again: DataFrame, name: str, bad: Mapping[tuple[str, int], int]) -> Staged:
-        # Only now, and only where something broke: the raw records once more, verbatim, with their headers.
+        # Only partitions with refused records are read a second time, with headers, to stage the records verbatim.
         staged = self.quarantine.stage(refused_records(self.decoded(again), self.run), name)
         kept = {key: t.offsets for key, t in staged.tallies.items()}
         if kept != dict(bad) or staged.rows != sum(bad.values()):
@@ -191,7 +194,7 @@ class BatchWriter:
                 f"pipeline {self.pipeline.name!r}: records to quarantine could not be read a second time: "
                 f"{sum(bad.values())} were refused, {staged.rows} were found again",
                 state=ROLLED_BACK,
-                next_step="run again; if it stays, raise the topic's retention",
+                next_step="run again; if it happens again, raise the topic's retention",
             )
         return staged
 
@@ -204,28 +207,28 @@ class BatchWriter:
         moved: str | None = None,
         fence: Fence | None = None,
     ) -> None:
-        """Commit the sink first, which decides, and the quarantine second.
+        """Commit to the sink first, which decides, and to the quarantine second.
+
+        The sink's commit names the files that belong into the quarantine. If the driver dies between the two commits,
+        the next run first commits these files (:func:`sluice_spark.runs.reconcile.reconcile`). If it dies before the
+        sink's commit, neither table has anything of the batch.
 
         Parameters
         ----------
         note
-            Kept in the sink's commit; the account and the lost ranges are added.
+            The commit metadata of the sink's commit; the account and the lost ranges are added.
         moved
-            For records that come out of the quarantine: the name of the batch's folders.
+            For records that are redriven from the quarantine: the name of the batch's folders.
         fence
-            Keeps the commit out when others were faster; see :class:`Fence`.
-
-        The sink's commit names the files that belong into the quarantine. When the driver dies between the two, the
-        next run enters them (:func:`sluice_spark.runs.reconcile.reconcile`) before it does anything else; an attempt
-        whose sink commit never happened leaves nothing in either table.
+            Refuses the commit if a rival committed first; see :class:`Fence`.
 
         Raises
         ------
         LeaseHeldError
-            When another driver committed this batch in the meantime.
+            If another driver committed this batch meanwhile.
         """
         if prepared.quarantine:
-            self.quarantine.admit()  # a sink's commit whose refused records have no place would be half a batch
+            self.quarantine.admit()  # checked before the sink's commit, which would otherwise be half a batch
         point("before-sink-commit")
         refused = prepared.quarantine.folder if prepared.quarantine else None
         full = {
@@ -241,7 +244,7 @@ class BatchWriter:
             raise overtaken(
                 f"committed batch {batch} to {self.sink.path}",
                 state="the batch is in the table once; this driver's files are not part of it",
-                next_step="run again: the next run enters that batch into the ledger and goes on behind it",
+                next_step="run again: the next run records that batch in the ledger and goes on after it",
             )
         point("sink-committed")
         if moved is not None:

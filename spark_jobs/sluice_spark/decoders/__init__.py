@@ -1,1 +1,1 @@
-"""From a record's value to columns, or to the rule that it breaks."""
+"""Decoders: they turn a record's value into columns, or name the rule that it breaks."""

@@ -1,7 +1,7 @@
-"""What a decoder is: a record's value becomes typed columns, or a reason why it does not.
+"""The interface of a decoder, which turns a record's value into typed columns or names the rule that it breaks.
 
-``docs/decoding.md`` holds the contract of those built in, value by value. In short: a record decodes to exactly the
-values that it states, or it is refused; no value is rounded, completed, cut or replaced on the way.
+``docs/decoding.md`` has the contract of the built-in decoders, value by value. In short: a record decodes to exactly
+the values that it contains, or it is refused. No value is rounded, completed, truncated or replaced.
 """
 
 from __future__ import annotations
@@ -19,19 +19,19 @@ __all__ = ["COLUMN", "DATA", "RULE", "Decoder", "decode", "source_columns"]
 DATA = "__sluice_data"
 """Struct of the decoded columns."""
 RULE = "__sluice_rule"
-"""Name of the rule that the record broke; null when it decoded."""
+"""Name of the rule that the record broke; null if it decoded."""
 COLUMN = "__sluice_column"
-"""Name of the column that broke the rule; null where the rule is about the record, and when it decoded."""
+"""Name of the column that broke the rule; null if the rule is about the whole record, or if it decoded."""
 
 
 class Decoder(Protocol):
-    """Decodes records; made from what the pipeline file says."""
+    """Decodes records, as configured in the pipeline file."""
 
     def decode(self, records: DataFrame) -> DataFrame:
         """Add :data:`DATA`, :data:`RULE` and :data:`COLUMN` to records.
 
-        A pure function of the frame. It keeps all other columns, and each row; it must not raise for what a record
-        holds.
+        A pure function of the frame. It keeps all other columns and every row, and must not raise for any content of a
+        record.
 
         Parameters
         ----------
@@ -41,13 +41,13 @@ class Decoder(Protocol):
 
 
 def decode(records: DataFrame, spec: Decode) -> DataFrame:
-    """Decode records as a pipeline file says: see :meth:`Decoder.decode`."""
+    """Decode records as configured in a pipeline file: see :meth:`Decoder.decode`."""
     decoder: Decoder = kind_of("decoders", spec.key).made(spec.config)
     return decoder.decode(records)
 
 
 def source_columns(decoded: DataFrame) -> DataFrame:
-    """Return what a transform sees as ``source``: the decoded columns and the metadata columns."""
+    """Return the transform's input ``source``: the decoded columns and the metadata columns."""
     return decoded.select(
         *(F.col(DATA).getField(f.name).alias(f.name) for f in decoded.schema[DATA].dataType.fields),
         F.col("topic").alias("_topic"),

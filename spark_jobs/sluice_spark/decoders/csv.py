@@ -18,12 +18,12 @@ __all__ = ["Csv"]
 
 @dataclass(frozen=True)
 class Csv:
-    """Decodes as ``decode: {csv: ...}`` says."""
+    """The decoder of ``decode: {csv: ...}``."""
 
     config: CsvDecode
 
     def decode(self, records: DataFrame) -> DataFrame:
-        """Read one line of fields per record, strictly."""
+        """Decode one line of fields per record, strictly."""
         return _csv(records, self.config)
 
 
@@ -31,7 +31,7 @@ def _csv(records: DataFrame, spec: CsvDecode) -> DataFrame:
     fields = T.StructType.fromDDL(spec.ddl).fields
     raw, value = F.col(RAW), F.col("value")
     whole = value.cast("string")
-    # the last line of a file may end with a line break, so may a record
+    # like the last line of a file, a record may end with a line break
     line = F.regexp_replace(whole, r"(?:\r\n|\n|\r)\z", "")
     text = F.when(whole.endswith("\n") | whole.endswith("\r"), line).otherwise(whole)
     quote, escape, sep = (re.escape(c) for c in (spec.quote, spec.escape or spec.quote, spec.separator))

@@ -1,4 +1,4 @@
-"""What decoders of typed fields share: patterns, what is wrong with a number, and the columns at the end."""
+"""Shared parts of the decoders of typed fields: patterns, checks of numbers, and the result columns."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from sluice_spark.decoders.base import COLUMN, DATA, RULE
 __all__ = ["NUMBER", "RAW", "SHAPES", "Read", "finish", "float_problems", "is_large", "is_text", "lossless", "quoted"]
 
 RAW = "__sluice_raw"
-"""What was parsed, before it is judged."""
+"""The parsed values, before they are checked."""
 
-# Possessive quantifiers (*+) throughout: a group that may backtrack takes a stack frame each time round.
+# Possessive quantifiers (*+) throughout: a group that may backtrack uses a stack frame per repetition.
 _DATE = r"^(?!0000)[0-9]{4}-[0-9]{2}-[0-9]{2}\z"
 _CLOCK = r"[T ][0-9]{2}:[0-9]{2}(?::[0-9]{2}(?:\.[0-9]{1,9})?)?"
 _TIMESTAMP = rf"^(?!0000)[0-9]{{4}}-[0-9]{{2}}-[0-9]{{2}}(?:{_CLOCK}(?:Z|[+-][0-9]{{2}}(?::?[0-9]{{2}})?)?)?\z"
@@ -27,18 +27,18 @@ NUMBER = r"^[-+]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][-+]?[0-9]+)?\z"
 
 @dataclass
 class Read:
-    """How one column is taken from what was parsed."""
+    """How one column is computed from the parsed value."""
 
     name: str
     parsed: str
     """The type to parse it with."""
     value: Column
     problems: list[tuple[str, Column]] = field(default_factory=list)
-    """Rule and condition; a condition that is null is not met."""
+    """Rules, each with the condition under which it is broken; a null condition is false."""
 
 
 def finish(frame: DataFrame, reads: list[Read], rule: Column, column: Column) -> DataFrame:
-    """Add what was read, and what is wrong with it: first of the record, then column by column."""
+    """Add the columns and the first broken rule: rules about the record first, then column by column."""
     found = [(broken, name, read.name) for read in reads for name, broken in read.problems]
     why, which = rule, F.when(~F.col(RULE).isin(*sorted({name for _, name, _ in found})), F.lit(None).cast("string"))
     for broken, name, where in found:
@@ -49,22 +49,22 @@ def finish(frame: DataFrame, reads: list[Read], rule: Column, column: Column) ->
 
 
 def quoted(name: str) -> str:
-    """Return a column's name as DDL takes it."""
+    """Return a column's name, quoted for DDL."""
     return "`" + name.replace("`", "``") + "`"
 
 
 def is_text(kind: T.DataType) -> bool:
-    """Tell whether a type is text of some kind."""
+    """Return whether a type is a string type."""
     return isinstance(kind, (T.StringType, T.VarcharType, T.CharType))
 
 
 def lossless(kind: T.DecimalType) -> str:
-    """Return the pattern of plain numbers that have no digits behind the scale but noughts."""
+    """Return the pattern of plain numbers whose digits beyond the scale are all zero."""
     return rf"^[-+]?[0-9]+(?:\.[0-9]{{0,{kind.scale}}}0*+)?\z"
 
 
 def float_problems(column: Column, kind: T.DataType, digits: Column) -> list[tuple[str, Column]]:
-    """Too large; or a whole number, given by its digits, that the type does not hold."""
+    """Return the rules for numbers that are too large, and for integers that the type cannot represent exactly."""
     whole = digits.rlike(_WHOLE)
     kept = digits.try_cast("decimal(38,0)") == column.cast("double").try_cast("decimal(38,0)")
     return [
@@ -74,7 +74,7 @@ def float_problems(column: Column, kind: T.DataType, digits: Column) -> list[tup
 
 
 def is_large(column: Column, kind: T.DataType) -> Column | None:
-    """Whether whole numbers of this size may fall between two values of the type."""
+    """Whether integers of this size may not be exactly representable in the type; None for exact types."""
     if isinstance(kind, T.DoubleType):
         return F.abs(column) >= 2.0**53
     if isinstance(kind, T.FloatType):

@@ -1,7 +1,7 @@
 """One JSON object per record.
 
-Spark's ``from_json`` does most of it. What it would let through is caught by conditions on its result that cost little;
-only where one of them is in doubt is a record read a second time, with the types that its fields have in the text.
+Spark's ``from_json`` does most of the work. Cheap conditions on its result find what it would wrongly accept. Only if
+they cannot decide, the record is parsed a second time, with the types that its fields have in the text.
 """
 
 from __future__ import annotations
@@ -44,23 +44,23 @@ _JSON = {
     "columnNameOfCorruptRecord": _CORRUPT,
     "allowSingleQuotes": "false",
     "allowNonNumericNumbers": "false",
-    # In "1,234" and "1,2" Spark drops the commas before it reads a DECIMAL, but not for a language that does not group
-    # by commas. What Swiss German groups by is looked for (_GROUPING).
+    # Spark removes the grouping separators of the locale before it parses a DECIMAL: "1,234" and "1,2" would lose their
+    # commas in English. The separator of Swiss German is checked for (_GROUPING).
     "locale": "de-CH",
 }
 _GROUPING = "\N{RIGHT SINGLE QUOTATION MARK}"
 _WIDE = 38
-_ROOMY = 28  # from more digits on, a DECIMAL leaves too little room to see what it rounds
+_ROOMY = 28  # with more digits, 38 are too few to see what a DECIMAL would round
 
 
 @dataclass(frozen=True)
 class Json:
-    """Decodes as ``decode: {json: ...}`` says."""
+    """The decoder of ``decode: {json: ...}``."""
 
     config: JsonDecode
 
     def decode(self, records: DataFrame) -> DataFrame:
-        """Read one object per record, strictly."""
+        """Decode one object per record, strictly."""
         return _json(records, self.config)
 
 
@@ -68,8 +68,8 @@ def _json(records: DataFrame, spec: JsonDecode) -> DataFrame:
     fields = T.StructType.fromDDL(spec.ddl).fields
     raw, value = F.col(RAW), F.col("value")
     text = value.cast("string")
-    # Whatever stands behind the object is not parsed at all. Where its only closing brace is the last character there
-    # is nothing behind it; elsewhere a last field is added, which is seen only if the object goes on to the end.
+    # Spark does not parse what follows the object. If the only closing brace is the last character, nothing follows.
+    # Otherwise a last field is added, which is found only if the object reaches to the end.
     trimmed = F.when(text.endswith("}"), text).otherwise(F.rtrim(text, F.lit(" \t\r\n")))
     start = F.substring(trimmed.cast("binary"), F.lit(1), F.octet_length(trimmed) - 1).cast("string")
     ends = trimmed.endswith("}")
@@ -94,18 +94,18 @@ def _json(records: DataFrame, spec: JsonDecode) -> DataFrame:
 
 
 def _again(text: Column, name: str, kind: str) -> Column:
-    """Return one column of the record, read a second time as another type."""
+    """Return one column of the record, parsed again as another type."""
     return F.from_json(text, f"{quoted(name)} {kind}, {_CORRUPT} STRING", _JSON).getField(name)
 
 
 def _halves(text: Column) -> Column:
-    """Whether half of a surrogate pair is written somewhere: it is no character, and would become a question mark."""
+    """Whether the text has an escaped lone surrogate: it is not a character, and would become a question mark."""
     unescaped = F.regexp_replace(F.replace(text, F.lit("\\\\"), F.lit("__")), _PAIR, "_")
     return unescaped.rlike(_HALF)
 
 
 def _hides_halves(fields: list[T.StructField], raw: Column, text: Column) -> Column:
-    """Whether it is worth looking for halves: cheap, and true wherever there is one in a value that is kept."""
+    """Whether to search for lone surrogates: a cheap condition that is true if a decoded value may contain one."""
     if any(isinstance(f.dataType, (T.StructType, T.ArrayType, T.MapType, T.VariantType)) for f in fields):
         return text.contains("\\u")
     marks = [raw.getField(f.name).contains("?") for f in fields if is_text(f.dataType)]
@@ -113,7 +113,7 @@ def _hides_halves(fields: list[T.StructField], raw: Column, text: Column) -> Col
 
 
 def _mistyped(raw: Column, text: Column, fields: list[T.StructField]) -> Column:
-    """Return the first column that holds a value in the text, and none in what was parsed."""
+    """Return the first column that has a value in the text, but none in the parsed result."""
     which = F.when(F.lit(False), "")
     for f in fields:
         given = F.schema_of_variant(_again(text, f.name, "VARIANT"))
@@ -125,8 +125,8 @@ def _json_field(f: T.StructField, text: Column) -> Read:
     column, kind = F.col(RAW).getField(f.name), f.dataType
     variant = _again(text, f.name, "VARIANT")
     if is_text(kind):
-        # A number with a fraction goes through a double (which may write "Infinity", with its quotes), and the text of
-        # an object is rewritten.
+        # A number with a fraction is converted through a double (which may become "Infinity", with quotes), and the
+        # text of an object is rewritten.
         doubted = (
             column.startswith("{") | column.startswith("[") | column.startswith('"Inf') | column.startswith('"-Inf')
         )
@@ -134,7 +134,7 @@ def _json_field(f: T.StructField, text: Column) -> Read:
         given = F.coalesce(F.schema_of_variant(variant), F.lit(""))
         read = Read(f.name, "STRING", column, [("type", doubted & (given != "STRING"))])
     elif isinstance(kind, T.ByteType):
-        # Jackson takes up to 255 for a byte
+        # Jackson accepts up to 255 for a byte
         read = Read(f.name, "SMALLINT", column.try_cast("tinyint"))
         read.problems = [("type", column.isNotNull() & read.value.isNull())]
     elif isinstance(kind, (T.FloatType, T.DoubleType)):
@@ -179,7 +179,7 @@ def _has(kind: T.DataType, wanted: tuple[type[T.DataType], ...]) -> bool:
 
 
 def _parsed(kind: T.DataType) -> str:
-    """Return the type to parse a field with: one that keeps what the declared type would change."""
+    """Return the type to parse a field with; it keeps what the declared type would change."""
     if isinstance(kind, T.StructType):
         return f"STRUCT<{', '.join(f'{quoted(f.name)}: {_parsed(f.dataType)}' for f in kind.fields)}>"
     if isinstance(kind, T.ArrayType):
@@ -194,7 +194,7 @@ def _parsed(kind: T.DataType) -> str:
 
 
 def _value(column: Column, kind: T.DataType) -> Column:
-    """Return a field of the declared type, from one of the type that :func:`_parsed` names."""
+    """Convert a field from the type of :func:`_parsed` to the declared type."""
     if isinstance(kind, T.StructType):
         members = [_value(column.getField(f.name), f.dataType).alias(f.name) for f in kind.fields]
         return F.when(column.isNotNull(), F.struct(*members))
@@ -212,7 +212,7 @@ def _value(column: Column, kind: T.DataType) -> Column:
 
 
 def _problems(column: Column, kind: T.DataType) -> list[tuple[str, Column]]:
-    """Return what may be wrong with a field of the type that :func:`_parsed` names, parts included."""
+    """Return the rules for a field of the type of :func:`_parsed`, including its parts."""
     if isinstance(kind, T.StructType):
         found = [p for f in kind.fields for p in _problems(column.getField(f.name), f.dataType)]
         missing = [column.getField(f.name).isNull() for f in kind.fields if not f.nullable]

@@ -1,4 +1,4 @@
-"""Values as they are: text, or bytes."""
+"""Decoders that keep the value unchanged, as text or as bytes."""
 
 from __future__ import annotations
 
@@ -15,24 +15,24 @@ __all__ = ["Bytes", "Text"]
 
 @dataclass(frozen=True)
 class Bytes:
-    """Key and value as they are; nothing is refused."""
+    """Key and value unchanged; no record is refused."""
 
     config: BytesDecode
 
     def decode(self, records: DataFrame) -> DataFrame:
-        """Take key and value as columns."""
+        """Return key and value as columns."""
         nothing = F.lit(None).cast("string")
         return records.withColumns({RULE: nothing, COLUMN: nothing}).withColumn(DATA, F.struct("key", "value"))
 
 
 @dataclass(frozen=True)
 class Text:
-    """The value as UTF-8 text."""
+    """The value as UTF-8 text; other records are refused."""
 
     config: TextDecode
 
     def decode(self, records: DataFrame) -> DataFrame:
-        """Take the value as a column, where it is UTF-8."""
+        """Return the value as a column if it is valid UTF-8."""
         text = F.col("value").cast("string")
         rule = F.when(F.col("value").isNull(), "null_value").when(~F.is_valid_utf8(text), "utf8")
         return records.withColumns(

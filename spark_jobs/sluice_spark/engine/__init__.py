@@ -1,1 +1,1 @@
-"""Spark itself: the session, its failures by type, progress, logs."""
+"""Everything about Spark itself: session, typed failures, progress, logs."""

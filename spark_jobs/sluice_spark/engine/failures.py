@@ -73,13 +73,13 @@ _OF_STORAGE = Sign(
 
 
 _OF_EXPRESSIONS = ("P0", "07", "0A", "21", "22", "23", "38", "39", "42", "54")
-"""SQLSTATE classes of what an expression, a function or a value of the pipeline's own raises."""
+"""SQLSTATE classes of errors that the pipeline's own expressions, functions or values raise."""
 
 _ENGINES = (
     "STREAM", "CHECKPOINT_", "KAFKA_", "TASK_WRITE_FAILED", "INVALID_OFFSET_LOG", "MALFORMED_LOG", "FAILED_READ_FILE",
     "FAILED_RENAME", "CANNOT_LOAD_CHECKPOINT", "CONCURRENT_STREAM_LOG", "BATCH_METADATA", "INTERNAL_ERROR",
 )  # fmt: skip
-"""How the names of those conditions begin behind which the engine's own words stand."""
+"""Prefixes of error conditions whose message is the engine's own."""
 
 _CONDITION = re.compile(r"\[([A-Z][A-Z0-9_]+)(?:\.[A-Z0-9_.]+)?\]")
 _WORKER = re.compile(
@@ -88,11 +88,11 @@ _WORKER = re.compile(
 )
 _RAISED = re.compile(r"(?:^|(?<=: ))((?:[a-z][\w$]*\.)+[A-Z][\w$]*)(?=:|\s|$)", re.MULTILINE)
 _ANYBODYS = re.compile(r"java\.(?:lang\.(?!IllegalStateException\b)|util\.(?!concurrent\.)|time\.|math\.|text\.)")
-"""Classes that any code raises. IllegalStateException is what Spark's Kafka reader says a gap with."""
+"""Exception classes that any code may raise. Spark's Kafka reader reports missing offsets as IllegalStateException."""
 
 
 class EngineError(SluiceError):
-    """Spark itself is gone: nothing that fails now says anything about records, broker or sink."""
+    """Spark's JVM is gone: a failure now says nothing about records, broker or sink."""
 
 
 def classify(error: Exception, ask_source: Callable[[], object], signs: Sequence[Sign] = ()) -> SluiceError:
@@ -109,13 +109,13 @@ def classify(error: Exception, ask_source: Callable[[], object], signs: Sequence
         return error
     text = str(error)
     of_transform = _raised_by_transform(error)
-    # by its name: not every PySpark has py4j
+    # compared by name, because not every PySpark has py4j
     gone = isinstance(error, ConnectionError) or type(error).__name__ == "Py4JNetworkError"
     if gone and not of_transform:
         return EngineError(
             f"Spark's JVM does not answer any more: {_summary(text)}",
             state=_SAFE,
-            next_step="run again; when it happens again, look for what ended it: too little memory, or a kill",
+            next_step="run again; if it happens again, find what ended it: too little memory, or a kill",
         )
     said = "" if of_transform else _said_by_engine(error, text)
     known = (_OF_CHECKPOINT, *signs, _OF_STORAGE)
@@ -133,9 +133,9 @@ def classify(error: Exception, ask_source: Callable[[], object], signs: Sequence
 
 
 def _raised_by_transform(error: Exception) -> bool:
-    """Tell whether the pipeline's own transform raised this on the driver, and not Spark beneath it."""
+    """Return whether the pipeline's own transform raised the error on the driver, not Spark beneath it."""
     if isinstance(error, PySparkException):
-        return False  # of these the condition tells
+        return False  # these are classified by their condition
     frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
     codes = [frame.f_code for frame in frames]
     if apply.__code__ not in codes:
@@ -144,9 +144,9 @@ def _raised_by_transform(error: Exception) -> bool:
 
 
 def _said_by_engine(error: Exception, text: str) -> str:
-    """Return what is left of a message without what records, expressions and functions may have put into it.
+    """Return a message without the parts that may come from records, expressions or functions.
 
-    Their text may quote anything, an error of the engine's included, and must not choose the exit code.
+    Such text may quote anything, including an engine error, and must not decide the exit code.
     """
     if isinstance(error, PySparkException):
         condition, state = error.getCondition() or "", error.getSqlState() or ""
@@ -167,7 +167,7 @@ def _summary(text: str) -> str:
     lines = [line.rstrip() for line in text.splitlines() if line.strip()]
     causes = [line.strip() for line in lines if line.strip().startswith("Caused by:")]
     if lines and lines[0].startswith("An exception was thrown from the Python worker"):
-        # what was raised stands behind the last frame of the traceback
+        # the exception follows the last frame of the traceback
         frames = [n for n, line in enumerate(lines) if line.startswith("  File ")]
         raised = [line for line in lines[frames[-1] if frames else 0 :] if not line.startswith(" ")]
         lines = raised or lines
@@ -178,5 +178,5 @@ def _summary(text: str) -> str:
 
 
 def printable(text: str) -> str:
-    """Return text of unknown origin as databases and terminals take it: PostgreSQL, for one, has no NUL in a text."""
+    """Escape characters that databases or terminals cannot handle: PostgreSQL, for example, cannot store a NUL."""
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)

@@ -1,4 +1,4 @@
-"""What a main says: short lines on stderr, each beginning with ``sluice:``."""
+"""The log of a main: short lines on stderr, each with a time and ``sluice:``."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ logger = logging.getLogger("sluice")
 
 
 def set_up() -> None:
-    """Send the lines of :data:`logger` to stderr."""
+    """Configure :data:`logger` to write to stderr."""
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(logging.Formatter("%(asctime)s sluice: %(message)s", "%H:%M:%S"))
     logger.addHandler(handler)

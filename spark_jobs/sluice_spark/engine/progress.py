@@ -1,4 +1,4 @@
-"""Says in the log how far a run has come."""
+"""Logs the progress of a run."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ __all__ = ["Progress"]
 
 
 class Progress:
-    """Counts down from where the log ended when the run was planned."""
+    """Logs each batch, and how many offsets remain up to the log ends at planning time."""
 
     def __init__(self, target: Positions, positions: Positions) -> None:
         self._target = target
@@ -20,12 +20,12 @@ class Progress:
         self._began = time.monotonic()
 
     def begin(self, batch: int, ranges: Sequence[OffsetRange]) -> None:
-        """Say that a batch begins."""
+        """Log the beginning of a batch."""
         self._began = time.monotonic()
         logger.info("batch %d: %s offsets in %d partitions", batch, f"{sum(map(len, ranges)):,}", len(ranges))
 
     def end(self, batch: int, ranges: Sequence[OffsetRange], accounts: Sequence[RangeAccount]) -> None:
-        """Say how a batch ended, how fast, and what remains."""
+        """Log the counts and speed of a batch, and how many offsets remain."""
         seconds = time.monotonic() - self._began
         for item in ranges:
             self._positions.setdefault(item.topic, {})[item.partition] = item.end

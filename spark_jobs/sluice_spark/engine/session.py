@@ -1,4 +1,4 @@
-"""The Spark session of a main, and the one place where a main's ending is turned into an exit code."""
+"""The Spark session of a main, and the conversion of its outcome into an exit code."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ __all__ = ["Parser", "run_main", "session"]
 
 
 class Parser(argparse.ArgumentParser):
-    """Reads a main's command line; a wrong one is a :class:`ConfigError`."""
+    """Parses a main's command line; a mistake raises :class:`ConfigError`."""
 
     def error(self, message: str) -> None:  # type: ignore[override]
         raise ConfigError(message, state="nothing was read or written", next_step=f"see {self.prog} --help")
@@ -28,7 +28,7 @@ def session() -> SparkSession:
 
 
 def run_main(main: Callable[[], None]) -> None:
-    """Run a main and end the process with its exit code; a user's mistake shows no traceback."""
+    """Run a main and end the process with its exit code; a typed error is printed without a traceback."""
     code = int(ExitCode.DONE)
     try:
         main()
@@ -48,4 +48,4 @@ def run_main(main: Callable[[], None]) -> None:
         active.stop()
     sys.stdout.flush()
     sys.stderr.flush()
-    os._exit(code)  # no thread of a library may hold back a driver that is done
+    os._exit(code)  # a library's thread must not keep a finished driver alive

@@ -1,4 +1,4 @@
-"""Where a run's seconds go, by phase."""
+"""Measures the wall time of a run's phases."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ __all__ = ["Stopwatch"]
 
 
 class Stopwatch:
-    """Adds up wall seconds per phase. ``process`` is what passed before this object was made: JVM and imports."""
+    """Adds up wall seconds per phase. ``process`` is the time before this object was created: JVM and imports."""
 
     def __init__(self) -> None:
         parent = psutil.Process().parent()
@@ -21,7 +21,7 @@ class Stopwatch:
 
     @contextmanager
     def phase(self, name: str) -> Iterator[None]:
-        """Add the time inside to a phase."""
+        """Add the time within the block to a phase."""
         began = time.monotonic()
         try:
             yield

@@ -1,1 +1,1 @@
-"""Judging what a run wrote."""
+"""Validation of what a run wrote."""

@@ -1,4 +1,4 @@
-"""What Great Expectations says of a suite before there is anything to judge."""
+"""Builds a suite's expectations with Great Expectations before a run reads anything."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _STAMP = "suite.checked"
 
 
 def import_gx() -> None:
-    """Import Great Expectations, quietly; seconds."""
+    """Import Great Expectations without its log output; takes seconds."""
     os.environ.setdefault("GX_ANALYTICS_ENABLED", "false")
     logging.getLogger("great_expectations").setLevel(logging.ERROR)
     import great_expectations
@@ -28,14 +28,14 @@ def import_gx() -> None:
 
 
 def warm_up() -> threading.Thread:
-    """Import it in the background: seconds that Spark's own start can hide."""
+    """Import Great Expectations in the background, while Spark starts."""
     thread = threading.Thread(target=import_gx, name="sluice-import", daemon=True)
     thread.start()
     return thread
 
 
 def problems_of(suite: Suite) -> list[str]:
-    """Return a line for each expectation that cannot be built: of an unknown type, or with wrong arguments."""
+    """Return a message for each expectation that cannot be built: of an unknown type, or with wrong arguments."""
     import_gx()
     from great_expectations.exceptions import ExpectationNotFoundError
     from great_expectations.expectations.expectation_configuration import ExpectationConfiguration
@@ -50,7 +50,7 @@ def problems_of(suite: Suite) -> list[str]:
             ExpectationConfiguration(**item).to_domain_obj()
         except ExpectationNotFoundError:
             known = sorted(list_registered_expectation_implementations())
-            hint = nearest(item["type"], known, "those that there are")
+            hint = nearest(item["type"], known, "the known types are")
             lines.append(f"expectation {number}: there is no expectation {item['type']!r}; {hint}")
         except Exception as error:
             model = get_expectation_impl(item["type"])
@@ -60,7 +60,7 @@ def problems_of(suite: Suite) -> list[str]:
 
 
 def remembered(suite: Suite, folder: Path) -> bool:
-    """Tell whether this very suite had no problem under this version of Great Expectations."""
+    """Return whether exactly this suite had no problem with this version of Great Expectations."""
     try:
         return (folder / _STAMP).read_text() == _stamp(suite)
     except (OSError, UnicodeDecodeError):
@@ -68,7 +68,7 @@ def remembered(suite: Suite, folder: Path) -> bool:
 
 
 def remember(suite: Suite, folder: Path) -> None:
-    """Note that a suite has no problem; where that cannot be noted it is asked for again."""
+    """Record that a suite has no problem; if that fails, the suite is checked again next time."""
     with contextlib.suppress(OSError):
         folder.mkdir(parents=True, exist_ok=True)
         (folder / _STAMP).write_text(_stamp(suite))

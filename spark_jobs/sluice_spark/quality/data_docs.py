@@ -1,4 +1,4 @@
-"""Keeps Data Docs, and what building them costs, from growing without end."""
+"""Builds Data Docs, and limits their size and build time."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 __all__ = ["KEPT_RUNS", "build", "prune"]
 
 KEPT_RUNS = 50
-"""Runs whose pages stay; verdicts and results of all runs stay in the ledger."""
+"""Number of runs whose pages are retained; the ledger retains verdicts and results of all runs."""
 
 
 def prune(folder: Path, keep: int = KEPT_RUNS) -> None:
@@ -24,10 +24,10 @@ def prune(folder: Path, keep: int = KEPT_RUNS) -> None:
 
 
 def build(context: Any, folder: Path, pages: Sequence[Any]) -> str:
-    """Build these pages of a Great Expectations project, and all of them when there are none yet.
+    """Build these pages of a Great Expectations project, or all pages if there are none yet.
 
-    Left to itself Great Expectations renders every stored result again; the index is recreated either way, and pages
-    whose result was pruned go.
+    By default Great Expectations would render every stored result again. The index is always recreated, and pages of
+    pruned results are removed.
 
     Returns
     -------

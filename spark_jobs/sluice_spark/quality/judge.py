@@ -1,4 +1,4 @@
-"""Judges what a run wrote with Great Expectations, in the run's own Spark application."""
+"""Validates what a run wrote with Great Expectations, in the run's Spark application."""
 
 from __future__ import annotations
 
@@ -32,20 +32,20 @@ __all__ = ["Judge"]
 
 _EXAMPLES = 10
 _LONGEST = 1000
-"""Characters of an example that are kept."""
+"""Maximum length in characters of an example that is recorded."""
 
 
 class Judge:
-    """Runs the pipeline's suite on the rows of a run, and its table-level part on the whole table.
+    """Evaluates the pipeline's suite on the rows of a run, and its table-level part on the whole table.
 
-    An expectation is table-level when its ``meta`` says ``{"scope": "table"}``. The number of rows is always checked
-    against what the run is known to have written, so that an empty or cut slice cannot pass for a good one. Every
-    expectation of the suite is evaluated, or the verdict is ``error``.
+    An expectation is table-level if its ``meta`` is ``{"scope": "table"}``. The row count is always compared with what
+    the run wrote, so that an empty or incomplete slice cannot pass. Either every expectation of the suite is evaluated,
+    or the verdict is ``error``.
 
     Raises
     ------
     ConfigError
-        When the suite is not one, as far as that can be seen without Great Expectations.
+        If the suite's file is invalid, as far as that can be found without Great Expectations.
     """
 
     def __init__(self, pipeline: Pipeline, home: Home, run: str) -> None:
@@ -56,15 +56,15 @@ class Judge:
         self._import: threading.Thread | None = None
 
     def warm_up(self) -> None:
-        """Import Great Expectations in the background: seconds that Spark's own start can hide."""
+        """Import Great Expectations in the background, while Spark starts."""
         if self._suite is not None:
             self._import = warm_up()
 
     def check(self) -> None:
-        """Refuse a suite of which Great Expectations cannot build every expectation.
+        """Refuse a suite unless Great Expectations can build every expectation.
 
-        It is asked once for each suite and version of Great Expectations, since that waits for the import; what it
-        took is remembered in the home.
+        The check waits for the import, so it runs once per suite and version of Great Expectations; the home records
+        accepted suites.
 
         Raises
         ------
@@ -82,12 +82,12 @@ class Judge:
         remember(self._suite, folder)
 
     def check_columns(self, columns: Sequence[str]) -> None:
-        """Refuse a suite that expects something of a column that the sink's rows do not have.
+        """Refuse a suite that names a column that the sink's rows do not have.
 
         Raises
         ------
         ConfigError
-            With each column and the nearest one that there is.
+            With each such column and the most similar existing one.
         """
         problems = self._suite.unknown_columns(columns) if self._suite is not None else []
         if self._suite is not None and problems:
@@ -96,15 +96,15 @@ class Judge:
     def settle(
         self, ledger: Ledger, open_session: Callable[[], SparkSession], sink: ReadableSink, runs: Sequence[str]
     ) -> Judgement:
-        """Judge what these runs did: their rows, and how many of their records were refused or lost.
+        """Validate these runs: their rows, and how many of their records were refused or lost.
 
-        Where nothing was written there is no slice to judge, and no session is opened; of an interval that lost rows
-        without getting new ones the table-level expectations are judged.
+        If nothing was written, there is no slice to validate and no session is opened. If an interval only removed
+        rows, the table-level expectations are evaluated.
 
         Returns
         -------
         Judgement
-            With ``error`` set when judging itself failed. Nothing is raised but what the ledger raises.
+            With ``error`` set if the validation itself failed. Only errors of the ledger are raised.
         """
         name = self._pipeline.name
         counts = sum((a.counts for run in runs for a in ledger.accounts(name, run)), Counts())
@@ -136,17 +136,17 @@ class Judge:
         return judgement
 
     def judge(self, spark: SparkSession, sink: ReadableSink, runs: Sequence[str], *, wrote: bool = True) -> Judgement:
-        """Judge the rows of ``runs``.
+        """Validate the rows of ``runs``.
 
         Parameters
         ----------
         wrote
-            Whether they wrote any; if not, only table-level expectations are judged.
+            Whether they wrote any; if not, only table-level expectations are evaluated.
 
         Returns
         -------
         Judgement
-            With ``error`` set when judging itself failed. Nothing is raised: the data is committed by now.
+            With ``error`` set if the validation itself failed. Nothing is raised: the data is already committed.
         """
         began = time.monotonic()
         if self._import is not None:
@@ -154,7 +154,7 @@ class Judge:
         waited = time.monotonic() - began
         try:
             rows, count = sink.rows_of(spark, runs)
-            # the whole table is looked at only when an expectation asks for it: Spark asks for each file's status
+            # the whole table is opened only if an expectation needs it, because Spark requests each file's status
             scopes = {"slice": lambda: rows, "table": lambda: sink.rows(spark)}
             judgement = self._validate(scopes, count, runs, wrote=wrote)
         except Exception as error:
@@ -185,7 +185,7 @@ class Judge:
     ) -> Judgement:
         folder = self._folder
         os.makedirs(folder, exist_ok=True)
-        with open(folder / ".lock", "w") as lock:  # intervals are judged beside each other, in one context
+        with open(folder / ".lock", "w") as lock:  # intervals may be validated concurrently, in one context
             fcntl.flock(lock, fcntl.LOCK_EX)
             return self._validate_alone(scopes, rows, runs, folder, wrote=wrote)
 
@@ -216,14 +216,14 @@ class Judge:
             if not expectations:
                 continue
             frame = scopes[scope]()
-            # Counts first: fetching examples is a Spark job for each expectation, needed only when one fails.
+            # Counts first: examples cost a Spark job for each expectation and are needed only if one fails.
             found = self._evaluate(context, scope, frame, expectations, pages, examples=0)
             if not all(r.success for r in found):
                 found = self._evaluate(context, scope, frame, expectations, pages, examples=_EXAMPLES)
             results += found
         try:
             index = build(context, folder, pages)
-        except Exception:  # the results stand without their pages
+        except Exception:  # the results are valid without their pages
             logger.exception("Data Docs could not be built")
             index = None
         return Judgement(self._name, rows, tuple(results), data_docs=index, runs=tuple(runs), wrote=wrote)
@@ -238,7 +238,7 @@ class Judge:
         *,
         examples: int,
     ) -> list[ExpectationResult]:
-        """Evaluate expectations; add to ``pages`` what Data Docs have to show anew."""
+        """Evaluate expectations; add the pages that Data Docs must render again to ``pages``."""
         from great_expectations import Checkpoint, ExpectationSuite, ValidationDefinition
         from great_expectations.core.run_identifier import RunIdentifier
         from great_expectations.data_context.types.resource_identifiers import ExpectationSuiteIdentifier
@@ -247,7 +247,7 @@ class Judge:
         source = context.data_sources.add_or_update_spark(name, persist=False)
         batch = source.add_dataframe_asset(name).add_batch_definition_whole_dataframe(name)
         suite = ExpectationSuite(name=name, expectations=expectations)
-        # it drops, with a line in its log, what it cannot build
+        # it drops expectations that it cannot build, with only a line in its log
         _all_of(expectations, [e.expectation_type for e in suite.expectations], "built")
         stored = context.suites.add_or_update(suite)
         definition = context.validation_definitions.add_or_update(

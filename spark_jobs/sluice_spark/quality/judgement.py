@@ -1,4 +1,4 @@
-"""The outcome of judging: a verdict and what it rests on."""
+"""The result of a validation: a verdict and its reasons."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class ExpectationResult:
         return f"{self.severity}: {self.why(observed=True)}{shown}"
 
     def why(self, *, observed: bool = False) -> str:
-        """Return in words what failed, without values of the data unless ``observed``."""
+        """Describe what failed, without values of the data unless ``observed``."""
         where = f" on {self.column}" if self.column else ""
         if self.exception:
             why = f": {self.exception if observed else self.exception.splitlines()[0][:200]}"
@@ -43,10 +43,10 @@ class ExpectationResult:
 
 @dataclass(frozen=True)
 class Judgement:
-    """All results of a run.
+    """All results of a run's validation.
 
-    ``error`` tells why nothing could be judged; the data is safe all the same. ``wrote`` is false when the run wrote
-    nothing: then nothing of its slice was judged.
+    ``error`` says why the validation failed; the data is safe nevertheless. ``wrote`` is false if the run wrote
+    nothing; its slice was then not validated.
     """
 
     suite: str
@@ -60,8 +60,8 @@ class Judgement:
 
     @property
     def verdict(self) -> str:
-        """``error``, ``failed`` (a critical one failed, any could not be evaluated, or a limit that fails a run was
-        exceeded), ``warned``, ``empty`` (nothing was written, and nothing is to be told) or ``passed``."""
+        """``error``, ``failed`` (a critical expectation failed, any raised an exception, or a failing limit was
+        exceeded), ``warned``, ``empty`` (nothing was written, and nothing is wrong) or ``passed``."""
         if self.error is not None:
             return "error"
         broken = [r for r in self.results if not r.success]
@@ -74,12 +74,12 @@ class Judgement:
 
     @property
     def reasons(self) -> list[str]:
-        """Why the verdict is not ``passed``, in words and without values of the data."""
+        """Messages that say why the verdict is not ``passed``, without values of the data."""
         error = [f"judging failed: {self.error}"] if self.error is not None else []
         return [*error, *map(str, self.excesses), *(r.why() for r in self.results if not r.success)]
 
     def as_dict(self) -> dict[str, Any]:
-        """Return the JSON-ready form that the ledger keeps."""
+        """Return the JSON-ready form that the ledger stores."""
         return {
             **asdict(self),
             "success": self.verdict in ("passed", "warned", "empty"),

@@ -1,4 +1,4 @@
-"""How much of a run may be refused or lost before its verdict says so."""
+"""Limits on the refused and lost records of a run, and their effect on the verdict."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ __all__ = ["Excess", "excesses"]
 
 @dataclass(frozen=True)
 class Excess:
-    """More than a limit of the pipeline file allows: what that makes of the verdict, and why, in words."""
+    """A limit of the pipeline file that was exceeded: the resulting verdict, and the reason in words."""
 
     limit: str
     verdict: str
@@ -24,10 +24,10 @@ class Excess:
 
 
 def excesses(quality: Quality, counts: Counts) -> Iterator[Excess]:
-    """Yield what the offsets that are judged together exceed.
+    """Yield the limits that these counts exceed.
 
-    A share is one of the records that were there to be read: the planned offsets without the absent ones. A run that
-    wrote nothing, though there was something to write, is told of whatever the limits allow.
+    A share is relative to the readable records: the planned offsets without the absent ones. A run that wrote nothing
+    although it read records is reported whatever the limits are.
     """
     read = counts.planned - counts.absent
     if exceeds(quality.max_quarantined, counts.quarantined, read):
@@ -50,5 +50,5 @@ def excesses(quality: Quality, counts: Counts) -> Iterator[Excess]:
 
 
 def _of(count: int, of: int) -> str:
-    # cut, not rounded: 1.004 % must not read as the 1 % that it is more than
+    # truncated, not rounded: 1.004 % must not be shown as 1 %, which it exceeds
     return f"{count:,} of {of:,} records ({count * 100_000 // max(of, 1) / 1000:g} %)"

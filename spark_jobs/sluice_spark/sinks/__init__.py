@@ -1,1 +1,1 @@
-"""Where rows go. One folder each."""
+"""Sinks, one folder each."""

@@ -1,8 +1,8 @@
-"""What a run asks of its sink, whichever it is.
+"""The interface between a run and its sink.
 
-A batch's rows are staged, read back, accounted for, and committed with a mark: the writer's id, the batch's number and
-the commit metadata, in the sink's own transaction. Nobody sees staged rows before that. What makes a crash harmless is
-that :meth:`Sink.commit` is atomic, and that it enters a batch of a writer once.
+A batch's rows are staged, read back, accounted for, and committed together with the writer's id, the batch number and
+the commit metadata in a transaction of the sink. Readers do not see staged rows. A crash is harmless because
+:meth:`Sink.commit` is atomic and idempotent: it commits a writer's batch at most once.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ __all__ = [
 
 @dataclass(frozen=True)
 class Tally:
-    """Rows and offsets of one partition in staged files."""
+    """The number of rows and of distinct offsets of one partition in staged files, with first and last offset."""
 
     rows: int
     offsets: int
@@ -42,7 +42,7 @@ class Tally:
 
 @dataclass(frozen=True)
 class StagedFile:
-    """One Parquet file below the table's root, as the Delta log will name it."""
+    """One Parquet file below the table's root, with its entry for the Delta log."""
 
     path: str
     size: int
@@ -54,7 +54,7 @@ class StagedFile:
 
 @dataclass(frozen=True)
 class Staged:
-    """What a write left in its folder. Nobody sees it until it is committed."""
+    """The files of one write. Readers do not see them until they are committed."""
 
     folder: str
     files: tuple[StagedFile, ...]
@@ -62,26 +62,26 @@ class Staged:
 
     @property
     def rows(self) -> int:
-        """Rows in all files."""
+        """The number of rows in all files."""
         return sum(file.rows for file in self.files)
 
 
 NOTHING = Staged("", (), {})
-"""What a batch leaves that has no rows."""
+"""The staged files of a batch without rows."""
 
 
 @dataclass(frozen=True)
 class Fence:
-    """What other writers of the same table must not have committed in the meantime, whatever leases say.
+    """A condition on the table's log under which a commit is refused, independent of leases.
 
-    A lease lapses while its driver is frozen; the table's log is what both drivers have in common.
+    A lease expires while its driver is frozen, but both drivers see the same table log.
 
     Parameters
     ----------
     since
-        The version of the table that the driver rests its decisions on; -1 where there was none.
+        The version of the table on which the driver's decisions are based; -1 if there was no table.
     rival
-        Tells by the metadata of a commit behind it whether that is in the way.
+        Returns, from the metadata of a later commit, whether it conflicts.
     """
 
     since: int
@@ -89,7 +89,7 @@ class Fence:
 
 
 class TakenBackError(CheckpointError):
-    """Commits of the pipeline, or records that they name, are no longer part of the table."""
+    """Commits of the pipeline were rolled back, or files that they name are gone."""
 
 
 def overtaken(what: str, *, state: str, next_step: str) -> LeaseHeldError:
@@ -98,16 +98,16 @@ def overtaken(what: str, *, state: str, next_step: str) -> LeaseHeldError:
 
 
 class Sink(Protocol):
-    """Where one writer's batches go. It need not exist before the first commit, and is made by that.
+    """The sink of one writer's batches. The first commit creates it.
 
     Attributes
     ----------
     path
-        Where it is, for messages.
+        The sink's path, for messages.
     app_id
-        The writer: it counts its batches by itself, and names the pipeline.
+        The id of the writer, which contains the pipeline's name; each writer counts its own batches.
     partition_by
-        The columns by which its files are partitioned.
+        Partition columns of the sink.
     """
 
     path: str
@@ -115,47 +115,47 @@ class Sink(Protocol):
     partition_by: list[str]
 
     def examine(self) -> list[str]:
-        """Look at what others did since this pipeline's newest commit; return in words what may concern rows.
+        """Check what others committed since this pipeline's newest commit; return warnings about changed rows.
 
         Raises
         ------
         ConfigError
-            When it is another pipeline's.
+            If the sink belongs to another pipeline.
         CheckpointError
-            When commits of this pipeline were rolled back.
+            If commits of this pipeline were rolled back.
         """
 
     def is_cut_off(self) -> bool:
-        """Tell whether its newest commit was damaged, as by a power cut, so that readers no longer see it."""
+        """Return whether the newest commit was damaged, for example by a power cut, so that readers do not see it."""
 
     def version(self) -> int:
-        """Return the highest batch that this writer committed; -1 for none."""
+        """Return the highest batch number that this writer committed; -1 if there is none."""
 
     def notes(self, newer_than: int) -> Iterator[dict[str, Any]]:
         """Yield the commit metadata of this writer's batches above a number, newest first, with ``version``."""
 
     def check(self, schema: StructType) -> None:
-        """Raise a :class:`~sluice.errors.ConfigError` when rows of this schema do not fit what is there."""
+        """Raise a :class:`~sluice.errors.ConfigError` if rows of this schema do not fit the existing sink."""
 
     def as_it_is(self) -> tuple[Sink, StructType] | None:
-        """Return the sink and the columns that it has, for a commit without rows; None where there is none yet."""
+        """Return the sink with its present columns, for a commit without rows; None if it does not exist yet."""
 
     def stage(self, rows: DataFrame, batch: str, *, offsets: bool = True) -> Staged:
-        """Write rows to where nobody sees them, in one pass, and read back what is there.
+        """Write rows where readers do not see them, in one pass, and read the files back.
 
         Parameters
         ----------
         batch
-            Names the batch; what earlier attempts at it left is found by this name.
+            The name of the batch, by which leftovers of earlier attempts are found.
         offsets
-            Whether the rows have ``_topic``, ``_partition`` and ``_offset``, to be counted by partition.
+            Whether the rows have ``_topic``, ``_partition`` and ``_offset``, which are then counted per partition.
         """
 
     def staged_rows(self, spark: SparkSession, staged: Staged, schema: StructType) -> DataFrame:
-        """Return the rows that were staged."""
+        """Return the staged rows."""
 
     def staged_offsets(self, staged: Staged) -> dict[tuple[str, int], Any]:
-        """Return the offsets of staged rows per topic and partition, ascending, each once."""
+        """Return the distinct offsets of staged rows per topic and partition, ascending."""
 
     def commit(
         self,
@@ -166,39 +166,39 @@ class Sink(Protocol):
         *,
         fence: Fence | None = None,
     ) -> bool:
-        """Make staged rows visible together with their mark, whole or not at all; an empty batch is a commit, too.
+        """Commit staged rows atomically, together with writer id, batch number and metadata; also without rows.
 
         Returns
         -------
         bool
-            False when this writer committed this batch before: nothing was changed.
+            False if this writer committed this batch before; nothing was changed then.
 
         Raises
         ------
         LeaseHeldError
-            When another driver committed it just now.
+            If another driver committed the batch meanwhile.
         SinkError
-            When it cannot be written; the next run finds out whether it was.
+            If the sink cannot be written; the next run finds out whether the batch was committed.
         """
 
     def sweep(self, batch: str) -> None:
-        """Discard what attempts at a batch left that no commit entered."""
+        """Remove the leftovers of uncommitted attempts at a batch."""
 
 
 class ReplaceableSink(Sink, Protocol):
-    """A sink of which rows can be taken out in the transaction that enters others."""
+    """A sink that can remove rows and add others in one transaction."""
 
     def check_replaceable(self) -> None:
-        """Raise a :class:`~sluice.errors.ConfigError` when the state of this one forbids it."""
+        """Raise a :class:`~sluice.errors.ConfigError` if the present state of the sink does not allow that."""
 
     def table_version(self) -> int:
-        """Return the number of the newest commit, whoever's; -1 where there is none."""
+        """Return the number of the newest commit of any writer; -1 if there is none."""
 
     def ahead_of(self, known: Mapping[str, int]) -> set[str]:
-        """Return which of these writers committed a higher batch than the one given; in one look."""
+        """Return which of these writers committed a higher batch than the given one."""
 
     def held(self, gone: Any) -> dict[tuple[str, int], Any]:
-        """Return the offsets of a slice that it holds, per topic and partition, ascending."""
+        """Return the offsets of a slice that the sink holds, per topic and partition, ascending."""
 
     def replace(
         self,
@@ -212,20 +212,20 @@ class ReplaceableSink(Sink, Protocol):
         check: Callable[[Mapping[tuple[str, int], Any]], None] = ...,
         fence: Fence | None = None,
     ) -> dict[tuple[str, int], int] | None:
-        """Take the rows of a slice out and enter staged ones, in one transaction.
+        """Remove the rows of a slice and add staged ones, in one transaction.
 
         Returns
         -------
         dict or None
-            How many offsets went, per topic and partition; None when the batch was committed before.
+            How many offsets were removed, per topic and partition; None if the batch was committed before.
         """
 
 
 class ReadableSink(Sink, Protocol):
-    """A sink whose rows can be read back, by the runs that wrote them."""
+    """A sink whose rows can be read back by the run that wrote them."""
 
     def rows_of(self, spark: SparkSession, runs: Sequence[str]) -> tuple[DataFrame, int]:
-        """Return the rows that these runs wrote, and how many there are."""
+        """Return the rows that these runs wrote, and their number."""
 
     def rows(self, spark: SparkSession) -> DataFrame:
         """Return all rows."""

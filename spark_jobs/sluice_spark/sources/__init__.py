@@ -1,1 +1,1 @@
-"""Where a batch's records can be read, and read again."""
+"""Sources, which read a batch's records and read them again."""

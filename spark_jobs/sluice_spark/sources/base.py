@@ -1,4 +1,4 @@
-"""What a run asks of the place that its records come from: in batches, and as a stream."""
+"""The interface between a run and its source: records as a stream, and by ranges."""
 
 from __future__ import annotations
 
@@ -39,27 +39,27 @@ RECORD_SCHEMA = StructType(
         StructField("timestampType", IntegerType()),
     ]
 )
-"""The columns of a record, whatever its source: those of Spark's Kafka source. ``topic`` names the stream."""
+"""The columns of a record of any source: those of Spark's Kafka source. ``topic`` is the name of the stream."""
 
 
 class Records(Protocol):
-    """Where a batch's records can be had by their offsets: a source that is replayable, or the write-ahead log."""
+    """Reads records by their offsets: from a replayable source, or from the write-ahead log."""
 
     def read(self, ranges: Sequence[OffsetRange]) -> DataFrame:
-        """Return exactly the records of these ranges, in :data:`RECORD_SCHEMA`, headers included."""
+        """Return exactly the records of these ranges, in :data:`RECORD_SCHEMA`, including headers."""
 
     def missing(self, ranges: Sequence[OffsetRange]) -> list[OffsetRange]:
-        """Return the parts of these ranges that are no longer there."""
+        """Return the parts of these ranges that can no longer be read."""
 
     def verify(self, read: Mapping[tuple[str, int], int], ranges: Sequence[OffsetRange]) -> None:
-        """Raise when fewer or more records were read than are known to be there."""
+        """Raise if the number of records that were read is not the known number of records."""
 
     def diagnose(self, error: Exception, ranges: Sequence[OffsetRange]) -> SluiceError:
         """Return the typed error behind a job that read these ranges and failed; an error that is typed stays."""
 
 
 class SourceReader(Records, Protocol):
-    """The Spark half of a source: its records as a bounded stream, and single ranges again."""
+    """The Spark half of a source: its records as a bounded stream, and by ranges."""
 
     @property
     def signs(self) -> Sequence[Sign]:
@@ -77,25 +77,25 @@ class SourceReader(Records, Protocol):
         headers: bool = False,
         over_gaps: bool = False,
     ) -> DataFrame:
-        """Return the stream of all records, in :data:`RECORD_SCHEMA`, with at most about ``max_records`` a batch.
+        """Return the stream of all records, in :data:`RECORD_SCHEMA`, with at most about ``max_records`` per batch.
 
-        It can be drained with ``availableNow``, and its offsets are ``{stream: {partition: next offset}}`` as JSON.
+        It supports ``availableNow``, and its offsets are ``{stream: {partition: next offset}}`` as JSON.
 
         Parameters
         ----------
         start
-            Where a checkpoint that is still empty starts; None for what the pipeline file says. Partitions among
-            ``states`` that it does not name are read from their beginning.
+            Where an empty checkpoint starts; None means the pipeline file's ``starting_offsets``. Partitions of
+            ``states`` that are missing in it are read from their beginning.
         headers
-            Whether the column ``headers`` must be there.
+            Whether the column ``headers`` is needed.
         over_gaps
-            Go on with what the source still has when it dropped some of a range; the caller finds out what. Otherwise
-            such a range ends the query.
+            Whether to read what the source still has if it removed a part of a range; the caller finds out which part.
+            Otherwise such a range ends the query.
         """
 
 
 def within(ranges: Sequence[OffsetRange]) -> Column:
-    """Return the condition that a record of Kafka's columns lies in one of these ranges."""
+    """Return the condition that a record, with Kafka's columns, is in one of these ranges."""
     inside = F.lit(False)
     for r in ranges:
         here = (F.col("topic") == r.topic) & (F.col("partition") == r.partition)

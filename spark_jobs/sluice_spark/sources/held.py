@@ -1,4 +1,4 @@
-"""A batch that executors hold as a source of its own records."""
+"""Reads records from the cached batch instead of the source."""
 
 from __future__ import annotations
 
@@ -16,21 +16,21 @@ __all__ = ["HeldRecords"]
 
 @dataclass(frozen=True)
 class HeldRecords:
-    """Records of a persisted batch; only the broker can say what is gone.
+    """The records of a cached (persisted) batch. Only the source can say which ones it no longer has.
 
     Parameters
     ----------
     frame
         The batch, with headers.
     source
-        Where it came from.
+        The source of the batch.
     """
 
     frame: DataFrame
     source: Records
 
     def read(self, ranges: Sequence[OffsetRange]) -> DataFrame:
-        """Return these records without asking Kafka for them."""
+        """Return these records from the cached batch."""
         return self.frame.where(within(ranges))
 
     def missing(self, ranges: Sequence[OffsetRange]) -> list[OffsetRange]:

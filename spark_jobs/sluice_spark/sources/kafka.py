@@ -1,4 +1,4 @@
-"""Kafka as a source: a bounded stream for a run, and single ranges again when a few records are needed once more."""
+"""Kafka as a source: a bounded stream for a run, and single ranges for records that are needed again."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ from sluice_spark.engine.failures import Sign, classify
 __all__ = ["SIGNS", "KafkaReader"]
 
 
-# A bounded run wants volume, not latency: the client's defaults (500 records a poll, 1 MiB a fetch) cost a tenth of a
-# large drain.
+# A bounded run needs throughput, not latency: the client's defaults (500 records per poll, 1 MiB per fetch) make a
+# large run a tenth slower.
 _BULK = {"kafka.max.poll.records": "10000", "kafka.max.partition.fetch.bytes": str(8 * 1024 * 1024)}
 
 _EARLIEST = -2
@@ -46,30 +46,30 @@ SIGNS = (
             "Cannot fetch offset",
             "some data may have been missed",
         ),
-        "run again: it names the ranges that are gone",
+        "run again: the error then names the ranges that are gone",
     ),
     Sign(
         OffsetsGoneError,
         ("Record is corrupt", "CorruptRecordException", "corrupt message when fetching", "please seek past the record"),
-        "strategy replay cannot go on without what cannot be read; ignore_range or ignore_batch record it as lost and "
-        "go on. Where the broker has another replica, fix this one",
+        "strategy replay cannot skip unreadable records; ignore_range or ignore_batch record them as lost and go on. "
+        "If the broker has another replica, fix this one",
     ),
     Sign(
         SourceUnreachableError,
         ("TimeoutException", "DisconnectException", "BrokerNotAvailable", "UnknownHostException", "Connection refused"),
-        "start the broker; the next run catches up by itself",
+        "start the broker; the next run catches up",
     ),
 )
 """How Spark's messages show that Kafka failed."""
 
 
 class KafkaReader:
-    """Records of Kafka's topics, for as long as Kafka keeps them.
+    """Reads records of Kafka's topics, as long as Kafka retains them.
 
     Parameters
     ----------
     source
-        The topics, opened: it knows the address, and is asked what is still there.
+        The open topics, which have the address and know which offsets are still there.
     """
 
     signs = SIGNS
@@ -91,8 +91,8 @@ class KafkaReader:
     ) -> DataFrame:
         """Return the stream of all topics; see :class:`~sluice_spark.sources.base.SourceReader`.
 
-        Spark shares the cap out by partition size and gives a small partition at least one record, so that a batch may
-        exceed it by the number of partitions.
+        Spark divides the limit by partition size and gives each partition at least one record, so a batch may exceed
+        the limit by the number of partitions.
         """
         begin: str = self.config.starting_offsets
         if start is not None:
@@ -111,7 +111,7 @@ class KafkaReader:
         )
 
     def read(self, ranges: Sequence[OffsetRange]) -> DataFrame:
-        """Return exactly the records of these ranges, headers included, as a batch."""
+        """Return exactly the records of these ranges, including headers."""
         return reduce(DataFrame.unionByName, (self._read(part) for part in _rounds(ranges)))
 
     def _read(self, ranges: Sequence[OffsetRange]) -> DataFrame:
@@ -134,14 +134,14 @@ class KafkaReader:
         )
 
     def missing(self, ranges: Sequence[OffsetRange]) -> list[OffsetRange]:
-        """Return the parts of these ranges that lie below the log start now.
+        """Return the parts of these ranges that are below the log start now.
 
         Raises
         ------
         TopicRecreatedError
-            When they lie beyond the log end: what is there now is not what they were planned for.
+            If a range is beyond the log end: the topic is not the one for which it was planned.
         SluiceError
-            When the broker does not say.
+            If the broker does not answer.
         """
         if not ranges:
             return []
@@ -168,7 +168,7 @@ class KafkaReader:
 
 
 def _rounds(ranges: Sequence[OffsetRange]) -> list[list[OffsetRange]]:
-    """Return the ranges in groups in which each partition stands once, as Kafka's reader wants them."""
+    """Divide the ranges into groups with each partition at most once, as Spark's Kafka reader requires."""
     rounds: list[list[OffsetRange]] = []
     seen: dict[tuple[str, int], int] = {}
     for item in ranges:

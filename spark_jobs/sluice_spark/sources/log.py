@@ -1,4 +1,4 @@
-"""The write-ahead log as a source: records by their offsets from sealed segments."""
+"""The write-ahead log as a source: it reads records by their offsets from sealed segments."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ _VERIFY = {"parquet.page.verify-checksum.enabled": "true"}
 
 @dataclass(frozen=True)
 class LogRecords:
-    """Records by their offsets from sealed segments.
+    """Reads records by their offsets from sealed segments.
 
     Parameters
     ----------
     segments
-        Handles of all segments that may be asked for; others are never opened.
+        Handles of all segments that may be needed; others are never opened.
     """
 
     spark: SparkSession
@@ -41,16 +41,16 @@ class LogRecords:
     segments: tuple[Segment, ...]
 
     def read(self, ranges: Sequence[OffsetRange]) -> DataFrame:
-        """Return exactly the records of these ranges. Each page is checked by its checksum as it is read.
+        """Return exactly the records of these ranges. Reading verifies the checksum of each page.
 
         Raises
         ------
         DamagedLogError
-            When a segment is missing, cut, or its footer is garbled. What is garbled inside shows when it is read.
+            If a segment is missing or truncated, or its footer is corrupt. Corrupt pages are found when they are read.
         """
         chosen = [s for s in self.segments if any(s.range.cut(r) for r in ranges)]
         if self.log.check(chosen):
-            self.explain(ranges)  # names what is garbled inside, too
+            self.explain(ranges)  # also names segments with corrupt pages
         if not chosen:
             return self.spark.createDataFrame([], RECORD_SCHEMA)
         files = [f"{self.log.path}/{s.path}" for s in chosen]
@@ -59,11 +59,11 @@ class LogRecords:
         return frame if whole else frame.where(within(ranges))
 
     def missing(self, ranges: Sequence[OffsetRange]) -> list[OffsetRange]:
-        """Return nothing: that was settled when they were landed."""
+        """Return nothing: gaps were accounted for when the records were landed."""
         return []
 
     def verify(self, read: Mapping[tuple[str, int], int], ranges: Sequence[OffsetRange]) -> None:
-        """Compare what was read with what was sealed, where whole segments were read."""
+        """Compare the number of records with what was sealed, if whole segments were read."""
         chosen = [s for s in self.segments if any(s.range.cut(r) for r in ranges)]
         if not all(_covered(s.range, ranges) for s in chosen):
             return
@@ -77,7 +77,7 @@ class LogRecords:
                 f"the write-ahead log {self.log.path} gave {sum(read.values())} records where "
                 f"{sum(sealed.values())} were sealed",
                 state="nothing of this batch is visible in the sink",
-                next_step="run again; if it stays, look at the log's storage",
+                next_step="run again; if it happens again, check the log's storage",
             )
 
     def diagnose(self, error: Exception, ranges: Sequence[OffsetRange]) -> SluiceError:
@@ -94,7 +94,7 @@ class LogRecords:
         Raises
         ------
         DamagedLogError
-            When one is not as it was sealed; it names all of them.
+            If one is damaged; with all damaged ones.
         """
         damages = self.log.check([s for s in self.segments if any(s.range.cut(r) for r in ranges)], pages=True)
         if damages:
@@ -106,7 +106,7 @@ class LogRecords:
             damages,
             next_step="restore the files from a copy and run again. Without one: --recovery replay reads these "
             "offsets from Kafka while it has them; --recovery ignore_range records them as lost and goes on. With "
-            f"rows: aggregate the strategy stays what it was: {BEGIN_ANEW}",
+            f"rows: aggregate the strategy cannot change: {BEGIN_ANEW}",
         )
 
 

@@ -1,4 +1,4 @@
-"""Records of which some are in one place, and some in another."""
+"""Reads records from several sources, such as Kafka and the write-ahead log."""
 
 from __future__ import annotations
 
@@ -18,27 +18,27 @@ __all__ = ["RecordsInParts"]
 
 @dataclass(frozen=True)
 class RecordsInParts:
-    """Records that are read from several sources, each offset from one of them.
+    """Reads records from several sources, each offset from one of them.
 
     Parameters
     ----------
     parts
-        Each source with the ranges that are read from it.
+        The sources, each with the ranges that are read from it.
     """
 
     parts: tuple[tuple[Records, tuple[OffsetRange, ...]], ...]
 
     def read(self, ranges: Sequence[OffsetRange]) -> DataFrame:
-        """Return exactly the records of these ranges, headers included."""
+        """Return exactly the records of these ranges, including headers."""
         frames = [source.read(mine) for source, own in self.parts if (mine := overlaps(ranges, own))]
         return reduce(DataFrame.unionByName, frames)
 
     def missing(self, ranges: Sequence[OffsetRange]) -> list[OffsetRange]:
-        """Return the parts of these ranges that are no longer where they were to be read."""
+        """Return the parts of these ranges that their source no longer has."""
         return [gone for source, own in self.parts for gone in source.missing(overlaps(ranges, own))]
 
     def verify(self, read: Mapping[tuple[str, int], int], ranges: Sequence[OffsetRange]) -> None:
-        """Compare what was read with what is known to be there, where all of it came from one source."""
+        """Compare the number of records with the known number, if all of them come from one source."""
         if len(self.parts) == 1:
             self.parts[0][0].verify(read, ranges)
 

@@ -1,4 +1,4 @@
-"""Between which times records lie, by reading nothing else of them."""
+"""Reads only the record times of ranges."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ _MOST = 1_000
 
 
 def times_of(source: Records, ranges: Sequence[OffsetRange]) -> list[Times]:
-    """Return the times of the records of these ranges, in pieces of some thousand offsets.
+    """Return the record times of these ranges, in pieces of some thousand offsets.
 
     Raises
     ------
     PySparkException
-        Whatever the reading died of.
+        If reading fails.
     """
     width = max(_FINEST, sum(map(len, ranges)) // _MOST)
     time = F.unix_millis("timestamp")

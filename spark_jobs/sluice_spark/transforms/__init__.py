@@ -1,1 +1,1 @@
-"""From decoded records to the sink's rows: pure functions of a DataFrame."""
+"""Transforms, which turn decoded records into the sink's rows: pure functions of a DataFrame."""

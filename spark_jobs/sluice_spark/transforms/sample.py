@@ -1,4 +1,4 @@
-"""What a pipeline's rows will look like, found out with no record."""
+"""Finds the schema of a pipeline's rows without reading records."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ _RECORDS = "key BINARY, value BINARY, topic STRING, partition INT, offset LONG, 
 
 @dataclass(frozen=True)
 class Shape:
-    """What is known of a pipeline's rows before there is one.
+    """The shape of a pipeline's rows.
 
     Attributes
     ----------
     schema
-        Their columns.
+        The columns of the sink's rows, including ``_run``.
     opaque
-        Whether Spark's plan does not show that the transform leaves the metadata columns as they are.
+        True unless Spark's plan shows that the transform keeps the metadata columns unchanged.
     """
 
     schema: StructType
@@ -33,12 +33,12 @@ class Shape:
 
 
 def shape_of(spark: SparkSession, pipeline: Pipeline, transform: transforms.Transformer) -> Shape:
-    """Check what the transform makes of an empty batch; return what the sink's rows will be.
+    """Apply the transform to an empty batch and check it; return the shape of the sink's rows.
 
     Raises
     ------
     ConfigError
-        When it does not analyse, or does not keep what it must keep.
+        If Spark cannot analyse the transform, or its columns are wrong.
     """
     sample = source_columns(decode(spark.createDataFrame([], _RECORDS), pipeline.decode))
     out = transforms.check(pipeline, transform, sample)

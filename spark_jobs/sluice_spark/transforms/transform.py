@@ -1,4 +1,4 @@
-"""Applies the user's transform, and holds it to what it must keep."""
+"""Applies the user's transform, and checks its columns."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def transformer(pipeline: Pipeline) -> Transformer:
     Raises
     ------
     ConfigError
-        When the module cannot be imported.
+        If the module cannot be imported.
     """
     spec = pipeline.transform
     if spec.python is not None:
@@ -48,7 +48,7 @@ def transformer(pipeline: Pipeline) -> Transformer:
 
 
 def apply(transform: Transformer, source: DataFrame) -> DataFrame:
-    """Call the transform on a decoded batch: the one place where a run does, by which its own failures are told."""
+    """Call the transform on a decoded batch. Runs call it only here, so that its failures can be told by traceback."""
     return transform(source)
 
 
@@ -58,7 +58,8 @@ def check(pipeline: Pipeline, transform: Transformer, sample: DataFrame) -> Data
     Raises
     ------
     ConfigError
-        When it does not analyse, loses or changes a metadata column, makes ``_run``, or lacks a partition column.
+        If Spark cannot analyse it, or its result lacks or changes a metadata column, has a column ``_run``, or lacks a
+        partition column.
     """
     try:
         out = transform(sample)
@@ -74,9 +75,9 @@ def check(pipeline: Pipeline, transform: Transformer, sample: DataFrame) -> Data
     lowered = [name.lower() for name in types]
     doubled = sorted({n for n in lowered if lowered.count(n) > 1})
     if doubled or len(out.columns) != len(types):
-        raise _wrong(pipeline, f"transform: a column stands twice in its result: {doubled or out.columns}")
+        raise _wrong(pipeline, f"transform: a column appears twice in its result: {doubled or out.columns}")
     if "_run" in types:
-        raise _wrong(pipeline, "transform: its result has a column _run, which ingestion adds itself")
+        raise _wrong(pipeline, "transform: its result has a column _run, which Sluice adds itself")
     if pipeline.rows is not Rows.AGGREGATE:
         kept = {f.name: f.dataType.simpleString() for f in sample.schema.fields if f.name in METADATA_COLUMNS}
         for name, kind in kept.items():
@@ -94,16 +95,16 @@ def check(pipeline: Pipeline, transform: Transformer, sample: DataFrame) -> Data
 
 
 def hands_through(sample: DataFrame, out: DataFrame) -> bool:
-    """Tell whether Spark's plan shows that a transform leaves the metadata columns as they are.
+    """Return whether Spark's plan shows that a transform keeps the metadata columns unchanged.
 
-    A column that was recreated (by an expression, a Python function) is another attribute under the same name, and then
-    ``sample``'s own cannot be selected from ``out``. A union is the exception: it lends its first input's attributes to
-    the rows of all of them.
+    A recreated column (by an expression or a Python function) is another attribute with the same name, so that the
+    column of ``sample`` cannot be selected from ``out``. A union is an exception: all of its rows get the attributes of
+    its first input.
 
     Parameters
     ----------
     sample, out
-        What went into the transform, and what came out.
+        The transform's input and output.
     """
     try:
         out.select(*(sample[name] for name in METADATA_COLUMNS if name in sample.columns))

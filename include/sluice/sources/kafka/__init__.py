@@ -1,4 +1,4 @@
-"""Kafka, seen from the core: one connection's settings for each client, and a snapshot of offsets."""
+"""Kafka without Spark: one connection's settings for each client library, and queries to the cluster."""
 
 from sluice.sources.kafka.cluster import Cluster
 from sluice.sources.kafka.settings import KafkaSettings

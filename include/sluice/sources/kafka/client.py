@@ -1,10 +1,14 @@
-"""One client of kafka-python, opened and asked with a deadline, and closed without a trace.
+"""A kafka-python client with deadlines, which leaves no threads behind.
 
-Four traps of kafka-python 3.0.12 are dealt with here. A constructor that cannot reach a broker leaves its thread
-behind for good; a refused login, and a certificate that is not trusted, are told to its log, while the caller sees a
-timeout; what a broker says before it hangs up, such as why it refuses a login, is thrown away when both arrive at
-once; and its blocking calls wait without a limit. It reaches into the client (``_manager``, ``_net``): the public calls
-answer for all partitions or for none.
+It works around four pitfalls of kafka-python 3.0.12:
+
+- A constructor that cannot reach a broker leaks its thread.
+- A refused login and an untrusted certificate appear only in its log; the caller sees a timeout.
+- If a broker's last message (such as why it refuses a login) arrives together with the end of the connection, the
+  message is dropped.
+- Blocking calls wait without a limit.
+
+It uses internals of the client (``_manager``, ``_net``) because the public calls answer for all partitions or for none.
 """
 
 from __future__ import annotations
@@ -30,13 +34,13 @@ UNTOUCHED = "nothing was read or written; the position stays where it was"
 
 _LOG = logging.getLogger("kafka.net")
 _REFUSED_CERTIFICATE = re.compile(r"\[SSL: \w*ALERT\w*(?:CERTIFICATE|UNKNOWN_CA|ACCESS_DENIED)\w*\] ([\w ]+)")
-"""What a broker that demands a certificate answers to one that it does not trust, and to none."""
+"""A broker's answer if it demands a client certificate, and gets none or one that it does not trust."""
 _IN_FLIGHT = 1000
-"""kafka-python refuses, and does not queue, what goes beyond this number per connection."""
+"""Maximum number of requests in flight per connection; kafka-python refuses more instead of queueing them."""
 
 
 class Client:
-    """An open client; safe to be asked from several threads. :meth:`open` makes it."""
+    """An open client, which several threads may use. Create it with :meth:`open`."""
 
     def __init__(self, settings: KafkaSettings) -> None:
         self.settings = settings
@@ -53,12 +57,12 @@ class Client:
         Raises
         ------
         SourceUnreachableError
-            When no broker answers within the time.
+            If no broker answers within ``timeout`` seconds.
         AuthorizationError
-            When the broker refuses the login; at once.
+            If the broker refuses the login; raised at once.
         ConfigError
-            When the connection's settings cannot work: no such file, a certificate that ``ssl.ca.location`` does not
-            vouch for; at once.
+            If the connection's settings cannot work, such as a missing file, or a certificate that is not signed by
+            ``ssl.ca.location``; raised at once.
         """
         deadline = time.monotonic() + timeout
         probe(settings, min(5.0, timeout))
@@ -82,11 +86,11 @@ class Client:
         Raises
         ------
         TimeoutError
-            When it takes longer; the client is of no use then.
+            If it takes longer than ``timeout`` seconds; the client is unusable then.
         SluiceError
-            What the broker refused while the client was connecting to further nodes.
+            If the broker refused the client while it was connecting to further nodes.
         kafka.errors.KafkaError
-            What else went wrong.
+            For any other failure.
         """
         from kafka.errors import KafkaConnectionError
 
@@ -115,7 +119,7 @@ class Client:
         return value
 
     def send(self, request: Any, node: int | None = None) -> Any:
-        """Send a request to a node, or to any; return a future to await. For questions, on the client's thread."""
+        """Send a request to a node, or to any node, and return a future. Call it on the client's thread."""
         from kafka.errors import KafkaError
         from kafka.future import Future
 
@@ -125,21 +129,21 @@ class Client:
             return Future().failure(error)
 
     def within(self, future: Any, until: float) -> Any:
-        """Wait for an answer until a moment of the monotonic clock; for questions, on the client's thread."""
+        """Wait for an answer until a time of the monotonic clock, in seconds. Call it on the client's thread."""
         left = max(1.0, (until - time.monotonic()) * 1000)
         return self._admin._manager.wait_for(future, left)
 
     def sleep(self, seconds: float) -> Any:
-        """Wait; for questions, on the client's thread."""
+        """Wait. Call it on the client's thread."""
         return self._net.sleep(seconds)
 
     def close(self) -> None:
-        """End the client and its thread. In a forked child nothing is done: parent and child share the sockets."""
+        """Close the client and end its thread. In a forked child do nothing: parent and child share the sockets."""
         _LOG.removeHandler(self._ear)
         if self._closed or os.getpid() != self._pid:
             return
         self._closed = True
-        # the join of a thread that is busy with a name server takes a while, and nobody should wait for that
+        # joining a thread that waits for a name server takes a while, and the caller should not wait for that
         closer = threading.Thread(target=self._close, name="sluice-kafka-close", daemon=True)
         closer.start()
         closer.join(1.0)
@@ -163,7 +167,7 @@ class Client:
         if self._closed:
             raise RuntimeError("closed while connecting")
         net = KafkaNetClient(**config)
-        self._nets.append(net)  # kafka-python keeps no handle on it when it cannot bootstrap
+        self._nets.append(net)  # kafka-python loses the reference if it cannot bootstrap
         build = net._manager._build_transport
 
         async def build_transport(*args: Any, **kwargs: Any) -> Any:
@@ -196,7 +200,7 @@ class Client:
 
 
 class _Ear(logging.Handler):
-    """Hears in kafka-python's log what stands in the way of one client."""
+    """Finds the errors of one client in kafka-python's log."""
 
     def __init__(self, is_mine: Callable[[int | None], bool]) -> None:
         super().__init__(logging.WARNING)
@@ -213,7 +217,7 @@ class _Ear(logging.Handler):
             self.hear(problem)
 
     def hear(self, problem: Exception) -> None:
-        """Take note of what waiting does not fix."""
+        """Record an error that waiting does not fix."""
         from kafka import errors
 
         self.last = _told(problem)
@@ -223,7 +227,7 @@ class _Ear(logging.Handler):
         if isinstance(problem, kinds):
             self._refused = str(problem).rpartition("Error: ")[2] or type(problem).__name__
         elif alert := _REFUSED_CERTIFICATE.search(str(problem)):
-            self._refused = f"the client's certificate, or that there is none: {alert[1]}"
+            self._refused = f"the client's certificate, or its absence: {alert[1]}"
         elif isinstance(problem, ssl.SSLError | FileNotFoundError | PermissionError | errors.KafkaConfigurationError):
             self._unusable = str(problem)
         elif "CERTIFICATE_VERIFY_FAILED" in str(problem):
@@ -232,25 +236,25 @@ class _Ear(logging.Handler):
             self.settled.set()
 
     def error(self, settings: KafkaSettings) -> SluiceError | None:
-        """Return what waiting does not fix, by type."""
+        """Return the typed error of a problem that waiting does not fix; None if there is none."""
         if self._refused:
             return refused(settings, self._refused)
         if self._unusable:
             return ConfigError(
-                f"Kafka at {settings.bootstrap} cannot be talked to with these settings: {self._unusable}",
+                f"cannot connect to Kafka at {settings.bootstrap} with these settings: {self._unusable}",
                 state=UNTOUCHED,
-                next_step="fix the connection's extra; for a certificate that is not trusted: ssl.ca.location",
+                next_step="fix the connection's extra; if a certificate is not trusted, fix ssl.ca.location",
             )
         return None
 
 
 def probe(settings: KafkaSettings, timeout: float) -> None:
-    """Look whether any server accepts connections: faster, and more telling, than a client that tries to bootstrap.
+    """Check whether any server accepts connections: faster than bootstrapping a client, and with a clearer error.
 
     Raises
     ------
     SourceUnreachableError
-        When none does; it says why, for each.
+        If none does; with the reason for each.
     """
     problems = []
     for server in settings.bootstrap.split(","):
@@ -264,16 +268,16 @@ def probe(settings: KafkaSettings, timeout: float) -> None:
 
 
 def unreachable(settings: KafkaSettings, why: str, last: str = "") -> SourceUnreachableError:
-    """Return the typed error of a silent broker."""
+    """Return the error for a broker that does not answer."""
     return SourceUnreachableError(
         f"Kafka at {settings.bootstrap} cannot be reached: {why}" + (f" ({last})" if last and last not in why else ""),
         state=UNTOUCHED,
-        next_step="start the broker or fix bootstrap.servers; the next run catches up by itself",
+        next_step="start the broker or fix bootstrap.servers; the next run catches up",
     )
 
 
 def refused(settings: KafkaSettings, why: str) -> AuthorizationError:
-    """Return the typed error of a broker that refuses."""
+    """Return the error for a broker that refuses access."""
     return AuthorizationError(
         f"Kafka at {settings.bootstrap} refused: {why}",
         state=UNTOUCHED,
@@ -282,7 +286,7 @@ def refused(settings: KafkaSettings, why: str) -> AuthorizationError:
 
 
 def _hears_last_words(transport: Any) -> Any:
-    """Let a transport hand on what arrived together with the end of the connection, before that end."""
+    """Patch a transport to deliver the data that arrived together with the end of the connection, before that end."""
     receive, ends = transport._sock_recv, list[Exception]()
 
     def receive_all() -> tuple[bytes, Exception | None]:

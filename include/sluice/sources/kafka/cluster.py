@@ -1,4 +1,4 @@
-"""Asks the broker: which partitions there are, where they begin and end. With a deadline, and with typed errors."""
+"""Queries a Kafka cluster for partitions, offsets and retention, with a deadline and typed errors."""
 
 from __future__ import annotations
 
@@ -22,21 +22,21 @@ __all__ = ["Cluster", "PartitionState", "TopicState", "ends", "ids_of", "starts"
 T = TypeVar("T")
 
 _CONFIG_FOR = 60.0
-"""Seconds for which a topic's retention is remembered."""
+"""Seconds for which a topic's retention time is cached."""
 
 
 class Cluster:
-    """A Kafka cluster, asked through one client, which is kept between questions and made anew when it fails.
+    """Queries to a Kafka cluster through one client, which is cached between queries and recreated when it fails.
 
-    Safe to be asked from several threads, and after a fork. The client ends with :meth:`close`, at the end of a
-    ``with`` block, or when nobody holds the cluster any more.
+    Several threads may use it, and it survives a fork. The client ends with :meth:`close`, at the end of a ``with``
+    block, or when the cluster is garbage-collected.
 
     Parameters
     ----------
     settings
         Address and credentials.
     timeout
-        Seconds for each question, all attempts included. kafka-python's own calls may wait without a limit.
+        Seconds for each query, including all retries. kafka-python's own calls may wait without a limit.
     """
 
     def __init__(self, settings: KafkaSettings, *, timeout: float = 20.0) -> None:
@@ -58,23 +58,23 @@ class Cluster:
         self.close()
 
     def close(self) -> None:
-        """End the client and its thread; the next question makes another one."""
+        """Close the client and end its thread; the next query opens another one."""
         if os.getpid() == self._pid:
             _close_all(self._kept)
 
     # --- questions -------------------------------------------------------------------------------------------------
 
     def snapshot(self, topics: Iterable[str], *, isolation_level: str = "read_uncommitted") -> list[TopicState]:
-        """Return the state of each topic, whole.
+        """Return the state of each topic: all of it, or an error.
 
         Raises
         ------
         SourceUnreachableError
-            When no broker answers within the deadline, or a partition has no leader.
+            If no broker answers within the deadline, or a partition has no leader.
         AuthorizationError
-            When credentials or a right are missing; it names the topic.
+            If credentials or a right are missing; with the topic's name.
         ConfigError
-            When a topic does not exist, or the connection's settings cannot work.
+            If a topic does not exist, or the connection's settings cannot work.
         """
         states = self._states(topics, isolation_level, self.timeout / 2)
         errors = [e for s in states for e in (s.error, *s.errors.values()) if e is not None]
@@ -85,26 +85,26 @@ class Cluster:
         return states
 
     def look(self, topics: Iterable[str], *, isolation_level: str = "read_uncommitted") -> list[TopicState]:
-        """Return what can be known of each topic; what cannot is an error of its partition or topic.
+        """Return the state of each topic as far as it is known; the result has an error for each unknown part.
 
         Raises
         ------
         SourceUnreachableError, AuthorizationError, ConfigError
-            When nothing can be known of any.
+            If nothing is known of any topic.
         """
         return self._states(topics, isolation_level, min(2.0, self.timeout / 4))
 
     def first_unread(
         self, positions: Mapping[Key, int], ends: Mapping[Key, int], *, isolation_level: str = "read_uncommitted"
     ) -> dict[Key, FirstUnread]:
-        """Return the first record at or after each position, and below each end; needs READ.
+        """Return, per partition, the first record at or after its position and below its end; needs READ.
 
-        Partitions that refuse, or that do not answer in time, are missing in the answer.
+        Partitions that refuse or do not answer in time are missing in the result.
 
         Raises
         ------
         SourceUnreachableError, AuthorizationError, ConfigError
-            When no broker answers at all.
+            If no broker answers.
         """
         if not positions:
             return {}
@@ -113,14 +113,14 @@ class Cluster:
     def at_time(
         self, keys: Collection[Key], moment: datetime, *, isolation_level: str = "read_uncommitted"
     ) -> dict[Key, int | None]:
-        """Return the first offset whose record is not older than a moment; None where all are older.
+        """Return, per partition, the first offset whose timestamp is at or after ``moment``; None if there is none.
 
-        Partitions that do not answer are missing.
+        Partitions that do not answer are missing in the result.
 
         Raises
         ------
         SourceUnreachableError, AuthorizationError, ConfigError
-            When no broker answers at all.
+            If no broker answers.
         """
         if not keys:
             return {}
@@ -128,15 +128,15 @@ class Cluster:
         return self._ask(lambda client, until: questions.at_time(client, keys, milliseconds, isolation_level, until))
 
     def retention(self, topics: Iterable[str]) -> dict[str, timedelta | None]:
-        """Return each topic's retention time; None when it has no end. Needs DESCRIBE_CONFIGS.
+        """Return each topic's retention time; None if it is unlimited. Needs DESCRIBE_CONFIGS.
 
-        Topics that are compacted and never deleted from have none, and topics that refuse are missing. The answer may
-        be a minute old.
+        The retention time of topics that are only compacted is unlimited. Topics that refuse are missing. The answer is
+        cached for a minute.
 
         Raises
         ------
         SourceUnreachableError, AuthorizationError, ConfigError
-            When no broker answers at all.
+            If no broker answers.
         """
         names, now = sorted(topics), time.monotonic()
         known = {t: value for t, (asked, value) in list(self._retention.items()) if asked + _CONFIG_FOR > now}
@@ -183,11 +183,11 @@ class Cluster:
     # --- asking ----------------------------------------------------------------------------------------------------
 
     def _ask(self, question: Callable[[Client, float], Awaitable[T]]) -> T:
-        """Put a question; it is told until when it may wait for single nodes, so that the others' answers count."""
+        """Run a query with a time limit for single nodes, so that a silent one does not cost the others' answers."""
         from kafka import errors
 
         if os.getpid() != self._pid:
-            self._begin()  # a fork: thread and sockets of the client are the parent's
+            self._begin()  # forked: the client's thread and sockets belong to the parent
         begun = time.monotonic()
         deadline = begun + self.timeout
         while True:

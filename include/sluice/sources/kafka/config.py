@@ -15,14 +15,14 @@ _TOPIC = re.compile(r"^[A-Za-z0-9._-]{1,249}$")
 
 
 class KafkaSource(SourceConfig):
-    """Which topics of which cluster."""
+    """Topics of a Kafka cluster."""
 
     connection: str = "kafka_default"
     """The id of an Airflow connection; outside Airflow it is read from ``AIRFLOW_CONN_<ID>``."""
     topics: Annotated[list[str], Field(min_length=1)]
-    """Names, no patterns. Partitions that are added later are read from their beginning."""
+    """Topic names; patterns are not supported. Partitions that are added later are read from their beginning."""
     isolation_level: Literal["read_uncommitted", "read_committed"] = "read_uncommitted"
-    """Whether records of aborted transactions are read, as Kafka calls it; markers count as ``absent``."""
+    """Kafka's isolation level: whether records of aborted transactions are read; markers count as ``absent``."""
 
     @field_validator("topics")
     @classmethod

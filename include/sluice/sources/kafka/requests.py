@@ -1,4 +1,4 @@
-"""Questions to brokers, as coroutines on a client's thread: each leader is asked once, and answers per partition."""
+"""Queries to brokers, as coroutines on a client's thread: one request per leader, with an answer per partition."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ __all__ = ["TopicAnswer", "at_time", "first_unread", "retention", "states"]
 _EARLIEST, _LATEST = -2, -1
 _LEVELS = {"read_uncommitted": 0, "read_committed": 1}
 _CHUNK = 200
-"""Partitions in one fetch."""
+"""Maximum number of partitions in one fetch."""
 _BYTES = 16 * 1024
-"""What one partition gives in a shared fetch."""
+"""Bytes per partition in a shared fetch."""
 _ALONE = 1024 * 1024
-"""What it gives when it is asked alone, because its batch is larger, or holds nothing readable."""
+"""Bytes of a fetch for a single partition whose batch is larger, or has nothing readable."""
 _IN_VAIN = 10
-"""After so many fetches that brought nothing, nothing will come."""
+"""Give up after this many fetches without progress."""
 _UNTIMED = FirstUnread(-1.0)
-"""A record of the oldest format, or of a producer that says no time."""
+"""A record without a timestamp: of the oldest format, or of a producer that sets none."""
 
 
 @dataclass
 class TopicAnswer:
-    """A topic's id, and per partition its state or kafka-python's error."""
+    """A topic's id and, per partition, its state or kafka-python's error."""
 
     topic: str
     topic_id: str = ""
@@ -53,14 +53,14 @@ class _Metadata:
 async def states(
     client: Client, topics: Collection[str], isolation_level: str, *, patience: float, until: float
 ) -> list[TopicAnswer]:
-    """Ask for start and end of each partition; retry what may fix itself for ``patience`` seconds.
+    """Return start and end of each partition; retry transient errors for ``patience`` seconds.
 
-    Nodes that are silent ``until`` then leave their partitions without an answer.
+    Partitions of nodes that do not answer ``until`` then (monotonic seconds) get an error.
 
     Raises
     ------
     kafka.errors.KafkaError
-        When no node answers, so that the client is to be made anew.
+        If no node answers; the client must be recreated then.
     """
     give_up = time.monotonic() + patience
     while True:
@@ -77,7 +77,7 @@ async def states(
 
 async def _states(client: Client, topics: Collection[str], isolation_level: str, until: float) -> list[TopicAnswer]:
     metadata = await _metadata(client, topics, until)
-    # begin first, then end: a partition that is read in between looks longer, never negative
+    # start before end: if a partition changes in between, its length cannot become negative
     specs = [(_EARLIEST, "read_uncommitted"), (_LATEST, isolation_level)]
     if isolation_level == "read_committed":
         specs.append((_LATEST, "read_uncommitted"))
@@ -91,7 +91,7 @@ async def _states(client: Client, topics: Collection[str], isolation_level: str,
 
 
 async def _of_any(client: Client, request: Any, until: float) -> Any:
-    """Ask any node, and another one when it is silent: kafka-python chooses the one that owes the fewest answers."""
+    """Ask any node, and another one if it does not answer: kafka-python chooses the one with the fewest requests."""
     from kafka.errors import KafkaError
 
     for tries in (3, 2):
@@ -135,7 +135,7 @@ async def _metadata(client: Client, topics: Collection[str], until: float) -> _M
 async def _offsets(
     client: Client, metadata: _Metadata, keys: Collection[Key], specs: Iterable[tuple[int, str]], until: float
 ) -> list[dict[Key, int | Exception]]:
-    """Ask each leader for all of its partitions: one request for each time and isolation level, without waiting."""
+    """Ask each leader for all of its partitions: one request per timestamp and isolation level, all in parallel."""
     from kafka.errors import KafkaError, for_code
     from kafka.protocol.consumer import ListOffsetsRequest
 
@@ -173,14 +173,14 @@ async def _offsets(
 async def at_time(
     client: Client, keys: Collection[Key], milliseconds: int, isolation_level: str, until: float
 ) -> dict[Key, int | None]:
-    """Ask for the first offset at or after a time; None: there is none. Partitions that fail are missing."""
+    """Return the first offset at or after a time, or None if there is none. Partitions that fail are missing."""
     metadata = await _metadata(client, {t for t, _ in keys}, until)
     (found,) = await _offsets(client, metadata, keys, [(milliseconds, isolation_level)], until)
     return {k: o if o >= 0 else None for k, o in found.items() if isinstance(o, int)}
 
 
 async def retention(client: Client, topics: Collection[str], until: float) -> dict[str, timedelta | None]:
-    """Ask for the topics' retention time; topics that fail are missing."""
+    """Return the topics' retention time; topics that fail are missing."""
     from kafka.protocol.admin import DescribeConfigsRequest
 
     request = DescribeConfigsRequest(
@@ -204,7 +204,7 @@ async def retention(client: Client, topics: Collection[str], until: float) -> di
 async def first_unread(
     client: Client, positions: Mapping[Key, int], ends: Mapping[Key, int], isolation_level: str, until: float
 ) -> dict[Key, FirstUnread]:
-    """Fetch until each partition gave a record, or there is none below its end, or the time is over."""
+    """Fetch until each partition has yielded a record or has none below its end, or until the deadline."""
     metadata = await _metadata(client, {t for t, _ in positions}, until)
     found: dict[Key, FirstUnread] = {}
     wanted, alone, in_vain = dict(positions), set[Key](), 0
@@ -213,7 +213,7 @@ async def first_unread(
         for node, mine in metadata.by_leader(wanted).items():
             shared = [key for key in mine if key not in alone]
             requests += [(node, shared[i : i + _CHUNK], _BYTES) for i in range(0, len(shared), _CHUNK)]
-            requests += [(node, [key], _ALONE) for key in mine if key in alone]  # at least one whole batch comes
+            requests += [(node, [key], _ALONE) for key in mine if key in alone]  # yields at least one whole batch
         sent = [client.send(_fetch(wanted, keys, isolation_level, size), node) for node, keys, size in requests]
         answers = [answer for future in sent if (answer := await _or_none(client.within(future, until))) is not None]
         left = _harvest(answers, wanted, ends, isolation_level, found)
@@ -245,7 +245,7 @@ def _fetch(wanted: Mapping[Key, int], keys: Collection[Key], isolation_level: st
         ],
         forgotten_topics_data=[],
         rack_id="",
-        max_version=12,  # from 13 on topics go by their ids
+        max_version=12,  # from 13 on, requests name topics by id
     )
 
 
@@ -265,7 +265,7 @@ def _harvest(
     isolation_level: str,
     found: dict[Key, FirstUnread],
 ) -> dict[Key, int]:
-    """Take what came; return from where to go on where nothing readable came yet, or no answer that is final."""
+    """Add the records that were fetched to ``found``; return the positions of partitions that need another fetch."""
     from kafka.errors import for_code
 
     left = dict(wanted)
@@ -275,7 +275,7 @@ def _harvest(
                 key = (topic.topic, part.partition_index)
                 if part.error_code:
                     if not _mends_itself(for_code(part.error_code)()):
-                        del left[key]  # no right, or removed in the meantime
+                        del left[key]  # not authorized, or removed meanwhile
                     continue
                 del left[key]
                 first, upto = _first_in(part, wanted[key], isolation_level)
@@ -291,7 +291,7 @@ def _harvest(
 
 
 def _first_in(part: Any, position: int, isolation_level: str) -> tuple[FirstUnread | None, int]:
-    """Return the first record that a reader sees, or None; and up to where there is surely none."""
+    """Return the first visible record, or None, and the offset below which there is surely none."""
     from kafka.record import MemoryRecords
 
     aborted = sorted((a.first_offset, a.producer_id) for a in part.aborted_transactions or ())
@@ -327,7 +327,7 @@ def _first_of(batch: Any, position: int) -> FirstUnread | None:
         for record in batch:
             if record.offset >= position:
                 return _seen(record.timestamp, batch.timestamp_type)
-    except KafkaError:  # a codec that is not installed here: the batch's own first time is as good for a limit
+    except KafkaError:  # a codec that is not installed here: the batch's first timestamp is good enough for a limit
         return _seen(batch.first_timestamp, batch.timestamp_type)
     return None
 
@@ -345,7 +345,7 @@ def _mends_itself(error: Exception) -> bool:
     from kafka import errors
 
     if isinstance(error, errors.UnknownTopicOrPartitionError):
-        return False  # Kafka calls this retriable, for the moment after a topic was made
+        return False  # retriable in Kafka only because of the moment after a topic's creation
     return bool(getattr(error, "retriable", False)) or isinstance(error, errors.UnknownBrokerIdError)
 
 

@@ -1,4 +1,4 @@
-"""One ``kafka`` connection, said in the words of each client: kafka-python's and the Java client's (Spark)."""
+"""Translates a ``kafka`` connection into the settings of kafka-python and of the Java client (Spark)."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from sluice.errors import ConfigError
 
 __all__ = ["KafkaSettings"]
 
-# librdkafka's word (what Airflow's Kafka provider reads) → kafka-python's argument
+# librdkafka's name (which Airflow's Kafka provider reads) → kafka-python's argument
 _PYTHON = {
     "bootstrap.servers": "bootstrap_servers",
     "client.id": "client_id",
@@ -26,7 +26,7 @@ _PYTHON = {
     "ssl.key.password": "ssl_password",
     "request.timeout.ms": "request_timeout_ms",
 }
-# words that Java's client shares with librdkafka
+# names that the Java client shares with librdkafka
 _JAVA = ("security.protocol", "client.id", "request.timeout.ms", "ssl.key.password")
 _LOGIN_MODULE = {
     "PLAIN": "org.apache.kafka.common.security.plain.PlainLoginModule",
@@ -49,7 +49,7 @@ class KafkaSettings:
         Raises
         ------
         ConfigError
-            When it is no ``kafka`` connection or names no servers.
+            If it is not a ``kafka`` connection, or names no servers.
         """
         properties = {str(k): str(v) for k, v in connection.extra.items() if v is not None}
         bootstrap = properties.get("bootstrap.servers") or (
@@ -78,7 +78,7 @@ class KafkaSettings:
         Raises
         ------
         ConfigError
-            When the client's certificate or its key cannot be read.
+            If the client's certificate or its key cannot be read.
         """
         options = {f"kafka.{k}": v for k, v in self.properties.items() if k in _JAVA}
         options["kafka.bootstrap.servers"] = self.bootstrap
@@ -95,9 +95,9 @@ class KafkaSettings:
         return options | self._certificate()
 
     def _certificate(self) -> dict[str, str]:
-        """Return the client's certificate and key as Java wants them: in one file, or, as here, by their text.
+        """Return the client's certificate and key as Java options, by their content instead of a path.
 
-        So the driver reads the two files, and no executor needs them.
+        Only the driver reads the two files; executors do not need them.
         """
         certificate = self.properties.get("ssl.certificate.location")
         if certificate is None:

@@ -17,22 +17,22 @@ __all__ = ["KIND", "KafkaTopics"]
 
 
 class KafkaTopics:
-    """The topics of a pipeline, as it reads them: with its isolation level."""
+    """The topics of a pipeline, with its isolation level."""
 
     def __init__(self, config: KafkaSource) -> None:
         self.config = config
         self.cluster = Cluster(KafkaSettings.from_connection(Connection.from_env(config.connection)))
 
     def snapshot(self) -> list[TopicState]:
-        """Return the state of each topic, whole: :meth:`Cluster.snapshot <sluice.sources.kafka.Cluster.snapshot>`."""
+        """Return the state of each topic: :meth:`Cluster.snapshot <sluice.sources.kafka.Cluster.snapshot>`."""
         return self.cluster.snapshot(self.config.topics, isolation_level=self.config.isolation_level)
 
     def offsets_at(self, keys: Collection[Key], moment: datetime) -> dict[Key, int | None]:
-        """Return the first offset whose record is not older than a moment; partitions that are silent are missing."""
+        """Return the first offset at or after ``moment``; partitions that do not answer are missing."""
         return self.cluster.at_time(keys, moment, isolation_level=self.config.isolation_level)
 
     def close(self) -> None:
-        """End the client."""
+        """Close the client."""
         self.cluster.close()
 
     def __enter__(self) -> KafkaTopics:

@@ -1,4 +1,4 @@
-"""What others committed to a table beside its pipeline, told from the table's history; pure."""
+"""Finds out from a table's history what others than its pipeline committed; pure."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _KEEPS_ROWS = frozenset(
         "UPGRADE PROTOCOL", "VACUUM END", "VACUUM START",
     )
 )  # fmt: skip
-"""Operations, as delta-rs and Delta Lake name them, that change no row. Columns are compared elsewhere."""
+"""Operations, by their names in delta-rs and Delta Lake, that change no row. Columns are compared elsewhere."""
 
 
 @dataclass(frozen=True)
@@ -30,7 +30,7 @@ class Commit:
     Attributes
     ----------
     note
-        The commit metadata that a run of Sluice left; None for anybody else's commit.
+        The commit metadata of Sluice; None for any other program's commit.
     """
 
     version: int
@@ -50,7 +50,7 @@ class Commit:
 
     @property
     def replaces_table(self) -> bool:
-        """Whether nothing of what was there before is left: a foreign overwrite, or another table in its place."""
+        """Whether another program replaced all former content: by an overwrite, or by another table."""
         if self.note is not None:
             return False
         if self.operation.startswith(("CREATE OR REPLACE TABLE", "REPLACE TABLE", "CLONE")):
@@ -66,12 +66,14 @@ class Commit:
 
 @dataclass(frozen=True)
 class Undone:
-    """A commit of the pipeline that the table's present state is not built on any more, and what did that.
+    """A commit of the pipeline that is no longer part of the table, and the commit that undid it.
 
     Attributes
     ----------
+    by
+        The commit that rolled back or replaced the table.
     lost
-        None where all that was there before went.
+        The undone commit; None if all former content was replaced.
     """
 
     by: Commit
@@ -79,23 +81,23 @@ class Undone:
 
 
 def undone(commits: Iterable[Commit], base: int, mine: Callable[[Commit], bool]) -> Undone | None:
-    """Return what took commits of a pipeline out of the table, if something did.
+    """Return what undid commits of a pipeline; None if nothing did.
 
-    A table's state is built on the version before it, or, after ``RESTORE``, on the version that was restored. All
-    commits of the pipeline, and the version that it had seen, must be in that line.
+    Each version of a table is based on the version before it or, after ``RESTORE``, on the restored version. All
+    commits of the pipeline, and the version that it checked last, must be in that line.
 
     Parameters
     ----------
     commits
-        Those behind ``base``, in any order.
+        The commits after ``base``, in any order.
     base
-        The newest version that is known to be right.
+        The newest version that was checked before.
     mine
-        Tells whether a commit is the pipeline's.
+        Returns whether a commit is the pipeline's.
     """
     known = {commit.version: commit for commit in commits if commit.version > base}
     if base < 0 and not any(map(mine, known.values())):
-        return None  # nothing of the pipeline was ever there
+        return None  # the pipeline never committed anything
     at = max(known, default=base)
     line: set[int] = set()
     restores: list[Commit] = []
@@ -130,7 +132,7 @@ def altered(commits: Sequence[Commit]) -> list[Commit]:
 
 
 def _restored(commit: Commit) -> int | None:
-    """Return the version that was restored; None where a time was given instead: whose clock, nobody knows."""
+    """Return the restored version; None if the commit names a time instead, whose clock is unknown."""
     try:
         return int(commit.parameters["version"])
     except (KeyError, TypeError, ValueError):

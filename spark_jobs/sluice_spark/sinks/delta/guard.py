@@ -1,4 +1,4 @@
-"""Whose a table is, and what others did to it: looked at before a run begins, and before each commit."""
+"""Checks a table's owner and the commits of others, before a run begins and before each commit."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ from sluice_spark.sinks.delta.handle import ATTEMPTS, Handle
 __all__ = ["RECENT", "Guard"]
 
 RECENT = 8
-"""Commits in which a pipeline's newest one is looked for first."""
+"""Number of newest commits in which a pipeline's last one is searched first."""
 
 
 class Guard:
-    """Keeps a writer out of tables that are another pipeline's, were rolled back, or have a rival's commit.
+    """Refuses to write a table that belongs to another pipeline, was rolled back, or has a rival's commit.
 
     Parameters
     ----------
     table
-        The table that is written to.
+        The table to write.
     app_id
-        Under which the writer's commits are counted; it names the pipeline.
+        The writer's application id, which contains the pipeline's name.
     """
 
     def __init__(self, table: Handle, app_id: str) -> None:
@@ -40,24 +40,24 @@ class Guard:
         self._passed: int | None = None
 
     def examine(self) -> list[str]:
-        """Look at the commits since a run of this pipeline last did; call it before anything is read.
+        """Check the commits since the last check by this pipeline; call it before anything is read.
 
-        Makes the table this pipeline's, if it is no pipeline's yet: the table property ``sluice.pipeline`` names it.
+        If the table has no owner yet, this pipeline becomes its owner: the table property ``sluice.pipeline``.
 
         Returns
         -------
         list of str
-            What others did that may have added, changed or removed rows, in words. It stands in the way of nothing:
-            ``sluice audit --deep`` says which rows are missing or strange.
+            Warnings about commits of others that may have added, changed or removed rows. They stop nothing;
+            ``sluice audit --deep`` finds rows that are missing or unknown.
 
         Raises
         ------
         ConfigError
-            When another pipeline writes to this table.
+            If another pipeline owns this table.
         CheckpointError
-            When commits of this pipeline were rolled back (``RESTORE``), or the table was replaced.
+            If commits of this pipeline were rolled back (``RESTORE``), or the table was replaced.
         SinkError
-            When the table cannot be read, or the property cannot be set.
+            If the table cannot be read, or the property cannot be set.
         """
         table = self._claimed()
         if table is None:
@@ -74,18 +74,18 @@ class Guard:
         if oldest > base + 1:
             found.append(
                 f"versions {base + 1} to {oldest - 1} of the {self.holds} {self.path} are no longer in its history: "
-                "what others did to its rows there is not known. sluice audit --deep compares them with the ledger"
+                "what others did to its rows there is unknown. sluice audit --deep compares them with the ledger"
             )
         return found
 
     def _claimed(self) -> DeltaTable | None:
-        """Return the table, once it is on record whose it is."""
+        """Return the table, after setting its owner if it has none; None if there is no table."""
         for _ in range(ATTEMPTS):
             table = self._table.table()
             if table is None or self._is_mine(table):
                 return table
             writers = {owner(commit.note) for commit in self._table.history(table) if commit.note is not None}
-            # the history forgets commits after a while; what was committed under which name it keeps
+            # the history drops commits after a while, but retains transaction versions by application id
             known = transaction_versions(self.path, table.version()) or {}
             writers |= {owner({"app_id": name}) for name in known}
             others = sorted(str(name) for name in writers - {None, self._owner})
@@ -94,24 +94,24 @@ class Guard:
             try:
                 table.alter.set_table_properties(self.mark(), raise_if_not_exists=False)
             except CommitFailedError:
-                continue  # somebody committed in between: look again
+                continue  # somebody committed meanwhile: check again
             except (DeltaError, OSError, ValueError) as error:
                 raise self._table.failed(error) from error
         raise self._table.crowded()
 
     def mark(self) -> dict[str, str]:
-        """Return the table properties that say whose the table is."""
+        """Return the table properties that name the table's owner and role."""
         return {} if self._owner is None else {OWNER: self._owner, HOLDS: self.holds}
 
     def _is_mine(self, table: DeltaTable) -> bool:
-        """Tell whether the table says that it is this pipeline's; refuse when it says that it is another's."""
+        """Return whether the table's properties name this pipeline as owner; refuse if they name another one."""
         if self._owner is None:
             return True
         settings = table.metadata().configuration
         if settings.get(ADOPTING):
             old, new = settings[ADOPTING], settings.get(OWNER)
             raise ConfigError(
-                f"the table {self.path} was being handed over from pipeline {old!r} to {new!r}; that was interrupted",
+                f"the transfer of the table {self.path} from pipeline {old!r} to {new!r} was interrupted",
                 state="nothing was read or written",
                 next_step=f"finish it: sluice adopt {old} --as {new}",
             )
@@ -129,20 +129,20 @@ class Guard:
 
     @property
     def _key(self) -> str:
-        """What names this table in the pipeline file."""
+        """The key of this table's path in the pipeline file."""
         return "quarantine.delta.path" if self.holds == "quarantine" else "sink.delta.path"
 
     def _of_another(self, other: str) -> ConfigError:
         return ConfigError(
             f"the table {self.path} belongs to pipeline {other!r}: two pipelines in one table would replace, redrive "
-            "and judge each other's rows",
+            "and validate each other's rows",
             state="nothing was read or written",
             next_step=f"give {self._owner!r} another {self._key}; or, if {self._owner!r} is {other!r} under a new "
             f"name: sluice adopt {other} --as {self._owner}",
         )
 
     def _since_last(self, table: DeltaTable) -> tuple[list[Commit], int]:
-        """Return the commits behind the version that this pipeline's newest commit had seen, and that version."""
+        """Return the version that this pipeline checked last, and the commits after it."""
         count = RECENT
         while True:
             commits = self._table.history(table, count)
@@ -154,22 +154,22 @@ class Guard:
             count *= 8
 
     def _refuse_undone(self, commits: Sequence[Commit], base: int) -> None:
-        # segments that went from the log are as if they were cleaned; what is sealed and not applied has its own files
+        # removed segments count as cleaned; batches that are sealed but not applied have their own files
         found = None if self.holds == "log" else undone(commits, base, lambda commit: commit.note is not None)
         if found is None:
             return
         by, lost = found.by, found.lost
         note = (lost.note if lost is not None else None) or {}
-        which = f"version {lost.version}, the commit of run {note.get('run')}, is" if lost else "what it held is"
+        which = f"version {lost.version}, the commit of run {note.get('run')}, is" if lost else "its former content is"
         raise TakenBackError(
             f"the {self.holds} {self.path} was rolled back or replaced by {by}: {which} no longer part of it",
-            state="nothing was read or written now; what was taken out is in the table's history until a VACUUM",
+            state="nothing was read or written now; the table's history has what was removed until a VACUUM",
             next_step=f"undo that: RESTORE TABLE delta.`{self.path}` TO VERSION AS OF {by.version - 1}, and run again; "
             f"or, to start over, {BEGIN_ANEW}",
         )
 
     def let_pass(self, table: DeltaTable) -> None:
-        """Refuse to commit to a table that is another pipeline's, or was rolled back since the last look."""
+        """Refuse to commit to a table that belongs to another pipeline, or was rolled back since the last check."""
         if not self._is_mine(table):
             self._claimed()
         now = table.version()
@@ -180,7 +180,7 @@ class Guard:
             raise CheckpointError(
                 f"the {self.holds} {self.path} is at version {now}, and was at {self._passed} before: it was replaced",
                 state="nothing of this batch was written",
-                next_step="put the table back, then run again",
+                next_step="restore the table, then run again",
             )
         else:
             base = self._passed
@@ -191,12 +191,12 @@ class Guard:
         self._passed = now
 
     def keep_out(self, table: DeltaTable, fence: Fence | None) -> None:
-        """Refuse to commit when a rival did behind the fence.
+        """Refuse to commit if a rival committed after the fence's version.
 
         Raises
         ------
         LeaseHeldError
-            When one did.
+            If one did.
         """
         if fence is None or table.version() <= fence.since:
             return
@@ -205,10 +205,10 @@ class Guard:
                 raise LeaseHeldError(
                     f"run {commit.note.get('run')!r} committed to {self.path} while this driver was at work on the "
                     "same records",
-                    state="this driver committed nothing of what it was about to; what it had committed before stays",
+                    state="this driver did not commit this batch; its earlier commits stay",
                     next_step="run the same command again",
                 )
 
     def look_back(self) -> dict[str, Any]:
-        """Return what a commit notes of the versions that were looked at before it."""
+        """Return the commit metadata about the checked versions: ``seen``."""
         return {} if self._seen is None else {"seen": self._seen}

@@ -1,4 +1,4 @@
-"""A Delta table by its path: opened as it is now, and errors that name it."""
+"""A Delta table by its path: its newest version, its history, and errors that name it."""
 
 from __future__ import annotations
 
@@ -12,24 +12,24 @@ from sluice_spark.sinks.delta.opened import OpenTables
 __all__ = ["ATTEMPTS", "Handle", "first_line"]
 
 ATTEMPTS = 100
-"""Of a commit, beside others who commit."""
+"""Maximum number of attempts at a commit while others commit."""
 
 _OPEN = OpenTables()
 
 
 class Handle:
-    """A Delta table, by path or URL; it need not exist."""
+    """A Delta table by path or URL; it need not exist."""
 
     def __init__(self, path: str) -> None:
         self.path = path
 
     def table(self) -> DeltaTable | None:
-        """Return the table as it is now, for the caller alone; None before the first commit.
+        """Return the newest version of the table, for exclusive use; None before the first commit.
 
         Raises
         ------
         SinkError
-            When it cannot be read.
+            If it cannot be read.
         """
         try:
             return _OPEN.look(self.path)
@@ -39,40 +39,40 @@ class Handle:
             raise self.failed(error) from error
 
     def table_version(self) -> int:
-        """Return the version of the table; -1 where there is none."""
+        """Return the newest version of the table; -1 if there is no table."""
         table = self.table()
         return -1 if table is None else int(table.version())
 
     def existing(self) -> DeltaTable:
-        """Return the table as it is now.
+        """Return the newest version of a table that must exist.
 
         Raises
         ------
         SinkError
-            When there is none, or it cannot be read.
+            If it does not exist, or cannot be read.
         """
         table = self.table()
         if table is None:
             raise SinkError(
                 f"there is no table at {self.path}",
                 state="nothing was changed",
-                next_step="put the table back, or fix sink.delta.path in the pipeline file",
+                next_step="restore the table, or fix sink.delta.path in the pipeline file",
             )
         return table
 
     def history(self, table: DeltaTable, newest: int | None = None) -> list[Commit]:
-        """Return the commits of a table that was opened, or so many of its newest ones, newest first."""
+        """Return the commits of an open table, newest first: all, or only the ``newest`` ones."""
         try:
             return [Commit.of(entry) for entry in table.history(newest)]
         except (DeltaError, OSError, ValueError) as error:
             raise self.failed(error) from error
 
     def crowded(self) -> SinkError:
-        """Return the error of a commit that others never let in."""
+        """Return the error of a commit that failed in all attempts because others committed."""
         return self.failed(OSError(f"others committed to it {ATTEMPTS} times while this commit was being prepared"))
 
     def failed(self, error: Exception) -> SinkError:
-        """Return the error of a table that could not be read or written."""
+        """Return the error for a table that could not be read or written."""
         return SinkError(
             f"the table {self.path} failed: {first_line(error)}",
             state="the batch is in the table as a whole or not at all; the next run finds out which",
@@ -81,5 +81,5 @@ class Handle:
 
 
 def first_line(error: Exception) -> str:
-    """Return an error's type and first line, as messages quote it."""
+    """Return an error's type and first line, for messages."""
     return f"{type(error).__name__}: {error}".splitlines()[0][:500]

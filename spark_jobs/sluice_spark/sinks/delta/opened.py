@@ -1,4 +1,4 @@
-"""Delta tables that stay open: what was read of a table's log is not read again at the next look."""
+"""A cache of open Delta tables, so that a table's log is not read again from the beginning."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from deltalake.exceptions import DeltaError
 __all__ = ["OpenTables"]
 
 _MARKS = ("size", "mtime", "ino", "ETag", "etag", "LastModified", "last_modified", "updated")
-"""Of a file, as file systems name it: when all of these are as they were, it is the same file."""
+"""File attributes, by their names in different file systems: if all are unchanged, it is the same file."""
 
 
 @dataclass(frozen=True)
@@ -27,16 +27,16 @@ class _Open:
 
 
 class OpenTables:
-    """Opens tables, and keeps those that nobody uses for the next one who asks.
+    """Opens tables, and caches those that are not in use.
 
-    Opening a table reads the list of all its files; bringing an open one up to date reads only what was committed
-    since. Each table is lent to one holder at a time, for as long as that holder keeps it: nobody else can move it
-    to a newer version between a look and the commit that rests on it.
+    Opening a table reads the list of all its files; updating an open one reads only the commits since. Each table is
+    lent to one user at a time, so that nobody else can move it to a newer version between a check and the commit that
+    is based on it.
 
     Parameters
     ----------
     most
-        So many tables are kept.
+        Maximum number of cached tables.
     """
 
     def __init__(self, most: int = 6) -> None:
@@ -45,14 +45,14 @@ class OpenTables:
         self._lock = threading.RLock()  # a finalizer may run at any line of the thread that holds it
 
     def look(self, path: str) -> DeltaTable:
-        """Return the table as it is now, for the caller alone.
+        """Return the newest version of a table, for exclusive use.
 
         Raises
         ------
         TableNotFoundError
-            When there is none.
+            If it does not exist.
         DeltaError, OSError, ValueError
-            When it cannot be read.
+            If it cannot be read.
         """
         with self._lock:
             idle = self._idle.pop(path, None)
@@ -75,18 +75,18 @@ class OpenTables:
 
 
 def _forward(path: str, kept: _Open) -> DeltaTable | None:
-    """Bring an open table up to date; None when it may be another one by now, or was rolled back to an older state."""
+    """Update a cached table to the newest version; None if it may have been replaced or rolled back."""
     if kept.table.version() != kept.version or _mark(path, kept.version) != kept.mark:
         return None
     try:
         kept.table.update_incremental()
     except (DeltaError, OSError, ValueError):
-        return None  # opening it says what is wrong
+        return None  # opening it again reports the error
     return kept.table
 
 
 def _mark(path: str, version: int) -> dict[str, Any] | None:
-    """Tell one commit's file from any other; None when it is not there (any more)."""
+    """Return attributes that identify a commit's file; None if the file does not exist."""
     fs, base = fsspec.core.url_to_fs(path)
     file = f"{base}/_delta_log/{version:020}.json"
     fs.invalidate_cache(f"{base}/_delta_log")

@@ -23,9 +23,9 @@ __all__ = ["rows", "rows_of"]
 
 
 def rows_of(held: Handle, spark: SparkSession, runs: Sequence[str]) -> tuple[DataFrame, int]:
-    """Return the rows that these runs wrote, and how many the log says there are.
+    """Return the rows that these runs wrote, and their number.
 
-    Only files whose statistics allow for one of the runs are read.
+    Only files whose statistics may include one of the runs are read. If possible, the number comes from the log.
     """
     table = held.existing()
     actions = files_of(table)
@@ -35,7 +35,7 @@ def rows_of(held: Handle, spark: SparkSession, runs: Sequence[str]) -> tuple[Dat
     chosen = actions.filter(pa.array(keep))
     frame = _read(held, spark, table, chosen).where(_any_of(runs))
     if _has_vectors(table) or not _of_one_run_each(chosen):
-        return frame, frame.count()  # files were put together by somebody else: the log does not say
+        return frame, frame.count()  # another program rewrote files: the log does not have the number
     return frame, sum(chosen.column("num_records").to_pylist())
 
 
@@ -48,25 +48,25 @@ def rows(held: Handle, spark: SparkSession) -> DataFrame:
 def _read(held: Handle, spark: SparkSession, table: DeltaTable, actions: pa.Table) -> DataFrame:
     if table.metadata().partition_columns or _has_vectors(table):
         return spark.read.format("delta").load(held.path)
-    # Spark's Delta reader rebuilds the table's state in a job of its own, seconds for even a small table; the log
-    # was read here already.
+    # Spark's Delta reader reconstructs the table's state in a job of its own, which takes seconds even for a small
+    # table; the log was read here already.
     schema = StructType.fromJson(json.loads(table.schema().to_json()))
     files = [p if "://" in p else f"{held.path}/{unquote(p)}" for p in actions.column("path").to_pylist()]
     return spark.read.schema(schema).parquet(*files) if files else spark.createDataFrame([], schema)
 
 
 def _has_vectors(table: DeltaTable) -> bool:
-    """Tell whether rows of the table's files may be deleted by vectors: also after these were switched off."""
+    """Return whether deletion vectors may have deleted rows of the table's files, even if they are disabled now."""
     return "deletionVectors" in (table.protocol().reader_features or [])
 
 
 def _any_of(runs: Sequence[str]) -> Column:
-    # of a list (IN), Spark's Delta reader takes least and greatest, and opens what lies between
+    # for a list (IN), Spark's Delta reader would use minimum and maximum, and open all files in between
     return reduce(or_, (F.col("_run") == run for run in runs), F.lit(False))
 
 
 def _of_one_run_each(files: pa.Table) -> bool:
-    """Tell whether the log says of each file that all of its rows are of one run, and how many there are."""
+    """Return whether the log shows for each file that all of its rows belong to one run, and their number."""
     runs, numbers = bounds(files, "_run"), files.column("num_records")
     if runs is None or numbers.null_count:
         return False

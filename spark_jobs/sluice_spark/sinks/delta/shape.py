@@ -1,4 +1,4 @@
-"""Whether rows fit a table that is there, and what its log shows of its files."""
+"""Checks whether rows fit an existing table, and makes its log show the statistics that Sluice needs."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ from sluice_spark.sinks.delta.statistics import hidden, settings_for
 __all__ = ["check", "check_replaceable", "nullable"]
 
 _LOOKS = 5
-"""At a table whose properties are to change, beside others who commit."""
+"""Maximum number of attempts at setting a table's properties while others commit."""
 
 
 def check(held: Handle, schema: StructType, partition_by: Sequence[str]) -> None:
-    """Refuse to write rows of this schema into a table that is another one.
+    """Refuse to write rows of this schema into a table with another schema.
 
     Raises
     ------
     ConfigError
-        When columns, types or partitioning differ, or the table has features that staged files cannot honour.
+        If columns, types or partitioning differ, or the table has features that staged files cannot support.
     """
     table = held.table()
     if table is None:
@@ -35,7 +35,7 @@ def check(held: Handle, schema: StructType, partition_by: Sequence[str]) -> None
     if any(k.startswith("delta.constraints.") for k in settings) or (
         settings.get("delta.columnMapping.mode", "none") != "none"
     ):
-        raise _misfit(held, "the table has CHECK constraints or column mapping, which staged files cannot honour")
+        raise _misfit(held, "the table has CHECK constraints or column mapping, which staged files cannot support")
     there = _types(StructType.fromJson(json.loads(table.schema().to_json())))
     ours = _types(schema)
     differences = [f"{n}: only in the table" for n in there if n not in ours]
@@ -52,15 +52,15 @@ def check(held: Handle, schema: StructType, partition_by: Sequence[str]) -> None
     if differences:
         raise _misfit(held, "; ".join(differences[:8]))
     if hidden(table):
-        del table  # as it is now, it is looked at once more
+        del table  # released, so that the next call gets it from the cache
         _show_statistics(held)
 
 
 def _show_statistics(held: Handle) -> None:
-    """Let the table's log show which runs, offsets and times its files hold, where it is too wide to do so.
+    """Set the table property that makes a wide table's log show which runs, offsets and times its files hold.
 
-    A commit of its own, which changes no row. Without it everything is right and slow, so that failing here is no
-    reason to stop.
+    This is a separate commit, which changes no row. Without it everything is correct but slow, so a failure is only
+    logged.
     """
     for _ in range(_LOOKS):
         table = held.table()
@@ -74,7 +74,7 @@ def _show_statistics(held: Handle) -> None:
         try:
             table.alter.set_table_properties(wanted)
         except CommitFailedError:
-            continue  # somebody committed in between: look again
+            continue  # somebody committed meanwhile: check again
         except (DeltaError, OSError, ValueError) as error:
             logger.warning("the properties of the table %s cannot be set: %s", held.path, first_line(error))
             break
@@ -85,18 +85,18 @@ def _show_statistics(held: Handle) -> None:
                 held.path, key, value, before,
             )  # fmt: skip
     logger.warning(
-        "the log of the table %s shows no statistics of %s: judging and intervals are right, and read every file",
+        "the log of the table %s shows no statistics of %s: validation and intervals are correct, but read every file",
         held.path, ", ".join(columns),
     )  # fmt: skip
 
 
 def check_replaceable(held: Handle) -> None:
-    """Refuse to take rows out of a table in which rows are deleted by vectors: a copy would bring those back.
+    """Refuse to replace rows of a table with deletion vectors: rewriting a file would restore deleted rows.
 
     Raises
     ------
     ConfigError
-        When it is such a table, or may become one at any time.
+        If the table has deletion vectors, or may get some at any time.
     """
     table = held.table()
     if table is None or "deletionVectors" not in (table.protocol().reader_features or []):
@@ -104,8 +104,7 @@ def check_replaceable(held: Handle) -> None:
     enabled = table.metadata().configuration.get("delta.enableDeletionVectors", "").lower() == "true"
     if enabled or any(vectors.num_rows for vectors in table.deletion_vectors()):
         raise ConfigError(
-            f"the table {held.path} has deletion vectors, and rows of it cannot be replaced: those that were "
-            "deleted would come back",
+            f"the table {held.path} has deletion vectors, so its rows cannot be replaced: deleted rows would reappear",
             state="nothing was changed",
             next_step="with Spark: ALTER TABLE … SET TBLPROPERTIES ('delta.enableDeletionVectors' = false), then "
             "REORG TABLE … APPLY (PURGE); then run again",
@@ -121,7 +120,7 @@ def _misfit(held: Handle, what: str) -> ConfigError:
 
 
 def nullable(kind: Any) -> Any:
-    """Return a type that allows nulls at every level: a table holds what was declared, not what one plan can prove."""
+    """Return a type that allows nulls at every level, because one plan's nullability must not restrict the table."""
     if isinstance(kind, StructType):
         return StructType([StructField(f.name, nullable(f.dataType), True) for f in kind.fields])
     if isinstance(kind, ArrayType):

@@ -1,7 +1,7 @@
-"""The rows of some offsets and of an interval of record time: found in a table's files, and left out of new ones.
+"""Finds the rows of some offsets and an interval of record time in a table's files, and rewrites files without them.
 
-Files are immutable, so what was found in one holds for good. A file that holds both rows that go and rows that stay is
-rewritten without the former, one row group at a time, as it was in all else: schema, order, Spark's own metadata.
+Files are immutable, so what was found in one stays valid. A file with both rows to remove and rows to keep is rewritten
+without the former, one row group at a time. Everything else stays the same: schema, order, Spark's metadata.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ __all__ = ["Found", "Slice"]
 _COLUMNS = ["_topic", "_partition", "_offset", "_timestamp"]
 
 _EVER = 1 << 53
-"""Milliseconds beyond all that a timestamp can be, which as microseconds still fit into 64 bits."""
+"""Milliseconds beyond every possible timestamp; as microseconds they still fit into 64 bits."""
 
 Key = tuple[str, int]
 
 
 @dataclass(frozen=True)
 class Found:
-    """What one file holds of a slice: how many rows of how many, and their offsets per topic and partition."""
+    """What one file holds of a slice: ``rows`` of its ``of`` rows, and their offsets per topic and partition."""
 
     rows: int
     of: int
@@ -45,7 +45,7 @@ class Found:
 
 @dataclass
 class Slice:
-    """Rows whose offset lies in one of the ranges and whose record time lies in ``[start, end)``.
+    """The rows whose offset is in one of the ranges and whose record time is in ``[start, end)``.
 
     Parameters
     ----------
@@ -61,20 +61,20 @@ class Slice:
     _ends: dict[Key, tuple[Any, Any]] = field(default_factory=dict, repr=False)
 
     def find(self, root: str, actions: pa.Table) -> dict[str, Found]:
-        """Return by path the files of a table that hold rows of the slice.
+        """Return, by path, the files of a table that hold rows of the slice.
 
         Parameters
         ----------
         root
             Path or URL of the table.
         actions
-            The table's files with their statistics, flat; only files that may hold such rows are read, and of them
-            four columns.
+            The table's files with their flattened statistics. Only files that may hold such rows are read, and only
+            four columns of them.
 
         Raises
         ------
         OSError
-            When a file cannot be read.
+            If a file cannot be read.
         """
         fs, base = fsspec.core.url_to_fs(root)
         found = {}
@@ -86,12 +86,12 @@ class Slice:
         return found
 
     def keep(self, root: str, name: str, found: Mapping[str, Found]) -> Staged:
-        """Write the rows of these files that are not of the slice to files of a folder of their own.
+        """Write the rows of these files that are not in the slice to new files in a folder of their own.
 
         Parameters
         ----------
         name
-            Names the batch, as in :meth:`~sluice_spark.sinks.delta.table.DeltaSink.stage`.
+            The name of the batch, as in :meth:`~sluice_spark.sinks.delta.table.DeltaSink.stage`.
         """
         fs, base = fsspec.core.url_to_fs(root)
         for path, what in found.items():
@@ -102,7 +102,7 @@ class Slice:
         return Staged("", files, {})
 
     def _may_hold(self, files: pa.Table) -> Any:
-        """Tell by file whether its statistics allow for rows of the slice: a mask."""
+        """Return a mask of the files whose statistics allow rows of the slice."""
         inside = np.zeros(files.num_rows, dtype=bool)
         for r in self.ranges:
             inside |= (
@@ -114,7 +114,7 @@ class Slice:
         if times is None:
             return inside
         low, high = (t.cast(pa.timestamp("us", "UTC")).cast(pa.int64()) for t in times)
-        # statistics are cut to milliseconds
+        # statistics are truncated to milliseconds
         before, after = pc.less(low, self.end * 1000), pc.greater_equal(high, self.start * 1000 - 1000)
         return inside & mask(pc.and_kleene(before, after), unknown=True)
 
@@ -148,7 +148,7 @@ class Slice:
         return found
 
     def _inside(self, key: Key, offsets: Any) -> Any:
-        """Tell of each offset whether it lies in a range of this partition; there may be thousands of them."""
+        """Return a mask of the offsets that are in a range of this partition; there may be thousands of ranges."""
         if key not in self._ends:
             spans = sorted((r.start, r.end) for r in self.ranges if (r.topic, r.partition) == key)
             starts, ends = (np.array(numbers, dtype=np.int64) for numbers in zip(*spans, strict=True))
@@ -182,7 +182,7 @@ def _values(path: str) -> Mapping[str, str | None]:
 
 
 def _without_views(schema: pa.Schema) -> pa.Schema:
-    """Return a schema with plain types where delta-rs, which rewrites files for DELETE, says views of texts."""
+    """Return a schema with plain types instead of view types, which delta-rs uses when it rewrites files for DELETE."""
     fields = [field.with_type(_without_view(field.type)) for field in schema]
     return pa.schema(fields, schema.metadata)
 
@@ -202,7 +202,7 @@ def _without_view(kind: Any) -> Any:
 
 
 def _numbers(column: Any) -> Any:
-    """Return integers; one that is not there (a row that somebody else inserted) is below all that is asked for."""
+    """Return integers; a null (in a row that another program inserted) becomes the minimum, which is in no range."""
     return column.fill_null(np.iinfo(np.int64).min).to_numpy()
 
 

@@ -1,4 +1,4 @@
-"""Reads staged Parquet files back: what is in them decides what may be committed."""
+"""Reads staged Parquet files back: their content decides what may be committed."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ __all__ = ["offsets_of", "partition_values", "read_back"]
 _STATS_COLUMNS = 32
 _LONGEST_STAT = 256
 _PIECE = 1 << 26
-"""Offsets that are compared at a time, a byte each."""
+"""Number of offsets that are compared at a time, one byte each."""
 _SPARSE = 64
-"""Offsets for each row, beyond which comparing all of them would take longer than sorting those that are there."""
+"""If there are more offsets than this per row, sorting the offsets is faster than comparing all of the range."""
 
 
 def offsets_of(root: str, staged: Staged) -> dict[tuple[str, int], Any]:
-    """Return the offsets of staged rows per topic and partition, ascending, each once."""
+    """Return the distinct offsets of staged rows per topic and partition, ascending."""
     fs, base = fsspec.core.url_to_fs(root)
     found: dict[tuple[str, int], list[Any]] = {}
     for file in staged.files:
@@ -46,14 +46,14 @@ def read_back(root: str, folder: str, *, offsets: bool) -> Staged:
     folder
         The write's folder below it.
     offsets
-        Whether rows carry ``_topic``, ``_partition`` and ``_offset``, which are then counted per partition: rows, and
-        distinct offsets, exactly.
+        Whether rows carry ``_topic``, ``_partition`` and ``_offset``. Rows and distinct offsets are then counted per
+        partition, exactly.
 
     Notes
     -----
-    Spark writes the records of a partition in the order of their offsets, in files that do not overlap: then first,
-    last and number of each file tell all. Only where files overlap, or an offset stands behind a higher one, are
-    offsets compared, in a second reading and a bounded piece at a time. So memory does not grow with the rows.
+    Spark usually writes the records of a partition in the order of their offsets, in files that do not overlap. Then
+    the first offset, the last offset and the number of each file are enough. Otherwise the offsets are compared in a
+    second pass, a bounded piece at a time. So memory does not grow with the number of rows.
     """
     fs, base = fsspec.core.url_to_fs(root)
     fs.invalidate_cache()
@@ -93,7 +93,7 @@ class _Count:
         self._ascending = True
 
     def add(self, file: int, numbers: Any) -> None:
-        """Take the next offsets of a file."""
+        """Add the next offsets of a file."""
         low, high = int(numbers.min()), int(numbers.max())
         first, last = self._files.get(file, (low, low - 1))
         self._ascending = self._ascending and low > last and bool(np.all(np.diff(numbers) > 0))
@@ -101,13 +101,13 @@ class _Count:
         self._rows += len(numbers)
 
     def tally(self, fs: Any, base: str, files: Sequence[StagedFile], key: tuple[str, int]) -> Tally:
-        """Return the tally; files are those that were read, by their numbers from 1 on."""
+        """Return the tally. ``files`` are the files that were read; their numbers begin at 1."""
         spans = sorted(self._files.values())
         first, last = spans[0][0], max(high for _, high in spans)
         if self._ascending and all(a[1] < b[0] for a, b in itertools.pairwise(spans)):
             return Tally(self._rows, self._rows, first, last)
         names = [files[number - 1] for number in self._files]
-        if last - first > _SPARSE * self._rows:  # not as Kafka numbers them: a bit for each would be too much
+        if last - first > _SPARSE * self._rows:  # too sparse to compare the whole range
             return Tally(self._rows, _distinct(fs, base, names, key), first, last)
         distinct = 0
         for start in range(first, last + 1, _PIECE):
@@ -127,7 +127,7 @@ def _milliseconds(info: Mapping[str, Any]) -> int:
 
 
 def partition_values(parts: Iterable[str]) -> dict[str, str | None]:
-    """Return the values that the names of a file's folders say, as Hive writes them: ``column=value``."""
+    """Return the partition values in the names of a file's folders, in Hive's format ``column=value``."""
     pairs = (part.partition("=") for part in parts)
     return {unquote(k): None if v == "__HIVE_DEFAULT_PARTITION__" else unquote(v) for k, _, v in pairs}
 
@@ -141,9 +141,9 @@ def _distinct(fs: Any, base: str, files: Iterable[StagedFile], key: tuple[str, i
 
 
 def _offsets(parquet: Any, values: Mapping[str, str | None]) -> Iterator[tuple[tuple[str, int], Any]]:
-    """Yield the offsets of a file per topic and partition, in its order, a bounded number of rows at a time."""
+    """Yield the offsets of a file per topic and partition, in the file's order, a bounded number of rows at a time."""
     wanted = [c for c in ("_topic", "_partition", "_offset") if c not in values]
-    # group by group: a reader of several holds the bytes of those that it has read
+    # one row group at a time: a reader of several keeps the bytes of those that it has read
     groups = range(parquet.num_row_groups)
     for group in (b for g in groups for b in parquet.iter_batches(1 << 18, row_groups=[g], columns=wanted)):
         numbers = group.column("_offset").to_numpy()
@@ -171,7 +171,7 @@ def _stats(metadata: Any) -> dict[str, Any]:
     highs: dict[str, Any] = {}
     nulls: dict[str, int] = {}
     columns = [metadata.schema.column(i) for i in range(len(metadata.schema))]
-    # metadata columns stand last and must be found by readers that look for a run or an offset
+    # metadata columns come last, and readers that search a run or an offset need their statistics
     simple = [i for i, c in enumerate(columns) if c.max_repetition_level == 0 and "." not in c.path]
     chosen = [i for i in simple if columns[i].name.startswith("_")] + simple[:_STATS_COLUMNS]
     for i in dict.fromkeys(chosen):
@@ -185,7 +185,7 @@ def _stats(metadata: Any) -> dict[str, Any]:
             continue
         try:
             low, high = _stat(min(s.min for s in with_values)), _stat(max(s.max for s in with_values))
-        except (OverflowError, ValueError):  # a date that Spark knows and Python does not: before 1 or after 9999
+        except (OverflowError, ValueError):  # a date that Python does not support: before year 1 or after 9999
             continue
         if low is not None and high is not None:
             lows[name], highs[name] = low, high
@@ -198,7 +198,7 @@ def _stat(value: Any) -> Any:
     if isinstance(value, int):
         return value
     if isinstance(value, datetime):
-        # Delta keeps milliseconds: cut, never round up a minimum; a maximum that was cut is widened by its reader
+        # Delta stores milliseconds: truncate, so that no minimum is rounded up; readers widen a truncated maximum
         return value.strftime("%Y-%m-%dT%H:%M:%S.") + f"{value.microsecond // 1000:03d}Z"
     if isinstance(value, date):
         return value.isoformat()

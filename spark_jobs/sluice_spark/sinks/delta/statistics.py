@@ -1,8 +1,8 @@
-"""What a table's log says about the columns of its files, and the setting that makes it say enough.
+"""Column statistics in a table's log, and the table property that makes readers see those of the metadata columns.
 
-Readers of a Delta table see the statistics of its first 32 columns. Our metadata columns stand last, so in a wide
-table nobody would see which run, offsets and times a file holds, though the log has it of every file that was staged
-here: each question about a run or an interval would open every file.
+Readers of a Delta table see the statistics of its first 32 columns, and the metadata columns come last. In a wide table
+readers would not see which run, offsets and times a file holds, although the log has these statistics. Every query for
+a run or an interval would then open every file.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from pyspark.sql.types import (
 __all__ = ["NEEDED", "bounds", "files_of", "hidden", "mask", "may_be", "settings_for"]
 
 NEEDED = ("_topic", "_partition", "_offset", "_timestamp", "_run")
-"""By which files are looked for."""
+"""The columns by which files are searched."""
 
 _COLUMNS = "delta.dataSkippingStatsColumns"
 _FIRST = "delta.dataSkippingNumIndexedCols"
@@ -40,13 +40,13 @@ Path = tuple[str, ...]
 
 
 def files_of(table: DeltaTable) -> pa.Table:
-    """Return the table's files with their statistics and partition values, a column each."""
-    # not by pa.table: that imports pandas to see whether it was given a frame
+    """Return the table's files with their statistics and partition values, one column each."""
+    # not by pa.table, which imports pandas to check the type of its argument
     return pa.RecordBatchReader.from_stream(table.get_add_actions(flatten=True)).read_all()
 
 
 def bounds(files: pa.Table, column: str) -> tuple[Any, Any] | None:
-    """Return the least and the greatest value of a column, by file; None when the log shows neither of any file."""
+    """Return the minimum and maximum of a column, by file; None if the log shows them for no file."""
     if f"partition.{column}" in files.column_names:
         return files.column(f"partition.{column}"), files.column(f"partition.{column}")
     if f"min.{column}" in files.column_names and f"max.{column}" in files.column_names:
@@ -55,7 +55,7 @@ def bounds(files: pa.Table, column: str) -> tuple[Any, Any] | None:
 
 
 def may_be(files: pa.Table, column: str, first: int | str, last: int | str) -> Any:
-    """Tell by file whether it may hold a value of ``[first, last]``: a mask. Without statistics it may."""
+    """Return a mask of the files that may hold a value in ``[first, last]``; a file without statistics may."""
     found = bounds(files, column)
     if found is None:
         return np.ones(files.num_rows, dtype=bool)
@@ -64,26 +64,26 @@ def may_be(files: pa.Table, column: str, first: int | str, last: int | str) -> A
 
 
 def mask(values: Any, *, unknown: bool) -> Any:
-    """Return Arrow's booleans as numpy's."""
+    """Convert Arrow booleans to a NumPy mask; nulls become ``unknown``."""
     return np.asarray(pc.fill_null(values, unknown), dtype=bool)
 
 
 def hidden(table: DeltaTable) -> list[str]:
-    """Return the columns of :data:`NEEDED` that the table has, and whose statistics its log does not show."""
+    """Return the columns of :data:`NEEDED` that the table has, but whose statistics its log does not show."""
     names = set(files_of(table).column_names)
     there = {field.name for field in table.schema().fields} - set(table.metadata().partition_columns)
     return [c for c in NEEDED if c in there and not {f"min.{c}", f"max.{c}"} <= names]
 
 
 def settings_for(schema: StructType, partition_by: Sequence[str], settings: Mapping[str, str]) -> dict[str, str]:
-    """Return the table properties that show the statistics of :data:`NEEDED`; none when they are shown anyway.
+    """Return the table properties that make the log show the statistics of :data:`NEEDED`; empty if it does already.
 
-    Columns that show their statistics today go on to do so: those that a user chose, or else the first ones.
+    Columns whose statistics are shown now stay so: those that a user chose, or else the first ones.
 
     Parameters
     ----------
     settings
-        The table's present properties, or those that it is made with.
+        The table's present properties, or those with which it will be created.
     """
     leaves = [(path, kind) for path, kind in _leaves(schema, ()) if path[0] not in partition_by]
     needed: list[Path] = [(c,) for c in NEEDED if c in schema.names and c not in partition_by]
@@ -93,7 +93,7 @@ def settings_for(schema: StructType, partition_by: Sequence[str], settings: Mapp
     theirs = _parsed(settings.get(_COLUMNS, ""))
     chosen = theirs if _COLUMNS in settings else [path for path, kind in leaves[: max(first, 0)] if _eligible(kind)]
     added: list[Path] = []
-    # delta-rs shows nothing of the columns that stand behind a struct of which it shows nothing
+    # delta-rs shows no statistics of columns after a struct for which it shows none
     for struct in _structs(schema, ()):
         inner = [path for path, kind in leaves if path[: len(struct)] == struct and _eligible(kind)]
         if not inner and _COLUMNS not in settings:
@@ -106,7 +106,7 @@ def settings_for(schema: StructType, partition_by: Sequence[str], settings: Mapp
 
 
 def _parsed(columns: str) -> list[Path]:
-    """Return the columns that a table's property names."""
+    """Parse the list of columns in a table property."""
     paths: list[list[str]] = []
     for between, quoted, plain in _PART.findall(columns):
         part = quoted[1:-1].replace("``", "`") if quoted else plain.strip()
@@ -144,5 +144,5 @@ def _structs(schema: StructType, above: Path) -> Iterator[Path]:
 
 
 def _eligible(kind: DataType) -> bool:
-    """Tell whether Spark takes a column of this type into the list; it refuses the whole list otherwise."""
+    """Return whether Spark accepts a column of this type in the list; otherwise it refuses the whole list."""
     return isinstance(kind, NumericType | StringType | DateType | TimestampType | TimestampNTZType)

@@ -1,10 +1,10 @@
 """A Delta table as a sink: Spark stages Parquet files, delta-rs commits them.
 
-Spark's own Delta writer commits at the end of the write, so nothing can be checked between the two. Here the files are
-written first, in a folder of their own below the table, read back, and entered into the log in one transaction that
-carries an application id and a version (Delta's ``txn`` action). A version that the log holds is never entered again;
-of two writers of one version the log lets one in (delta-rs: "Concurrent transaction"). Files of an attempt that died
-are in no transaction: readers do not see them, the attempt that gets the batch in removes them, and so does ``VACUUM``.
+Spark's own Delta writer commits at the end of the write, so nothing can be checked in between. Here the files are first
+written to a folder of their own below the table, read back, and then added to the log in one transaction with an
+application id and a version (Delta's ``txn`` action). A version that the log has is never committed again: commits are
+idempotent. Of two writers of one version, the log accepts one (delta-rs: "Concurrent transaction"). Files of an attempt
+that died are in no transaction: readers do not see them, and the successful attempt or a ``VACUUM`` removes them.
 """
 
 from __future__ import annotations
@@ -42,26 +42,26 @@ __all__ = ["DeltaSink"]
 _NOTE = "sluice"
 
 _SETTINGS = {"delta.checkpointInterval": "30"}
-"""Of a table that is made here. Whoever opens a table reads each commit behind its log's last checkpoint, a run does so
-some twenty times, and a run is one commit: with the default of 100 a run's cost would depend on its number."""
+"""Properties of a new table. Opening a table reads each commit after the log's last checkpoint; a run does so some
+twenty times and adds a commit. With the default interval of 100, later runs would cost more than earlier ones."""
 
 
 _HISTORY = 100
-"""Commits that are looked at first: the ledger is seldom further behind."""
+"""Number of commits that are read first: the ledger is seldom further behind."""
 
 _TOKEN = 8
-"""Letters that tell one attempt's folder from another's."""
+"""Length of the random suffix that distinguishes the folders of attempts."""
 
 
 class DeltaSink(Handle):
-    """One Delta table, by path or URL; made at the first commit.
+    """One Delta table by path or URL; the first commit creates it.
 
     Parameters
     ----------
     app_id
-        Who counts versions: one writer, such as a pipeline's epoch.
+        The application id of the writer, such as a pipeline's epoch; each writer has its own versions.
     settings
-        Table properties of a table that is made here, beside our own.
+        Further properties of a table that is created here.
     """
 
     def __init__(
@@ -74,31 +74,31 @@ class DeltaSink(Handle):
         self._guard = Guard(self, app_id)
 
     def examine(self) -> list[str]:
-        """Look at what others did to the table since a run of this pipeline last did: :meth:`Guard.examine`."""
+        """Check what others committed since the last check by this pipeline: :meth:`Guard.examine`."""
         return self._guard.examine()
 
     def admit(self) -> None:
-        """Raise what a commit to this table would, before another one that must not go in alone.
+        """Raise the errors that a commit to this table would raise, before another table's commit that needs it.
 
         Raises
         ------
         ConfigError, CheckpointError
-            As of :meth:`examine`.
+            As :meth:`examine`.
         """
         table = self.table()
         if table is not None:
             self._guard.let_pass(table)
 
-    # --- questions ---------------------------------------------------------------------------------------------
+    # --- queries -----------------------------------------------------------------------------------------------
 
     def version(self) -> int:
-        """Return the highest version committed under :attr:`app_id`; -1 for none."""
+        """Return the highest version that :attr:`app_id` committed; -1 if there is none."""
         table = self.table()
         found = None if table is None else table.transaction_version(self.app_id)
         return -1 if found is None else int(found)
 
     def notes(self, newer_than: int) -> Iterator[dict[str, Any]]:
-        """Yield the notes of this application's commits above a version, newest first."""
+        """Yield the commit metadata of this application's commits above a version, newest first."""
         table, known, count = self.table(), 0, _HISTORY
         while table is not None:
             commits = table.history(count)
@@ -110,20 +110,20 @@ class DeltaSink(Handle):
                     yield note
             if len(commits) < count:
                 return
-            known, count = len(commits), count * 8  # each look begins at the newest commit again
+            known, count = len(commits), count * 8  # the history always begins at the newest commit
 
     def ahead_of(self, known: Mapping[str, int]) -> set[str]:
-        """Return which of these application ids committed more than the version given, in one reading of the log."""
+        """Return which of these application ids committed a higher version than the given one."""
         table = self.table()
         if table is None or not known:
             return set()
         held = transaction_versions(self.path, table.version())
         asked = known if held is None else {w: last for w, last in known.items() if held.get(w, -1) > last}
-        found = {writer: table.transaction_version(writer) for writer in asked}  # which costs some milliseconds each
+        found = {writer: table.transaction_version(writer) for writer in asked}  # some milliseconds each
         return {writer for writer, batch in found.items() if batch is not None and batch > known[writer]}
 
     def as_it_is(self) -> tuple[DeltaSink, StructType] | None:
-        """Return the sink with the columns and partitioning that the table has; None where there is none."""
+        """Return the sink with the table's present columns and partitioning; None if there is no table."""
         table = self.table()
         if table is None:
             return None
@@ -131,15 +131,15 @@ class DeltaSink(Handle):
         return DeltaSink(self.path, self.app_id, table.metadata().partition_columns), columns
 
     def last_notes(self, commits: int = 1) -> list[dict[str, Any]]:
-        """Return the notes of this application among the table's newest commits, newest first."""
+        """Return the commit metadata of this application among the table's newest commits, newest first."""
         table = self.table()
         found = [self._note(commit) for commit in table.history(commits)] if table is not None else []
         return [note for note in found if note is not None]
 
     def is_cut_off(self) -> bool:
-        """Tell whether the newest commit's file is empty, which to delta-rs is a commit of nothing, and no error."""
+        """Return whether the newest commit's file is empty; delta-rs takes it for a commit without actions."""
         table = self.table()
-        if table is None or table.history(1):  # without one, it may be a writer's that says nothing of itself
+        if table is None or table.history(1):  # without an entry, the commit is empty, or has no commit info
             return False
         fs, base = fsspec.core.url_to_fs(self.path)
         newest = f"{base}/_delta_log/{table.version():020}.json"
@@ -151,15 +151,15 @@ class DeltaSink(Handle):
         return note if note and note.get("app_id") == self.app_id else None
 
     def check(self, schema: StructType) -> None:
-        """Refuse to write rows of this schema into a table that is another one: :func:`shape.check`."""
+        """Refuse to write rows of this schema into a table with another schema: :func:`shape.check`."""
         shape.check(self, schema, self.partition_by)
 
     def check_replaceable(self) -> None:
-        """Refuse to take rows out of a table that has deletion vectors: :func:`shape.check_replaceable`."""
+        """Refuse to replace rows of a table with deletion vectors: :func:`shape.check_replaceable`."""
         shape.check_replaceable(self)
 
     def rows_of(self, spark: SparkSession, runs: Sequence[str]) -> tuple[DataFrame, int]:
-        """Return the rows that these runs wrote, and how many there are."""
+        """Return the rows that these runs wrote, and their number."""
         return reading.rows_of(self, spark, runs)
 
     def rows(self, spark: SparkSession) -> DataFrame:
@@ -171,19 +171,19 @@ class DeltaSink(Handle):
     def stage(
         self, rows: DataFrame, batch: str, *, offsets: bool = True, options: Mapping[str, str] | None = None
     ) -> Staged:
-        """Write rows to a folder of their own below the table, and read back what is there.
+        """Write rows to a folder of their own below the table, and read the files back.
 
         Parameters
         ----------
         batch
-            Names the batch; folders of earlier attempts at it are found by this name.
+            The name of the batch, by which folders of earlier attempts are found.
         options
-            Of Spark's Parquet writer.
+            Options of Spark's Parquet writer.
 
         Raises
         ------
         PySparkException
-            Whatever the job died of: reading, transforming and writing are one pass.
+            If the job fails; reading, transforming and writing are one pass.
         """
         folder = f"batches/{batch}-{uuid.uuid4().hex[:_TOKEN]}"
         writer = rows.write.mode("errorifexists").options(**(options or {}))
@@ -206,26 +206,26 @@ class DeltaSink(Handle):
         *,
         fence: Fence | None = None,
     ) -> bool:
-        """Enter staged files into the table in one transaction; an empty batch is a transaction too.
+        """Add staged files to the table in one transaction; a batch without rows is a transaction, too.
 
         Parameters
         ----------
         fence
-            With one, the commit goes in behind the very version that was compared with it, or not at all.
+            If given, the commit succeeds only directly after the table version that was compared with the fence.
 
         Returns
         -------
         bool
-            False when the table already holds this version: nothing was changed.
+            False if the table already has this version; nothing was changed then.
 
         Raises
         ------
         LeaseHeldError
-            When another driver committed this version just now, or a rival is behind the fence.
+            If another driver committed this version meanwhile, or a rival committed after the fence's version.
         ConfigError, CheckpointError
-            As of :meth:`examine`.
+            As :meth:`examine`.
         SinkError
-            When the table cannot be written, or staged files are gone.
+            If the table cannot be written, or staged files are gone.
         """
         full = self._metadata(note, version)
         for _ in range(ATTEMPTS):
@@ -253,7 +253,7 @@ class DeltaSink(Handle):
                     if self._landed(self.existing(), full):
                         return True
                     raise self._taken(version) from error
-                continue  # an interval was replaced just now: delta-rs takes an append for a reader of what went
+                continue  # an interval was replaced meanwhile: to delta-rs, an append conflicts with removed files
             except (DeltaError, OSError, ValueError) as error:
                 if self._may_have_landed(full):
                     return True
@@ -265,7 +265,7 @@ class DeltaSink(Handle):
         return {**note, "app_id": self.app_id, "version": version, "attempt": uuid.uuid4().hex}
 
     def _landed(self, table: DeltaTable, full: Mapping[str, Any]) -> bool:
-        """Tell whether a version is there by this very attempt: the answer to a commit can be lost on its way."""
+        """Return whether this attempt committed the version: the answer to a successful commit can be lost."""
         recent = (commit.note for commit in self.history(table, RECENT))
         return any(note is not None and note.get("attempt") == full["attempt"] for note in recent)
 
@@ -274,10 +274,10 @@ class DeltaSink(Handle):
             table = self.table()
             return table is not None and self._landed(table, full)
         except SinkError:
-            return False  # the first failure is the one to tell of; the next run finds out
+            return False  # the first failure is reported; the next run finds out
 
     def _still_there(self, staged: Staged) -> None:
-        """Refuse to commit files that somebody removed: to a VACUUM without retention they belong to nobody."""
+        """Refuse to commit files that somebody removed, such as a VACUUM without retention."""
         fs, base = fsspec.core.url_to_fs(self.path)
         for file in staged.files:
             try:
@@ -320,34 +320,35 @@ class DeltaSink(Handle):
         check: Callable[[Mapping[tuple[str, int], Any]], None] = lambda _: None,
         fence: Fence | None = None,
     ) -> dict[tuple[str, int], int] | None:
-        """Take the rows of a slice out and enter staged files, in one transaction.
+        """Remove the rows of a slice and add staged files, in one transaction.
 
-        Whatever others commit meanwhile (appends, other slices) is seen before this is committed: the transaction goes
-        in behind the very table that was looked at, or not at all, and is then prepared again.
+        The transaction succeeds only directly after the table version that was examined. If others committed meanwhile
+        (appends, other slices), the table is examined again and the transaction is prepared again.
 
         Parameters
         ----------
         gone
-            Which rows go.
+            The rows to remove.
         name
-            Names the batch, as in :meth:`stage`.
+            The name of the batch, as in :meth:`stage`.
         check
-            Given the offsets that go, per topic and partition; raises when they must not. Nothing is changed then.
+            Called with the offsets to remove, per topic and partition; it raises if they must stay. Nothing is changed
+            then.
         fence
-            As of :meth:`commit`.
+            As in :meth:`commit`.
 
         Returns
         -------
         dict or None
-            How many offsets went, per topic and partition; None when the table already holds this version, and
+            How many offsets were removed, per topic and partition; None if the table already has this version, and
             nothing was changed.
 
         Raises
         ------
         LeaseHeldError
-            When another driver committed this version just now.
+            If another driver committed this version meanwhile.
         SinkError
-            When the table cannot be read or written, or others never let it be.
+            If the table cannot be read or written, or all attempts failed because others committed.
         """
         full = self._metadata(note, version)
         for _ in range(ATTEMPTS):
@@ -385,7 +386,7 @@ class DeltaSink(Handle):
                     if self._landed(self.existing(), full):
                         return counts
                     raise self._taken(version) from None
-                continue  # somebody committed in between: look again
+                continue  # somebody committed meanwhile: examine the table again
             except (DeltaError, OSError, ValueError) as error:
                 if self._may_have_landed(full):
                     return counts
@@ -399,7 +400,7 @@ class DeltaSink(Handle):
         Raises
         ------
         SinkError
-            When it cannot be read.
+            If it cannot be read.
         """
         table = self.table()
         if table is None:
@@ -416,20 +417,19 @@ class DeltaSink(Handle):
         Parameters
         ----------
         schema
-            Of the rows that were staged.
+            The schema of the staged rows.
         """
         folder = f"{self.path}/{staged.folder}"
         return spark.read.schema(schema).option("basePath", folder).parquet(folder)
 
     def staged_offsets(self, staged: Staged) -> dict[tuple[str, int], Any]:
-        """Return the offsets of staged rows per topic and partition, ascending, each once."""
+        """Return the distinct offsets of staged rows per topic and partition, ascending."""
         return offsets_of(self.path, staged)
 
     def sweep(self, batch: str) -> None:
-        """Remove the folders of a batch's attempts that no transaction entered.
+        """Remove the folders of a batch's uncommitted attempts.
 
-        One whose segments were sealed stays, though OPTIMIZE put other files in their place since: they are applied
-        from their own files.
+        A folder with sealed segments stays even if OPTIMIZE replaced them since: they are applied from their own files.
         """
         fs, base = fsspec.core.url_to_fs(self.path)
         folders = [str(f) for f in fs.glob(f"{base}/batches/{batch}-{'[0-9a-f]' * _TOKEN}")]
@@ -440,7 +440,7 @@ class DeltaSink(Handle):
         stray = []
         for folder in folders:
             name = folder.rsplit("/", 1)[-1]
-            # the log names a file encoded; what tells one attempt from another has no character that would be
+            # the log encodes file names, but the attempt's suffix has no character that would be encoded
             near = paths.filter(pc.match_substring(paths, f"{name[-_TOKEN - 1 :]}/")).to_pylist()
             if not any(f"/batches/{name}/" in f"/{unquote(path)}" for path in near):
                 stray.append(folder)
@@ -466,14 +466,14 @@ class DeltaSink(Handle):
 
 def _entries(staged: Staged) -> list[AddAction]:
     return [
-        # the path as it is on disk: delta-rs encodes it for the log
+        # the path on disk: delta-rs encodes it for the log
         AddAction(f.path, f.size, dict(f.partition_values), f.modified, True, f.stats)
         for f in staged.files
     ]
 
 
 def _removed(paths: Iterable[str], now: int) -> list[AddAction | RemoveAction]:
-    # the log names a file encoded, and delta-rs encodes once more: what it does not find again would stay, quietly
+    # the log has encoded names, and delta-rs encodes once more: a file that it does not find would silently stay
     return [RemoveAction(unquote(path), True, now) for path in paths]
 
 

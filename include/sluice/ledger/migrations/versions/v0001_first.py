@@ -1,4 +1,4 @@
-"""The first schema. Later versions change it by their own steps, never here."""
+"""The first schema. Later versions change it by migrations of their own, never here."""
 
 import sqlalchemy as sa
 from alembic import op

@@ -1,4 +1,4 @@
-"""Epochs, lost ranges, sealed segments, redriven accounts. Derived tables are made anew from the events."""
+"""Epochs, lost ranges, sealed segments, redriven accounts. Derived tables are recreated from the events."""
 
 import sqlalchemy as sa
 from alembic import op

@@ -24,7 +24,7 @@ def upgrade() -> None:
         sa.Column("at", sa.String(32), nullable=False),
         sa.UniqueConstraint("pipeline", "interval", name="sluice_interval_once"),
     )
-    # tokens only grow: a driver that holds an old one must stay shut out
+    # tokens must keep growing: a driver with an old one must stay fenced
     op.rename_table("sluice_lease", "sluice_lease_0002")
     op.create_table(
         "sluice_lease",

@@ -1,4 +1,4 @@
-"""Between which times the records of offset ranges lie."""
+"""The record times of offset ranges."""
 
 import sqlalchemy as sa
 from alembic import op
