@@ -1,38 +1,27 @@
-"""The documented contract of decoding, value by value; and what decodes against Spark's and Python's own readers."""
+"""The documented contract of decoding JSON, value by value; and against Spark's and Python's own readers."""
 
 from __future__ import annotations
 
-import csv
-import io
 import json
 import math
 import random
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from datetime import date, datetime
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
 import pytest
-from pyspark.sql import DataFrame, Row, SparkSession
+from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
+from tests.spark.decoders.conftest import FIVE_MB, PAGE, check, fields_of, outcomes, records, table
 
 import sluice_spark.decoders as decoders
 from sluice.pipeline.model import Decode
-from sluice.shipped import CHECKOUT
-from sluice_spark.decoders.base import COLUMN, DATA, RULE, decode, source_columns
+from sluice_spark.decoders.base import COLUMN, DATA, RULE, decode
 
 pytestmark = pytest.mark.spark
-
-DDL = (
-    "i INT, s STRING, d DOUBLE, t TIMESTAMP, b BOOLEAN, o STRUCT<x: INT>, a ARRAY<INT>, n DECIMAL(5,2), y DATE, "
-    "m MAP<STRING, INT>, l BIGINT"
-)
-RECORDS = "key BINARY, value BINARY, topic STRING, partition INT, offset LONG, timestamp TIMESTAMP"
-NOON = datetime(2020, 1, 1, 12)
-FIVE_MB = "x" * 5_000_000
-NAN = object()
 
 # value → the fields that are not null, or the rule that it breaks
 JSON: list[tuple[bytes | None, dict[str, Any] | str]] = [
@@ -102,21 +91,10 @@ JSON: list[tuple[bytes | None, dict[str, Any] | str]] = [
     (b'{"z": ' + b"[" * 5000 + b"]" * 5000 + b"}", "json"),
 ]  # fmt: skip
 
-
-def records(spark: SparkSession, values: list[bytes | None]) -> DataFrame:
-    return spark.createDataFrame([(b"k", v, "t", 3, n, NOON) for n, v in enumerate(values)], RECORDS)
-
-
-def plain(value: Any) -> Any:
-    return NAN if isinstance(value, float) and math.isnan(value) else value
-
-
-def outcomes(frame: DataFrame) -> list[dict[str, Any] | str]:
-    rows = frame.select("offset", RULE, DATA).collect()
-    return [
-        row[1] or {k: plain(v) for k, v in row[2].asDict(True).items() if v is not None}
-        for row in sorted(rows, key=lambda r: r[0])
-    ]
+DDL = (
+    "i INT, s STRING, d DOUBLE, t TIMESTAMP, b BOOLEAN, o STRUCT<x: INT>, a ARRAY<INT>, n DECIMAL(5,2), y DATE, "
+    "m MAP<STRING, INT>, l BIGINT"
+)
 
 
 def test_the_json_contract_value_by_value(spark: SparkSession) -> None:
@@ -144,25 +122,6 @@ def test_what_decodes_is_what_from_json_reads(spark: SparkSession) -> None:
 
 # --- the page ---------------------------------------------------------------------------------------------------------
 
-PAGE = (CHECKOUT / "docs" / "decoding.md").read_text()
-
-
-def table(heading: str) -> list[list[str]]:
-    section = PAGE.split(f"## {heading}\n")[1].split("\n## ")[0]
-    rows = [line.split("|")[1:-1] for line in section.splitlines() if line.startswith("| `")]
-    assert len(rows) > 10
-    return [[cell.strip().removeprefix("`").removesuffix("`") for cell in row] for row in rows]
-
-
-def check(frame: DataFrame, shown: Callable[[Row], str], rows: list[list[str]]) -> list[tuple[list[str], str]]:
-    found = sorted(frame.select("offset", RULE, DATA).collect(), key=lambda r: r[0])
-    told = [f"refused: `{row[1]}" if row[1] else shown(row[2]) for row in found]
-    return [(row, now) for row, now in zip(rows, told, strict=True) if row[-2] != now]
-
-
-def fields_of(row: Row) -> str:
-    return json.dumps({k: v for k, v in row.asDict(True).items() if v is not None}, ensure_ascii=False)
-
 
 def test_the_page_says_what_a_json_record_decodes_to(spark: SparkSession) -> None:
     rows = table("JSON: the record")
@@ -186,13 +145,6 @@ def test_the_page_says_what_a_json_value_decodes_to(spark: SparkSession, kind: s
     assert set(refused) <= {"x"}
 
 
-def test_the_page_says_what_a_csv_record_decodes_to(spark: SparkSession) -> None:
-    rows = table("CSV")
-    spec = Decode(csv={"schema": "i INT, s STRING, d DOUBLE"})
-    values: list[bytes | None] = [row[0].replace("↵", "\n").encode() for row in rows]
-    assert check(decode(records(spark, values), spec), fields_of, rows) == []
-
-
 def test_the_page_names_every_rule(spark: SparkSession) -> None:
     rules = set(re.findall(r"^\| `([a-z0-9_]+)` \|", PAGE.split("## JSON")[0], re.MULTILINE))
     source = "".join(file.read_text() for file in Path(str(decoders.__file__)).parent.glob("*.py"))
@@ -201,6 +153,7 @@ def test_the_page_names_every_rule(spark: SparkSession) -> None:
 
 
 # --- against Python's own readers -------------------------------------------------------------------------------------
+
 
 NASTY = [
     "1", "-0", "0", "127", "128", "-129", "200", "2147483648", "9007199254740993", "9223372036854775808", "1.0", "1.50",
@@ -211,10 +164,14 @@ NASTY = [
     '{"x": 1.50, "y": 2}', '{"x": "1.50"}', '{"y": 1e400}', "[]", "[1, 2]", "[1.5]", '["x", 1]', '["1.50"]',
     '{"k": 1}', '{"k": 1, "k": 2}', '{"k": "1"}', '{"k": null}', "[null]", "'x'", "{",
 ]  # fmt: skip
+
 FIELDS = "i INT, z TINYINT, l BIGINT, s STRING, d DOUBLE, n DECIMAL(5,2), b BOOLEAN, w DECIMAL(38,3)"
+
 PARTS = "a ARRAY<INT>, t ARRAY<STRING>, m MAP<STRING, INT>, o STRUCT<x: STRING, y: DOUBLE>"
+
 FINE = {"i": "1", "z": "-128", "l": "9223372036854775807", "s": '"?1.5"', "d": "0.1", "n": "-12.30", "b": "true",
         "w": '"1.5"', "a": "[1, null]", "t": '["1.5"]', "m": '{"k": 1}', "o": '{"x": "{", "y": 1e300}'}  # fmt: skip
+
 BOUNDS = {"i": 31, "z": 7, "l": 63, "a": 31, "m": 31}
 
 
@@ -316,125 +273,3 @@ def test_a_json_record_is_what_python_reads_or_refused(spark: SparkSession, colu
     assert wrong == []
     assert isinstance(found[0], dict)
     assert taken > 400
-
-
-def test_a_csv_record_is_what_python_reads_or_refused(spark: SparkSession) -> None:
-    rng = random.Random(14)
-    cells = [
-        "",
-        "x",
-        "1",
-        " ",
-        "a,b",
-        'say "x"',
-        '"',
-        '""',
-        "a\nb",
-        "a\r\nb",
-        "ä😀",
-        "\\",
-        "\\N",
-        "'",
-        "\t",
-        "NaN",
-        "a;b",
-        "1.50",
-    ]
-    written, sound = [], 0
-    for n in range(4000):
-        row = [rng.choice(cells) for _ in range(rng.choice([3, 3, 3, 3, 2, 4]))]
-        buffer = io.StringIO()
-        csv.writer(
-            buffer,
-            quoting=rng.choice([csv.QUOTE_MINIMAL, csv.QUOTE_ALL]),
-        ).writerow(row)  # with another end of line it would leave line breaks unquoted
-        text = buffer.getvalue().removesuffix("\r\n") + rng.choice(["", "\r\n", "\n"])
-        if n % 2:
-            at = rng.randrange(len(text) + 1)
-            text = text[:at] + rng.choice(['"', ",", "\n", "x", ""]) + text[at + 1 :]
-        else:
-            sound += len(row) == 3
-        written.append(text)
-    found = outcomes(
-        decode(records(spark, [t.encode() for t in written]), Decode(csv={"schema": "a STRING, b STRING, c STRING"}))
-    )
-    taken = [(text, outcome) for text, outcome in zip(written, found, strict=True) if isinstance(outcome, dict)]
-    for text, outcome in taken:
-        rows = list(csv.reader(io.StringIO(text, newline=""), strict=True))
-        assert len(rows) == 1, text
-        assert [outcome.get(k, "") for k in "abc"] == rows[0], text
-    assert len(taken) >= sound
-    assert all(
-        isinstance(found[n], dict)
-        for n in range(0, 4000, 2)
-        if len(next(csv.reader(io.StringIO(written[n], newline="")))) == 3
-    )
-
-
-def test_what_a_transform_sees(spark: SparkSession) -> None:
-    frame = source_columns(decode(records(spark, [b'{"i": 1}']), Decode(json={"schema": "i INT, j STRING"})))
-    assert frame.dtypes == [
-        ("i", "int"), ("j", "string"), ("_topic", "string"), ("_partition", "int"), ("_offset", "bigint"),
-        ("_timestamp", "timestamp"),
-    ]  # fmt: skip
-    assert [tuple(r) for r in frame.collect()] == [(1, None, "t", 3, 0, NOON)]
-
-
-def test_csv(spark: SparkSession) -> None:
-    cases: list[tuple[bytes | None, dict[str, Any] | str]] = [
-        (b"1;x", {"i": 1, "s": "x"}), (b'1;"a;b"', {"i": 1, "s": "a;b"}), (b";", {}), (b"one;x", "type"),
-        (b"1;x;more", "fields"), (b"1", "fields"), (b"2147483648;x", "type"), (b"1;\xff", "utf8"), (None, "null_value"),
-        ("1;ä".encode(), {"i": 1, "s": "ä"}), (b"", "empty"), (b"\r\n", "empty"), (b"i;s", "type"),
-        (f'1;"{FIVE_MB}""{FIVE_MB}"'.encode(), {"i": 1, "s": f'{FIVE_MB}"{FIVE_MB}'}),
-        (b'1;"' + b'""' * 500_000 + b'"', {"i": 1, "s": '"' * 500_000}), (b'1;"' + b'""' * 500_000, "csv"),
-    ]  # fmt: skip
-    spec = Decode(csv={"schema": "i INT, s STRING", "separator": ";"})
-    assert outcomes(decode(records(spark, [v for v, _ in cases]), spec)) == [e for _, e in cases]
-
-
-def test_csv_with_other_quotes_escapes_and_nulls(spark: SparkSession) -> None:
-    cases: list[tuple[bytes | None, dict[str, Any] | str]] = [
-        (rb"1|'a\'|b\\'|1.50", {"i": 1, "s": "a'|b\\", "n": Decimal("1.50")}), (rb"\N|\N|\N", {}),
-        (rb"1|'\\N'|2", {"i": 1, "s": r"\N", "n": Decimal(2)}), (rb"1||2", {"i": 1, "s": "", "n": Decimal(2)}),
-        (rb"1|x|'2'", {"i": 1, "s": "x", "n": Decimal(2)}), (b'1|"x"|2', {"i": 1, "s": '"x"', "n": Decimal(2)}),
-        (rb"|x|2", "type"), (rb"1|x|1.505", "digits"), (rb"1|x|1,5", "type"), (rb"1|\x|2", "csv"),
-        (rb"i|s|n", "header"), (rb"'i'|s|n", "header"), (rb"i|s|m", "type"),
-    ]  # fmt: skip
-    keys = {"separator": "|", "quote": "'", "escape": "\\", "null_text": r"\N", "header": True}
-    spec = Decode(csv={"schema": "i INT, s STRING, n DECIMAL(5,2)", **keys})
-    assert outcomes(decode(records(spark, [v for v, _ in cases]), spec)) == [e for _, e in cases]
-
-
-def test_a_refused_record_names_the_column_where_there_is_one(spark: SparkSession) -> None:
-    values: list[bytes | None] = [
-        b'{"i": 1, "n": "x"}',
-        b'{"i": 1, "t": "5:00"}',
-        b"?",
-        b"\xff",
-        None,
-        b'{"i": 1}',
-        b'{"n": 2}',
-    ]
-    spec = Decode(json={"schema": "i INT NOT NULL, n INT, t TIMESTAMP"})
-    rows = decode(records(spark, values), spec).orderBy("offset").select(RULE, COLUMN).collect()
-    assert [tuple(r) for r in rows] == [
-        ("type", "n"), ("time", "t"), ("json", None), ("utf8", None), ("null_value", None), (None, None),
-        ("not_null", "i"),
-    ]  # fmt: skip
-
-
-def test_text(spark: SparkSession) -> None:
-    cases: list[tuple[bytes | None, dict[str, Any] | str]] = [
-        (b"x", {"value": "x"}), (b"", {"value": ""}), ("ä\n\0".encode(), {"value": "ä\n\0"}), (b"\xff", "utf8"),
-        (None, "null_value"),
-    ]  # fmt: skip
-    assert outcomes(decode(records(spark, [v for v, _ in cases]), Decode(text={}))) == [e for _, e in cases]
-
-
-def test_bytes_take_anything_as_it_is(spark: SparkSession) -> None:
-    frame = source_columns(decode(records(spark, [b"\xff\x00", None, b""]), Decode(bytes={})))
-    assert frame.columns[:2] == ["key", "value"]
-    assert [(bytes(r.key), r.value and bytes(r.value)) for r in frame.orderBy("_offset").collect()] == [
-        (b"k", b"\xff\x00"), (b"k", None), (b"k", b""),
-    ]  # fmt: skip
-    assert outcomes(decode(records(spark, [None]), Decode(bytes={}))) == [{"key": bytearray(b"k")}]

@@ -1,4 +1,4 @@
-"""The write-ahead log: what was landed is found, read, checked and cleaned, byte for byte, segment by segment."""
+"""The write-ahead log: found, read, checked and cleaned, byte for byte, segment by segment."""
 
 from __future__ import annotations
 
@@ -7,152 +7,29 @@ import signal
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime, timedelta
-from itertools import pairwise
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable
-from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as F
+from pyspark.sql import SparkSession
+from tests.fixtures.wal import EPOCH, STRANGE, Made, frame, land, record, rows_of, span, tables
 
-from sluice.errors import LeaseHeldError, OffsetsGoneError, SinkError
-from sluice.ranges import OffsetRange
-from sluice.wal import DamagedLogError, Segment, WriteAheadLog
-from sluice.wal.log import SEAL, seal_text
-from sluice.wal.segment import inspect, spread
+from sluice.errors import SinkError
+from sluice.wal import DamagedLogError
+from sluice.wal.log import SEAL
 from sluice_spark.runs.sealed import sealed_batches
-from sluice_spark.sinks.delta.staged import read_back
-from sluice_spark.sinks.delta.table import DeltaSink
-from sluice_spark.sources.base import RECORD_SCHEMA
 from sluice_spark.sources.log import LogRecords
-from sluice_spark.strategies.wal import Landed, Landing, landing_size
 
 pytestmark = pytest.mark.spark
-
-EPOCH = datetime(2026, 1, 1, tzinfo=UTC)
-
-ARROW = pa.schema(
-    [
-        ("key", pa.binary()),
-        ("value", pa.binary()),
-        ("headers", pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))),
-        ("topic", pa.string()),
-        ("partition", pa.int32()),
-        ("offset", pa.int64()),
-        ("timestamp", pa.timestamp("us", tz="UTC")),
-        ("timestampType", pa.int32()),
-    ]
-)
-
-
-@dataclass
-class Kafka:
-    """What landing asks of Kafka."""
-
-    dropped: list[OffsetRange] = field(default_factory=list)
-    asked: list[OffsetRange] = field(default_factory=list)
-
-    def missing(self, ranges: Sequence[OffsetRange]) -> list[OffsetRange]:
-        self.asked += ranges
-        return [common for r in ranges for d in self.dropped if (common := r.cut(d))]
-
-
-def record(offset: int, partition: int = 0, topic: str = "t", **values: Any) -> dict[str, Any]:
-    """One second of record time for each offset."""
-    usual = {"key": b"k", "value": b"%d" % offset, "headers": None, "timestampType": 0}
-    place = {"topic": topic, "partition": partition, "offset": offset, "timestamp": EPOCH + timedelta(seconds=offset)}
-    return {**usual, **place, **values}
-
-
-def span(start: int, end: int, partition: int = 0, topic: str = "t") -> OffsetRange:
-    return OffsetRange(topic, partition, start, end)
-
-
-@dataclass
-class Made:
-    """A log on disk, filled without Spark: one file for each list of records."""
-
-    root: Path
-    epoch: int = 1
-
-    @property
-    def table(self) -> DeltaSink:
-        return DeltaSink(str(self.root), WriteAheadLog(str(self.root), "p").app_id(self.epoch))
-
-    @property
-    def log(self) -> WriteAheadLog:
-        return WriteAheadLog(str(self.root), "p")
-
-    def seal(
-        self,
-        batch: int,
-        files: Sequence[Sequence[Mapping[str, Any]]],
-        ranges: Sequence[OffsetRange] | None = None,
-        *,
-        rows: int = 1 << 20,
-        seconds: float = 1.0,
-    ) -> tuple[Segment, ...]:
-        folder = f"batches/e{self.epoch}-{batch:06d}-0123abcd"
-        (self.root / folder).mkdir(parents=True)
-        for number, records in enumerate(files):
-            table = pa.Table.from_pylist([dict(r) for r in records], ARROW)
-            target = self.root / folder / f"part-{number:05d}.snappy.parquet"
-            pq.write_table(table, target, row_group_size=rows, write_page_checksum=True)
-        staged = read_back(str(self.root), folder, offsets=False)
-        import fsspec
-
-        found = [inspect(fsspec.filesystem("file"), str(self.root), f.path) for f in staged.files]
-        segments = tuple(spread(found, ranges if ranges is not None else _hull(found)))
-        (self.root / folder / SEAL).write_text(seal_text(segments))
-        landed = Landed(staged, segments, tuple(ranges or _hull(found)), seconds)
-        Landing("p", "r", self.table, Kafka(), 10).seal(batch, landed)
-        return segments
-
-    def seal_lines(self, batches: int, each: int = 10, **options: Any) -> list[Segment]:
-        """Seal batches of one segment for each of two partitions."""
-        return [
-            segment
-            for batch in range(batches)
-            for segment in self.seal(
-                batch,
-                [[record(o, p) for o in range(batch * each, (batch + 1) * each)] for p in (0, 1)],
-                **options,
-            )
-        ]
-
-    def file(self, segment: Segment) -> Path:
-        return self.root / segment.path
-
-    def folders(self) -> set[str]:
-        return {folder.name.split("-")[1] for folder in (self.root / "batches").iterdir()}
-
-    def files(self) -> set[str]:
-        return {str(f.relative_to(self.root)) for f in self.root.glob("batches/*/*.parquet")}
-
-
-def _hull(segments: Sequence[Segment]) -> list[OffsetRange]:
-    keys = sorted({(s.range.topic, s.range.partition) for s in segments})
-    here = {k: [s.range for s in segments if (s.range.topic, s.range.partition) == k] for k in keys}
-    return [OffsetRange(*k, min(r.start for r in rs), max(r.end for r in rs)) for k, rs in here.items()]
-
-
-def rows_of(batches: Iterator[Any]) -> list[dict[str, Any]]:
-    return [row for batch in batches for row in batch.to_pylist()]
 
 
 def offsets_of(batches: Iterator[Any]) -> list[tuple[int, int]]:
     return [(row["partition"], row["offset"]) for row in rows_of(batches)]
-
-
-@pytest.fixture
-def made(tmp_path: Path) -> Made:
-    return Made(tmp_path / "log")
 
 
 # --- found ---------------------------------------------------------------------------------------------------------
@@ -232,165 +109,7 @@ def test_of_a_segment_only_the_row_groups_that_are_asked_for_are_read(made: Made
     assert [d.segment for d in made.log.check([segment], pages=True)] == [segment]
 
 
-STRANGE = [
-    record(0, key=None, value=None),
-    record(1, key=b"", value=b""),
-    record(2, key=b"\x00\xff\xfe", value=bytes(range(256)) * 40),
-    record(3, headers=[]),
-    record(4, headers=[{"key": "a", "value": b"1"}, {"key": "a", "value": b"2"}, {"key": "a", "value": b"1"}]),
-    record(5, headers=[{"key": "", "value": None}, {"key": "ü", "value": b""}, {"key": "b", "value": b"\xff"}]),
-    record(6, timestamp=datetime(1969, 12, 31, 23, 59, 59, 999000, tzinfo=UTC), timestampType=-1),
-    record(7, timestamp=datetime(2026, 3, 29, 1, 30, 0, 123000, tzinfo=UTC), timestampType=1),
-    record(9, key=b"k" * 70_000, value=b"{"),
-]
-
-
-def frame(spark: SparkSession, *partitions: Sequence[Mapping[str, Any]]) -> DataFrame:
-    """One task for each list of records, as Kafka's partitions have."""
-    rows = [tuple(record[name] for name in RECORD_SCHEMA.names) for records in partitions for record in records]
-    whole = spark.createDataFrame(rows, RECORD_SCHEMA)
-    if len(partitions) == 1:
-        return whole.coalesce(1)
-    return whole.repartitionById(len(partitions), F.col("partition")).sortWithinPartitions("offset")
-
-
-def land(made: Made, batch: int, records: DataFrame, ranges: Sequence[OffsetRange], **options: Any) -> Landed:
-    settings = {"source": Kafka(), "segment_records": 1000, **options}
-    landing = Landing("p", "r", made.table, **settings)
-    landed = landing.stage(records, f"e{made.epoch}-{batch:06d}", ranges)
-    landing.seal(batch, landed)
-    return landed
-
-
-def plain(row: Any) -> dict[str, Any]:
-    found = row.asDict(recursive=True) if hasattr(row, "asDict") else dict(row)
-    stamp = found["timestamp"]
-    binary = {n: None if found[n] is None else bytes(found[n]) for n in ("key", "value")}
-    headers = found["headers"] and [
-        {"key": h["key"], "value": None if h["value"] is None else bytes(h["value"])} for h in found["headers"]
-    ]
-    return {**found, **binary, "headers": headers, "timestamp": stamp.astimezone(UTC)}
-
-
-def test_what_spark_lands_comes_back_byte_for_byte(spark: SparkSession, made: Made) -> None:
-    landed = land(made, 0, frame(spark, STRANGE), [span(0, 10)])
-    log = made.log
-    assert [plain(r) for r in rows_of(log.read_from({}))] == STRANGE
-    source = LogRecords(spark, log, landed.segments)
-    assert sorted(map(plain, source.read([span(0, 10)]).collect()), key=lambda r: r["offset"]) == STRANGE
-    assert [plain(r) for r in source.read([span(4, 6)]).collect()] == STRANGE[4:6]
-    assert source.read([span(8, 9)]).collect() == source.read([span(0, 5, topic="x")]).collect() == []
-    assert log.check(landed.segments, pages=True) == []
-    assert (landed.segments[0].first, landed.segments[0].last) == (-1, 1774747800123)
-
-
-# --- landed --------------------------------------------------------------------------------------------------------
-
-
-def test_segments_roll_by_size_and_tile_what_was_planned(spark: SparkSession, made: Made) -> None:
-    zero = [record(o) for o in (3, 4, 5, 9, 10, 17, 18)]
-    one = [record(o, 1) for o in range(5)]
-    ranges = [span(1, 20), span(0, 5, partition=1), span(0, 3, partition=2)]
-    kafka = Kafka()
-    landed = land(made, 0, frame(spark, zero, one), ranges, segment_records=2, source=kafka)
-    assert made.log.segments() == sorted(landed.segments, key=lambda s: s.range)
-    assert [s.records for s in made.log.segments()] == [2, 2, 2, 1, 2, 2, 1]
-    for item in ranges[:2]:
-        here = [s.range for s in made.log.segments([item])]
-        assert (here[0].start, here[-1].end) == (item.start, item.end)
-        assert all(a.end == b.start for a, b in pairwise(here))
-    assert kafka.asked == [ranges[0], ranges[2]], "only what has gaps is asked for"
-    assert [plain(r) for r in rows_of(made.log.read_from({}))] == [*zero, *one]
-    (sealed,) = sealed_batches(tables(made, applied=-1))
-    assert (sealed.batch, sealed.ranges, sealed.segments) == (0, tuple(ranges), landed.segments)
-
-
-def test_what_kafka_dropped_while_it_was_landed_is_refused_and_nothing_is_sealed(
-    spark: SparkSession, made: Made
-) -> None:
-    source = Kafka(dropped=[span(0, 3)])
-    with pytest.raises(OffsetsGoneError, match=r"t-0 \[0, 3\)") as refused:
-        land(made, 0, frame(spark, [record(o) for o in (3, 4)]), [span(0, 5)], source=source)
-    assert refused.value.ranges == (span(0, 3),)
-    assert made.table.table() is None
-
-
-def test_an_empty_batch_is_sealed_too(spark: SparkSession, made: Made) -> None:
-    landed = land(made, 0, frame(spark, [record(0)]).limit(0), [span(0, 4)])
-    assert (landed.segments, made.log.version(1), made.log.segments()) == ((), 0, [])
-    assert LogRecords(spark, made.log, ()).read([span(0, 4)]).collect() == []
-
-
-def test_of_two_drivers_that_seal_one_batch_one_gets_in(spark: SparkSession, made: Made) -> None:
-    records, ranges = frame(spark, [record(o) for o in range(4)]), [span(0, 4)]
-    landing = Landing("p", "late", made.table, Kafka(), 1000)
-    late = landing.stage(records, "e1-000000", ranges)
-    first = land(made, 0, records, ranges)
-    version = DeltaTable(str(made.root)).version()
-    with pytest.raises(LeaseHeldError, match="another driver sealed batch 0"):
-        landing.seal(0, late)
-    assert DeltaTable(str(made.root)).version() == version
-    assert made.log.segments() == list(first.segments)
-
-
-@dataclass
-class Applied:
-    """A sink that holds batches up to a version."""
-
-    version_: int
-
-    def version(self) -> int:
-        return self.version_
-
-
-def tables(made: Made, applied: int) -> Any:
-    """What :func:`sealed_batches` looks at."""
-
-    @dataclass
-    class Places:
-        sink: Applied
-        log: WriteAheadLog
-        log_table: DeltaSink
-
-    return Places(Applied(applied), made.log, made.table)
-
-
-def test_sealed_batches_are_those_that_the_sink_does_not_hold_and_none_is_skipped(made: Made) -> None:
-    made.seal_lines(4)
-    assert [s.batch for s in sealed_batches(tables(made, 3))] == []
-    assert [s.batch for s in sealed_batches(tables(made, 1))] == [2, 3]
-    made.log.clean(EPOCH + timedelta(days=1), applied={1: 1})
-    assert [s.batch for s in sealed_batches(tables(made, 1))] == [2, 3]
-    # Delta lets go of history after its retention: then the log no longer tells what a batch was planned with
-    table = DeltaTable(str(made.root))
-    table.create_checkpoint()
-    for entry in sorted((made.root / "_delta_log").glob("*.json"))[:4]:  # the table's own, and batches 0 to 2
-        entry.unlink()
-    with pytest.raises(SinkError, match=r"batches 2 to 3 that were not applied; its history tells only of 3"):
-        sealed_batches(tables(made, 1))
-
-
 # --- rolled by time ------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("landings", "roll", "size"),
-    [
-        ([], 60, 500_000),
-        ([(6, 1.5)], 60, 500_000),  # a second and a half are what any batch costs: they tell nothing
-        ([(9000, 30.0)], 60, 18_000),
-        ([(9000, 30.0), (20, 1.0)], 60, 18_000),  # what was left at the end of a run does not hide a full batch
-        ([(9000, 30.0), (9500, 19.0)], 30, 15_000),  # the largest tells
-        ([(0, 40.0)], 60, 1000),
-        ([(3, 2.0)], 1, 1000),
-    ],
-)
-def test_a_landing_is_as_large_as_can_be_sealed_in_time_at_the_pace_measured(
-    made: Made, landings: list[tuple[int, float]], roll: float, size: int
-) -> None:
-    notes = [{"segments": [{"records": n // 3}, {"records": n - n // 3}], "seconds": s} for n, s in landings]
-    assert landing_size(notes, roll, 500_000) == size
-    assert landing_size(notes, roll, 700) == 700, "never more than the pipeline file allows"
 
 
 def test_the_pace_is_told_by_this_epochs_own_seals_whatever_was_cleaned_since(made: Made) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
+from tests.spark.quality.conftest import PIPELINE, Court, expect
 
 import validate_spec
 from sluice.errors import ConfigError
@@ -15,64 +16,22 @@ from sluice.home import Home
 from sluice.ledger import Ledger
 from sluice.pipeline import load
 from sluice.ranges import Counts, OffsetRange, RangeAccount
-from sluice_spark.quality.data_docs import prune
 from sluice_spark.quality.judge import Judge
-from sluice_spark.quality.judgement import Judgement
 from sluice_spark.sinks.delta.table import DeltaSink
 
 pytestmark = pytest.mark.spark
 
-_PIPELINE = """\
-pipeline: judged
-source: {kafka: {topics: [judged]}}
-decode: {text: {}}
-sink: {delta: {path: judged}}
-quality: {suite: suite.json}
-"""
-
-
-def _expect(kind: str, severity: str = "critical", scope: str = "slice", **kwargs: Any) -> dict[str, Any]:
-    return {"type": f"expect_{kind}", "kwargs": kwargs, "severity": severity, "meta": {"scope": scope}}
-
-
-class Court:
-    """A table with rows of run ``old`` and of run ``new``, and a suite to judge them by."""
-
-    def __init__(self, spark: SparkSession, folder: Path) -> None:
-        self.spark, self.folder = spark, folder
-        self.sink = DeltaSink(str(folder / "judged"), "court")
-        self.write("old", [("a", 1), ("b", 2)])
-        self.write("new", [("c", 3), (None, 4), ("e", 500)])
-
-    def write(self, run: str, rows: list[tuple[str | None, int]]) -> None:
-        frame = self.spark.createDataFrame([(*r, run) for r in rows], "name STRING, n INT, _run STRING").coalesce(1)
-        staged = self.sink.stage(frame, run, offsets=False)
-        self.sink.commit(staged, frame.schema, self.sink.version() + 1, {"run": run})
-
-    def judge(self, *expectations: dict[str, Any], runs: tuple[str, ...] = ("new",)) -> Judgement:
-        return self.judge_of(*expectations, run=runs[-1]).judge(self.spark, self.sink, runs)
-
-    def judge_of(self, *expectations: dict[str, Any], run: str = "new", quality: str = "") -> Judge:
-        (self.folder / "suite.json").write_text(json.dumps({"name": "s", "expectations": list(expectations)}))
-        (self.folder / "judged.yaml").write_text(_PIPELINE.replace("suite.json", f"suite.json{quality}"))
-        return Judge(load(self.folder / "judged.yaml"), Home(str(self.folder)), run)
-
-
-@pytest.fixture(scope="module")
-def court(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Court:
-    return Court(spark, tmp_path_factory.mktemp("court"))
-
 
 def test_it_judges_exactly_the_rows_of_the_run(court: Court) -> None:
-    assert court.judge(_expect("column_values_to_not_be_null", column="name"), runs=("old",)).verdict == "passed"
-    failed = court.judge(_expect("column_values_to_not_be_null", column="name"))
+    assert court.judge(expect("column_values_to_not_be_null", column="name"), runs=("old",)).verdict == "passed"
+    failed = court.judge(expect("column_values_to_not_be_null", column="name"))
     assert (failed.verdict, failed.rows) == ("failed", 3)
-    both = court.judge(_expect("column_values_to_be_between", column="n", max_value=1000), runs=("old", "new"))
+    both = court.judge(expect("column_values_to_be_between", column="n", max_value=1000), runs=("old", "new"))
     assert (both.verdict, both.rows) == ("passed", 5)
 
 
 def test_a_failure_comes_with_counts_and_examples(court: Court) -> None:
-    judgement = court.judge(_expect("column_values_to_be_between", column="n", min_value=0, max_value=100))
+    judgement = court.judge(expect("column_values_to_be_between", column="n", min_value=0, max_value=100))
     (broken,) = [r for r in judgement.results if not r.success]
     assert (broken.column, broken.unexpected_count, broken.examples) == ("n", 1, [500])
     assert broken.unexpected_percent == pytest.approx(100 / 3)
@@ -81,37 +40,37 @@ def test_a_failure_comes_with_counts_and_examples(court: Court) -> None:
 
 
 def test_a_warning_warns(court: Court) -> None:
-    judgement = court.judge(_expect("column_values_to_not_be_null", "warning", column="name"))
+    judgement = court.judge(expect("column_values_to_not_be_null", "warning", column="name"))
     assert judgement.verdict == "warned"
 
 
 def test_table_level_expectations_see_all_rows(court: Court) -> None:
-    slice_only = court.judge(_expect("column_values_to_be_between", column="n", min_value=3))
+    slice_only = court.judge(expect("column_values_to_be_between", column="n", min_value=3))
     assert slice_only.verdict == "passed"
-    whole = court.judge(_expect("column_values_to_be_between", scope="table", column="n", min_value=3))
+    whole = court.judge(expect("column_values_to_be_between", scope="table", column="n", min_value=3))
     (broken,) = [r for r in whole.results if not r.success]
     assert (whole.verdict, broken.scope, broken.unexpected_count) == ("failed", "table", 2)
 
 
 def test_an_expectation_that_cannot_be_evaluated_fails_even_as_a_warning(court: Court) -> None:
-    judgement = court.judge(_expect("column_values_to_not_be_null", "warning", column="no_such_column"))
+    judgement = court.judge(expect("column_values_to_not_be_null", "warning", column="no_such_column"))
     assert judgement.verdict == "failed"
     assert any(r.exception for r in judgement.results)
 
 
 _MISSPELT = [
-    (_expect("column_values_to_not_be_nul", column="name"), "did you mean 'expect_column_values_to_not_be_null'?"),
-    (_expect("column_values_to_not_be_null", column="name", mostyl=0.5), "unknown argument; did you mean 'mostly'?"),
-    (_expect("column_values_to_not_be_null", column="name", mostly=5), "less than or equal to 1.0"),
-    (_expect("column_values_to_not_be_null"), "column: field required"),
-    (_expect("column_values_to_be_between", column="n"), "min_value and max_value cannot both be None"),
-    (_expect("column_values_to_be_in_set", column="n", value_set="abc"), "value_set: value is not a valid list"),
+    (expect("column_values_to_not_be_nul", column="name"), "did you mean 'expect_column_values_to_not_be_null'?"),
+    (expect("column_values_to_not_be_null", column="name", mostyl=0.5), "unknown argument; did you mean 'mostly'?"),
+    (expect("column_values_to_not_be_null", column="name", mostly=5), "less than or equal to 1.0"),
+    (expect("column_values_to_not_be_null"), "column: field required"),
+    (expect("column_values_to_be_between", column="n"), "min_value and max_value cannot both be None"),
+    (expect("column_values_to_be_in_set", column="n", value_set="abc"), "value_set: value is not a valid list"),
 ]
 
 
 @pytest.mark.parametrize(("wrong", "told"), _MISSPELT, ids=[t[:30] for _, t in _MISSPELT])
 def test_an_expectation_that_cannot_be_built_is_no_pass(court: Court, wrong: dict[str, Any], told: str) -> None:
-    right = _expect("column_values_to_not_be_null", column="n")
+    right = expect("column_values_to_not_be_null", column="n")
     judgement = court.judge(right, wrong)
     assert judgement.verdict == "error"
     assert judgement.reasons
@@ -122,17 +81,17 @@ def test_an_expectation_that_cannot_be_built_is_no_pass(court: Court, wrong: dic
 
 
 def test_a_suite_is_built_once(court: Court, monkeypatch: pytest.MonkeyPatch) -> None:
-    right = _expect("column_values_to_not_be_null", column="n", mostly=0.5)
+    right = expect("column_values_to_not_be_null", column="n", mostly=0.5)
     court.judge_of(right).check()
     with monkeypatch.context() as patched:
         patched.setattr("sluice_spark.quality.judge.problems_of", lambda suite: pytest.fail("was asked again"))
         court.judge_of(right).check()
     with pytest.raises(ConfigError):
-        court.judge_of(right, _expect("column_values_to_be_nothing", column="n")).check()
+        court.judge_of(right, expect("column_values_to_be_nothing", column="n")).check()
 
 
 def test_a_column_that_the_rows_do_not_have_is_refused(court: Court) -> None:
-    judge = court.judge_of(_expect("column_values_to_not_be_null", scope="table", column="nmae"))
+    judge = court.judge_of(expect("column_values_to_not_be_null", scope="table", column="nmae"))
     judge.check_columns(["name", "nmae"])
     with pytest.raises(ConfigError, match="no column 'nmae'; did you mean 'name'"):
         judge.check_columns(["name", "n"])
@@ -147,13 +106,13 @@ def test_what_is_no_number_can_be_judged_and_recorded(court: Court, tmp_path: Pa
     ).coalesce(1)  # fmt: skip
     sink.commit(sink.stage(frame, "new", offsets=False), frame.schema, 0, {"run": "new"})
     kinds = ["min", "max", "mean", "sum", "stdev", "median"]
-    expectations = [_expect(f"column_{kind}_to_be_between", column="n", min_value=5, max_value=6) for kind in kinds]
+    expectations = [expect(f"column_{kind}_to_be_between", column="n", min_value=5, max_value=6) for kind in kinds]
     expectations += [
-        _expect("column_values_to_be_between", column="n", min_value=5),
-        _expect("column_values_to_be_in_set", column="name", value_set=["x"]),
-        _expect("column_distinct_values_to_be_in_set", column="n", value_set=[1.0]),
-        _expect("column_values_to_be_null", column="raw"),
-        _expect("column_values_to_be_null", column="day"),
+        expect("column_values_to_be_between", column="n", min_value=5),
+        expect("column_values_to_be_in_set", column="name", value_set=["x"]),
+        expect("column_distinct_values_to_be_in_set", column="n", value_set=[1.0]),
+        expect("column_values_to_be_null", column="raw"),
+        expect("column_values_to_be_null", column="day"),
     ]  # fmt: skip
     own = Court.__new__(Court)
     own.spark, own.folder, own.sink = spark, tmp_path, sink
@@ -182,7 +141,7 @@ def _ledger(folder: Path, run: str, interval: int = 0, **counts: int) -> Ledger:
 
 
 def test_a_run_that_refused_too_much_fails_whatever_its_rows(court: Court, tmp_path: Path) -> None:
-    judge = court.judge_of(_expect("column_values_to_not_be_null", column="n"))
+    judge = court.judge_of(expect("column_values_to_not_be_null", column="n"))
     judgement = judge.settle(
         _ledger(tmp_path, "new", written=3, quarantined=97), lambda: court.spark, court.sink, ["new"]
     )
@@ -200,14 +159,14 @@ def test_a_run_that_refused_too_much_fails_whatever_its_rows(court: Court, tmp_p
 def test_what_wrote_nothing_needs_no_spark_and_is_no_pass(
     court: Court, tmp_path: Path, counts: dict[str, int], verdict: str
 ) -> None:
-    judge = court.judge_of(_expect("column_min_to_be_between", column="n", min_value=0))
+    judge = court.judge_of(expect("column_min_to_be_between", column="n", min_value=0))
     ledger = _ledger(tmp_path, "new", **counts)
     assert judge.settle(ledger, lambda: pytest.fail("a session"), court.sink, ["new"]).verdict == verdict
 
 
 def test_an_interval_that_only_lost_rows_is_judged_by_the_table(court: Court, tmp_path: Path) -> None:
-    slice_alone = _expect("column_min_to_be_between", column="n", min_value=0)  # cannot hold of no rows
-    whole = _expect("column_values_to_be_between", scope="table", column="n", max_value=100)
+    slice_alone = expect("column_min_to_be_between", column="n", min_value=0)  # cannot hold of no rows
+    whole = expect("column_values_to_be_between", scope="table", column="n", max_value=100)
     ledger = _ledger(tmp_path, "none", interval=4, filtered=5)
     own = court.judge_of(slice_alone).settle(ledger, lambda: court.spark, court.sink, ["none"])
     assert (own.verdict, len(own.results)) == ("empty", 1)
@@ -227,10 +186,10 @@ def test_a_session_that_cannot_be_had_is_an_error_of_judging(court: Court, tmp_p
     ("keys", "suite", "told"),
     [
         ({}, [], []),
-        ({}, [_expect("column_values_to_not_be_null", column="_run")], []),
+        ({}, [expect("column_values_to_not_be_null", column="_run")], []),
         (
             {"transform": "{sql: SELEC * FROM source}"},
-            [_expect("column_values_to_be_nul", column="value")],
+            [expect("column_values_to_be_nul", column="value")],
             ["transform: [PARSE_SYNTAX_ERROR]", "did you mean 'expect_column_values_to_be_null'?"],
         ),
         (
@@ -240,7 +199,7 @@ def test_a_session_that_cannot_be_had_is_an_error_of_judging(court: Court, tmp_p
         ),
         (
             {"transform": "{sql: 'SELECT *, 1 AS total FROM source'}"},
-            [_expect("column_values_to_be_between", column="totl", min_value=0)],
+            [expect("column_values_to_be_between", column="totl", min_value=0)],
             ["the transform yields no column 'totl'; did you mean 'total'?"],
         ),
     ],
@@ -249,7 +208,7 @@ def test_a_pipeline_is_checked_without_a_record(
     spark: SparkSession, tmp_path: Path, keys: dict[str, str], suite: list[dict[str, Any]], told: list[str]
 ) -> None:
     (tmp_path / "suite.json").write_text(json.dumps({"expectations": suite}))
-    lines = [line for line in _PIPELINE.splitlines() if line.partition(":")[0] not in keys]
+    lines = [line for line in PIPELINE.splitlines() if line.partition(":")[0] not in keys]
     (tmp_path / "judged.yaml").write_text("\n".join([*lines, *(f"{k}: {v}" for k, v in keys.items())]))
     found = list(validate_spec.problems(spark, load(tmp_path / "judged.yaml")))
     assert len(found) == len(told), found
@@ -261,7 +220,7 @@ def test_rows_that_the_log_counts_and_nobody_can_read_are_no_pass(court: Court, 
     (file,) = (tmp_path / "judged").glob("batches/new-*/*.parquet")
     (other,) = (tmp_path / "judged").glob("batches/old-*/*.parquet")
     file.write_bytes(other.read_bytes())  # the slice has gone; every map expectation passes on an empty batch
-    judgement = hollow.judge(_expect("column_values_to_not_be_null", column="name"))
+    judgement = hollow.judge(expect("column_values_to_not_be_null", column="name"))
     assert judgement.verdict in ("failed", "error")
 
 
@@ -269,36 +228,8 @@ def test_judging_that_breaks_is_an_error_not_a_pass(court: Court, tmp_path: Path
     gone = Court(court.spark, tmp_path)
     for file in (tmp_path / "judged").glob("batches/*/*.parquet"):
         file.unlink()
-    judgement = gone.judge(_expect("column_values_to_not_be_null", column="name"))
+    judgement = gone.judge(expect("column_values_to_not_be_null", column="name"))
     assert judgement.verdict in ("failed", "error")
-
-
-def test_data_docs_are_built(court: Court) -> None:
-    judgement = court.judge(_expect("column_values_to_not_be_null", column="n"))
-    assert judgement.data_docs is not None
-    assert Path(judgement.data_docs).is_file()
-
-
-def test_data_docs_gain_the_pages_of_the_run_alone(spark: SparkSession, tmp_path: Path) -> None:
-    own = Court(spark, tmp_path)
-    site = tmp_path / "quality" / "judged" / "gx" / "uncommitted" / "data_docs" / "local_site"
-    expectation = _expect("column_values_to_not_be_null", column="n")
-    own.judge(expectation, runs=("old",))
-    (first,) = site.glob("validations/judged-slice/old/**/*.html")
-    first.write_text("as it was")
-    own.judge(expectation, _expect("column_values_to_not_be_null", scope="table", column="n"), runs=("new",))
-    assert first.read_text() == "as it was"
-    for page in ("validations/judged-slice/new", "validations/judged-table/new"):
-        assert len(list((site / page).glob("**/*.html"))) == 1
-    assert {p.stem for p in (site / "expectations").glob("*.html")} == {"judged-slice", "judged-table"}
-    index = (site / "index.html").read_text()
-    assert all(f"{name}/{run}/" in index for name, run in (("judged-slice", "old"), ("judged-slice", "new")))
-
-
-def test_a_failed_run_has_a_page_that_shows_examples(court: Court) -> None:
-    judgement = court.judge(_expect("column_values_to_be_between", column="n", max_value=100), runs=("old", "new"))
-    site = Path(str(judgement.data_docs)).parent
-    assert any("500" in page.read_text() for page in site.glob("validations/judged-slice/new/**/*.html"))
 
 
 def test_without_an_expectation_on_the_table_its_other_rows_are_not_looked_at(
@@ -307,20 +238,12 @@ def test_without_an_expectation_on_the_table_its_other_rows_are_not_looked_at(
     own = Court(spark, tmp_path)
     for file in (tmp_path / "judged").glob("batches/old-*/*.parquet"):
         file.unlink()
-    assert own.judge(_expect("column_values_to_not_be_null", column="n")).verdict == "passed"
-
-
-def test_data_docs_do_not_grow_without_end(tmp_path: Path) -> None:
-    results = tmp_path / "gx" / "uncommitted" / "validations" / "suite"
-    for number in range(5):
-        (results / f"run-{number}").mkdir(parents=True)
-    prune(tmp_path, keep=2)
-    assert len(list(results.iterdir())) == 2
+    assert own.judge(expect("column_values_to_not_be_null", column="n")).verdict == "passed"
 
 
 @pytest.mark.parametrize("text", ["", "[]", '{"expectations": [{"type": 1}]}', '{"name": "x"}'])
 def test_a_file_that_is_no_suite_is_refused(text: str, tmp_path: Path) -> None:
     (tmp_path / "suite.json").write_text(text)
-    (tmp_path / "judged.yaml").write_text(_PIPELINE)
+    (tmp_path / "judged.yaml").write_text(PIPELINE)
     with pytest.raises(ConfigError, match=r"suite\.json is not a Great Expectations suite"):
         Judge(load(tmp_path / "judged.yaml"), Home(str(tmp_path)), "r")

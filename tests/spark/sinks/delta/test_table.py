@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
 import threading
-import time
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -14,44 +12,19 @@ import pytest
 from deltalake import DeltaTable
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
+from tests.spark.sinks.delta.conftest import NOTE, folders, ids, rows
 
 from sluice.errors import ConfigError, LeaseHeldError, SinkError
-from sluice.home import Home
-from sluice.ledger import Epoch
-from sluice.pipeline import Pipeline
 from sluice.ranges import OffsetRange
-from sluice.recovery import Route
-from sluice_spark.runs.tables import Tables
-from sluice_spark.sinks.base import NOTHING
 from sluice_spark.sinks.delta import table as delta
 from sluice_spark.sinks.delta.slice import Slice
 from sluice_spark.sinks.delta.table import DeltaSink
-from sluice_spark.sources.base import RECORD_SCHEMA
 
 pytestmark = pytest.mark.spark
-
-NOTE = {"pipeline": "p", "run": "r", "accounts": []}
-SHARED = {"source": {"kafka": {"topics": ["t"]}}, "decode": {"text": {}}, "sink": {"delta": {"path": "t"}}}
-
-
-def rows(spark: SparkSession, first: int, last: int, **extra: str) -> DataFrame:
-    more = "".join(f", {sql} AS {name}" for name, sql in extra.items())
-    return spark.sql(
-        f"SELECT id, 't' AS _topic, 0 AS _partition, id AS _offset, timestamp_seconds(1356998400 + id) AS _timestamp, "
-        f"'r' AS _run{more} FROM range({first}, {last}, 1, 2)"
-    )
 
 
 def put(sink: DeltaSink, frame: DataFrame, version: int) -> bool:
     return sink.commit(sink.stage(frame, f"e1-{version:06d}"), frame.schema, version, {**NOTE, "batch": version})
-
-
-def ids(path: Path) -> Counter[int]:
-    return Counter(DeltaTable(str(path)).to_pyarrow_table().column("id").to_pylist())
-
-
-def folders(path: Path) -> set[str]:
-    return {p.name for p in (path / "batches").iterdir()}
 
 
 def test_a_version_is_entered_once(spark: SparkSession, tmp_path: Path) -> None:
@@ -391,31 +364,6 @@ def test_rows_of_a_table_with_deletion_vectors_are_not_replaced(spark: SparkSess
     sink.check_replaceable()
     assert Counter(r.id for r in spark.read.format("delta").load(sink.path).collect()) == left
     DeltaSink(str(tmp_path / "none"), "live").check_replaceable()
-
-
-def test_two_pipelines_in_one_table_do_not_sweep_each_other(spark: SparkSession, tmp_path: Path) -> None:
-    home = Home(str(tmp_path))
-    ours, theirs = (
-        Tables.of(Pipeline.model_validate({**SHARED, "pipeline": name}), home, Epoch(1, Route.DIRECT, None))
-        for name in ("orders", "orders-e1-000000")
-    )
-    staged = theirs.sink.stage(rows(spark, 0, 3), theirs.batch_name(0))
-    ours.sink.stage(rows(spark, 3, 6), ours.batch_name(0))
-    ours.sweep(0)
-    assert theirs.sink.commit(staged, rows(spark, 0, 0).schema, 0, NOTE)
-    assert ids(tmp_path / "t") == Counter(range(3))
-    assert folders(tmp_path / "t") == {staged.folder.split("/")[1]}
-
-
-def test_the_log_tells_of_batches_that_wait_for_longer_than_delta_keeps_commits(tmp_path: Path) -> None:
-    """While applying fails, landing goes on; commits of more than thirty days go with a checkpoint of the log."""
-    pipeline = Pipeline.model_validate({**SHARED, "pipeline": "orders"})
-    log = Tables.of(pipeline, Home(str(tmp_path)), Epoch(1, Route.LOG, None)).log_table
-    for version in range(65):
-        assert log.commit(NOTHING, RECORD_SCHEMA, version, {"batch": version})
-        for file in Path(log.path, "_delta_log").glob("*.json"):
-            os.utime(file, (0, time.time() - 40 * 86_400))
-    assert [note["version"] for note in log.notes(-1)] == list(range(64, -1, -1))
 
 
 def test_notes_are_found_however_far_back_they_lie(
