@@ -2,103 +2,21 @@
 
 from __future__ import annotations
 
-import json
 import time
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any
 
 import pytest
 from tests.fixtures.runs import await_that
+from tests.kafka.conftest import Line, fill
 
-from sluice.cli.lag import show
 from sluice.errors import ConfigError, SourceUnreachableError
-from sluice.home import Home
-from sluice.lag import Backlog, Limits, Status
-from sluice.lag.current import backlog, waiting
-from sluice.ledger import Ledger
+from sluice.lag import Limits, Status
+from sluice.lag.current import waiting
 from sluice.local.kafka import Broker, Topics
-from sluice.pipeline import Pipeline
-from sluice.ranges import Counts, OffsetRange, RangeAccount
-from sluice.sources.kafka import Cluster, KafkaSettings
 
 pytestmark = pytest.mark.kafka
-
-Make = Callable[..., str]
-
-
-@dataclass
-class Line:
-    """A pipeline whose runs are played: they write the checkpoint and the ledger that real ones would."""
-
-    topic: str
-    home: Home
-    ledger: Ledger
-    cluster: Cluster
-    batch: int = -1
-    position: dict[int, int] = field(default_factory=dict)
-    options: dict[str, Any] = field(default_factory=dict)
-
-    def spec(self, **lag: Any) -> Pipeline:
-        return Pipeline.model_validate(
-            {
-                "pipeline": "line", "source": {"kafka": {"topics": [self.topic], **self.options}},
-                "decode": {"text": {}}, "sink": {"delta": {"path": "line"}}, "lag": lag,
-            }
-        )  # fmt: skip
-
-    def look(self, **how: Any) -> Backlog:
-        return backlog(self.spec(), self.cluster, home=self.home, ledger=self.ledger, **how)
-
-    def commit(self, position: dict[int, int], *, done: bool = True) -> None:
-        """Write a batch's offsets, and that it is done."""
-        root = Path(self.home.checkpoint("line", 1))
-        for name in ("offsets", "commits", "sources/0"):
-            (root / name).mkdir(parents=True, exist_ok=True)
-        self.batch += 1
-        text = json.dumps({self.topic: {str(p): o for p, o in position.items()}})
-        (root / "offsets" / str(self.batch)).write_text(f"v1\n{{}}\n{text}")
-        if self.batch == 0:
-            start = json.dumps({self.topic: {str(p): 0 for p in position}})
-            (root / "sources" / "0" / "0").write_text(f"\0v1\n{start}")
-        if done:
-            (root / "commits" / str(self.batch)).write_text("v1\n{}")
-            self.position = position
-
-    def run(self, name: str, to: dict[int, int] | None = None, *, fails: bool = False) -> None:
-        """Play a run that reads up to ``to``, or plans that and fails."""
-        (state,) = self.cluster.snapshot([self.topic])
-        to = to or {p: s.end for p, s in state.partitions.items()}
-        ranges = [OffsetRange(self.topic, p, self.position.get(p, 0), o) for p, o in to.items()]
-        with self.ledger.acquire("line", name) as lease:
-            ids = {self.topic: state.topic_id}
-            self.ledger.run_planned(lease, kind="live", recovery="replay", epoch=1, ranges=ranges, topic_ids=ids)
-            if not fails:
-                self.commit(to)
-                accounts = [RangeAccount(r, Counts(written=len(r))) for r in ranges]
-                self.ledger.batch_committed(lease, epoch=1, batch=self.batch, accounts=accounts)
-            self.ledger.run_closed(lease, state="failed" if fails else "done")
-
-
-@pytest.fixture
-def line(broker: Broker, topics: Topics, topic: Make, tmp_path: Path) -> Iterator[Callable[..., Line]]:
-    """Make a pipeline on a fresh topic."""
-    cluster = Cluster(KafkaSettings(broker.bootstrap, {"bootstrap.servers": broker.bootstrap}), timeout=10)
-
-    def make(partitions: int = 1, *, source: dict[str, Any] | None = None, **config: object) -> Line:
-        home = Home(str(tmp_path))
-        ledger = Ledger.open(home.ledger_url)
-        return Line(topic(partitions, **config), home, ledger, cluster, options=source or {})
-
-    yield make
-    cluster.close()
-
-
-def fill(topics: Topics, line: Line, *counts: int, aged: float = 0) -> None:
-    stamp = int((time.time() - aged) * 1000)
-    topics.produce(line.topic, [(p, None, b"v", stamp) for p, count in enumerate(counts) for _ in range(count)])
 
 
 def test_the_life_of_a_pipeline(line: Callable[..., Line], topics: Topics) -> None:
@@ -302,37 +220,3 @@ def test_an_hour_of_idling_raises_no_false_alarm(line: Callable[..., Line], topi
     for minute in range(60):
         found = p.look(now=now + timedelta(minutes=minute), limits=Limits(0, timedelta(seconds=1), 0.01))
         assert (found.verdict, found.over, found.worth_a_run) == (Status.OK, False, False)
-
-
-def test_the_command_tells_scripts_and_prometheus(
-    line: Callable[..., Line], topics: Topics, broker: Broker, tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str],
-) -> None:  # fmt: skip
-    p = line()
-    fill(topics, p, 5)
-    p.run("r1", {0: 3})
-    file, prom = tmp_path / "line.yaml", tmp_path / "sluice.prom"
-    monkeypatch.setenv("SLUICE_HOME", str(tmp_path))
-    extra = {"bootstrap.servers": broker.bootstrap}
-    monkeypatch.setenv("AIRFLOW_CONN_KAFKA_DEFAULT", json.dumps({"conn_type": "kafka", "extra": extra}))
-
-    def lag(limit: int, *, as_json: bool = False, metrics: str | None = None) -> tuple[int, str]:
-        spec = p.spec(max_records=limit).model_dump(mode="json", by_alias=True, exclude_unset=True)
-        file.write_text(json.dumps(spec))
-        code = show(str(file), watch=False, interval=1, as_json=as_json, metrics=metrics)
-        return code, capsys.readouterr().out
-
-    assert lag(2)[0] == 0
-    code, out = lag(1, as_json=True, metrics=str(prom))
-    assert code == 1
-    (told,) = json.loads(out)
-    assert (told["verdict"], told["lag"], told["over"]) == ("BACKLOG", 2, True)
-    assert f'sluice_lag_records{{pipeline="line",topic="{p.topic}",partition="0"}} 2' in prom.read_text()
-    broker.kill()
-    try:
-        code, out = lag(1, metrics="-")
-    finally:
-        broker.start()
-    assert code == 20
-    assert "sluice_lag_records{" not in out
-    assert out.endswith("# EOF\n")

@@ -16,7 +16,9 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 from tests.fixtures.runs import KeptSandbox, Sandbox, await_that
+from tests.kafka.conftest import Line, fill
 
+from sluice.cli.lag import show
 from sluice.home import Home
 from sluice.local.kafka import Broker, Topics
 
@@ -238,3 +240,37 @@ def test_a_broker_that_is_stopped_is_unknown_and_the_watch_recovers_by_itself(sa
         assert watch.await_verdict("BACKLOG")["lag"] == 3
         code, said = watch.interrupt()
     assert (code, said) == (0, "")
+
+
+def test_the_command_tells_scripts_and_prometheus(
+    line: Callable[..., Line], topics: Topics, broker: Broker, tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    p = line()
+    fill(topics, p, 5)
+    p.run("r1", {0: 3})
+    file, prom = tmp_path / "line.yaml", tmp_path / "sluice.prom"
+    monkeypatch.setenv("SLUICE_HOME", str(tmp_path))
+    extra = {"bootstrap.servers": broker.bootstrap}
+    monkeypatch.setenv("AIRFLOW_CONN_KAFKA_DEFAULT", json.dumps({"conn_type": "kafka", "extra": extra}))
+
+    def lag(limit: int, *, as_json: bool = False, metrics: str | None = None) -> tuple[int, str]:
+        spec = p.spec(max_records=limit).model_dump(mode="json", by_alias=True, exclude_unset=True)
+        file.write_text(json.dumps(spec))
+        code = show(str(file), watch=False, interval=1, as_json=as_json, metrics=metrics)
+        return code, capsys.readouterr().out
+
+    assert lag(2)[0] == 0
+    code, out = lag(1, as_json=True, metrics=str(prom))
+    assert code == 1
+    (told,) = json.loads(out)
+    assert (told["verdict"], told["lag"], told["over"]) == ("BACKLOG", 2, True)
+    assert f'sluice_lag_records{{pipeline="line",topic="{p.topic}",partition="0"}} 2' in prom.read_text()
+    broker.kill()
+    try:
+        code, out = lag(1, metrics="-")
+    finally:
+        broker.start()
+    assert code == 20
+    assert "sluice_lag_records{" not in out
+    assert out.endswith("# EOF\n")
