@@ -102,6 +102,7 @@ def test_deleted_records_are_lost_to_the_last_one_until_a_run_puts_them_on_recor
     assert (code, told["verdict"], told["lost"], told["lag"]) == (0, "OK", 0, 0)
 
 
+@pytest.mark.long  # tests/kafka/lag shows it with runs that are played
 def test_a_topic_made_anew_is_recreated_and_has_no_number(sandbox: Sandbox) -> None:
     sandbox.feed(10)
     sandbox.run("first")
@@ -133,6 +134,7 @@ def test_runs_that_do_not_get_on_are_stuck_until_one_does(sandbox: Sandbox) -> N
     sandbox.assert_exact()
 
 
+@pytest.mark.long  # tests/kafka/lag shows it with runs that are played
 def test_runs_that_find_more_each_time_are_growing(sandbox: Sandbox) -> None:
     sandbox.configure(lag={"max_records": 5})
     for count in (2, 4, 6):
@@ -146,6 +148,7 @@ def test_runs_that_find_more_each_time_are_growing(sandbox: Sandbox) -> None:
     assert (code, told["verdict"], told["lag"]) == (OVER, "GROWING", 6)
 
 
+@pytest.mark.long  # tests/kafka/lag shows it with runs that are played
 def test_a_checkpoint_restored_from_a_copy_is_rewound(sandbox: Sandbox) -> None:
     sandbox.feed(6)
     sandbox.run("first")

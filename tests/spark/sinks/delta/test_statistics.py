@@ -80,7 +80,11 @@ def march(first: int, last: int) -> Slice:
 @pytest.mark.parametrize(
     ("columns", "by", "before"),
     [
-        *((columns, [], before) for columns in (28, 30, 40, 60) for before in (False, True)),
+        *(
+            pytest.param(columns, [], before, marks=[pytest.mark.long] if columns in (30, 40) else [])
+            for columns in (28, 30, 40, 60)
+            for before in (False, True)
+        ),
         (40, ["place"], False),
         (40, ["place"], True),
         (40, ["_partition"], False),
