@@ -1,12 +1,14 @@
 import logging
 
 pytest_plugins = [
+    "tests.fixtures.books",
     "tests.fixtures.cluster",
     "tests.fixtures.kafka",
     "tests.fixtures.runs",
     "tests.fixtures.node",
     "tests.fixtures.postgres",
     "tests.fixtures.spark",
+    "tests.fixtures.wal",
 ]
 
 

@@ -9,12 +9,20 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
+
+from sluice.errors import SluiceError, SourceUnreachableError
+from sluice.lag import Backlog, Limits, PartitionLag
+
+if TYPE_CHECKING:
+    from sluice_airflow.sensors.kafka_lag import KafkaLagSensor
+    from sluice_airflow.triggers.kafka_lag import KafkaLagTrigger
 
 PROJECT = Path(__file__).resolve().parents[2]
 
@@ -131,5 +139,80 @@ def context() -> Callable[..., dict[str, Any]]:
 
     def make(try_number: int = 1, **params: Any) -> dict[str, Any]:
         return {"params": params, "run_id": "manual__1", "ti": FakeTaskInstance(try_number)}
+
+    return make
+
+
+DOWN = SourceUnreachableError("no broker answers", state="untouched", next_step="start it")
+
+
+def behind(records: int, *, position: int = 5, **more: Any) -> Backlog:
+    return Backlog("demo", (PartitionLag("demo", 0, position, 0, position + records),), Limits(10), **more)
+
+
+def unknown(error: SluiceError = DOWN) -> Backlog:
+    return Backlog("demo", (), Limits(10), error)
+
+
+class Looks:
+    """Answers in turn; the last one again and again."""
+
+    def __init__(self, *answers: Backlog | SluiceError) -> None:
+        self.answers = list(answers)
+        self.count = 0
+        self.limits: Any = None
+
+    def __call__(self, pipeline: str, settings: Any, *, limits: Any, timeout: float) -> Backlog:
+        answer = self.answers[min(self.count, len(self.answers) - 1)]
+        self.count += 1
+        self.limits = limits
+        if isinstance(answer, SluiceError):
+            raise answer
+        return answer
+
+
+@pytest.fixture
+def looks(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Looks]:
+    """Let sensor and trigger see these backlogs, in turn."""
+
+    def use(*answers: Backlog | SluiceError) -> Looks:
+        fake = Looks(*answers)
+        monkeypatch.setattr("sluice_airflow.sensors.kafka_lag.look", fake)
+        monkeypatch.setattr("sluice_airflow.triggers.kafka_lag.look", fake)
+        return fake
+
+    return use
+
+
+@pytest.fixture
+def sensor(pipeline_file: Callable[..., Path]) -> Callable[..., KafkaLagSensor]:
+    """Make the sensor of a small pipeline."""
+    from sluice_airflow.sensors.kafka_lag import KafkaLagSensor
+
+    def make(**kwargs: Any) -> KafkaLagSensor:
+        kwargs = {"timeout": 60, "poke_interval": 1, **kwargs}
+        return KafkaLagSensor(task_id="wait", pipeline=str(pipeline_file()), **kwargs)
+
+    return make
+
+
+@pytest.fixture
+def trigger(pipeline_file: Callable[..., Path], monkeypatch: pytest.MonkeyPatch) -> Callable[..., KafkaLagTrigger]:
+    """Make the trigger that this sensor would defer to."""
+    from sluice_airflow.triggers.kafka_lag import KafkaLagTrigger
+
+    async def no_sleep(_seconds: float) -> None: ...
+
+    monkeypatch.setattr("sluice_airflow.triggers.kafka_lag.asyncio.sleep", no_sleep)
+
+    def make(on_idle: str = "wait", deadline: float | None = None) -> KafkaLagTrigger:
+        return KafkaLagTrigger(
+            pipeline=str(pipeline_file()),
+            kafka_conn_id="kafka_default",
+            on_idle=on_idle,
+            poll_interval=5,
+            broker_timeout=2,
+            deadline=time.time() + 60 if deadline is None else deadline,
+        )
 
     return make

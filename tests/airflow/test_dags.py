@@ -1,12 +1,10 @@
-"""The DAGs that files make, and whole runs of one, with and without a logical date."""
+"""The project's own DAGs, and whole runs of one, with and without a logical date."""
 
 from __future__ import annotations
 
 import json
 import subprocess
 import sys
-from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,22 +12,18 @@ from airflow.dag_processing.dagbag import DagBag
 from airflow.sdk import DAG, timezone
 from tests.airflow.conftest import PROJECT, SECRET, FakeSpark
 
-from sluice.errors import ConfigError, SourceUnreachableError
+from sluice.errors import SourceUnreachableError
 from sluice.lag import Backlog, PartitionLag
 from sluice.ledger import Ledger
 from sluice.pipeline import load
 from sluice.recovery import Recovery
-from sluice_airflow import params
-from sluice_airflow.factory import build_all, build_dag, refuse_bad_files
+from sluice_airflow.factory import build_dag
 from sluice_airflow.sensors import kafka_lag as sensor_module
 from sluice_airflow.triggers import kafka_lag as trigger_module
 
 pytestmark = [pytest.mark.airflow, pytest.mark.usefixtures("airflow_db")]
 
 DAGS = PROJECT / "dags"
-
-
-# --- files ---------------------------------------------------------------------------------------------------------
 
 
 def test_every_dag_of_the_project_is_sound() -> None:
@@ -50,124 +44,6 @@ def test_the_strategies_stand_side_by_side_in_one_dag() -> None:
         assert pipeline.kafka.topics == ["flights"]
         assert pipeline.recovery is strategy
     assert len({p.name for _, p in asked.values()} | {p.sink.delta.path for _, p in asked.values()}) == len(Recovery)
-
-
-@pytest.fixture
-def dags_of(tmp_path: Path) -> Callable[[Path], DagBag]:
-    """Parse the project's own DAG files against another folder of pipelines."""
-
-    def parse(pipelines: Path) -> DagBag:
-        folder = tmp_path / "dags"
-        folder.mkdir()
-        for file in DAGS.glob("pipeline*.py"):
-            text = file.read_text()
-            for call in ("build_all(", "refuse_bad_files("):
-                text = text.replace(f"{call})", f"{call}__import__('pathlib').Path({str(pipelines)!r}))")
-            (folder / file.name).write_text(text)
-        return DagBag(folder)
-
-    return parse
-
-
-@pytest.mark.parametrize(
-    ("more", "says"),
-    [
-        ("recovry: replay\n", "did you mean 'recovery'?"),
-        ("rows: aggregate\nrecovery: ignore_batch\n", "is for stateless pipelines"),
-        ('schedule: {cron: "61 * * * *"}\n', "61"),
-        ("{", "not YAML"),
-    ],
-)
-def test_one_bad_file_is_one_import_error_and_takes_no_other_down(
-    pipeline_file: Callable[..., Path], dags_of: Any, more: str, says: str
-) -> None:
-    pipeline_file("good")
-    folder = pipeline_file("bad", more=more).parent
-    bag = dags_of(folder)
-    assert set(bag.dags) == {"good"}
-    ((where, what),) = bag.import_errors.items()
-    # An import error stops the scheduling of every DAG of its file: it must not be the file of the good ones.
-    assert where.endswith("pipeline_errors.py")
-    assert "bad.yaml" in what
-    assert says in what
-
-
-def test_two_files_of_one_name(pipeline_file: Callable[..., Path]) -> None:
-    first = pipeline_file("first")
-    (first.parent / "second.yaml").write_text(first.read_text())
-    assert set(build_all(first.parent)) == {"first"}
-    with pytest.raises(ConfigError, match=r"is the name of first\.yaml already"):
-        refuse_bad_files(first.parent)
-
-
-def test_all_bad_files_are_named(pipeline_file: Callable[..., Path]) -> None:
-    pipeline_file("one", more="x: 1\n")
-    two = pipeline_file("two")
-    two.write_bytes(b"\xff\xfe\x00")
-    with pytest.raises(ConfigError, match=r"(?s)one\.yaml.*two\.yaml"):
-        refuse_bad_files(two.parent)
-    assert build_all(two.parent) == {}
-
-
-def test_a_task_builds_only_its_own_dag(pipeline_file: Callable[..., Path], monkeypatch: pytest.MonkeyPatch) -> None:
-    pipeline_file("one")
-    folder = pipeline_file("two").parent
-    monkeypatch.setenv("_AIRFLOW_PARSING_CONTEXT_DAG_ID", "two")
-    assert set(build_all(folder)) == {"two"}
-
-
-def test_parsing_imports_nothing_heavy() -> None:
-    program = (
-        "import sys, sluice_airflow.factory as f; f.build_all();"
-        "heavy = {'pyspark', 'great_expectations', 'kafka', 'pandas', 'delta', 'pyarrow', 'sluice_spark'};"
-        "bad = heavy & set(sys.modules);"
-        "sys.exit(repr(bad) if bad else 0)"
-    )
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120)
-    assert done.returncode == 0, done.stderr[-500:]
-
-
-# --- the form ------------------------------------------------------------------------------------------------------
-
-
-def test_the_form_has_types_and_the_files_values(pipeline_file: Callable[..., Path]) -> None:
-    dag = build_dag(pipeline_file())
-    assert dag.params.dump() == {
-        "mode": "auto", "start": None, "end": None, "reason": None,
-        "recovery": "replay", "max_records_per_batch": 1000, "validate": True,
-    }  # fmt: skip
-    recovery = dag.params.get_param("recovery").schema
-    assert recovery["enum"] == [r.value for r in Recovery]
-    assert set(recovery["values_display"]) == set(recovery["enum"])
-    for name, bad in (
-        ("recovery", "hope"), ("max_records_per_batch", 0), ("validate", "yes"), ("mode", "sideways"),
-        ("start", "soon"),
-    ):  # fmt: skip
-        with pytest.raises(ValueError, match=r"Invalid input|is not|less than|does not match"):
-            build_dag(pipeline_file()).params.get_param(name).resolve(bad)
-
-
-def test_the_form_offers_only_what_the_pipeline_supports(pipeline_file: Callable[..., Path]) -> None:
-    dag = build_dag(pipeline_file(more="rows: aggregate\n"))
-    assert {"start", "end"}.isdisjoint(dag.params.dump())
-    assert dag.params.get_param("mode").schema["enum"] == ["auto", "available_now"]
-    assert "ignore_batch" not in dag.params.get_param("recovery").schema["enum"]
-    assert "has no intervals" in dag.doc_md
-
-
-def test_every_strategy_is_explained() -> None:
-    assert set(params.MEANING) == set(Recovery)
-
-
-def test_the_page_and_the_schedule(pipeline_file: Callable[..., Path]) -> None:
-    hourly = build_dag(pipeline_file(more='schedule: {cron: "5 * * * *", timezone: Europe/Berlin}\n'))
-    assert hourly.timetable.expression == "5 * * * *"
-    assert "Europe/Berlin" in hourly.doc_md
-    assert "sluice audit demo" in hourly.doc_md
-    assert "airflow backfill create --dag-id demo" in hourly.doc_md
-    by_hand = build_dag(pipeline_file())
-    assert "by hand" in by_hand.doc_md
-    assert "by itself" in build_dag(pipeline_file(more="schedule: on_lag\n")).doc_md
 
 
 # --- whole runs ----------------------------------------------------------------------------------------------------

@@ -44,7 +44,7 @@ def kept(spark: SparkSession, broker: Broker, topics: Topics, topic: Callable[..
     return KeptSandbox(tmp_path / "kept", broker, topics, topic(2, retention_ms=-1), spark=spark)
 
 
-@pytest.fixture(scope="module", params=SAMPLE)
+@pytest.fixture(scope="module", params=[pytest.param("replay-many", marks=pytest.mark.long), "wal-many"])
 def recorded(
     request: pytest.FixtureRequest, spark: SparkSession, broker: Broker, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Recorded]:

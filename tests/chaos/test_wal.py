@@ -189,7 +189,12 @@ BREAKS_ITS_PROMISE: dict[str, Any] = {"transform": {"sql": "SELECT * FROM source
 
 
 @pytest.mark.parametrize(
-    "misfit", [OTHER_COLUMNS, CANNOT_BE_IMPORTED, BREAKS_ITS_PROMISE], ids=["sink", "import", "promise"]
+    "misfit",
+    [
+        pytest.param(OTHER_COLUMNS, id="sink"),
+        pytest.param(CANNOT_BE_IMPORTED, id="import", marks=pytest.mark.long),
+        pytest.param(BREAKS_ITS_PROMISE, id="promise", marks=pytest.mark.long),
+    ],
 )
 def test_what_cannot_be_applied_is_landed_all_the_same_and_applied_when_it_fits(
     sandbox: Sandbox, misfit: dict[str, Any]

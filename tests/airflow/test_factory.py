@@ -1,0 +1,116 @@
+"""The DAGs that pipeline files make."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from airflow.dag_processing.dagbag import DagBag
+from airflow.triggers.base import BaseEventTrigger
+from tests.airflow.conftest import PROJECT
+
+from sluice.errors import ConfigError
+from sluice.pipeline import load
+from sluice_airflow.factory import build_all, build_dag, refuse_bad_files
+from sluice_airflow.operators.account import asset_of
+from sluice_airflow.triggers.lag_watcher import lag_asset
+
+pytestmark = [pytest.mark.airflow, pytest.mark.usefixtures("airflow_db")]
+
+DAGS = PROJECT / "dags"
+
+
+@pytest.fixture
+def dags_of(tmp_path: Path) -> Callable[[Path], DagBag]:
+    """Parse the project's own DAG files against another folder of pipelines."""
+
+    def parse(pipelines: Path) -> DagBag:
+        folder = tmp_path / "dags"
+        folder.mkdir()
+        for file in DAGS.glob("pipeline*.py"):
+            text = file.read_text()
+            for call in ("build_all(", "refuse_bad_files("):
+                text = text.replace(f"{call})", f"{call}__import__('pathlib').Path({str(pipelines)!r}))")
+            (folder / file.name).write_text(text)
+        return DagBag(folder)
+
+    return parse
+
+
+@pytest.mark.parametrize(
+    ("more", "says"),
+    [
+        ("recovry: replay\n", "did you mean 'recovery'?"),
+        ("rows: aggregate\nrecovery: ignore_batch\n", "is for stateless pipelines"),
+        ('schedule: {cron: "61 * * * *"}\n', "61"),
+        ("{", "not YAML"),
+    ],
+)
+def test_one_bad_file_is_one_import_error_and_takes_no_other_down(
+    pipeline_file: Callable[..., Path], dags_of: Any, more: str, says: str
+) -> None:
+    pipeline_file("good")
+    folder = pipeline_file("bad", more=more).parent
+    bag = dags_of(folder)
+    assert set(bag.dags) == {"good"}
+    ((where, what),) = bag.import_errors.items()
+    # An import error stops the scheduling of every DAG of its file: it must not be the file of the good ones.
+    assert where.endswith("pipeline_errors.py")
+    assert "bad.yaml" in what
+    assert says in what
+
+
+def test_two_files_of_one_name(pipeline_file: Callable[..., Path]) -> None:
+    first = pipeline_file("first")
+    (first.parent / "second.yaml").write_text(first.read_text())
+    assert set(build_all(first.parent)) == {"first"}
+    with pytest.raises(ConfigError, match=r"is the name of first\.yaml already"):
+        refuse_bad_files(first.parent)
+
+
+def test_all_bad_files_are_named(pipeline_file: Callable[..., Path]) -> None:
+    pipeline_file("one", more="x: 1\n")
+    two = pipeline_file("two")
+    two.write_bytes(b"\xff\xfe\x00")
+    with pytest.raises(ConfigError, match=r"(?s)one\.yaml.*two\.yaml"):
+        refuse_bad_files(two.parent)
+    assert build_all(two.parent) == {}
+
+
+def test_a_task_builds_only_its_own_dag(pipeline_file: Callable[..., Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    pipeline_file("one")
+    folder = pipeline_file("two").parent
+    monkeypatch.setenv("_AIRFLOW_PARSING_CONTEXT_DAG_ID", "two")
+    assert set(build_all(folder)) == {"two"}
+
+
+def test_parsing_imports_nothing_heavy() -> None:
+    program = (
+        "import sys, sluice_airflow.factory as f; f.build_all();"
+        "heavy = {'pyspark', 'great_expectations', 'kafka', 'pandas', 'delta', 'pyarrow', 'sluice_spark'};"
+        "bad = heavy & set(sys.modules);"
+        "sys.exit(repr(bad) if bad else 0)"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr[-500:]
+
+
+def test_a_pipeline_on_lag_is_a_dag_on_an_asset_of_its_own(pipeline_file: Callable[..., Path]) -> None:
+    file = pipeline_file(more="schedule: on_lag\n")
+    (asset,) = build_dag(file).timetable.asset_condition.objects
+    assert asset.uri == "x-sluice://demo/lag"
+    assert (asset.name, asset.uri) != (asset_of("demo").name, asset_of("demo").uri)
+    ((watcher, other),) = zip(asset.watchers, lag_asset(load(file), str(file)).watchers, strict=True)
+    assert BaseEventTrigger.hash(*watcher.trigger.serialize()) == BaseEventTrigger.hash(*other.trigger.serialize())
+    assert watcher.trigger.dag_id == "demo"
+    assert build_dag(file, poll_interval=4).timetable.asset_condition.objects[0].watchers[0].trigger.poll_interval == 4
+
+
+def test_a_file_on_lag_is_built_with_the_others(pipeline_file: Callable[..., Path]) -> None:
+    folder = pipeline_file("one", more="schedule: on_lag\n").parent
+    pipeline_file("two")
+    assert set(build_all(folder)) == {"one", "two"}

@@ -1,0 +1,58 @@
+"""The fields of the trigger form."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from airflow.sdk import DAG
+from tests.airflow.conftest import FakeSpark
+
+from sluice.lag import Backlog, PartitionLag
+from sluice.recovery import Recovery
+from sluice_airflow import params
+from sluice_airflow.factory import build_dag
+from sluice_airflow.sensors import kafka_lag as sensor_module
+
+pytestmark = [pytest.mark.airflow, pytest.mark.usefixtures("airflow_db")]
+
+
+def test_the_form_has_types_and_the_files_values(pipeline_file: Callable[..., Path]) -> None:
+    dag = build_dag(pipeline_file())
+    assert dag.params.dump() == {
+        "mode": "auto", "start": None, "end": None, "reason": None,
+        "recovery": "replay", "max_records_per_batch": 1000, "validate": True,
+    }  # fmt: skip
+    recovery = dag.params.get_param("recovery").schema
+    assert recovery["enum"] == [r.value for r in Recovery]
+    assert set(recovery["values_display"]) == set(recovery["enum"])
+    for name, bad in (
+        ("recovery", "hope"), ("max_records_per_batch", 0), ("validate", "yes"), ("mode", "sideways"),
+        ("start", "soon"),
+    ):  # fmt: skip
+        with pytest.raises(ValueError, match=r"Invalid input|is not|less than|does not match"):
+            build_dag(pipeline_file()).params.get_param(name).resolve(bad)
+
+
+def test_the_form_offers_only_what_the_pipeline_supports(pipeline_file: Callable[..., Path]) -> None:
+    dag = build_dag(pipeline_file(more="rows: aggregate\n"))
+    assert {"start", "end"}.isdisjoint(dag.params.dump())
+    assert dag.params.get_param("mode").schema["enum"] == ["auto", "available_now"]
+    assert "ignore_batch" not in dag.params.get_param("recovery").schema["enum"]
+    assert "has no intervals" in dag.doc_md
+
+
+def test_every_strategy_is_explained() -> None:
+    assert set(params.MEANING) == set(Recovery)
+
+
+@pytest.fixture
+def dag(spark: FakeSpark, monkeypatch: pytest.MonkeyPatch) -> DAG:
+    """The project's own DAG, with the fake spark-submit and a broker that has a little."""
+    state = Backlog("flights", (PartitionLag("flights", 0, 0, 0, 12),))
+    monkeypatch.setattr(sensor_module, "look", lambda *_, **__: state)
+    dag = build_dag("flights")
+    for task in ("ingest", "validate"):
+        dag.get_task(task)._spark_binary = spark.binary
+    return dag

@@ -1,0 +1,49 @@
+"""Data Docs: pages of the run, with examples, and not without end."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+from tests.spark.quality.conftest import Court, expect
+
+from sluice_spark.quality.data_docs import prune
+
+pytestmark = pytest.mark.spark
+
+
+def test_data_docs_are_built(court: Court) -> None:
+    judgement = court.judge(expect("column_values_to_not_be_null", column="n"))
+    assert judgement.data_docs is not None
+    assert Path(judgement.data_docs).is_file()
+
+
+def test_data_docs_gain_the_pages_of_the_run_alone(spark: SparkSession, tmp_path: Path) -> None:
+    own = Court(spark, tmp_path)
+    site = tmp_path / "quality" / "judged" / "gx" / "uncommitted" / "data_docs" / "local_site"
+    expectation = expect("column_values_to_not_be_null", column="n")
+    own.judge(expectation, runs=("old",))
+    (first,) = site.glob("validations/judged-slice/old/**/*.html")
+    first.write_text("as it was")
+    own.judge(expectation, expect("column_values_to_not_be_null", scope="table", column="n"), runs=("new",))
+    assert first.read_text() == "as it was"
+    for page in ("validations/judged-slice/new", "validations/judged-table/new"):
+        assert len(list((site / page).glob("**/*.html"))) == 1
+    assert {p.stem for p in (site / "expectations").glob("*.html")} == {"judged-slice", "judged-table"}
+    index = (site / "index.html").read_text()
+    assert all(f"{name}/{run}/" in index for name, run in (("judged-slice", "old"), ("judged-slice", "new")))
+
+
+def test_a_failed_run_has_a_page_that_shows_examples(court: Court) -> None:
+    judgement = court.judge(expect("column_values_to_be_between", column="n", max_value=100), runs=("old", "new"))
+    site = Path(str(judgement.data_docs)).parent
+    assert any("500" in page.read_text() for page in site.glob("validations/judged-slice/new/**/*.html"))
+
+
+def test_data_docs_do_not_grow_without_end(tmp_path: Path) -> None:
+    results = tmp_path / "gx" / "uncommitted" / "validations" / "suite"
+    for number in range(5):
+        (results / f"run-{number}").mkdir(parents=True)
+    prune(tmp_path, keep=2)
+    assert len(list(results.iterdir())) == 2

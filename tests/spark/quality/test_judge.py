@@ -1,0 +1,249 @@
+"""Judging: the verdict, what it rests on, and what it must never let pass."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+from tests.spark.quality.conftest import PIPELINE, Court, expect
+
+import validate_spec
+from sluice.errors import ConfigError
+from sluice.home import Home
+from sluice.ledger import Ledger
+from sluice.pipeline import load
+from sluice.ranges import Counts, OffsetRange, RangeAccount
+from sluice_spark.quality.judge import Judge
+from sluice_spark.sinks.delta.table import DeltaSink
+
+pytestmark = pytest.mark.spark
+
+
+def test_it_judges_exactly_the_rows_of_the_run(court: Court) -> None:
+    assert court.judge(expect("column_values_to_not_be_null", column="name"), runs=("old",)).verdict == "passed"
+    failed = court.judge(expect("column_values_to_not_be_null", column="name"))
+    assert (failed.verdict, failed.rows) == ("failed", 3)
+    both = court.judge(expect("column_values_to_be_between", column="n", max_value=1000), runs=("old", "new"))
+    assert (both.verdict, both.rows) == ("passed", 5)
+
+
+def test_a_failure_comes_with_counts_and_examples(court: Court) -> None:
+    judgement = court.judge(expect("column_values_to_be_between", column="n", min_value=0, max_value=100))
+    (broken,) = [r for r in judgement.results if not r.success]
+    assert (broken.column, broken.unexpected_count, broken.examples) == ("n", 1, [500])
+    assert broken.unexpected_percent == pytest.approx(100 / 3)
+    assert str(broken).endswith("on n (slice): 1 unexpected (33.33 %), such as 500")
+    assert json.loads(json.dumps(judgement.as_dict()))["success"] is False
+
+
+def test_a_warning_warns(court: Court) -> None:
+    judgement = court.judge(expect("column_values_to_not_be_null", "warning", column="name"))
+    assert judgement.verdict == "warned"
+
+
+def test_table_level_expectations_see_all_rows(court: Court) -> None:
+    slice_only = court.judge(expect("column_values_to_be_between", column="n", min_value=3))
+    assert slice_only.verdict == "passed"
+    whole = court.judge(expect("column_values_to_be_between", scope="table", column="n", min_value=3))
+    (broken,) = [r for r in whole.results if not r.success]
+    assert (whole.verdict, broken.scope, broken.unexpected_count) == ("failed", "table", 2)
+
+
+def test_an_expectation_that_cannot_be_evaluated_fails_even_as_a_warning(court: Court) -> None:
+    judgement = court.judge(expect("column_values_to_not_be_null", "warning", column="no_such_column"))
+    assert judgement.verdict == "failed"
+    assert any(r.exception for r in judgement.results)
+
+
+_MISSPELT = [
+    (expect("column_values_to_not_be_nul", column="name"), "did you mean 'expect_column_values_to_not_be_null'?"),
+    (expect("column_values_to_not_be_null", column="name", mostyl=0.5), "unknown argument; did you mean 'mostly'?"),
+    (expect("column_values_to_not_be_null", column="name", mostly=5), "less than or equal to 1.0"),
+    (expect("column_values_to_not_be_null"), "column: field required"),
+    (expect("column_values_to_be_between", column="n"), "min_value and max_value cannot both be None"),
+    (expect("column_values_to_be_in_set", column="n", value_set="abc"), "value_set: value is not a valid list"),
+]
+
+
+@pytest.mark.parametrize(("wrong", "told"), _MISSPELT, ids=[t[:30] for _, t in _MISSPELT])
+def test_an_expectation_that_cannot_be_built_is_no_pass(court: Court, wrong: dict[str, Any], told: str) -> None:
+    right = expect("column_values_to_not_be_null", column="n")
+    judgement = court.judge(right, wrong)
+    assert judgement.verdict == "error"
+    assert judgement.reasons
+    with pytest.raises(ConfigError, match=r"suite\.json is not a Great Expectations suite") as caught:
+        court.judge_of(right, wrong).check()
+    assert "expectation 2" in caught.value.what
+    assert told in caught.value.what
+
+
+def test_a_suite_is_built_once(court: Court, monkeypatch: pytest.MonkeyPatch) -> None:
+    right = expect("column_values_to_not_be_null", column="n", mostly=0.5)
+    court.judge_of(right).check()
+    with monkeypatch.context() as patched:
+        patched.setattr("sluice_spark.quality.judge.problems_of", lambda suite: pytest.fail("was asked again"))
+        court.judge_of(right).check()
+    with pytest.raises(ConfigError):
+        court.judge_of(right, expect("column_values_to_be_nothing", column="n")).check()
+
+
+def test_a_column_that_the_rows_do_not_have_is_refused(court: Court) -> None:
+    judge = court.judge_of(expect("column_values_to_not_be_null", scope="table", column="nmae"))
+    judge.check_columns(["name", "nmae"])
+    with pytest.raises(ConfigError, match="no column 'nmae'; did you mean 'name'"):
+        judge.check_columns(["name", "n"])
+
+
+def test_what_is_no_number_can_be_judged_and_recorded(court: Court, tmp_path: Path) -> None:
+    spark, sink = court.spark, DeltaSink(str(tmp_path / "judged"), "court")
+    values = "array(double('NaN'), double('Infinity'), double('Infinity'), double('-Infinity'), 1.0D)"
+    frame = spark.sql(
+        f"SELECT explode({values}) AS n, 'a\\0b' AS name, X'00FF' AS raw, CAST('-0044-01-01' AS DATE) AS day, "
+        "'new' AS _run"
+    ).coalesce(1)  # fmt: skip
+    sink.commit(sink.stage(frame, "new", offsets=False), frame.schema, 0, {"run": "new"})
+    kinds = ["min", "max", "mean", "sum", "stdev", "median"]
+    expectations = [expect(f"column_{kind}_to_be_between", column="n", min_value=5, max_value=6) for kind in kinds]
+    expectations += [
+        expect("column_values_to_be_between", column="n", min_value=5),
+        expect("column_values_to_be_in_set", column="name", value_set=["x"]),
+        expect("column_distinct_values_to_be_in_set", column="n", value_set=[1.0]),
+        expect("column_values_to_be_null", column="raw"),
+        expect("column_values_to_be_null", column="day"),
+    ]  # fmt: skip
+    own = Court.__new__(Court)
+    own.spark, own.folder, own.sink = spark, tmp_path, sink
+    judgement = own.judge(*expectations)
+    assert judgement.verdict == "failed", judgement.error
+    assert len(judgement.results) == len(expectations) + 1
+    by_kind = {r.expectation: r for r in judgement.results}
+    assert by_kind["expect_column_median_to_be_between"].observed == "Infinity"
+    assert any("a\\x00b" in r.examples for r in judgement.results)
+    json.dumps(judgement.as_dict(), allow_nan=False)
+
+
+def _ledger(folder: Path, run: str, interval: int = 0, **counts: int) -> Ledger:
+    ledger = Ledger.open(f"sqlite:///{folder}/ledger.db")
+    with ledger.acquire("judged", run) as lease:
+        account = RangeAccount(OffsetRange("t", 0, 0, sum(counts.values())), Counts(**counts))
+        ledger.run_planned(
+            lease, kind="live", recovery="replay", epoch=1 - 2 * bool(interval), ranges=[account.range],
+            topic_ids={"t": "i"}, interval="2013-01-01T00:00:00Z/2013-01-02T00:00:00Z" if interval else None,
+        )  # fmt: skip
+        ledger.batch_committed(
+            lease, epoch=1 - 2 * bool(interval), batch=0, accounts=[account],
+            replaced={account.range: (interval, 0)} if interval else None,
+        )  # fmt: skip
+    return ledger
+
+
+def test_a_run_that_refused_too_much_fails_whatever_its_rows(court: Court, tmp_path: Path) -> None:
+    judge = court.judge_of(expect("column_values_to_not_be_null", column="n"))
+    judgement = judge.settle(
+        _ledger(tmp_path, "new", written=3, quarantined=97), lambda: court.spark, court.sink, ["new"]
+    )
+    assert judgement.verdict == "failed"
+    assert all(r.success for r in judgement.results)
+    assert judgement.reasons == ["max_quarantined: 97 of 100 records (97 %) are in quarantine, and 1% may be"]
+    lenient = court.judge_of(quality=", max_quarantined: 97%")
+    assert lenient.settle(Ledger.open(f"sqlite:///{tmp_path}/ledger.db"), lambda: court.spark, court.sink,
+                          ["new"]).verdict == "passed"  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("counts", "verdict"), [({"quarantined": 5}, "failed"), ({"lost": 5}, "warned"), ({"filtered": 5}, "empty")]
+)
+def test_what_wrote_nothing_needs_no_spark_and_is_no_pass(
+    court: Court, tmp_path: Path, counts: dict[str, int], verdict: str
+) -> None:
+    judge = court.judge_of(expect("column_min_to_be_between", column="n", min_value=0))
+    ledger = _ledger(tmp_path, "new", **counts)
+    assert judge.settle(ledger, lambda: pytest.fail("a session"), court.sink, ["new"]).verdict == verdict
+
+
+def test_an_interval_that_only_lost_rows_is_judged_by_the_table(court: Court, tmp_path: Path) -> None:
+    slice_alone = expect("column_min_to_be_between", column="n", min_value=0)  # cannot hold of no rows
+    whole = expect("column_values_to_be_between", scope="table", column="n", max_value=100)
+    ledger = _ledger(tmp_path, "none", interval=4, filtered=5)
+    own = court.judge_of(slice_alone).settle(ledger, lambda: court.spark, court.sink, ["none"])
+    assert (own.verdict, len(own.results)) == ("empty", 1)
+    judged = court.judge_of(slice_alone, whole).settle(ledger, lambda: court.spark, court.sink, ["none"])
+    assert (judged.verdict, len(judged.results)) == ("failed", 2)
+
+
+def test_a_session_that_cannot_be_had_is_an_error_of_judging(court: Court, tmp_path: Path) -> None:
+    def gone() -> SparkSession:
+        raise ConnectionRefusedError("no JVM")
+
+    judgement = court.judge_of().settle(_ledger(tmp_path, "new", written=3), gone, court.sink, ["new"])
+    assert (judgement.verdict, judgement.reasons) == ("error", ["judging failed: ConnectionRefusedError: no JVM"])
+
+
+@pytest.mark.parametrize(
+    ("keys", "suite", "told"),
+    [
+        ({}, [], []),
+        ({}, [expect("column_values_to_not_be_null", column="_run")], []),
+        (
+            {"transform": "{sql: SELEC * FROM source}"},
+            [expect("column_values_to_be_nul", column="value")],
+            ["transform: [PARSE_SYNTAX_ERROR]", "did you mean 'expect_column_values_to_be_null'?"],
+        ),
+        (
+            {"sink": "{delta: {path: judged, partition_by: [valu]}}"},
+            [],
+            ["sink.delta.partition_by: the transform's result has no column 'valu'; did you mean 'value'?"],
+        ),
+        (
+            {"transform": "{sql: 'SELECT *, 1 AS total FROM source'}"},
+            [expect("column_values_to_be_between", column="totl", min_value=0)],
+            ["the transform yields no column 'totl'; did you mean 'total'?"],
+        ),
+    ],
+)
+def test_a_pipeline_is_checked_without_a_record(
+    spark: SparkSession, tmp_path: Path, keys: dict[str, str], suite: list[dict[str, Any]], told: list[str]
+) -> None:
+    (tmp_path / "suite.json").write_text(json.dumps({"expectations": suite}))
+    lines = [line for line in PIPELINE.splitlines() if line.partition(":")[0] not in keys]
+    (tmp_path / "judged.yaml").write_text("\n".join([*lines, *(f"{k}: {v}" for k, v in keys.items())]))
+    found = list(validate_spec.problems(spark, load(tmp_path / "judged.yaml")))
+    assert len(found) == len(told), found
+    assert all(t in f for t, f in zip(told, found, strict=True)), found
+
+
+def test_rows_that_the_log_counts_and_nobody_can_read_are_no_pass(court: Court, tmp_path: Path) -> None:
+    hollow = Court(court.spark, tmp_path)
+    (file,) = (tmp_path / "judged").glob("batches/new-*/*.parquet")
+    (other,) = (tmp_path / "judged").glob("batches/old-*/*.parquet")
+    file.write_bytes(other.read_bytes())  # the slice has gone; every map expectation passes on an empty batch
+    judgement = hollow.judge(expect("column_values_to_not_be_null", column="name"))
+    assert judgement.verdict in ("failed", "error")
+
+
+def test_judging_that_breaks_is_an_error_not_a_pass(court: Court, tmp_path: Path) -> None:
+    gone = Court(court.spark, tmp_path)
+    for file in (tmp_path / "judged").glob("batches/*/*.parquet"):
+        file.unlink()
+    judgement = gone.judge(expect("column_values_to_not_be_null", column="name"))
+    assert judgement.verdict in ("failed", "error")
+
+
+def test_without_an_expectation_on_the_table_its_other_rows_are_not_looked_at(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    own = Court(spark, tmp_path)
+    for file in (tmp_path / "judged").glob("batches/old-*/*.parquet"):
+        file.unlink()
+    assert own.judge(expect("column_values_to_not_be_null", column="n")).verdict == "passed"
+
+
+@pytest.mark.parametrize("text", ["", "[]", '{"expectations": [{"type": 1}]}', '{"name": "x"}'])
+def test_a_file_that_is_no_suite_is_refused(text: str, tmp_path: Path) -> None:
+    (tmp_path / "suite.json").write_text(text)
+    (tmp_path / "judged.yaml").write_text(PIPELINE)
+    with pytest.raises(ConfigError, match=r"suite\.json is not a Great Expectations suite"):
+        Judge(load(tmp_path / "judged.yaml"), Home(str(tmp_path)), "r")

@@ -1,0 +1,29 @@
+"""Which batches the log holds and the sink does not."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import pytest
+from deltalake import DeltaTable
+from tests.fixtures.wal import EPOCH, Made, tables
+
+from sluice.errors import SinkError
+from sluice_spark.runs.sealed import sealed_batches
+
+pytestmark = pytest.mark.spark
+
+
+def test_sealed_batches_are_those_that_the_sink_does_not_hold_and_none_is_skipped(made: Made) -> None:
+    made.seal_lines(4)
+    assert [s.batch for s in sealed_batches(tables(made, 3))] == []
+    assert [s.batch for s in sealed_batches(tables(made, 1))] == [2, 3]
+    made.log.clean(EPOCH + timedelta(days=1), applied={1: 1})
+    assert [s.batch for s in sealed_batches(tables(made, 1))] == [2, 3]
+    # Delta lets go of history after its retention: then the log no longer tells what a batch was planned with
+    table = DeltaTable(str(made.root))
+    table.create_checkpoint()
+    for entry in sorted((made.root / "_delta_log").glob("*.json"))[:4]:  # the table's own, and batches 0 to 2
+        entry.unlink()
+    with pytest.raises(SinkError, match=r"batches 2 to 3 that were not applied; its history tells only of 3"):
+        sealed_batches(tables(made, 1))

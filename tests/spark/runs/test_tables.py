@@ -1,0 +1,49 @@
+"""The tables of an epoch, beside those of other pipelines."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections import Counter
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+from tests.spark.sinks.delta.conftest import NOTE, folders, ids, rows
+
+from sluice.home import Home
+from sluice.ledger import Epoch
+from sluice.pipeline import Pipeline
+from sluice.recovery import Route
+from sluice_spark.runs.tables import Tables
+from sluice_spark.sinks.base import NOTHING
+from sluice_spark.sources.base import RECORD_SCHEMA
+
+pytestmark = pytest.mark.spark
+
+SHARED = {"source": {"kafka": {"topics": ["t"]}}, "decode": {"text": {}}, "sink": {"delta": {"path": "t"}}}
+
+
+def test_two_pipelines_in_one_table_do_not_sweep_each_other(spark: SparkSession, tmp_path: Path) -> None:
+    home = Home(str(tmp_path))
+    ours, theirs = (
+        Tables.of(Pipeline.model_validate({**SHARED, "pipeline": name}), home, Epoch(1, Route.DIRECT, None))
+        for name in ("orders", "orders-e1-000000")
+    )
+    staged = theirs.sink.stage(rows(spark, 0, 3), theirs.batch_name(0))
+    ours.sink.stage(rows(spark, 3, 6), ours.batch_name(0))
+    ours.sweep(0)
+    assert theirs.sink.commit(staged, rows(spark, 0, 0).schema, 0, NOTE)
+    assert ids(tmp_path / "t") == Counter(range(3))
+    assert folders(tmp_path / "t") == {staged.folder.split("/")[1]}
+
+
+def test_the_log_tells_of_batches_that_wait_for_longer_than_delta_keeps_commits(tmp_path: Path) -> None:
+    """While applying fails, landing goes on; commits of more than thirty days go with a checkpoint of the log."""
+    pipeline = Pipeline.model_validate({**SHARED, "pipeline": "orders"})
+    log = Tables.of(pipeline, Home(str(tmp_path)), Epoch(1, Route.LOG, None)).log_table
+    for version in range(65):
+        assert log.commit(NOTHING, RECORD_SCHEMA, version, {"batch": version})
+        for file in Path(log.path, "_delta_log").glob("*.json"):
+            os.utime(file, (0, time.time() - 40 * 86_400))
+    assert [note["version"] for note in log.notes(-1)] == list(range(64, -1, -1))

@@ -1,0 +1,311 @@
+"""Tables of many columns: a run is judged, and an interval replaced, without opening files of others."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+from deltalake import DeltaTable, Schema
+from deltalake.transaction import AddAction
+from pyspark.errors import IllegalArgumentException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from sluice.ranges import OffsetRange
+from sluice_spark.sinks.delta.opened import OpenTables
+from sluice_spark.sinks.delta.slice import Slice
+from sluice_spark.sinks.delta.statistics import hidden
+from sluice_spark.sinks.delta.table import _SETTINGS, DeltaSink
+
+pytestmark = pytest.mark.spark
+
+NOTE = {"pipeline": "p", "run": "r", "accounts": []}
+LIST = "delta.dataSkippingStatsColumns"
+START = 1_356_998_400
+
+
+@pytest.fixture(autouse=True)
+def small(spark: SparkSession) -> None:
+    """A small table needs no fifty tasks."""
+    spark.conf.set("spark.databricks.delta.snapshotPartitions", "2")
+
+
+def rows(spark: SparkSession, first: int, last: int, run: str, columns: int = 40, **extra: str) -> DataFrame:
+    users = "".join(f", id + {n} AS c{n:02d}" for n in range(columns - 1))
+    more = "".join(f", {sql} AS {name}" for name, sql in extra.items())
+    return spark.sql(
+        f"SELECT id{users}{more}, 't' AS _topic, 0 AS _partition, id AS _offset, "
+        f"timestamp_seconds({START} + id) AS _timestamp, '{run}' AS _run FROM range({first}, {last}, 1, 2)"
+    )
+
+
+def put(sink: DeltaSink, frame: DataFrame, version: int) -> None:
+    assert sink.commit(sink.stage(frame, f"p-e1-{version:06d}"), frame.schema, version, {**NOTE, "batch": version})
+
+
+def earlier(path: Path, frame: DataFrame, by: list[str] | None = None, **settings: str) -> DeltaSink:
+    """Make the table as earlier versions did, or another writer."""
+    schema = Schema.from_json(DeltaSink._schema(frame.schema).to_json())
+    DeltaTable.create(str(path), schema, partition_by=by, configuration={**_SETTINGS, **settings})
+    return DeltaSink(str(path), "live", by or [])
+
+
+def ruin(sink: DeltaSink, *runs: str) -> int:
+    """Make files of some runs unreadable."""
+    count = 0
+    for add in _adds(Path(sink.path)):
+        if json.loads(add["stats"])["minValues"]["_run"] in runs:
+            Path(sink.path, add["path"]).write_bytes(b"garbage")
+            count += 1
+    return count
+
+
+def _adds(path: Path) -> list[dict[str, Any]]:
+    lines = [json.loads(li) for f in sorted((path / "_delta_log").glob("*.json")) for li in f.read_text().splitlines()]
+    return [line["add"] for line in lines if "add" in line]
+
+
+def ids(frame: DataFrame) -> Counter[int]:
+    return Counter(row.id for row in frame.select("id").collect())
+
+
+def march(first: int, last: int) -> Slice:
+    return Slice([OffsetRange("t", 0, first, last)], START * 1000, (START + 1_000_000) * 1000)
+
+
+@pytest.mark.parametrize(
+    ("columns", "by", "before"),
+    [
+        *(
+            pytest.param(columns, [], before, marks=[pytest.mark.long] if columns in (30, 40) else [])
+            for columns in (28, 30, 40, 60)
+            for before in (False, True)
+        ),
+        (40, ["place"], False),
+        (40, ["place"], True),
+        (40, ["_partition"], False),
+    ],
+)
+def test_only_files_that_may_hold_what_is_asked_for_are_opened(
+    spark: SparkSession, tmp_path: Path, columns: int, by: list[str], before: bool
+) -> None:
+    frames = [rows(spark, n * 10, n * 10 + 10, f"run-{n}", columns, place="'x'") for n in range(3)]
+    if before:
+        earlier(tmp_path / "t", frames[0], by)
+    sink = DeltaSink(str(tmp_path / "t"), "live", by)
+    for version, frame in enumerate(frames):
+        put(sink, frame, version)
+    sink.check(frames[0].schema)
+    assert ruin(sink, "run-0", "run-1") == 4
+    frame, count = sink.rows_of(spark, ["run-2"])
+    assert (ids(frame), count) == (Counter(range(20, 30)), 10)
+    assert {key: list(found) for key, found in sink.held(march(20, 25)).items()} == {("t", 0): [20, 21, 22, 23, 24]}
+    interval = DeltaSink(sink.path, "interval", by)
+    new = rows(spark, 20, 25, "again", columns, place="'x'")
+    name = "p-i1-000000"
+    assert interval.replace(
+        march(20, 25), interval.stage(new, name), new.schema, 0, NOTE, name=name
+    ) == {("t", 0): 5}  # fmt: skip
+    assert ids(sink.rows_of(spark, ["run-2", "again"])[0]) == Counter(range(20, 30))
+
+
+@pytest.mark.parametrize("columns", [28, 60])
+def test_a_table_made_earlier_is_brought_up_to_it_once(
+    spark: SparkSession, tmp_path: Path, columns: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    frame = rows(spark, 0, 10, "run-0", columns)
+    sink = earlier(tmp_path / "t", frame, **{"delta.logRetentionDuration": "interval 60 days"})
+    put(sink, frame, 0)
+    there = DeltaTable(sink.path)
+    old, metadata, protocol = there.version(), there.metadata(), there.protocol()
+    assert hidden(there)
+    caplog.set_level("INFO", "sluice")
+    for _ in range(3):
+        sink.check(frame.schema)
+    table = DeltaTable(sink.path)
+    assert (table.version(), hidden(table)) == (old + 1, [])
+    assert "more columns than readers see statistics of" in caplog.text
+    assert (table.metadata().id, table.schema(), table.protocol()) == (metadata.id, there.schema(), protocol)
+    assert metadata.configuration.items() <= table.metadata().configuration.items()
+    # what runs go by is as it was
+    assert sink.version() == 0
+    assert [note["version"] for note in sink.notes(-1)] == [0]
+    assert not sink.is_cut_off()
+    assert not sink.commit(sink.stage(frame, "p-e1-000000"), frame.schema, 0, NOTE)
+    put(sink, rows(spark, 10, 20, "run-1", columns), 1)
+    assert ids(spark.read.format("delta").load(sink.path)) == Counter(range(20))
+
+
+def test_a_table_with_columns_of_all_sorts_is_still_sparks_to_change(spark: SparkSession, tmp_path: Path) -> None:
+    """Spark refuses a list that names a column without statistics, at each change of the table's metadata."""
+    spark.conf.set("spark.databricks.delta.properties.defaults.enableDeletionVectors", "false")
+    extra = {
+        "`x.y`": "id", "`c-d`": "id", "`c``d`": "id", "flag": "true", "bin": "CAST('x' AS BINARY)",
+        "list": "array(id)", "map": "map('a', id)", "s": "struct(id AS u, true AS v, struct('x' AS w) AS inner)",
+        "dec": "CAST(id AS DECIMAL(20, 2))", "day": "DATE'2013-01-01'", "ntz": "TIMESTAMP_NTZ'2013-01-01 00:00:00'",
+        "place": "'x'",
+    }  # fmt: skip
+    sink = DeltaSink(str(tmp_path / "t"), "live", ["place"])
+    frame = rows(spark, 0, 10, "run-0", 40, **extra)
+    put(sink, frame, 0)
+    sink.check(frame.schema)
+    table = DeltaTable(sink.path)
+    assert (hidden(table), table.version()) == ([], 1)
+    wanted = table.metadata().configuration[LIST]
+    spark.sql(f"ALTER TABLE delta.`{sink.path}` SET TBLPROPERTIES ('{LIST}' = '{wanted}')")
+    spark.sql(f"ALTER TABLE delta.`{sink.path}` ADD COLUMN (more STRING)")
+    spark.sql(f"OPTIMIZE delta.`{sink.path}`")
+    (add,) = [a for a in _adds(Path(sink.path)) if not a["path"].startswith("batches/")]
+    seen = json.loads(add["stats"])["minValues"]
+    assert {"_run", "_topic", "_partition", "_offset", "_timestamp", "c00", "c30"} <= seen.keys()
+    with pytest.raises(IllegalArgumentException, match="list"):
+        spark.sql(f"ALTER TABLE delta.`{sink.path}` SET TBLPROPERTIES ('{LIST}' = '{wanted},list')")
+
+
+def test_the_setting_of_a_user_is_kept_and_added_to(spark: SparkSession, tmp_path: Path) -> None:
+    frame = rows(spark, 0, 10, "run-0")
+    sink = earlier(tmp_path / "t", frame, **{LIST: "c38,id"})
+    put(sink, frame, 0)
+    sink.check(frame.schema)
+    table = DeltaTable(sink.path)
+    assert table.metadata().configuration[LIST] == "c38,id,`_topic`,`_partition`,`_offset`,`_timestamp`,`_run`"
+    table.alter.set_table_properties({LIST: "_run,_offset,_topic,_partition,_timestamp,c37"})
+    sink.check(frame.schema)
+    assert DeltaTable(sink.path).version() == table.version()
+
+
+def test_files_whose_log_does_not_name_their_run_are_counted(spark: SparkSession, tmp_path: Path) -> None:
+    frame = rows(spark, 0, 10, "run-0")
+    sink = DeltaSink(str(tmp_path / "t"), "live")
+    put(sink, frame, 0)
+    put(sink, rows(spark, 10, 20, "run-1"), 1)
+    mixed = rows(spark, 20, 30, "x").withColumn("_run", F.when(F.col("id") < 24, "run-1")).coalesce(1)
+    for number, stats in enumerate(
+        [
+            {"numRecords": 10},  # as written by somebody who knows nothing of runs
+            {
+                "numRecords": 10,
+                **{key: {"_run": "run-1"} for key in ("minValues", "maxValues")},
+                "nullCount": {"_run": 6},
+            },
+            None,
+        ]
+    ):
+        mixed.write.parquet(f"{sink.path}/theirs-{number}")
+        (file,) = Path(sink.path, f"theirs-{number}").glob("*.parquet")
+        path = str(file.relative_to(sink.path))
+        table = DeltaTable(sink.path)
+        action = AddAction(path, file.stat().st_size, {}, 1, True, json.dumps(stats) if stats else None)
+        table.create_write_transaction([action], "append", table.schema(), [])
+        found, count = sink.rows_of(spark, ["run-1"])
+        assert (found.count(), count) == (10 + 4 * (number + 1), 10 + 4 * (number + 1))
+
+
+def test_rows_that_vectors_deleted_are_not_counted_nor_read(spark: SparkSession, tmp_path: Path) -> None:
+    sink = DeltaSink(str(tmp_path / "t"), "live")
+    put(sink, rows(spark, 0, 10, "run-0"), 0)
+    spark.sql(f"ALTER TABLE delta.`{sink.path}` SET TBLPROPERTIES ('delta.enableDeletionVectors' = true)")
+    spark.sql(f"DELETE FROM delta.`{sink.path}` WHERE id = 7")
+    spark.sql(f"ALTER TABLE delta.`{sink.path}` UNSET TBLPROPERTIES ('delta.enableDeletionVectors')")
+    found, count = sink.rows_of(spark, ["run-0"])
+    assert (ids(found), count) == (Counter([*range(7), 8, 9]), 9)
+
+
+def test_others_commit_while_the_setting_is_made(spark: SparkSession, tmp_path: Path) -> None:
+    frame = rows(spark, 0, 4, "run-0")
+    for round_ in range(4):
+        path = tmp_path / f"t{round_}"
+        earlier(path, frame)
+        sinks = [DeltaSink(str(path), f"app-{n}") for n in range(4)]
+        staged = [sink.stage(rows(spark, n * 4, n * 4 + 4, f"run-{n}"), f"p{n}-e1-000000") for n, sink in
+                  enumerate(sinks)]  # fmt: skip
+        barrier = threading.Barrier(4)
+        errors: list[Exception] = []
+
+        def work(
+            n: int,
+            sinks: list[DeltaSink] = sinks,
+            staged: list[Any] = staged,
+            barrier: threading.Barrier = barrier,
+            errors: list[Exception] = errors,
+        ) -> None:
+            barrier.wait()
+            try:
+                sinks[n].check(frame.schema)
+                sinks[n].commit(staged[n], frame.schema, 0, NOTE)
+            except Exception as error:
+                errors.append(error)
+
+        threads = [threading.Thread(target=work, args=(n,)) for n in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert errors == []
+        table = DeltaTable(str(path))
+        assert hidden(table) == []
+        assert Counter(table.to_pyarrow_table().column("id").to_pylist()) == Counter(range(16))
+        assert [sink.version() for sink in sinks] == [0] * 4
+
+
+def test_a_table_whose_properties_cannot_be_set_stops_nothing(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    from deltalake.exceptions import DeltaError
+    from deltalake.table import TableAlterer
+
+    frame = rows(spark, 0, 10, "run-0")
+    sink = earlier(tmp_path / "t", frame)
+    put(sink, frame, 0)
+    put(sink, rows(spark, 10, 20, "run-1"), 1)
+
+    def refuse(*_: Any) -> None:
+        raise DeltaError("no")
+
+    monkeypatch.setattr(TableAlterer, "set_table_properties", refuse)
+    sink.check(frame.schema)
+    assert "read every file" in caplog.text
+    found, count = sink.rows_of(spark, ["run-1"])
+    assert (ids(found), count) == (Counter(range(10, 20)), 10)
+    assert list(sink.held(march(5, 7))["t", 0]) == [5, 6]
+
+
+def test_what_a_run_asks_of_a_table_reads_its_log_once(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    frame = rows(spark, 0, 10, "run-0")
+    put(DeltaSink(str(tmp_path / "t"), "live"), frame, 0)
+    opened: list[str] = []
+    monkeypatch.setattr("sluice_spark.sinks.delta.handle._OPEN", OpenTables())
+    monkeypatch.setattr(
+        "sluice_spark.sinks.delta.opened.DeltaTable", lambda path: opened.append(path) or DeltaTable(path)
+    )
+    monkeypatch.setattr("sluice_spark.sinks.delta.handle.DeltaTable", None)
+    live, redriven = DeltaSink(str(tmp_path / "t"), "live"), DeltaSink(str(tmp_path / "t"), "live:0")
+    for version in (1, 2):
+        assert not live.is_cut_off()
+        assert (live.version(), redriven.version()) == (version - 1, -1)
+        live.check(frame.schema)
+        put(live, rows(spark, version * 10, version * 10 + 10, f"run-{version}"), version)
+        live.sweep(f"p-e1-{version:06d}")
+        assert [note["version"] for note in live.notes(version - 1)] == [version]
+        assert live.rows_of(spark, [f"run-{version}"])[1] == 10
+        interval = DeltaSink(live.path, f"interval-{version}")
+        name = f"p-i{version}-000000"
+        new = rows(spark, 2, 4, "again")
+        interval.replace(march(2, 4), interval.stage(new, name), new.schema, 0, NOTE, name=name)
+    assert len(opened) == 1
+
+
+def test_sweeping_takes_what_no_commit_names(spark: SparkSession, tmp_path: Path) -> None:
+    sink = DeltaSink(str(tmp_path / "t"), "live", ["place"])
+    kept = sink.stage(rows(spark, 0, 4, "r", place="concat('batches/', id % 2, ' %')"), "p ü-e1-000001")
+    dead = sink.stage(rows(spark, 0, 4, "r", place="'x'"), "p ü-e1-000001")
+    assert sink.commit(kept, rows(spark, 0, 0, "r", place="'x'").schema, 1, NOTE)
+    sink.sweep("p ü-e1-000001")
+    left = {p.name for p in (tmp_path / "t/batches").iterdir()}
+    assert left == {kept.folder.removeprefix("batches/")}, dead.folder

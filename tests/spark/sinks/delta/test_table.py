@@ -1,0 +1,379 @@
+"""The Delta sink: staged by Spark, committed by delta-rs, once."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+from deltalake import DeltaTable
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+from tests.spark.sinks.delta.conftest import NOTE, folders, ids, rows
+
+from sluice.errors import ConfigError, LeaseHeldError, SinkError
+from sluice.ranges import OffsetRange
+from sluice_spark.sinks.delta import table as delta
+from sluice_spark.sinks.delta.slice import Slice
+from sluice_spark.sinks.delta.table import DeltaSink
+
+pytestmark = pytest.mark.spark
+
+
+def put(sink: DeltaSink, frame: DataFrame, version: int) -> bool:
+    return sink.commit(sink.stage(frame, f"e1-{version:06d}"), frame.schema, version, {**NOTE, "batch": version})
+
+
+def test_a_version_is_entered_once(spark: SparkSession, tmp_path: Path) -> None:
+    sink = DeltaSink(str(tmp_path / "t"), "app")
+    assert (sink.version(), sink.table(), list(sink.notes(-1))) == (-1, None, [])
+    assert put(sink, rows(spark, 0, 5), 0) is True
+    assert put(sink, rows(spark, 0, 5), 0) is False
+    assert put(sink, rows(spark, 5, 7), 1) is True
+    assert put(sink, rows(spark, 0, 5), 0) is False
+    assert ids(tmp_path / "t") == Counter(range(7))
+    assert sink.version() == 1
+    assert [(n["version"], n["app_id"], n["run"]) for n in sink.notes(-1)] == [(1, "app", "r"), (0, "app", "r")]
+    assert [n["version"] for n in sink.notes(0)] == [1]
+
+
+def test_each_writer_counts_for_itself(spark: SparkSession, tmp_path: Path) -> None:
+    one, two = DeltaSink(str(tmp_path / "t"), "app:1"), DeltaSink(str(tmp_path / "t"), "app:2")
+    put(one, rows(spark, 0, 3), 4)
+    assert two.version() == -1
+    assert put(two, rows(spark, 3, 6), 0)
+    assert (one.version(), two.version()) == (4, 0)
+    assert [n["version"] for n in one.notes(-1)] == [4]
+    assert ids(tmp_path / "t") == Counter(range(6))
+
+
+def test_what_is_staged_is_not_visible_before_it_is_committed(spark: SparkSession, tmp_path: Path) -> None:
+    sink = DeltaSink(str(tmp_path / "t"), "app")
+    put(sink, rows(spark, 0, 3), 0)
+    sink.stage(rows(spark, 3, 6), "e1-000001")
+    assert ids(tmp_path / "t") == Counter(range(3))
+    assert spark.read.format("delta").load(sink.path).count() == 3
+
+
+@pytest.mark.parametrize("fresh", [True, False], ids=["of a new table", "of a table"])
+def test_of_two_writers_of_one_version_one_gets_in(spark: SparkSession, tmp_path: Path, fresh: bool) -> None:
+    path = str(tmp_path / "t")
+    first = 0
+    if not fresh:
+        put(DeltaSink(path, "app"), rows(spark, 100, 102), 0)
+        first = 1
+    for version in range(first, first + 4):
+        sinks = [DeltaSink(path, "app") for _ in range(2)]
+        frames = [rows(spark, version * 10 + n * 5, version * 10 + n * 5 + 5) for n in range(2)]
+        staged = [s.stage(f, f"e1-{version:06d}") for s, f in zip(sinks, frames, strict=True)]
+        before = ids(tmp_path / "t") if (tmp_path / "t/_delta_log").exists() else Counter()
+        barrier = threading.Barrier(2)
+        ends: dict[int, object] = {}
+
+        def race(
+            n: int,
+            sinks: list[DeltaSink] = sinks,
+            staged: list[object] = staged,  # type: ignore[assignment]
+            frames: list[DataFrame] = frames,
+            version: int = version,
+            barrier: threading.Barrier = barrier,
+            ends: dict[int, object] = ends,
+        ) -> None:
+            barrier.wait()
+            try:
+                ends[n] = sinks[n].commit(staged[n], frames[n].schema, version, NOTE)  # type: ignore[arg-type]
+            except LeaseHeldError:
+                ends[n] = False
+
+        threads = [threading.Thread(target=race, args=(n,)) for n in range(2)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert sorted(ends.values(), key=bool) == [False, True]
+        (winner,) = [n for n, end in ends.items() if end]
+        start = version * 10 + winner * 5
+        assert ids(tmp_path / "t") - before == Counter(range(start, start + 5))
+
+
+def test_an_empty_batch_is_a_transaction_too(spark: SparkSession, tmp_path: Path) -> None:
+    sink = DeltaSink(str(tmp_path / "t"), "app")
+    assert put(sink, rows(spark, 0, 0), 0)
+    assert sink.version() == 0
+    assert ids(tmp_path / "t") == Counter()
+    assert put(sink, rows(spark, 0, 0), 1)
+    assert put(sink, rows(spark, 0, 2), 2)
+    assert ids(tmp_path / "t") == Counter(range(2))
+    assert spark.read.format("delta").load(sink.path).count() == 2
+
+
+def test_spark_reads_the_same_and_finds_by_statistics(spark: SparkSession, tmp_path: Path) -> None:
+    sink = DeltaSink(str(tmp_path / "t"), "app", ["day"])
+    frame = rows(
+        spark, 0, 10, day="DATE'2013-01-01' + CAST(id % 3 AS INT)", far="timestamp_seconds(id * 1000000000000)"
+    )
+    put(sink, frame, 0)
+    table = spark.read.format("delta").load(sink.path)
+    assert sorted(r.id for r in table.select("id").collect()) == list(range(10))
+    assert table.dtypes == frame.dtypes
+    for predicate, expected in (
+        ("_offset = 7", [7]), ("_run = 'r' AND id < 2", [0, 1]), ("_run = 'other'", []),
+        ("day = '2013-01-02'", [1, 4, 7]),
+        ("_timestamp >= '2013-01-01 00:00:09'", [9]), ("far > '9999-12-31'", list(range(1, 10))),
+    ):  # fmt: skip
+        assert sorted(r.id for r in table.where(predicate).select("id").collect()) == expected, predicate
+    names = {tuple(f.name for f in spark.read.format("delta").load(sink.path).schema.fields)}
+    assert names == {tuple(frame.columns)}
+
+
+def test_partitions_with_awkward_names_are_read_back_by_both_readers(spark: SparkSession, tmp_path: Path) -> None:
+    sink = DeltaSink(str(tmp_path / "t"), "app", ["name"])
+    awkward = "element_at(array('a b', '50%', 'x=y/z', 'ä:', NULL, '%20', '#?'), CAST(id AS INT) + 1)"
+    put(sink, rows(spark, 0, 7, name=awkward), 0)
+    expected = Counter(zip(range(7), ["a b", "50%", "x=y/z", "ä:", None, "%20", "#?"], strict=True))
+    by_spark = spark.read.format("delta").load(sink.path).select("id", "name").collect()
+    assert Counter((r.id, r.name) for r in by_spark) == expected
+    table = DeltaTable(sink.path).to_pyarrow_table()
+    assert Counter(zip(table.column("id").to_pylist(), table.column("name").to_pylist(), strict=True)) == expected
+
+
+def test_versions_outlive_the_checkpoints_of_the_log(spark: SparkSession, tmp_path: Path) -> None:
+    sink = DeltaSink(str(tmp_path / "t"), "app")
+    frame = rows(spark, 0, 0)
+    put(sink, rows(spark, 0, 3), 0)
+    empty = sink.stage(frame, "empty")
+    for version in range(1, 13):
+        assert sink.commit(empty, frame.schema, version, {**NOTE, "batch": version})
+    DeltaTable(sink.path).create_checkpoint()
+    DeltaTable(sink.path).cleanup_metadata()
+    assert sink.version() == 12
+    assert not put(sink, rows(spark, 0, 3), 12)
+    assert put(sink, rows(spark, 3, 5), 13)
+    assert [n["version"] for n in sink.notes(10)] == [13, 12, 11]
+    assert ids(tmp_path / "t") == Counter(range(5))
+
+
+def test_opening_a_table_reads_few_commits_however_old_it_is(spark: SparkSession, tmp_path: Path) -> None:
+    sink = DeltaSink(str(tmp_path / "t"), "app")
+    empty = sink.stage(rows(spark, 0, 0), "empty")
+    for version in range(65):
+        staged = sink.stage(rows(spark, version, version + 1), f"e1-{version:06d}") if version % 20 == 0 else empty
+        assert sink.commit(staged, rows(spark, 0, 0).schema, version, NOTE)
+        last = tmp_path / "t" / "_delta_log" / "_last_checkpoint"
+        known = json.loads(last.read_text())["version"] if last.exists() else -1
+        table = sink.table()
+        assert table is not None
+        assert table.version() - known <= 30
+    assert sink.version() == 64
+    assert [n["version"] for n in sink.notes(58)] == [64, 63, 62, 61, 60, 59]
+    expected = [0, 20, 40, 60]
+    assert sorted(ids(tmp_path / "t")) == expected
+    assert sorted(r.id for r in spark.read.format("delta").load(sink.path).collect()) == expected
+
+
+def test_sweeping_removes_what_no_transaction_holds(spark: SparkSession, tmp_path: Path) -> None:
+    sink = DeltaSink(str(tmp_path / "t"), "app")
+    sink.sweep("e1-000000")  # nothing there at all
+    put(sink, rows(spark, 0, 3), 0)
+    dead = sink.stage(rows(spark, 3, 6), "e1-000001")
+    other = sink.stage(rows(spark, 6, 9), "e1-000002")
+    kept = sink.stage(rows(spark, 3, 6), "e1-000001")
+    sink.commit(kept, rows(spark, 3, 6).schema, 1, NOTE)
+    before = folders(tmp_path / "t")
+    sink.sweep("e1-000001")
+    sink.sweep("e1-000000")
+    assert folders(tmp_path / "t") == before - {dead.folder.split("/")[1]}
+    assert other.folder.split("/")[1] in folders(tmp_path / "t")
+    assert ids(tmp_path / "t") == Counter(range(6))
+
+
+@pytest.mark.parametrize(
+    ("extra", "told"),
+    [
+        ({"name": "'x'"}, "name: only in the pipeline"),
+        ({"id": "'x'"}, "id"),
+        ({"_offset": "1"}, "_offset"),
+    ],
+)
+def test_a_table_of_another_shape_is_refused(
+    spark: SparkSession, tmp_path: Path, extra: dict[str, str], told: str
+) -> None:
+    sink = DeltaSink(str(tmp_path / "t"), "app")
+    put(sink, rows(spark, 0, 3), 0)
+    sink.check(rows(spark, 0, 0).schema)
+    frame = rows(spark, 0, 0).drop(*extra).selectExpr("*", *(f"{sql} AS {n}" for n, sql in extra.items()))
+    with pytest.raises(ConfigError, match="does not fit the pipeline") as caught:
+        sink.check(frame.schema)
+    assert told in caught.value.what
+    with pytest.raises(ConfigError, match="_run: only in the table"):
+        sink.check(rows(spark, 0, 0).drop("_run").schema)
+
+
+def test_a_table_partitioned_otherwise_or_with_constraints_is_refused(spark: SparkSession, tmp_path: Path) -> None:
+    put(DeltaSink(str(tmp_path / "t"), "app"), rows(spark, 0, 3), 0)
+    with pytest.raises(ConfigError, match="partitioned by"):
+        DeltaSink(str(tmp_path / "t"), "app", ["_run"]).check(rows(spark, 0, 0).schema)
+    DeltaTable(str(tmp_path / "t")).alter.add_constraint({"positive": "id >= 0"})
+    with pytest.raises(ConfigError, match="CHECK constraints"):
+        DeltaSink(str(tmp_path / "t"), "app").check(rows(spark, 0, 0).schema)
+
+
+def test_a_table_that_cannot_be_read_is_the_sinks_failure(spark: SparkSession, tmp_path: Path) -> None:
+    put(DeltaSink(str(tmp_path / "t"), "app"), rows(spark, 0, 3), 0)
+    for file in (tmp_path / "t/_delta_log").glob("*.json"):
+        file.write_text("{nonsense")
+    with pytest.raises(SinkError, match="failed"):
+        DeltaSink(str(tmp_path / "t"), "app").version()
+
+
+# --- beside others -------------------------------------------------------------------------------------------------
+
+
+def test_a_newest_commit_that_is_empty_is_told_from_one_that_says_nothing_of_its_writer(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    sink = DeltaSink(str(tmp_path / "t"), "p")
+    assert not sink.is_cut_off()
+    for version in range(2):
+        put(sink, rows(spark, version, version + 1), version)
+    newest = max((tmp_path / "t" / "_delta_log").glob("*.json"))
+    whole = newest.read_text()
+    newest.write_text("".join(line for line in whole.splitlines(keepends=True) if "commitInfo" not in line))
+    assert not sink.is_cut_off()
+    newest.write_text("")
+    assert sink.is_cut_off()
+    newest.write_text(whole)
+    assert not sink.is_cut_off()
+
+
+def march(first: int, last: int, *, start: int = 0, end: int = 1 << 40) -> Slice:
+    """The rows of some offsets, and of some seconds since 2013 began."""
+    zero = 1_356_998_400
+    return Slice([OffsetRange("t", 0, first, last)], (zero + start) * 1000, (zero + end) * 1000)
+
+
+def anew(sink: DeltaSink, gone: Slice, frame: DataFrame, version: int, **more: Any) -> Any:
+    name = f"i1-{version:06d}"
+    return sink.replace(gone, sink.stage(frame, name), frame.schema, version, NOTE, name=name, **more)
+
+
+def by_run(path: Path) -> dict[int, str]:
+    table = DeltaTable(str(path)).to_pyarrow_table()
+    return dict(zip(table.column("id").to_pylist(), table.column("_run").to_pylist(), strict=True))
+
+
+def test_a_slice_is_replaced_and_nothing_else(spark: SparkSession, tmp_path: Path) -> None:
+    live, interval = DeltaSink(str(tmp_path / "t"), "live"), DeltaSink(str(tmp_path / "t"), "interval")
+    put(live, rows(spark, 0, 10), 0)
+    put(live, rows(spark, 10, 20), 1)
+    new = rows(spark, 5, 12).withColumn("_run", F.lit("new"))
+    assert anew(interval, march(5, 15, end=12), new, 0) == {("t", 0): 7}
+    assert by_run(tmp_path / "t") == {n: "new" if 5 <= n < 12 else "r" for n in range(20)}
+    assert anew(interval, march(5, 15, end=12), new, 0) is None, "a version goes in once"
+    assert (live.version(), interval.version()) == (1, 0)
+    (note,) = interval.notes(-1)
+    assert note["replaced"] == [["t", 0, 7]]
+    # twice the same, and then nothing in its place
+    assert anew(interval, march(5, 15, end=12), new, 1) == {("t", 0): 7}
+    assert anew(interval, march(0, 6), rows(spark, 0, 0), 2) == {("t", 0): 6}
+    assert ids(tmp_path / "t") == Counter(range(6, 20))
+    assert spark.read.format("delta").load(str(tmp_path / "t")).count() == 14
+
+
+@pytest.mark.parametrize("other", ["a live append", "another slice of the same file"])
+def test_who_commits_between_look_and_commit_is_seen(spark: SparkSession, tmp_path: Path, other: str) -> None:
+    live, interval = DeltaSink(str(tmp_path / "t"), "live"), DeltaSink(str(tmp_path / "t"), "interval")
+    put(live, rows(spark, 0, 10), 0)
+    looks = []
+
+    def meanwhile(offsets: Any) -> None:
+        looks.append({key: list(found) for key, found in offsets.items()})
+        if len(looks) == 1 and other == "a live append":
+            put(live, rows(spark, 10, 12), 1)
+        elif len(looks) == 1:
+            anew(DeltaSink(str(tmp_path / "t"), "second"), march(0, 4), rows(spark, 0, 4), 0)
+
+    new = rows(spark, 4, 8).withColumn("_run", F.lit("new"))
+    assert anew(interval, march(4, 8), new, 0, check=meanwhile) == {("t", 0): 4}
+    assert looks == [{("t", 0): [4, 5, 6, 7]}] * 2
+    assert ids(tmp_path / "t") == Counter(range(12 if other == "a live append" else 10))
+    assert [n for n, run in by_run(tmp_path / "t").items() if run == "new"] == [4, 5, 6, 7]
+
+
+def test_an_append_beside_a_replacement_goes_in(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """delta-rs calls it a conflict when files went that an append never read."""
+    live = DeltaSink(str(tmp_path / "t"), "live")
+    put(live, rows(spark, 0, 10), 0)
+    stale = [live.table()]
+    anew(DeltaSink(str(tmp_path / "t"), "interval"), march(0, 10), rows(spark, 0, 10), 0)
+    real = live.table
+    monkeypatch.setattr(live, "table", lambda: stale.pop() if stale else real())
+    assert put(live, rows(spark, 10, 12), 1) is True
+    assert stale == []
+    assert ids(tmp_path / "t") == Counter(range(12))
+
+
+def test_what_a_check_refuses_changes_nothing(spark: SparkSession, tmp_path: Path) -> None:
+    sink = DeltaSink(str(tmp_path / "t"), "app")
+    put(sink, rows(spark, 0, 10), 0)
+
+    def refuse(_: Any) -> None:
+        raise ConfigError("no")
+
+    with pytest.raises(ConfigError):
+        anew(DeltaSink(sink.path, "interval"), march(0, 5), rows(spark, 0, 5), 0, check=refuse)
+    assert DeltaTable(sink.path).version() == 1
+    assert ids(tmp_path / "t") == Counter(range(10))
+
+
+def test_a_slice_of_a_partitioned_table_with_awkward_names(spark: SparkSession, tmp_path: Path) -> None:
+    sink = DeltaSink(str(tmp_path / "t"), "live", ["place"])
+    put(sink, rows(spark, 0, 10, place="concat('a b/', id % 2, '=%ü')"), 0)
+    new = rows(spark, 3, 7, place="concat('a b/', id % 2, '=%ü')").withColumn("_run", F.lit("new"))
+    assert anew(DeltaSink(sink.path, "interval", ["place"]), march(3, 7), new, 0) == {("t", 0): 4}
+    frame = spark.read.format("delta").load(sink.path)
+    assert Counter((r.id, r.place) for r in frame.collect()) == Counter((n, f"a b/{n % 2}=%ü") for n in range(10))
+    assert Counter(r.id for r in frame.where("_run = 'new'").collect()) == Counter([3, 4, 5, 6])
+    staged = sink.stage(rows(spark, 0, 2, place="'é %'"), "p-e1-000001")
+    everything = Slice([OffsetRange("t", 0, 0, 10)])
+    assert sink.replace(everything, staged, frame.schema, 1, NOTE, name="p-e1-000001") == {("t", 0): 10}
+    table = DeltaTable(sink.path).to_pyarrow_table()
+    assert sorted(zip(table["id"].to_pylist(), table["place"].to_pylist(), strict=True)) == [(0, "é %"), (1, "é %")]
+
+
+def test_rows_of_a_table_with_deletion_vectors_are_not_replaced(spark: SparkSession, tmp_path: Path) -> None:
+    """A copy of a file's other rows would bring back what was deleted; appending goes on."""
+    spark.conf.set("spark.databricks.delta.snapshotPartitions", "2")  # a small table needs no fifty tasks
+    sink = DeltaSink(str(tmp_path / "t"), "live")
+    put(sink, rows(spark, 0, 10), 0)
+    spark.sql(f"ALTER TABLE delta.`{sink.path}` SET TBLPROPERTIES ('delta.enableDeletionVectors' = true)")
+    spark.sql(f"DELETE FROM delta.`{sink.path}` WHERE id = 7")
+    assert put(sink, rows(spark, 10, 12), 1)
+    left = Counter([*range(7), 8, 9, 10, 11])
+    assert Counter(r.id for r in spark.read.format("delta").load(sink.path).collect()) == left
+    for enabled in ("true", "false"):  # switched off, what was deleted by vectors still is
+        spark.sql(f"ALTER TABLE delta.`{sink.path}` SET TBLPROPERTIES ('delta.enableDeletionVectors' = {enabled})")
+        with pytest.raises(ConfigError, match="deletion vectors"):
+            sink.check_replaceable()
+    spark.sql(f"REORG TABLE delta.`{sink.path}` APPLY (PURGE)")
+    sink.check_replaceable()
+    assert Counter(r.id for r in spark.read.format("delta").load(sink.path).collect()) == left
+    DeltaSink(str(tmp_path / "none"), "live").check_replaceable()
+
+
+def test_notes_are_found_however_far_back_they_lie(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sink = DeltaSink(str(tmp_path / "t"), "app")
+    empty, schema = sink.stage(rows(spark, 0, 0), "empty"), rows(spark, 0, 0).schema
+    for version in range(20):
+        sink.commit(empty, schema, version, NOTE)
+    for count in (1, 3, 20, 21, 100):
+        monkeypatch.setattr(delta, "_HISTORY", count)
+        assert [n["version"] for n in sink.notes(4)] == list(range(19, 4, -1))
+        assert [n["version"] for n in sink.notes(-1)] == list(range(19, -1, -1))

@@ -1,0 +1,53 @@
+"""A batch that is held gives its records without anybody asking Kafka."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+from tests.fixtures.wal import frame, record, span
+
+from sluice.ranges import OffsetRange
+from sluice_spark.sources.held import HeldRecords
+
+pytestmark = pytest.mark.spark
+
+
+class Kafka:
+    """It can say what is gone, and must not be read."""
+
+    def __init__(self) -> None:
+        self.verified: list[Any] = []
+
+    def read(self, ranges: Sequence[OffsetRange]) -> Any:
+        raise AssertionError("was read")
+
+    def missing(self, ranges: Sequence[OffsetRange]) -> list[OffsetRange]:
+        return [OffsetRange(r.topic, r.partition, r.start, r.start + 1) for r in ranges]
+
+    def verify(self, read: Mapping[tuple[str, int], int], ranges: Sequence[OffsetRange]) -> None:
+        self.verified.append((read, ranges))
+
+
+def test_exactly_the_records_of_the_ranges_come_as_they_are_held(spark: SparkSession) -> None:
+    headers = [{"key": "h", "value": b"\x00"}]
+    records = [record(o, p, topic) for topic in ("t", "u") for p in (0, 1) for o in range(8)]
+    records[3]["headers"] = headers
+    held = HeldRecords(frame(spark, records), Kafka())
+    found = held.read([span(3, 5), span(7, 9), span(0, 1, 1), span(2, 4, 0, "u")]).collect()
+    assert sorted((row.topic, row.partition, row.offset) for row in found) == [
+        ("t", 0, 3), ("t", 0, 4), ("t", 0, 7), ("t", 1, 0), ("u", 0, 2), ("u", 0, 3),
+    ]  # fmt: skip
+    (row,) = held.read([span(3, 4)]).collect()
+    assert (bytes(row.value), [h.asDict() for h in row.headers]) == (b"3", headers)
+    assert held.read([]).collect() == []
+
+
+def test_what_is_gone_and_how_many_there_must_be_only_the_source_can_say(spark: SparkSession) -> None:
+    kafka = Kafka()
+    held = HeldRecords(frame(spark, [record(3)]), kafka)
+    assert held.missing([span(3, 5)]) == [span(3, 4)]
+    held.verify({("t", 0): 1}, [span(3, 4)])
+    assert kafka.verified == [({("t", 0): 1}, [span(3, 4)])]

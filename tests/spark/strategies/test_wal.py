@@ -1,0 +1,83 @@
+"""Landing: segments of the right size, sealed once, and nothing sealed that Kafka dropped."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import pytest
+from deltalake import DeltaTable
+from pyspark.sql import SparkSession
+from tests.fixtures.wal import Kafka, Made, frame, land, plain, record, rows_of, span, tables
+
+from sluice.errors import LeaseHeldError, OffsetsGoneError
+from sluice_spark.runs.sealed import sealed_batches
+from sluice_spark.sources.log import LogRecords
+from sluice_spark.strategies.wal import Landing, landing_size
+
+pytestmark = pytest.mark.spark
+
+
+def test_segments_roll_by_size_and_tile_what_was_planned(spark: SparkSession, made: Made) -> None:
+    zero = [record(o) for o in (3, 4, 5, 9, 10, 17, 18)]
+    one = [record(o, 1) for o in range(5)]
+    ranges = [span(1, 20), span(0, 5, partition=1), span(0, 3, partition=2)]
+    kafka = Kafka()
+    landed = land(made, 0, frame(spark, zero, one), ranges, segment_records=2, source=kafka)
+    assert made.log.segments() == sorted(landed.segments, key=lambda s: s.range)
+    assert [s.records for s in made.log.segments()] == [2, 2, 2, 1, 2, 2, 1]
+    for item in ranges[:2]:
+        here = [s.range for s in made.log.segments([item])]
+        assert (here[0].start, here[-1].end) == (item.start, item.end)
+        assert all(a.end == b.start for a, b in pairwise(here))
+    assert kafka.asked == [ranges[0], ranges[2]], "only what has gaps is asked for"
+    assert [plain(r) for r in rows_of(made.log.read_from({}))] == [*zero, *one]
+    (sealed,) = sealed_batches(tables(made, applied=-1))
+    assert (sealed.batch, sealed.ranges, sealed.segments) == (0, tuple(ranges), landed.segments)
+
+
+def test_what_kafka_dropped_while_it_was_landed_is_refused_and_nothing_is_sealed(
+    spark: SparkSession, made: Made
+) -> None:
+    source = Kafka(dropped=[span(0, 3)])
+    with pytest.raises(OffsetsGoneError, match=r"t-0 \[0, 3\)") as refused:
+        land(made, 0, frame(spark, [record(o) for o in (3, 4)]), [span(0, 5)], source=source)
+    assert refused.value.ranges == (span(0, 3),)
+    assert made.table.table() is None
+
+
+def test_an_empty_batch_is_sealed_too(spark: SparkSession, made: Made) -> None:
+    landed = land(made, 0, frame(spark, [record(0)]).limit(0), [span(0, 4)])
+    assert (landed.segments, made.log.version(1), made.log.segments()) == ((), 0, [])
+    assert LogRecords(spark, made.log, ()).read([span(0, 4)]).collect() == []
+
+
+def test_of_two_drivers_that_seal_one_batch_one_gets_in(spark: SparkSession, made: Made) -> None:
+    records, ranges = frame(spark, [record(o) for o in range(4)]), [span(0, 4)]
+    landing = Landing("p", "late", made.table, Kafka(), 1000)
+    late = landing.stage(records, "e1-000000", ranges)
+    first = land(made, 0, records, ranges)
+    version = DeltaTable(str(made.root)).version()
+    with pytest.raises(LeaseHeldError, match="another driver sealed batch 0"):
+        landing.seal(0, late)
+    assert DeltaTable(str(made.root)).version() == version
+    assert made.log.segments() == list(first.segments)
+
+
+@pytest.mark.parametrize(
+    ("landings", "roll", "size"),
+    [
+        ([], 60, 500_000),
+        ([(6, 1.5)], 60, 500_000),  # a second and a half are what any batch costs: they tell nothing
+        ([(9000, 30.0)], 60, 18_000),
+        ([(9000, 30.0), (20, 1.0)], 60, 18_000),  # what was left at the end of a run does not hide a full batch
+        ([(9000, 30.0), (9500, 19.0)], 30, 15_000),  # the largest tells
+        ([(0, 40.0)], 60, 1000),
+        ([(3, 2.0)], 1, 1000),
+    ],
+)
+def test_a_landing_is_as_large_as_can_be_sealed_in_time_at_the_pace_measured(
+    made: Made, landings: list[tuple[int, float]], roll: float, size: int
+) -> None:
+    notes = [{"segments": [{"records": n // 3}, {"records": n - n // 3}], "seconds": s} for n, s in landings]
+    assert landing_size(notes, roll, 500_000) == size
+    assert landing_size(notes, roll, 700) == 700, "never more than the pipeline file allows"

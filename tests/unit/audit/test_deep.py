@@ -1,0 +1,243 @@
+"""Tables and logs against the ledger, as a deep audit proves them: what is right passes, and each wrong is named."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from deltalake import CommitProperties, DeltaTable, Schema, Transaction, write_deltalake
+from deltalake.transaction import AddAction
+from tests.fixtures.books import Place, rows, span, split
+
+from sluice.audit import audit, deep, deep_audit
+from sluice.errors import SinkError
+from sluice.pipeline import load
+from sluice.wal.log import SEAL, seal_text
+from sluice.wal.segment import inspect, spread
+
+# --- what is right -----------------------------------------------------------------------------------------------
+
+
+def test_what_is_right_is_found_right(story: Place) -> None:
+    story.write()
+    report = story.deep()
+    assert report.problems == audit(story.ledger, "p").problems == []
+    assert report.partitions == audit(story.ledger, "p").partitions == [
+        dict(topic="t", partition=0, start=0, end=20, planned=20, written=15, filtered=0, quarantined=1, absent=2,
+             lost=2, redriven=5, open=2),
+        dict(topic="t", partition=1, start=0, end=8, planned=8, written=8, filtered=0, quarantined=0, absent=0,
+             lost=0, redriven=0, open=0),
+    ]  # fmt: skip
+    assert [(row["start"], row["end"], row["lost_by"], row["reason"]) for row in report.lost] == [
+        (15, 16, "b", "poison"), (19, 20, "b", "poison"),
+    ]  # fmt: skip
+    assert report.unproved == []
+    assert {name: table["rows"] for name, table in report.tables.items()} == {"sink": 23, "quarantine": 1}
+
+
+def test_a_pipeline_that_never_ran_is_right(place: Place) -> None:
+    assert place.deep().balanced
+    assert audit(place.ledger, "p").as_dict() == {
+        "pipeline": "p", "balanced": True, "partitions": [], "lost": [], "problems": []
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("columns", [["_topic", "_partition"], ["_partition"], ["_run"]])
+def test_partitioned_tables_are_read_right(story: Place, columns: list[str]) -> None:
+    story.partition_by = columns
+    assert story.found() == []
+    story.append(rows("a", 5), {})
+    assert story.deep().problems == ["t-0 [5, 6) stands more than once in the sink"]
+
+
+def test_tables_that_another_tool_rewrote_are_read_right(story: Place) -> None:
+    story.write()
+    table = DeltaTable(story.path)
+    table.optimize.compact()
+    assert story.deep().problems == []
+    table.optimize.z_order(["_offset"])
+    table.vacuum(retention_hours=0, enforce_retention_duration=False, dry_run=False)
+    table.create_checkpoint()
+    assert story.deep().problems == []
+    table.delete("_partition = 1 AND _offset = 2")
+    assert "t-1 [2, 3) is missing: it was written or quarantined, and is in neither table" in (story.deep().problems)
+
+
+def test_a_pipeline_without_a_quarantine_is_judged_as_one_with_an_empty_one(place: Place) -> None:
+    place.commit("a", split(0, 3))
+    place.append(rows("a", 0, 1, 2), place.ends)
+    assert place.deep().problems == []
+    DeltaTable(place.path).delete("_offset = 1")
+    assert place.deep().problems == [
+        "t-0 [1, 2) is missing: it was written or quarantined, and is in neither table",
+        "of t-0 [0, 3) the ledger counts 3 offsets as written, the sink holds 2",
+    ]
+
+
+def test_a_filter_may_drop_any_offsets_of_its_range(place: Place) -> None:
+    place.configure(rows="filter")
+    place.commit("a", split(0, 10, written=3, filtered=7))
+    place.sink = rows("a", 2, 3, 9)
+    assert place.found() == []
+    place.append(rows("a", 4), {})
+    assert place.deep().problems == ["of t-0 [0, 10) the ledger counts 3 offsets as written, the sink holds 4"]
+
+
+# --- what is wrong in the tables ---------------------------------------------------------------------------------
+
+
+def test_a_gap_in_the_accounts_that_has_rows_is_named_twice_over(place: Place) -> None:
+    place.commit("a", split(0, 5))
+    place.commit("b", split(8, 9))
+    place.sink = [*rows("a", *range(5)), *rows("b", 6, 8)]
+    assert place.found() == [
+        "a gap between t-0 [0, 5) and t-0 [8, 9)", "t-0 [6, 7) is in the sink, but no account covers it",
+    ]  # fmt: skip
+
+
+def test_long_work_tells_how_far_it_is(logged: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(deep, "_EVERY", -1)
+    told: list[str] = []
+    deep_audit(logged.ledger, load(logged.file), logged.home, told.append)
+    assert "sink: 23 rows read" in told
+    assert told[-1] == "write-ahead log: 2 of 2 segments checked"
+
+
+def test_rows_many_allows_any_number_of_rows_by_one_run(place: Place) -> None:
+    place.configure(rows="many")
+    place.commit("a", split(0, 3, written=2, filtered=1))
+    place.commit("b", split(3, 5))
+    place.sink = [*rows("a", 0, 0, 0, 2), *rows("b", 3, 4, 4)]
+    assert place.found() == []
+    assert "rows: many" in place.deep().unproved[0]
+    place.append(rows("again", 2), {})
+    assert place.deep().problems == ["t-0 [2, 3) is in the sink, by another run than the ledger names"]
+
+
+def test_rows_aggregate_is_proved_as_far_as_it_goes(place: Place) -> None:
+    place.configure(rows="aggregate")
+    place.commit("a", split(0, 5, written=4, quarantined=1))
+    place.sink = [(None, None, None, "a")] * 2
+    place.quarantine = rows("a", 3)
+    assert place.found() == []
+    report = place.deep()
+    assert "rows of the sink carry no offsets" in report.unproved[0]
+    place.append([(None, None, None, "nobody")], {})
+    place.append(rows("a", 4), {}, f"{place.path}_quarantine")
+    assert place.deep().problems == [
+        "1 rows of the sink are by run 'nobody', for which there is no account",
+        "of t-0 [0, 5) the ledger counts 1 offsets as quarantined, the quarantine holds 2",
+    ]
+
+
+def test_a_table_that_cannot_be_read_is_an_error_and_no_finding(story: Place) -> None:
+    story.write()
+    for file in Path(story.path).glob("*.parquet"):
+        file.unlink()
+    with pytest.raises(SinkError, match=r"the sink .* cannot be read"):
+        story.deep()
+
+
+def test_a_sink_without_offsets_is_named(story: Place) -> None:
+    story.write()
+    write_deltalake(story.path, pa.table({"id": [1]}), mode="overwrite", schema_mode="overwrite")
+    assert f"the sink {story.path} has no column _topic, _partition, _offset, _run" in story.deep().problems
+
+
+# --- the write-ahead log -----------------------------------------------------------------------------------------
+
+
+LOG_SCHEMA = pa.schema(
+    [("value", pa.binary()), ("topic", pa.string()), ("partition", pa.int32()), ("offset", pa.int64()),
+     ("timestamp", pa.timestamp("us", "UTC"))]
+)  # fmt: skip
+
+
+@pytest.fixture
+def logged(story: Place) -> Place:
+    """The same story, with a write-ahead log of its second epoch: two segments, sealed by one batch."""
+    import fsspec
+
+    root, folder = story.home.log("p"), "batches/e2-000000-0a1b2c3d"
+    DeltaTable.create(root, Schema.from_arrow(LOG_SCHEMA))
+    ranges, paths = [span(10, 20), span(5, 8, 1)], []
+    for number, item in enumerate(ranges):
+        offsets = list(range(item.start, item.end))
+        values = [random.Random(o).randbytes(400) for o in offsets]
+        columns = [values, ["t"] * len(offsets), [item.partition] * len(offsets), offsets, [o * 10**6 for o in offsets]]
+        data = pa.table([pa.array(c, f.type) for c, f in zip(columns, LOG_SCHEMA, strict=True)], schema=LOG_SCHEMA)
+        paths.append(f"{folder}/part-{number}.parquet")
+        Path(root, folder).mkdir(parents=True, exist_ok=True)
+        pq.write_table(data, f"{root}/{paths[-1]}", write_page_checksum=True)
+    segments = spread([inspect(fsspec.filesystem("file"), root, path) for path in paths], ranges)
+    Path(root, folder, SEAL).write_text(seal_text(segments))
+    added = [
+        AddAction(
+            s.path, s.length, {}, 0, True,
+            json.dumps({
+                "numRecords": s.records, "nullCount": {},
+                "minValues": {"topic": "t", "partition": s.range.partition, "offset": s.range.start},
+                "maxValues": {"topic": "t", "partition": s.range.partition, "offset": s.range.end - 1},
+            }),
+        )
+        for s in segments
+    ]  # fmt: skip
+    table = DeltaTable(root)
+    sealed = CommitProperties(app_transactions=[Transaction("sluice:p:2:log", 0, None)])
+    table.create_write_transaction(added, "append", table.schema(), commit_properties=sealed)
+    with story.ledger.acquire("p", "b") as lease:
+        story.ledger.segment_sealed(lease, epoch=2, batch=0, segments=[s.as_dict() for s in segments])
+    story.write()
+    return story
+
+
+def segment(logged: Place, number: int) -> Path:
+    (found,) = Path(logged.home.log("p")).rglob(f"part-{number}.parquet")
+    return found
+
+
+def test_a_whole_log_is_found_whole(logged: Place) -> None:
+    report = logged.deep()
+    assert report.problems == []
+    assert report.tables["log"] == {"path": logged.home.log("p"), "segments": 2, "records": 13}
+
+
+def garble(file: Path) -> None:
+    raw = bytearray(file.read_bytes())
+    raw[len(raw) // 3] ^= 1
+    file.write_bytes(raw)
+
+
+@pytest.mark.parametrize(
+    ("damage", "how"),
+    [
+        (garble, "is garbled"),
+        (lambda f: f.write_bytes(f.read_bytes()[:-9]), "is truncated"),
+        (lambda f: f.unlink(), "is missing"),
+    ],
+)
+def test_a_damaged_segment_is_named(logged: Place, damage: Callable[[Path], Any], how: str) -> None:
+    damage(segment(logged, 0))
+    (problem,) = logged.deep().problems
+    assert problem.startswith("segment batches/e2-000000-0a1b2c3d/part-0.parquet of t-0 [10, 20) " + how)
+
+
+def test_a_damaged_seal_is_named(logged: Place) -> None:
+    (seal,) = Path(logged.home.log("p")).rglob(SEAL)
+    seal.write_text("{")
+    (problem,) = logged.deep().problems
+    assert f"batches/e2-000000-0a1b2c3d/{SEAL} is damaged" in problem
+
+
+def test_a_log_that_was_removed_is_named(logged: Place) -> None:
+    Path(logged.home.log("p")).rename(logged.root / "elsewhere")
+    assert logged.deep().problems == [
+        f"the ledger has batch 0 of epoch 2 sealed, the write-ahead log {logged.home.log('p')} ends with batch -1: "
+        "it was removed or rolled back"
+    ]

@@ -1,0 +1,143 @@
+"""The spark-submit: what it is told, that no secret is shown, and that a cut class-data archive is not used."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from tests.fixtures.connections import SASL, SECRET, connection
+
+from sluice.connections import Connection
+from sluice.errors import ConfigError
+from sluice.home import Home
+from sluice.launch import jars
+from sluice.launch.jars import locked
+from sluice.launch.submit import (
+    SparkSubmit,
+    archive_file,
+    archive_stamp,
+    bounded_run,
+    is_whole,
+    spark_master,
+    validate_sink,
+)
+from sluice.pipeline import load
+from sluice.recovery import Recovery
+from sluice.run.interval import Interval
+from sluice.run.request import RunRequest
+
+
+@pytest.fixture
+def archive(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("SLUICE_HOME", str(tmp_path))
+    monkeypatch.setattr(jars, "paths", lambda _name: [])
+    archive = archive_file(Home.from_env())
+    archive.parent.mkdir()
+    archive.write_bytes(b"x" * 100)
+    archive.with_suffix(".stamp").write_text(archive_stamp(archive))
+    return archive
+
+
+def _options(master: str = "local[2]") -> str:
+    return validate_sink(load("flights"), "r", spark=Connection("s", "spark", master)).java_options
+
+
+def test_a_whole_archive_is_used_by_local_masters_only(archive: Path) -> None:
+    assert is_whole(archive)
+    assert f"-XX:SharedArchiveFile={archive}" in _options()
+    assert "SharedArchiveFile" not in _options("spark://host:7077")
+
+
+def test_a_cut_or_absent_archive_is_not_used(archive: Path) -> None:
+    archive.write_bytes(b"x" * 99)
+    assert "SharedArchiveFile" not in _options()
+    archive.unlink()
+    assert "SharedArchiveFile" not in _options()
+
+
+@pytest.fixture
+def submit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, spark_jars: list[Path]) -> SparkSubmit:
+    home = tmp_path / "home"
+    home.mkdir()
+    (home / "jars").symlink_to(spark_jars[0].parent.parent)
+    monkeypatch.setenv("SLUICE_HOME", str(home))
+    monkeypatch.setenv("SLUICE_LEDGER_URL", f"postgresql://u:{SECRET}@h/d")
+    file = tmp_path / "p.yaml"
+    file.write_text("{pipeline: p, source: {kafka: {topics: [t]}}, decode: {text: {}}, sink: {delta: {path: p}}}")
+    return bounded_run(
+        load(file),
+        RunRequest(
+            "scheduled__2013-01-01T00:00:00+00:00",
+            Recovery.REPLAY,
+            7,
+            Interval.parse("2013-01-01", "2013-01-02"),
+            validate=False,
+        ),
+        spark=Connection("spark_default", "spark", host="local[2]"),
+        kafka=connection(SASL, password=SECRET),
+    )
+
+
+def test_secrets_go_to_the_environment_and_nowhere_else(submit: SparkSubmit) -> None:
+    assert SECRET not in " ".join(submit.argv())
+    assert SECRET not in repr(submit)
+    assert SECRET in submit.env["AIRFLOW_CONN_KAFKA_DEFAULT"]
+    assert SECRET in submit.env["SLUICE_LEDGER_URL"]
+
+
+def test_the_command_line_says_all_that_was_asked(submit: SparkSubmit, spark_jars: list[Path]) -> None:
+    argv = submit.argv()
+    assert argv[argv.index("--master") + 1] == "local[2]"
+    jars = [str(jar.resolve()) for jar in spark_jars]
+    assert f"spark.driver.extraClassPath={':'.join(jars)}" in argv
+    assert "spark.sql.session.timeZone=UTC" in argv
+    main = next(i for i, a in enumerate(argv) if a.endswith("spark_jobs/bounded_run.py"))
+    assert Path(argv[main]).is_file()
+    assert argv[main + 3 :] == [
+        "--run", "scheduled__2013-01-01T00:00:00+00:00", "--recovery", "replay", "--max-records-per-batch", "7",
+        "--start", "2013-01-01T00:00:00Z", "--end", "2013-01-02T00:00:00Z", "--no-validate",
+    ]  # fmt: skip
+
+
+def test_executors_elsewhere_are_sent_the_jars(submit: SparkSubmit, tmp_path: Path) -> None:
+    cluster = Connection("spark_default", "spark", host="spark://m", port=7077)
+    argv = bounded_run(load(tmp_path / "p.yaml"), RunRequest("r"), spark=cluster, kafka=connection(SASL)).argv()
+    assert [Path(jar).name for jar in argv[argv.index("--jars") + 1].split(",")] == [
+        jar.file_name for jar in locked("spark")
+    ]
+    assert not [a for a in argv if "extraClassPath" in a]
+
+
+def test_judging_again_needs_no_kafka(submit: SparkSubmit, tmp_path: Path) -> None:
+    again = validate_sink(load(tmp_path / "p.yaml"), "r", spark=Connection("spark_default", "spark", host="local[2]"))
+    assert again.application.name == "validate_sink.py"
+    assert again.application.is_file()
+    assert "AIRFLOW_CONN_KAFKA_DEFAULT" not in again.env
+
+
+@pytest.mark.parametrize(
+    ("host", "port", "master"),
+    [
+        ("local", None, "local"), ("local[*]", None, "local[*]"), ("spark://m", 7077, "spark://m:7077"),
+        ("spark://m:1", 2, "spark://m:1"), ("yarn", None, "yarn"), ("k8s://https://h:1", None, "k8s://https://h:1"),
+    ],
+)  # fmt: skip
+def test_masters(host: str, port: int | None, master: str) -> None:
+    assert spark_master(Connection("s", "spark", host=host, port=port)) == master
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        Connection("s", "kafka", host="local"), Connection("s", "spark"), Connection("s", "spark", host="spark://m"),
+        Connection("s", "spark", host="m", port=7077),
+    ],
+)  # fmt: skip
+def test_what_is_no_spark_connection_is_never_taken_for_yarn(wrong: Connection) -> None:
+    with pytest.raises(ConfigError, match="is not a Spark connection"):
+        spark_master(wrong)
+
+
+def test_cluster_mode_is_refused() -> None:
+    with pytest.raises(ConfigError, match="deploy-mode 'cluster'"):
+        spark_master(Connection("s", "spark", host="spark://m", port=7077, extra={"deploy-mode": "cluster"}))

@@ -1,0 +1,121 @@
+"""The account of runs, in SQLite and in PostgreSQL."""
+
+from __future__ import annotations
+
+import pytest
+from tests.unit.ledger.conftest import NASTY, commit, plan, played, split
+
+from sluice.audit import audit
+from sluice.errors import ConfigError
+from sluice.ledger import Epoch, Ledger
+from sluice.ranges import OffsetRange
+from sluice.recovery import Route
+from sluice.text import LONGEST_RUN, run_of_interval
+
+
+def test_events_tell_the_story_and_the_tables_follow(ledger_url: str) -> None:
+    ledger = Ledger.open(ledger_url)
+    with ledger.acquire("p", "r1") as lease:
+        plan(ledger, lease, OffsetRange("t", 0, 0, 10))
+        assert ledger.run("p", "r1").state == "open"
+        commit(ledger, lease, 0, split(0, 6, written=3, filtered=1, quarantined=1, absent=1), split(0, 2, 1))
+        commit(ledger, lease, 1, split(6, 10))
+        ledger.judged(lease, "p", "r1", verdict="passed", judgement={"rows": 7, "names": ["ä", None]})
+        ledger.run_closed(lease, state="done", seconds=1.5, verdict="passed")
+
+    assert [e["type"] for e in ledger.events("p")] == [
+        "RunPlanned", "BatchStarted", "BatchCommitted", "BatchStarted", "BatchCommitted", "Judged", "RunClosed",
+    ]  # fmt: skip
+    row = ledger.run("p", "r1")
+    assert row is not None
+    assert (row.state, row.attempts, row.seconds, row.verdict, row.epoch) == ("done", 1, 1.5, "passed", 1)
+    assert row.judgement == {"rows": 7, "names": ["ä", None]}
+    assert row.topic_ids == ledger.topic_ids("p") == {"t": "id-1"}
+    assert ledger.account("p", "r1") == {
+        "run": "r1", "recovery": "replay", "planned": 12, "written": 9, "filtered": 1, "quarantined": 1, "absent": 1,
+        "lost": 0, "verdict": "passed", "seconds": 1.5,
+    }  # fmt: skip
+    last = ledger.last_batch("p", 1)
+    assert last is not None
+    assert (last.batch, last.run, last.state) == (1, "r1", "committed")
+    assert ledger.accounts("p", batch=last) == [split(6, 10)]
+    assert audit(ledger, "p").balanced
+
+
+def test_a_run_that_begins_again_is_another_attempt_of_the_same_run(ledger_url: str) -> None:
+    ledger = Ledger.open(ledger_url)
+    with ledger.acquire("p", "r1") as lease:
+        plan(ledger, lease)
+        ledger.run_closed(lease, state="failed", error={"what": "broken"})
+    first = ledger.run("p", "r1")
+    with ledger.acquire("p", "r1") as lease:
+        plan(ledger, lease, ids={"t": "id-2"})
+    again = ledger.run("p", "r1")
+    assert (first.state, first.error, first.attempts) == ("failed", {"what": "broken"}, 1)
+    assert (again.state, again.error, again.closed_at, again.attempts) == ("open", None, None, 2)
+    assert (again.opened_at, again.sequence) == (first.opened_at, first.sequence)
+    assert ledger.topic_ids("p") == {"t": "id-2"}
+
+
+def test_what_was_known_of_topics_is_that_of_the_last_plan_whatever_run_it_was(ledger_url: str) -> None:
+    ledger = Ledger.open(ledger_url)
+    for run, ids in (("a", {}), ("b", {}), ("a", {"t": "id-1"})):
+        with ledger.acquire("p", run) as lease:
+            ledger.run_planned(lease, kind="live", recovery="replay", epoch=1, ranges=[], topic_ids=ids)
+    assert ledger.topic_ids("p") == {"t": "id-1"}
+
+
+def test_a_reconciled_batch_belongs_to_the_run_that_wrote_it(ledger_url: str) -> None:
+    ledger = Ledger.open(ledger_url)
+    with ledger.acquire("p", "a") as lease:
+        plan(ledger, lease)
+        ledger.batch_started(lease, epoch=1, batch=0, ranges=[])
+    with ledger.acquire("p", "b") as lease:
+        ledger.batch_committed(lease, epoch=1, batch=0, accounts=[split(0, 4)], run="a")
+        ledger.run_closed(lease, state="abandoned", run="a")
+        plan(ledger, lease)
+    assert ledger.account("p", "a")["written"] == 4
+    assert ledger.account("p", "b")["written"] == 0
+    assert ledger.unjudged("p") == ["a"]
+    ledger.judged(None, "p", "a", verdict="passed", judgement={})
+    assert ledger.unjudged("p") == []
+
+
+def test_the_newest_epoch_counts_and_may_change_its_route(ledger_url: str) -> None:
+    ledger = Ledger.open(ledger_url)
+    with ledger.acquire("p", "r") as lease:
+        ledger.epoch_opened(lease, epoch=1, route=Route.LOG, positions=None)
+        assert ledger.epoch("p") == Epoch(1, Route.LOG, None)
+        ledger.epoch_opened(lease, epoch=2, route=Route.DIRECT, positions={"t": {0: 5, 10: 7}})
+        ledger.epoch_opened(lease, epoch=1, route=Route.DIRECT, positions=None)
+    assert ledger.epoch("p") == Epoch(2, Route.DIRECT, {"t": {0: 5, 10: 7}})
+
+
+def test_text_that_no_database_stores_is_stored_with_escapes(ledger_url: str) -> None:
+    ledger = Ledger.open(ledger_url)
+    played(ledger, "r", NASTY)
+    row = ledger.run("p", "r")
+    assert row is not None
+    told = r"a\x00b\ud800c\udcffd"
+    assert (row.reason, row.error) == (told, {"what": told, "frames": [told, [told]]})
+    assert row.notes == [f"a note {told}"]
+    ledger.rebuild()
+    assert ledger.run("p", "r") == row
+
+
+@pytest.mark.parametrize("run", ["", "r" * 251, "a\0b", "a\ud800", "a\nb"])
+def test_an_id_that_cannot_be_one_is_refused_before_anything_is_written(ledger_url: str, run: str) -> None:
+    ledger = Ledger.open(ledger_url)
+    with pytest.raises(ConfigError, match="the run id") as caught:
+        ledger.acquire("p", run)
+    str(caught.value).encode()
+    assert ledger.events("p") == []
+
+
+def test_the_longest_id_is_one_like_any_other_and_so_is_its_intervals(ledger_url: str) -> None:
+    ledger = Ledger.open(ledger_url)
+    longest = "ü" * LONGEST_RUN
+    of_interval = run_of_interval(longest)
+    for run in (longest, of_interval):
+        played(ledger, run)
+    assert {row.run for row in ledger.runs("p")} == {longest, of_interval}

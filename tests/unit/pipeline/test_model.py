@@ -1,0 +1,88 @@
+"""The pipeline file's model: defaults, what is given, and that every key is described."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from datetime import timedelta
+from pathlib import Path
+from typing import get_args
+
+import pytest
+from pydantic import BaseModel
+from tests.fixtures.specs import GOOD, write
+
+from sluice.errors import ConfigError
+from sluice.pipeline import Pipeline, Rows, load
+from sluice.recovery import Recovery
+from sluice.shipped import CHECKOUT
+
+
+def test_a_pipelines_name_has_no_line_break(tmp_path: Path) -> None:
+    file = tmp_path / "p.yaml"
+    file.write_text(
+        'pipeline: "abc\\n"\nsource: {kafka: {topics: [t]}}\ndecode: {json: {schema: "id BIGINT"}}\n'
+        "sink: {delta: {path: t}}\n"
+    )
+    with pytest.raises(ConfigError, match="beginning with a letter"):
+        load(str(file))
+
+
+def test_everything_optional_has_a_default_that_works(tmp_path: Path) -> None:
+    spec = load(write(tmp_path, GOOD))
+    assert (spec.name, spec.rows, spec.recovery, spec.schedule) == ("p", Rows.ONE, Recovery.REPLAY, "none")
+    assert (spec.kafka.connection, spec.kafka.starting_offsets) == ("kafka_default", "earliest")
+    assert (spec.kafka.max_records_per_batch, spec.kafka.isolation_level) == (500_000, "read_uncommitted")
+    assert spec.transform.sql == "SELECT * FROM source"
+    assert spec.suite_file is None
+
+
+def test_what_is_given_is_taken(tmp_path: Path) -> None:
+    (tmp_path / "suite.json").write_text("{}")
+    spec = load(
+        write(
+            tmp_path,
+            GOOD
+            + """\
+transform: {python: "sluice.run.preflight:check"}
+rows: filter
+quality: {suite: suite.json, on_failed: warn}
+schedule: {cron: "*/5 * * * *", timezone: Europe/Berlin}
+lag: {max_records: 7, max_age: 15m, max_retention_share: 0.5}
+""",
+        )
+    )
+    assert spec.rows is Rows.FILTER
+    assert spec.suite_file == tmp_path / "suite.json"
+    assert spec.lag.max_age == timedelta(minutes=15)
+    assert not isinstance(spec.schedule, str)
+    assert spec.schedule.timezone == "Europe/Berlin"
+
+
+def fields(model: type[BaseModel], above: str = "") -> Iterator[tuple[str, str | None]]:
+    for name, field in model.model_fields.items():
+        key = f"{above}{field.alias or name}"
+        yield key, field.description
+        for kind in (field.annotation, *get_args(field.annotation)):
+            if isinstance(kind, type) and issubclass(kind, BaseModel):
+                yield from fields(kind, f"{key}.")
+
+
+def test_every_key_is_described_for_the_editor_and_in_the_docs() -> None:
+    page = (CHECKOUT / "docs" / "pipeline.md").read_text()
+    found = dict(fields(Pipeline))
+    assert len(found) > 40
+    assert [key for key, description in found.items() if not description] == []
+    assert [key for key in found if f"| `{key}` |" not in page] == []
+    named = re.findall(r"^\| `([a-z_.]+)` \|", page, re.MULTILINE)
+    assert [key for key in named if key not in found] == []
+
+
+def test_the_schema_for_editors_is_that_of_the_model() -> None:
+    program = Path(sys.executable).with_name("sluice")
+    printed = subprocess.run([str(program), "schema"], capture_output=True, text=True, check=True).stdout
+    assert (CHECKOUT / "include" / "pipeline.schema.json").read_text() == printed
+    assert json.loads(printed)["additionalProperties"] is False

@@ -1,0 +1,63 @@
+"""Records leave the quarantine by their offsets, and those that a commit names are all there or are said to be gone."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from deltalake import DeltaTable
+from tests.unit.spark.batch.conftest import refuse
+
+from sluice.ranges import Counts, OffsetRange, RangeAccount
+from sluice_spark.batch.quarantine import SCHEMA, refused_again, take_out
+from sluice_spark.sinks.base import NOTHING, TakenBackError
+from sluice_spark.sinks.delta.table import DeltaSink
+
+
+def span(start: int, end: int, partition: int = 0) -> OffsetRange:
+    return OffsetRange("t", partition, start, end)
+
+
+def quarantine(path: Path, epoch: int = 1) -> DeltaSink:
+    return DeltaSink(str(path), f"sluice:p:{epoch}:quarantine")
+
+
+def offsets(path: Path) -> list[tuple[int, int]]:
+    rows = DeltaTable(str(path)).to_pyarrow_table().select(["_partition", "_offset"]).to_pylist()
+    return sorted((row["_partition"], row["_offset"]) for row in rows)
+
+
+def test_records_leave_by_their_offsets_whatever_files_hold_them(tmp_path: Path) -> None:
+    live = quarantine(tmp_path)
+    for batch, found in enumerate(([(0, 3), (0, 4), (1, 4)], [(0, 9)])):
+        assert live.commit(refuse(tmp_path, batch, found), SCHEMA, batch, {"run": "r"})
+    DeltaTable(str(tmp_path)).optimize.compact()
+    redriven = quarantine(tmp_path, 0)
+    for _ in range(2):
+        take_out(redriven, [span(4, 5), span(8, 20)], 0, "again", name="p-e0-000000")
+        assert offsets(tmp_path) == [(0, 3), (1, 4)], "twice is as once"
+    assert redriven.version() == 0
+    take_out(redriven, [span(100, 101)], 1, "again", name="p-e0-000001")
+    assert offsets(tmp_path) == [(0, 3), (1, 4)]
+
+
+def test_what_a_commit_refused_is_found_in_its_folder(tmp_path: Path) -> None:
+    staged = refuse(tmp_path, 0, [(0, 3), (0, 4)])
+    accounts = [RangeAccount(span(0, 5), Counts(written=3, quarantined=2))]
+    note = {"version": 0, "run": "r", "refused": staged.folder}
+    assert refused_again(quarantine(tmp_path), note, accounts).files == staged.files
+    none = [RangeAccount(span(0, 5), Counts(written=5))]
+    assert refused_again(quarantine(tmp_path), {"version": 0, "run": "r"}, none) == NOTHING
+
+
+def test_refused_records_that_somebody_removed_are_told_and_forgone_only_when_asked(tmp_path: Path) -> None:
+    staged = refuse(tmp_path, 0, [(0, 3), (0, 4)])
+    accounts = [
+        RangeAccount(span(0, 8), Counts(written=6, quarantined=2)),
+        RangeAccount(span(0, 1, 1), Counts(0, 0, 1)),
+    ]
+    note = {"version": 0, "run": "r", "refused": staged.folder}
+    with pytest.raises(TakenBackError, match=r"refused 3 records .* where 2 are now") as caught:
+        refused_again(quarantine(tmp_path), note, accounts)
+    assert "--recovery ignore_range" in caught.value.next_step
+    assert refused_again(quarantine(tmp_path), note, accounts, forgo=True).rows == 2

@@ -1,0 +1,275 @@
+"""Ledger, checkpoint, log and sink are brought to one story, or it is refused; no JVM."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from deltalake import CommitProperties, DeltaTable, Schema, Transaction
+from tests.unit.spark.batch.conftest import refuse
+from tests.unit.spark.sinks.delta.conftest import SCHEMA as SINK
+from tests.unit.spark.sinks.delta.conftest import staged
+
+from sluice.delta.names import interval_app_id
+from sluice.errors import CheckpointError
+from sluice.home import Home
+from sluice.ledger import Epoch, Ledger
+from sluice.pipeline import Pipeline
+from sluice.ranges import Counts, OffsetRange, RangeAccount
+from sluice.recovery import Route
+from sluice_spark.runs.reconcile import HANDOVER, half_done, reconcile
+from sluice_spark.runs.tables import Tables
+from sluice_spark.sinks.base import NOTHING, Staged, TakenBackError
+from sluice_spark.sinks.delta.table import DeltaSink
+from sluice_spark.sources.base import RECORD_SCHEMA
+
+SCHEMA = Schema.from_arrow(pa.schema([("a", pa.int64())]))
+
+
+def committed(path: Path, *transactions: tuple[str, int], settings: dict[str, str | None] | None = None) -> DeltaTable:
+    DeltaTable.create(str(path), schema=SCHEMA, mode="ignore", configuration=settings)
+    for app, version in transactions:
+        DeltaTable(str(path)).create_write_transaction(
+            [], "append", SCHEMA, [],
+            commit_properties=CommitProperties(app_transactions=[Transaction(app, version, None)]),
+        )  # fmt: skip
+    return DeltaTable(str(path))
+
+
+def test_which_intervals_are_half_done_is_asked_once_however_many_there_are(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ledger, keys = (
+        Ledger.open(f"sqlite:///{tmp_path}/ledger.db"),
+        [f"2013-01-0{n}/2013-01-0{n + 1}" for n in range(1, 9)],
+    )
+    span = OffsetRange("t", 0, 0, 4)
+    asked: list[str] = []
+    for key in keys:
+        with ledger.acquire("p", f"run {key}", scope=key) as lease:
+            number = ledger.interval_resolved(lease, key, ranges=[span], whole=True, topic_ids={})
+            if key != keys[4]:
+                accounts = [RangeAccount(span, Counts(written=4))]
+                ledger.batch_committed(lease, epoch=-number, batch=0, accounts=accounts)
+    committed(tmp_path / "t", *((interval_app_id("p", key), 0) for key in keys))
+    real = DeltaTable.transaction_version
+
+    def counted(self: DeltaTable, app: str) -> int | None:
+        asked.append(app)
+        return real(self, app)
+
+    monkeypatch.setattr(DeltaTable, "transaction_version", counted)
+    found = half_done(ledger, "p", DeltaSink(str(tmp_path / "t"), "app"))
+    assert [known.interval for known in found] == [keys[4]]
+    assert asked == [interval_app_id("p", keys[4])]
+    (tmp_path / "t" / "_delta_log" / "_last_checkpoint").write_text('{"version": 1, "parts": 2}')
+    assert [known.interval for known in half_done(ledger, "p", DeltaSink(str(tmp_path / "t"), "app"))] == [keys[4]]
+
+
+# --- one story -----------------------------------------------------------------------------------------------------
+
+
+class Pipe:
+    """A pipeline ``p`` whose checkpoint, tables and log are written by hand; batch n is [10n, 10n + 10) of ``t-0``."""
+
+    def __init__(self, root: Path, route: Route = Route.DIRECT) -> None:
+        self.home = Home(str(root))
+        self.ledger = Ledger.open(f"sqlite:///{root}/ledger.db")
+        self.spec = Pipeline.model_validate(
+            {
+                "pipeline": "p",
+                "source": {"kafka": {"topics": ["t"]}},
+                "decode": {"text": {}},
+                "sink": {"delta": {"path": "table"}},
+            }
+        )
+        self.tables = Tables.of(self.spec, self.home, Epoch(1, route, None))
+        self.redriven = Tables.redriven(self.spec, self.home)
+
+    def checkpoint(self, planned: int, done: int) -> None:
+        """Write Spark's record of that many batches."""
+        root = Path(self.home.checkpoint("p", 1))
+        for folder in ("offsets", "commits"):
+            (root / folder).mkdir(parents=True, exist_ok=True)
+        for batch in range(planned):
+            (root / f"offsets/{batch}").write_text(f'v1\n{{}}\n{{"t": {{"0": {10 * batch + 10}}}}}')
+        for batch in range(done):
+            (root / f"commits/{batch}").write_text("v1\n{}")
+
+    def account(self, batch: int, refused: int = 0) -> RangeAccount:
+        span = OffsetRange("t", 0, 10 * batch, 10 * batch + 10)
+        return RangeAccount(span, Counts(written=10 - refused, quarantined=refused))
+
+    def commit(self, batch: int, refused: int = 0) -> Staged | None:
+        """Commit a batch to the sink as the driver of run ``dead`` does; return what it staged for the quarantine."""
+        first, end = 10 * batch, 10 * batch + 10
+        aside = None
+        if refused:
+            where = Path(self.tables.quarantine.path)
+            aside = refuse(where, batch, [(0, offset) for offset in range(end - refused, end)])
+        rows = staged(Path(self.tables.sink.path), batch, first, end - refused)
+        note = {
+            "pipeline": "p", "run": "dead", "accounts": [self.account(batch, refused).as_dict()], "lost": [],
+            "refused": aside.folder if aside else None,
+        }  # fmt: skip
+        assert self.tables.sink.commit(rows, SINK, batch, note)
+        return aside
+
+    def enter(self, batch: int) -> None:
+        """Enter a batch into the ledger."""
+        with self.ledger.acquire("p", "dead") as lease:
+            self.ledger.batch_committed(lease, epoch=1, batch=batch, accounts=[self.account(batch)])
+
+    def plan(self) -> None:
+        """Begin the run ``dead``, and never close it."""
+        with self.ledger.acquire("p", "dead") as lease:
+            self.ledger.run_planned(lease, kind="live", recovery="replay", epoch=1, ranges=[], topic_ids={})
+
+    def reconcile(self, *, forgo: bool = False) -> None:
+        with self.ledger.acquire("p", "next") as lease:
+            reconcile(self.ledger, lease, self.tables, self.redriven, forgo=forgo)
+
+    def quarantined(self) -> list[int]:
+        if self.tables.quarantine.table() is None:
+            return []
+        return sorted(DeltaTable(self.tables.quarantine.path).to_pyarrow_table()["_offset"].to_pylist())
+
+
+@pytest.fixture
+def pipe(tmp_path: Path) -> Pipe:
+    return Pipe(tmp_path)
+
+
+def test_where_all_agree_nothing_is_changed(pipe: Pipe) -> None:
+    pipe.reconcile()
+    assert pipe.ledger.events("p") == [], "before the first run"
+    pipe.checkpoint(2, 2)
+    for batch in (0, 1):
+        pipe.commit(batch)
+        pipe.enter(batch)
+    before = pipe.ledger.events("p")
+    pipe.reconcile()
+    assert pipe.ledger.events("p") == before
+
+
+def test_batches_that_the_ledger_does_not_know_are_entered_under_the_run_that_wrote_them(pipe: Pipe) -> None:
+    pipe.plan()
+    pipe.checkpoint(3, 2)
+    pipe.commit(0)
+    pipe.enter(0)
+    pipe.commit(1)
+    pipe.commit(2, refused=3)
+    assert pipe.quarantined() == [], "the driver died before it"
+    pipe.reconcile()
+    assert pipe.quarantined() == [27, 28, 29]
+    assert pipe.ledger.accounts("p") == [pipe.account(0), pipe.account(1), pipe.account(2, refused=3)]
+    run = pipe.ledger.run("p", "dead")
+    assert run is not None
+    assert run.state == "abandoned"
+    assert pipe.ledger.account("p", "dead")["quarantined"] == 3
+    events = pipe.ledger.events("p")
+    pipe.reconcile()
+    assert (pipe.ledger.events("p"), pipe.quarantined()) == (events, [27, 28, 29]), "twice is as once"
+
+
+def test_what_an_attempt_left_beside_a_batch_is_swept_and_the_batchs_own_files_stay(pipe: Pipe) -> None:
+    pipe.checkpoint(1, 0)
+    orphan = Path(pipe.tables.sink.path, "batches", "p-e1-000000-ffffffff")
+    pipe.commit(0)
+    orphan.mkdir()
+    (orphan / "part.parquet").write_bytes(b"of an attempt that died")
+    pipe.reconcile()
+    assert not orphan.exists()
+    assert DeltaTable(pipe.tables.sink.path).to_pyarrow_table().num_rows == 10
+
+
+@pytest.mark.parametrize(
+    ("planned", "done", "held", "known", "says"),
+    [
+        (2, 1, 1, 2, "the ledger has batch 1 committed, but the sink .* holds only up to 0"),
+        (1, 1, 2, 2, "holds batch 1, but the checkpoint .* was never planned beyond 0"),
+        (0, 0, 1, 1, "holds batch 0, but the checkpoint .* was never planned beyond -1"),
+        (2, 2, 1, 1, "has committed batch 1, but the sink .* holds only up to 0"),
+    ],
+    ids=["the sink was taken back", "the checkpoint was taken back", "the checkpoint is gone", "a commit is missing"],
+)
+def test_what_no_crash_leaves_behind_is_refused_and_nothing_changed(
+    pipe: Pipe, planned: int, done: int, held: int, known: int, says: str
+) -> None:
+    pipe.checkpoint(planned, done)
+    for batch in range(held):
+        pipe.commit(batch)
+    for batch in range(known):
+        pipe.enter(batch)
+    before = pipe.ledger.events("p")
+    with pytest.raises(CheckpointError, match=says) as caught:
+        pipe.reconcile()
+    assert "nothing was read or written" in caught.value.state
+    assert pipe.ledger.events("p") == before
+
+
+def test_another_pipelines_checkpoint_is_known_by_where_its_batches_end(pipe: Pipe) -> None:
+    pipe.checkpoint(1, 1)
+    pipe.commit(0)
+    pipe.enter(0)
+    Path(pipe.home.checkpoint("p", 1), "offsets/0").write_text('v1\n{}\n{"t": {"0": 9}}')
+    with pytest.raises(CheckpointError, match="batch 0 ends at 10 in t-0 for the ledger, at 9 for the checkpoint"):
+        pipe.reconcile()
+
+
+def test_refused_records_that_are_gone_are_lost_and_only_when_that_was_asked_for(pipe: Pipe) -> None:
+    pipe.checkpoint(1, 0)
+    aside = pipe.commit(0, refused=2)
+    assert aside is not None
+    for file in aside.files:
+        Path(pipe.tables.quarantine.path, file.path).unlink()
+    with pytest.raises(TakenBackError, match="refused 2 records"):
+        pipe.reconcile()
+    assert pipe.ledger.accounts("p") == []
+    pipe.reconcile(forgo=True)
+    (account,) = pipe.ledger.accounts("p")
+    assert account.counts == Counts(written=8, lost=2)
+    assert [row.range for row in pipe.ledger.lost("p")] == [OffsetRange("t", 0, 8, 10)]
+    assert any("2 were removed" in str(event) for event in pipe.ledger.events("p"))
+
+
+def test_an_epoch_that_a_dead_driver_closed_is_followed_by_the_next_one(pipe: Pipe) -> None:
+    pipe.checkpoint(1, 1)
+    pipe.commit(0)
+    pipe.enter(0)
+    to = {"epoch": 2, "lineage": "log", "positions": {"t": {"0": 10}}}
+    assert pipe.tables.sink.commit(NOTHING, SINK, 1, {"run": "dead", "accounts": [], HANDOVER: to})
+    pipe.reconcile()
+    assert pipe.ledger.epoch("p") == Epoch(2, Route.LOG, {"t": {0: 10}})
+    assert pipe.ledger.accounts("p") == [pipe.account(0)]
+
+
+# --- by way of the log ---------------------------------------------------------------------------------------------
+
+
+def sealed(pipe: Pipe, batch: int) -> None:
+    note = {"run": "dead", "segments": [{"path": f"batches/e1-{batch:06d}-x/part", "records": 10, "length": 9}]}
+    assert pipe.tables.log_table.commit(NOTHING, RECORD_SCHEMA, batch, note)
+
+
+def test_batches_that_the_log_holds_are_entered_whether_the_sink_has_them_or_not(tmp_path: Path) -> None:
+    pipe = Pipe(tmp_path, Route.LOG)
+    pipe.checkpoint(2, 1)
+    for batch in (0, 1):
+        sealed(pipe, batch)
+    pipe.commit(0)
+    pipe.reconcile()
+    assert pipe.ledger.last_sealed("p", 1) == 1
+    assert pipe.ledger.accounts("p") == [pipe.account(0)]
+
+
+def test_a_sink_that_is_ahead_of_the_log_is_refused(tmp_path: Path) -> None:
+    pipe = Pipe(tmp_path, Route.LOG)
+    pipe.checkpoint(2, 1)
+    sealed(pipe, 0)
+    for batch in (0, 1):
+        pipe.commit(batch)
+    with pytest.raises(CheckpointError, match=r"holds batch 1, but the write-ahead log .* holds only up to 0"):
+        pipe.reconcile()
+    assert pipe.ledger.accounts("p") == []

@@ -1,0 +1,129 @@
+"""What a table's log shows of its files, and the setting that makes it show enough."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from deltalake import DeltaTable, Schema
+from deltalake.transaction import AddAction
+from pyspark.sql.types import (
+    ArrayType,
+    BinaryType,
+    BooleanType,
+    IntegerType,
+    LongType,
+    MapType,
+    StringType,
+    StructType,
+    TimestampType,
+)
+
+from sluice.ranges import OffsetRange
+from sluice_spark.sinks.delta.slice import Slice
+from sluice_spark.sinks.delta.statistics import NEEDED, files_of, hidden, settings_for
+
+KINDS = (StringType(), IntegerType(), LongType(), TimestampType(), StringType())
+
+LIST, FIRST = "delta.dataSkippingStatsColumns", "delta.dataSkippingNumIndexedCols"
+
+
+def schema_of(users: int, **more: Any) -> StructType:
+    schema = StructType()
+    for n in range(users):
+        schema.add(f"c{n:02d}", LongType())
+    for name, kind in more.items():
+        schema.add(name, kind)
+    for name, kind in zip(NEEDED, KINDS, strict=True):
+        schema.add(name, kind)
+    return schema
+
+
+def made(path: Path, schema: StructType, settings: dict[str, str], by: list[str] | None = None) -> DeltaTable:
+    """Make a table of one file, whose log holds statistics of our columns and of a few others."""
+    kind = Schema.from_json(schema.json())
+    table = DeltaTable.create(str(path), kind, partition_by=by, configuration=settings)
+    values = {"_topic": "t", "_partition": 0, "_offset": 7, "_timestamp": "2026-01-01T00:00:00.000Z", "_run": "r"}
+    values |= {f.name: 1 for f in schema.fields if f.name.startswith("c") and f.dataType == LongType()}
+    values = {k: v for k, v in values.items() if k not in (by or [])}
+    stats = {"numRecords": 1, "minValues": values, "maxValues": values, "nullCount": dict.fromkeys(values, 0)}
+    action = AddAction("f.parquet", 10, dict.fromkeys(by or [], "0"), 1, True, json.dumps(stats))
+    table.create_write_transaction([action], "append", kind, by or [])
+    return DeltaTable(str(path))
+
+
+STRUCT = StructType().add("u", LongType()).add("v", StringType())
+
+DARK = StructType().add("list", ArrayType(LongType())).add("flag", BooleanType())
+
+
+@pytest.mark.parametrize("users", [0, 20, 27, 28, 30, 32, 40, 60, 300])
+def test_our_columns_are_shown_however_many_columns_stand_before_them(tmp_path: Path, users: int) -> None:
+    schema = schema_of(users)
+    settings = settings_for(schema, [], {})
+    assert (settings == {}) == (users <= 27), "a narrow table needs no setting"
+    plain, table = made(tmp_path / "plain", schema, {}), made(tmp_path / "t", schema, settings)
+    assert (hidden(plain) == []) == (users <= 27)
+    assert hidden(table) == []
+    files = files_of(table)
+    for n in range(min(users, 32)):
+        assert files.column(f"min.c{n:02d}").to_pylist() == [1], "what users look for is found as before"
+    assert settings_for(schema, [], settings).items() <= settings.items(), "doing it twice changes nothing"
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        dict.fromkeys(["a b", "x.y", "a,b", "c`d", "ä", "q'\""], LongType()),
+        {"s": STRUCT},
+        {"s": STRUCT, "t": StructType().add("inner", STRUCT).add("flag", BooleanType())},
+        {"dark": DARK},
+        {"deep": StructType().add("dark", DARK).add("u", LongType())},
+        {"list": ArrayType(LongType()), "map": MapType(StringType(), LongType()), "bin": BinaryType()},
+        {"structs": ArrayType(STRUCT)},
+    ],
+    ids=["awkward names", "a struct", "structs in structs", "a struct without statistics", "one in another", "lists",
+         "a list of structs"],
+)  # fmt: skip
+@pytest.mark.parametrize("users", [0, 29, 40])
+def test_nested_columns_and_awkward_names_hide_nothing(tmp_path: Path, more: dict[str, Any], users: int) -> None:
+    schema = schema_of(users, **more)
+    table = made(tmp_path / "t", schema, settings_for(schema, [], {}))
+    assert hidden(table) == []
+    assert files_of(table).column("max._run").to_pylist() == ["r"]
+
+
+def test_partition_columns_are_no_business_of_the_list(tmp_path: Path) -> None:
+    schema = schema_of(40)
+    by = ["c00", "_partition"]
+    settings = settings_for(schema, by, {})
+    assert "c00" not in settings[LIST]
+    assert "_partition" not in settings[LIST]
+    table = made(tmp_path / "t", schema, settings, by)
+    assert hidden(table) == []
+    where = Slice([OffsetRange("t", 1, 0, 9)], 0, 1 << 50)
+    assert where.find(str(tmp_path / "t"), files_of(table)) == {}, "not opened: it is another partition's"
+
+
+@pytest.mark.parametrize(
+    ("theirs", "ours"),
+    [
+        ({LIST: "_run, `_topic`,_partition,_offset,_timestamp,c39"}, {}),
+        ({FIRST: "-1"}, {}),
+        ({FIRST: "64"}, {}),
+        ({LIST: "c39,_run"}, {LIST: "c39,_run,`_topic`,`_partition`,`_offset`,`_timestamp`"}),
+        ({LIST: ""}, {LIST: "`_topic`,`_partition`,`_offset`,`_timestamp`,`_run`"}),
+        ({FIRST: "0"}, {LIST: "`_topic`,`_partition`,`_offset`,`_timestamp`,`_run`"}),
+        ({FIRST: "2"}, {LIST: "`c00`,`c01`,`_topic`,`_partition`,`_offset`,`_timestamp`,`_run`"}),
+        ({FIRST: "64", LIST: "c01"}, {LIST: "c01,`_topic`,`_partition`,`_offset`,`_timestamp`,`_run`"}),
+    ],
+)
+def test_what_a_user_set_is_kept_and_at_most_added_to(
+    tmp_path: Path, theirs: dict[str, str], ours: dict[str, str]
+) -> None:
+    schema = schema_of(40)
+    found = settings_for(schema, [], theirs)
+    assert {k: v for k, v in found.items() if theirs.get(k) != v} == ours
+    assert hidden(made(tmp_path / "t", schema, {**theirs, **found})) == []

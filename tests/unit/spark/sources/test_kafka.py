@@ -1,0 +1,118 @@
+"""What Spark is told to read from Kafka, and what is said of records that are gone; no JVM, no broker."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from sluice.errors import TopicRecreatedError
+from sluice.ranges import OffsetRange
+from sluice.sources.kafka import KafkaSettings
+from sluice.sources.kafka.config import KafkaSource
+from sluice.sources.state import PartitionState, TopicState
+from sluice_spark.sources import kafka
+from sluice_spark.sources.kafka import KafkaReader
+
+
+def span(start: int, end: int, partition: int = 0, topic: str = "t") -> OffsetRange:
+    return OffsetRange(topic, partition, start, end)
+
+
+class Reading:
+    """Spark's reader: it keeps what it is told."""
+
+    def __init__(self) -> None:
+        self.told: dict[str, Any] = {}
+
+    def format(self, name: str) -> Reading:
+        self.told["format"] = name
+        return self
+
+    def options(self, **options: str) -> Reading:
+        self.told |= options
+        return self
+
+    def option(self, name: str, value: Any) -> Reading:
+        self.told[name] = value
+        return self
+
+    def load(self) -> list[dict[str, Any]]:
+        return [self.told]
+
+
+class Spark:
+    """A session whose frames are what was asked for."""
+
+    @property
+    def read(self) -> Reading:
+        return Reading()
+
+    readStream = read
+
+
+def reader(*states: TopicState, **keys: Any) -> KafkaReader:
+    def snapshot(topics: Iterable[str]) -> list[TopicState]:
+        return [state for state in states if state.topic in topics]
+
+    settings = KafkaSettings("broker:9092", {"bootstrap.servers": "broker:9092"})
+    source = SimpleNamespace(cluster=SimpleNamespace(settings=settings, snapshot=snapshot))
+    return KafkaReader(cast(Any, Spark()), KafkaSource(topics=["t", "u"], **keys), cast(Any, source))
+
+
+@pytest.fixture(autouse=True)
+def _frames(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kafka, "DataFrame", SimpleNamespace(unionByName=lambda one, other: one + other))
+
+
+def topic(name: str, *spans: tuple[int, int]) -> TopicState:
+    return TopicState(name, "id", {p: PartitionState(*ends) for p, ends in enumerate(spans)})
+
+
+def test_a_stream_starts_where_the_file_says_unless_a_position_is_known() -> None:
+    (first,) = cast(Any, reader(starting_offsets="latest").stream(70))
+    assert (first["format"], first["subscribe"], first["startingOffsets"]) == ("kafka", "t,u", "latest")
+    assert (first["maxOffsetsPerTrigger"], first["kafka.bootstrap.servers"]) == (70, "broker:9092")
+    assert (first["includeHeaders"], first["failOnDataLoss"]) == ("false", "true")
+    (over,) = cast(Any, reader(isolation_level="read_committed").stream(70, headers=True, over_gaps=True))
+    assert (over["includeHeaders"], over["failOnDataLoss"]) == ("true", "false")
+    assert over["kafka.isolation.level"] == "read_committed"
+
+
+def test_partitions_without_a_position_are_read_from_their_beginning() -> None:
+    states = [topic("t", (0, 9), (0, 9), (4, 9)), topic("u", (2, 3))]
+    (told,) = cast(Any, reader().stream(70, start={"t": {0: 5, 2: 6}}, states=states))
+    earliest = -2
+    assert json.loads(told["startingOffsets"]) == {"t": {"0": 5, "1": earliest, "2": 6}, "u": {"0": earliest}}
+
+
+def test_ranges_are_read_exactly_and_each_partition_once_a_round() -> None:
+    rounds = cast(Any, reader().read([span(0, 3), span(5, 9), span(1, 2, 1), span(7, 8, topic="u"), span(12, 13)]))
+    asked = [
+        (json.loads(r["assign"]), json.loads(r["startingOffsets"]), json.loads(r["endingOffsets"])) for r in rounds
+    ]
+    assert asked == [
+        ({"t": [0, 1], "u": [0]}, {"t": {"0": 0, "1": 1}, "u": {"0": 7}}, {"t": {"0": 3, "1": 2}, "u": {"0": 8}}),
+        ({"t": [0]}, {"t": {"0": 5}}, {"t": {"0": 9}}),
+        ({"t": [0]}, {"t": {"0": 12}}, {"t": {"0": 13}}),
+    ]
+    assert {(r["includeHeaders"], r["failOnDataLoss"]) for r in rounds} == {("true", "true")}
+
+
+def test_missing_is_what_lies_below_the_log_start() -> None:
+    asked = reader(topic("t", (4, 10), (0, 5)), topic("u", (9, 9)))
+    assert asked.missing([]) == []
+    assert asked.missing([span(4, 10), span(0, 5, 1)]) == []
+    assert asked.missing([span(0, 6), span(2, 5, 1), span(3, 9, topic="u")]) == [span(0, 4), span(3, 9, topic="u")]
+    assert asked.missing([span(0, 3)]) == [span(0, 3)], "and no more than was asked for"
+
+
+@pytest.mark.parametrize(
+    ("item", "says"), [(span(5, 11), "the partition ends at 10"), (span(0, 1, 3), "the partition is gone")]
+)
+def test_what_lies_beyond_the_end_was_planned_for_another_topic(item: OffsetRange, says: str) -> None:
+    with pytest.raises(TopicRecreatedError, match=says):
+        reader(topic("t", (4, 10))).missing([item])
