@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from datetime import datetime
 
 from sluice.ledger import Lease, Ledger
-from sluice.wal.log import Cleaned, WriteAheadLog
+from sluice.wal.log import WriteAheadLog
+from sluice.wal.removal import Cleaned
 
 __all__ = ["clean"]
 

@@ -14,7 +14,7 @@ from sluice.errors import BEGIN_ANEW, OffsetsGoneError
 from sluice.faults import point
 from sluice.ranges import OffsetRange, describe
 from sluice.wal import Segment
-from sluice.wal.log import SEAL, seal_text
+from sluice.wal.catalog import SEAL, seal_text
 from sluice.wal.segment import inspect, spread
 from sluice_spark.sinks.base import Staged, overtaken
 from sluice_spark.sinks.delta.table import DeltaSink

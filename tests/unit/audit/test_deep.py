@@ -18,7 +18,7 @@ from tests.fixtures.books import Place, rows, span, split
 from sluice.audit import audit, deep, deep_audit
 from sluice.errors import SinkError
 from sluice.pipeline import load
-from sluice.wal.log import SEAL, seal_text
+from sluice.wal.catalog import SEAL, seal_text
 from sluice.wal.segment import inspect, spread
 
 # --- what is right -----------------------------------------------------------------------------------------------
