@@ -12,7 +12,7 @@ import psutil  # type: ignore[import-untyped]
 import pytest
 from deltalake import DeltaTable
 from tests.fixtures.runs import MODULES
-from tests.fixtures.stack import Stack, clean_environment
+from tests.fixtures.stack import Host, Stack, clean_environment
 
 pytestmark = [
     pytest.mark.airflow, pytest.mark.kafka, pytest.mark.spark, pytest.mark.long, pytest.mark.timeout(900),
@@ -41,7 +41,7 @@ class Gated(Stack):
             "AIRFLOW__SCHEDULER__TASK_INSTANCE_HEARTBEAT_TIMEOUT": "10",
             "AIRFLOW__SCHEDULER__TASK_INSTANCE_HEARTBEAT_TIMEOUT_DETECTION_INTERVAL": "2",
         }
-        super().__init__(root, "orders", PIPELINE, settings=settings, database=database)
+        super().__init__(Host(root, settings=settings, database=database), "orders", PIPELINE)
         self.topics.create("orders", 2)
         self.fed = 0
 
@@ -97,13 +97,13 @@ def stack(tmp_path: Path, airflow_database: str | None) -> Iterator[Gated]:
             yield stack
         finally:
             (stack.gate / "open").touch()
-            stack.end()
+            stack.host.end()
 
 
 def test_runs_that_are_interrupted(stack: Gated) -> None:
     stack.feed(50)
     stack.airflow.start()
-    stack.airflow.wait_for_dag("orders")
+    stack.begin()
 
     # triggered twice: the second one waits its turn, and finds nothing
     first, second = stack.trigger(), stack.trigger()

@@ -1,7 +1,11 @@
-"""``airflow backfill create`` in a real Airflow, beside live runs: scheduler, broker and Spark; nothing is faked."""
+"""Runs that a real Airflow starts by itself: backfills beside live runs, and ``schedule: on_lag``; nothing is faked.
+
+Both share one broker and one Airflow, which take most of a minute to start.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import subprocess
 import sys
 import time
@@ -13,11 +17,36 @@ from typing import Any
 
 import pytest
 from deltalake import DeltaTable
-from tests.fixtures.stack import Stack, clean_environment
+from tests.fixtures.postgres import binaries, new_database
+from tests.fixtures.stack import Host, Stack, clean_environment
+
+from sluice.errors import SluiceError
 
 pytestmark = [pytest.mark.airflow, pytest.mark.kafka, pytest.mark.spark, pytest.mark.timeout(1800)]
 
-PIPELINE = """\
+SETTINGS = {
+    # How soon another triggerer takes over what a killed one ran; half a minute by default.
+    "AIRFLOW__TRIGGERER__TRIGGERER_HEALTH_CHECK_THRESHOLD": "20",
+    "AIRFLOW__TRIGGERER__JOB_HEARTBEAT_SEC": "2",
+}
+
+
+@pytest.fixture(scope="module")
+def host(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Host]:
+    """A broker and an Airflow that are up, without any DAG."""
+    database = new_database(request.getfixturevalue("postgres")) if binaries() else None
+    with clean_environment():
+        host = Host(tmp_path_factory.mktemp("host"), settings=SETTINGS, database=database)
+        try:
+            host.airflow.start()
+            yield host
+        finally:
+            host.end()
+
+
+# --- backfills -----------------------------------------------------------------------------------------------------
+
+DAILY = """\
 pipeline: orders
 source: {{kafka: {{topics: [orders]}}}}
 decode: {{json: {{schema: "id BIGINT"}}}}
@@ -33,8 +62,8 @@ EACH = 10
 class Daily(Stack):
     """A pipeline with a run each day, and records of some days of 2013."""
 
-    def __init__(self, root: Path, database: str | None) -> None:
-        super().__init__(root, "orders", PIPELINE.format(version=1), database=database)
+    def __init__(self, host: Host) -> None:
+        super().__init__(host, "orders", DAILY.format(version=1))
         self.topics.create("orders", 2, {"retention.ms": "-1"})
         self.fed = 0
 
@@ -60,14 +89,26 @@ class Daily(Stack):
         return done.stdout + done.stderr
 
     def await_backfill(self) -> None:
-        """Return when the scheduler has ended all of its runs."""
-        self.await_that(
-            lambda: all(
-                b["completed_at"] for b in self.airflow.call("GET", f"/backfills?dag_id={self.pipeline}")["backfills"]
-            ),
-            "the backfill ended",
-            600,
-        )
+        """Return when the scheduler has ended all of its runs, and says so, which it does twice a minute."""
+        self.await_that(lambda: not self.active(), "the backfill ended", 600)
+
+    def call_off(self) -> None:
+        """End a backfill that made no run, before the scheduler notices. Where there are runs it would pause them."""
+        assert all(self.is_over(run) for run in self.of_backfill()), "it made runs, or made them anew"
+        for backfill in self.active():
+            with contextlib.suppress(SluiceError):  # the scheduler noticed just now
+                self.airflow.call("PUT", f"/backfills/{backfill['id']}/cancel")
+        assert self.active() == []
+
+    def active(self) -> list[dict[str, Any]]:
+        """The backfills beside which there may be no other."""
+        known = self.airflow.call("GET", f"/backfills?dag_id={self.pipeline}")["backfills"]
+        return [backfill for backfill in known if not backfill["completed_at"]]
+
+    @staticmethod
+    def is_over(run: dict[str, Any]) -> bool:
+        """Whether a run has ended, well or not."""
+        return run["state"] in ("success", "failed")
 
     def of_backfill(self) -> list[dict[str, Any]]:
         """The runs that backfills made."""
@@ -80,7 +121,7 @@ class Daily(Stack):
 
     def ended(self, run: str) -> bool:
         """Whether a run has ended, well or not."""
-        return self.airflow.call("GET", f"/dags/{self.pipeline}/dagRuns/{run}")["state"] in ("success", "failed")
+        return self.is_over(self.airflow.call("GET", f"/dags/{self.pipeline}/dagRuns/{run}"))
 
     def table(self) -> Counter[tuple[int, int, int]]:
         """The multiset of (partition, offset, version)."""
@@ -97,49 +138,39 @@ class Daily(Stack):
         return self.ledger.reached(self.pipeline).get("orders", {}) == {p: end for p, end in ends.items() if end}
 
 
-@pytest.fixture
-def stack(tmp_path: Path, airflow_database: str | None) -> Iterator[Daily]:
-    with clean_environment():
-        stack = Daily(tmp_path, airflow_database)
-        try:
-            yield stack
-        finally:
-            stack.end()
-
-
 def dates(first: int, last: int) -> list[str]:
     return ["--from-date", f"2013-03-{first:02d}", "--to-date", f"2013-03-{last:02d}"]
 
 
-def test_days_are_made_anew_beside_the_live_pipeline(stack: Daily) -> None:
+def test_days_are_made_anew_beside_the_live_pipeline(host: Host) -> None:
+    daily = Daily(host)
     for day in range(DAYS):
-        stack.feed(FIRST + timedelta(days=day))
-    stack.airflow.start()
-    stack.airflow.wait_for_dag("orders")
+        daily.feed(FIRST + timedelta(days=day))
+    daily.begin()
     # catchup is off: one scheduled run, for yesterday. It means what is available now, that is: all of it
-    stack.await_that(stack.drained, "the scheduled run drained the topic")
-    stack.await_that(lambda: stack.runs()[0]["state"] == "success", "the scheduled run ended")
-    before = stack.table()
+    daily.await_that(daily.drained, "the scheduled run drained the topic")
+    daily.await_that(lambda: daily.runs()[0]["state"] == "success", "the scheduled run ended")
+    before = daily.table()
     assert (sum(before.values()), set(before.values())) == (DAYS * EACH, {1})
 
-    said = stack.backfill(*dates(2, 4), "--dry-run")
+    said = daily.backfill(*dates(2, 4), "--dry-run")
     assert all(day in said for day in ("2013-03-02", "2013-03-03", "2013-03-04"))
-    assert stack.of_backfill() == []
+    assert daily.of_backfill() == []
 
     # the fix comes to history by way of the backfill, and to what is new by way of live runs
-    stack.file.write_text(PIPELINE.format(version=2))
-    stack.backfill(
+    daily.file.write_text(DAILY.format(version=2))
+    daily.backfill(
         *dates(2, 4), "--max-active-runs", "2", "--run-backwards", "--dag-run-conf", '{"reason": "version 2"}'
     )
-    stack.feed(datetime.now(UTC))
-    live = stack.trigger()
-    stack.await_backfill()
-    stack.await_that(lambda: stack.ended(live), "the live run ended")
-    runs = stack.of_backfill()
+    daily.feed(datetime.now(UTC))
+    live = daily.trigger()
+    daily.await_backfill()
+    daily.await_that(lambda: daily.ended(live), "the live run ended")
+    runs = daily.of_backfill()
     assert [run["state"] for run in runs] == ["success"] * 3
-    assert stack.versions() == {1: 3 * EACH, 2: 4 * EACH}
-    assert Counter((p, o) for p, o, _ in stack.table().elements()).total() == (DAYS + 1) * EACH
-    ledger = stack.ledger
+    assert daily.versions() == {1: 3 * EACH, 2: 4 * EACH}
+    assert Counter((p, o) for p, o, _ in daily.table().elements()).total() == (DAYS + 1) * EACH
+    ledger = daily.ledger
     for run in runs:
         account = ledger.account("orders", f"{run['dag_run_id']}__interval")
         assert (account["written"], account["replaced"], account["verdict"]) == (EACH, EACH, "passed")
@@ -148,33 +179,123 @@ def test_days_are_made_anew_beside_the_live_pipeline(stack: Daily) -> None:
 
     # none: days that have a run are left alone. failed: there is none. completed: made anew, under the same run
     for behaviour in ("none", "failed"):
-        stack.backfill(*dates(2, 4), "--reprocess-behavior", behaviour)
-        stack.await_backfill()
+        daily.backfill(*dates(2, 4), "--reprocess-behavior", behaviour)
+        daily.call_off()
     assert all(ledger.run("orders", f"{r['dag_run_id']}__interval").attempts == 1 for r in runs)  # type: ignore[union-attr]
-    stack.file.write_text(PIPELINE.format(version=3))
-    stack.backfill(*dates(3, 3), "--reprocess-behavior", "completed")
+    daily.file.write_text(DAILY.format(version=3))
+    daily.backfill(*dates(3, 3), "--reprocess-behavior", "completed")
 
     # a cleared task is done again, beside it, and so is a run that the form starts
-    third = next(run for run in stack.of_backfill() if "2013-03-04" in run["logical_date"])
+    third = next(run for run in daily.of_backfill() if "2013-03-04" in run["logical_date"])
     body = {"dry_run": False, "dag_run_id": third["dag_run_id"], "task_ids": ["ingest"], "only_failed": False}
-    stack.airflow.call("POST", "/dags/orders/clearTaskInstances", body)
-    by_hand = stack.trigger(mode="interval", start="2013-03-05T00:00:00Z", end="2013-03-06T00:00:00Z", reason="by hand")
-    stack.await_that(lambda: stack.ended(by_hand) and stack.ended(third["dag_run_id"]), "both ended", 600)
-    stack.await_backfill()
-    assert stack.versions() == {1: 2 * EACH, 2: 2 * EACH, 3: 3 * EACH}
-    assert set(stack.table().values()) == {1}
+    daily.airflow.call("POST", "/dags/orders/clearTaskInstances", body)
+    by_hand = daily.trigger(mode="interval", start="2013-03-05T00:00:00Z", end="2013-03-06T00:00:00Z", reason="by hand")
+    daily.await_that(lambda: daily.ended(by_hand) and daily.ended(third["dag_run_id"]), "both ended", 600)
+    daily.await_that(lambda: all(daily.is_over(run) for run in daily.of_backfill()), "the third day was made anew", 600)
+    assert daily.versions() == {1: 2 * EACH, 2: 2 * EACH, 3: 3 * EACH}
+    assert set(daily.table().values()) == {1}
 
     # a combination that makes no sense ends at once, and is not tried again
     began = time.monotonic()
-    bad = stack.trigger(mode="interval", start="2013-03-05T00:00:00Z")
-    stack.await_that(lambda: stack.ended(bad), "the bad run ended", 240)
+    bad = daily.trigger(mode="interval", start="2013-03-05T00:00:00Z")
+    daily.await_that(lambda: daily.ended(bad), "the bad run ended", 240)
     print(f"refused {time.monotonic() - began:.0f} s after it was triggered")
-    tasks = stack.airflow.call("GET", f"/dags/orders/dagRuns/{bad}/taskInstances")["task_instances"]
+    tasks = daily.airflow.call("GET", f"/dags/orders/dagRuns/{bad}/taskInstances")["task_instances"]
     assert {t["task_id"]: t["state"] for t in tasks}["wait_for_lag"] == "failed"
     assert {t["task_id"]: t["try_number"] for t in tasks}["wait_for_lag"] == 1
 
     audit = subprocess.run(
-        [str(Path(sys.executable).with_name("sluice")), "audit", "--deep", str(stack.file)],
-        env=stack.airflow.environment(), capture_output=True, text=True, check=False,
+        [str(Path(sys.executable).with_name("sluice")), "audit", "--deep", str(daily.file)],
+        env=daily.airflow.environment(), capture_output=True, text=True, check=False,
     )  # fmt: skip
     assert audit.returncode == 0, audit.stdout + audit.stderr
+
+
+# --- on lag --------------------------------------------------------------------------------------------------------
+
+LIMIT = 100
+INTERVAL = 6.0
+
+ON_LAG = f"""\
+pipeline: parcels
+source: {{kafka: {{topics: [parcels]}}}}
+decode: {{text: {{}}}}
+sink: {{delta: {{path: parcels}}}}
+schedule: on_lag
+lag: {{max_records: {LIMIT}}}
+"""
+
+
+class OnLag(Stack):
+    """One pipeline on lag."""
+
+    def __init__(self, host: Host) -> None:
+        super().__init__(host, "parcels", ON_LAG, options=f", poll_interval={INTERVAL}")
+        self.topics.create("parcels", 2)
+
+    def feed(self, count: int) -> None:
+        self.topics.produce("parcels", [(n % 2, None, b"a parcel") for n in range(count)])
+
+    def events(self) -> int:
+        assets = self.airflow.call("GET", "/assets?uri_pattern=x-sluice://parcels/lag")["assets"]
+        return int(self.airflow.call("GET", f"/assets/events?asset_id={assets[0]['id']}")["total_entries"])
+
+    def looks(self, count: int) -> None:
+        """Let so many looks pass."""
+        time.sleep(count * INTERVAL / 2 + 1)
+
+    @contextlib.contextmanager
+    def until_it_says(self, words: str) -> Iterator[None]:
+        """After the block, wait until the watcher has said something since the block began."""
+        known = self.log.read_text(errors="replace").count(words)
+        yield
+        self.await_that(lambda: self.log.read_text(errors="replace").count(words) > known, words)
+
+    def await_run(self, number: int) -> tuple[float, dict[str, Any]]:
+        """Wait for the run of this number to begin and to end; return how long it took to begin."""
+        begun = self.await_that(lambda: len(self.runs()) >= number, f"run {number} began", 240)
+        self.await_that(lambda: self.runs()[number - 1]["state"] in ("success", "failed"), f"run {number} ended")
+        return begun, self.runs()[number - 1]
+
+    def replace_triggerer(self) -> None:
+        """Kill the triggerer as a machine that goes away does; what the watcher says is in the new one's log."""
+        self.log = self.host.replace_triggerer()
+
+
+def test_a_backlog_starts_one_run_and_only_one(host: Host) -> None:
+    on_lag = OnLag(host)
+    on_lag.feed(LIMIT - 20)
+    on_lag.begin()
+    on_lag.await_that(lambda: "parcels: NEW" in on_lag.log.read_text(errors="replace"), "the watcher looks")
+    on_lag.looks(2)
+    assert on_lag.runs() == [], "below the limit"
+
+    on_lag.feed(40)
+    begun, run = on_lag.await_that(lambda: on_lag.runs(), "a run began", 240), on_lag.runs()[0]
+    print(f"the first run began {begun:.1f} s after the crossing (interval {INTERVAL:.0f} s)")
+    assert (run["run_type"], run["logical_date"]) == ("asset_triggered", None)
+    on_lag.replace_triggerer()  # in the middle of the run that its event started
+    _, run = on_lag.await_run(1)
+    assert run["state"] == "success"
+    assert run["triggering_user_name"] is None
+
+    on_lag.await_that(lambda: "parcels: OK" in on_lag.log.read_text(errors="replace"), "another triggerer took over")
+    with on_lag.until_it_says("parcels: BACKLOG"):
+        on_lag.feed(LIMIT - 20)
+    on_lag.looks(2)
+    assert len(on_lag.runs()) == 1, "neither repeated after the restart, nor started by too little"
+
+    with on_lag.until_it_says("parcels: UNKNOWN"):
+        on_lag.broker.kill()
+    on_lag.looks(2)
+    assert len(on_lag.runs()) == 1, "unknown starts nothing"
+    with on_lag.until_it_says("parcels: BACKLOG"):
+        on_lag.broker.start()
+    on_lag.feed(40)
+    begun, run = on_lag.await_run(2)
+    print(f"the second run began {begun:.1f} s after the crossing")
+    assert run["state"] == "success"
+
+    on_lag.looks(3)
+    assert len(on_lag.runs()) == on_lag.events() == 2
+    assert [on_lag.ledger.account("parcels", run["dag_run_id"])["written"] for run in on_lag.runs()] == [120, 120]
