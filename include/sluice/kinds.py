@@ -1,8 +1,8 @@
-"""The kinds of sources, sinks and decoders: those built in, and those of other packages.
+"""The kinds of sources, sinks, decoders and rules: those built in, and those of other packages.
 
-A package adds one by an entry point in the group ``sluice.sources``, ``sluice.sinks`` or ``sluice.decoders``: its name
-is the key in the pipeline file, its value is ``package.module:KIND``. Entry points are looked up only for a key that is
-not built in, because the search costs tens of milliseconds each time Airflow parses.
+A package adds one by an entry point in the group ``sluice.sources``, ``sluice.sinks``, ``sluice.decoders`` or
+``sluice.rules``: its name is the key in the pipeline file, its value the ``package.module:KIND``. Entry points are
+looked up only for a key that is not built in, since the search takes tens of milliseconds each time Airflow parses.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ BUILT_IN: Mapping[str, Mapping[str, str]] = {
         "text": "sluice.decoders.config:TEXT",
         "bytes": "sluice.decoders.config:BYTES",
     },
+    "rules": {"sql": "sluice.rules.config:SQL", "not_null": "sluice.rules.config:NOT_NULL"},
 }
 """The kinds that Sluice brings, by group and key."""
 
@@ -37,7 +38,7 @@ def kind_of(group: str, key: str) -> Any:
     Parameters
     ----------
     group
-        ``sources``, ``sinks`` or ``decoders``.
+        ``sources``, ``sinks``, ``decoders`` or ``rules``.
 
     Raises
     ------
@@ -54,7 +55,7 @@ def kind_of(group: str, key: str) -> Any:
         raise ConfigError(
             f"{where}, the entry point {key!r} of sluice.{group}, is not a kind of {group}",
             state="nothing was read or written",
-            next_step="make it name a SourceKind, SinkKind or DecoderKind, or remove the package",
+            next_step="make it name a SourceKind, SinkKind, DecoderKind or RuleKind, or remove the package",
         )
     return kind
 

@@ -17,6 +17,7 @@ from sluice.kinds import BUILT_IN, kind_of
 from sluice.pipeline.quality import Quality
 from sluice.pipeline.starting import Lag, Schedule
 from sluice.recovery import Recovery
+from sluice.rules.config import NotNullRule, SqlRule
 from sluice.sinks.base import SinkConfig, SinkKind
 from sluice.sinks.delta import DeltaSink
 from sluice.sources.base import SourceConfig, SourceKind
@@ -28,6 +29,7 @@ __all__ = [
     "Pipeline",
     "Quarantine",
     "Rows",
+    "Rule",
     "Sink",
     "Source",
     "Transform",
@@ -106,6 +108,29 @@ class Decode(Strict):
     def config(self) -> Any:
         """The decoder's settings in the file."""
         return next(value for value in (getattr(self, name) for name in type(self).model_fields) if value is not None)
+
+
+class Rule(Strict):
+    """A row rule: a decoded record that breaks it goes to the quarantine."""
+
+    name: Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]{0,62}$")]
+    """What `_errors` calls it: a-z, 0-9 and _."""
+    sql: SqlRule | None = None
+    """A SQL condition on one record."""
+    not_null: NotNullRule | None = None
+    """Columns that must not be null."""
+
+    @model_validator(mode="after")
+    def _one(self) -> Rule:
+        if len(given(self)) != 2:
+            kinds = ", ".join(key for key in type(self).model_fields if key != "name")
+            raise ValueError(f"rule {self.name} needs exactly one of: {kinds}")
+        return self
+
+    def made(self) -> Any:
+        """Return the rule's Spark half, a ``sluice_spark.rules.base.Rule``."""
+        (key,) = (key for key in given(self) if key != "name")
+        return kind_of("rules", key).made(getattr(self, key))
 
 
 class Transform(Strict):
@@ -201,6 +226,8 @@ class Pipeline(Strict):
     """Where records come from."""
     decode: Decode
     """How a record's value becomes columns; exactly one format."""
+    rules: tuple[Rule, ...] = ()
+    """Row rules, in order: a record that breaks one goes to the quarantine, under the name of the first."""
     transform: Transform = Transform(sql="SELECT * FROM source")
     """The transformation of each decoded batch; none by default."""
     rows: Rows = Rows.ONE
@@ -230,6 +257,14 @@ class Pipeline(Strict):
         if not _NAME.fullmatch(name):
             raise ValueError(f"{name!r}: use a-z, 0-9, _ and -, beginning with a letter, at most 63 characters")
         return name
+
+    @field_validator("rules")
+    @classmethod
+    def _rules(cls, rules: tuple[Rule, ...]) -> tuple[Rule, ...]:
+        names = [rule.name for rule in rules]
+        if doubled := sorted({name for name in names if names.count(name) > 1}):
+            raise ValueError(f"the rule name {doubled[0]!r} appears twice")
+        return rules
 
     @model_validator(mode="after")
     def _recovery(self) -> Pipeline:
@@ -385,4 +420,13 @@ def model_for(data: Any) -> type[Pipeline]:
         }
         if more:
             parts[name] = (create_model(model.__name__, __base__=model, __doc__=model.__doc__, **more), ...)
+    listed = data.get("rules")
+    rules = [own for own in listed if isinstance(own, dict)] if isinstance(listed, list) else []
+    named = {key for own in rules for key in own if isinstance(key, str)} - {"name", *BUILT_IN["rules"]}
+    of_rules: dict[str, Any] = {
+        key: (kind.config | None, None) for key in sorted(named) if (kind := kind_of("rules", key)) is not None
+    }
+    if of_rules:
+        rule = create_model("Rule", __base__=Rule, __doc__=Rule.__doc__, **of_rules)
+        parts["rules"] = (tuple[rule, ...], ())  # type: ignore[valid-type]
     return create_model("Pipeline", __base__=Pipeline, __doc__=Pipeline.__doc__, **parts) if parts else Pipeline

@@ -16,7 +16,8 @@ from sluice.ranges import Counts, LostRange, OffsetRange, RangeAccount, describe
 from sluice_spark.batch.account import ROLLED_BACK, PromiseError, account_for
 from sluice_spark.batch.quarantine import SCHEMA, refused_records, take_out
 from sluice_spark.batch.tally import OUTSIDE, ReadTally
-from sluice_spark.decoders.base import RULE, decode, source_columns
+from sluice_spark.decoders.base import RULE, source_columns
+from sluice_spark.rules.records import decoded
 from sluice_spark.sinks.base import NOTHING, Fence, Sink, Staged, overtaken
 from sluice_spark.sinks.delta.table import DeltaSink
 from sluice_spark.sources.base import Records
@@ -129,10 +130,10 @@ class BatchWriter:
 
     def decoded(self, records: DataFrame) -> DataFrame:
         """Return the decoded records. A record outside of the interval breaks no rule."""
-        decoded = decode(records, self.pipeline.decode)
+        found = decoded(records, self.pipeline)
         if self.only is None:
-            return decoded
-        return decoded.withColumn(OUTSIDE, ~self.only).withColumn(RULE, F.when(self.only, F.col(RULE)))
+            return found
+        return found.withColumn(OUTSIDE, ~self.only).withColumn(RULE, F.when(self.only, F.col(RULE)))
 
     def rows_of(self, decoded: DataFrame) -> DataFrame:
         """Return the sink's rows: the transformed records that are in the interval and broke no rule."""

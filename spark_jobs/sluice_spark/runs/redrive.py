@@ -20,8 +20,9 @@ from sluice.sources.kafka.cluster import TopicState
 from sluice_spark.batch.account import Offsets, PromiseError, account_exactly
 from sluice_spark.batch.quarantine import refused_records
 from sluice_spark.batch.writer import BatchWriter, PreparedBatch
-from sluice_spark.decoders.base import RULE, decode
+from sluice_spark.decoders.base import RULE
 from sluice_spark.engine.logs import logger
+from sluice_spark.rules.records import decoded
 from sluice_spark.runs.run import Run
 from sluice_spark.runs.tables import Tables
 from sluice_spark.sinks.base import Fence, ReplaceableSink, Staged
@@ -151,13 +152,13 @@ class RedriveRun(Run):
 
     def _prepare(self, writer: BatchWriter, name: str, ranges: Sequence[OffsetRange], source: Records) -> PreparedBatch:
         try:
-            decoded = decode(source.read(ranges), self.pipeline.decode)
-            came = _offsets(decoded)
-            bad = _offsets(decoded.where(F.col(RULE).isNotNull()))
-            staged, written = self._stage(writer, decoded, name)
+            records = decoded(source.read(ranges), self.pipeline)
+            came = _offsets(records)
+            bad = _offsets(records.where(F.col(RULE).isNotNull()))
+            staged, written = self._stage(writer, records, name)
             if writer.opaque:
-                writer.compare_metadata(staged, decoded)
-            quarantine = writer.quarantine.stage(refused_records(decoded, self.context.run_id), name) if bad else None
+                writer.compare_metadata(staged, records)
+            quarantine = writer.quarantine.stage(refused_records(records, self.context.run_id), name) if bad else None
         except SluiceError:
             raise
         except Exception as error:
@@ -302,7 +303,7 @@ class RedriveRun(Run):
         )
         if self.ranges is not None:
             raw = raw.where(within(self.ranges))
-        return decode(raw, self.pipeline.decode).where(F.col(RULE).isNull())
+        return decoded(raw, self.pipeline).where(F.col(RULE).isNull())
 
 
 def windows(came: Offsets, offsets: int, count: int = _STRETCHES) -> Iterator[list[OffsetRange]]:

@@ -13,9 +13,9 @@ from sluice.errors import OffsetsGoneError, SluiceError
 from sluice.ranges import LostRange, OffsetRange, describe, overlaps, subtract
 from sluice.recovery import Recovery
 from sluice_spark.batch.writer import BatchWriter, PreparedBatch
-from sluice_spark.decoders.base import decode
 from sluice_spark.engine.failures import EngineError, printable
 from sluice_spark.engine.logs import logger
+from sluice_spark.rules.records import decoded
 from sluice_spark.sources.base import Records
 from sluice_spark.strategies.base import Batch, Replay
 
@@ -160,7 +160,7 @@ def dies_of(
         When the failure is none that can be ignored.
     """
     try:
-        rows = writer.rows_of(decode(source.read(ranges), writer.pipeline.decode))
+        rows = writer.rows_of(decoded(source.read(ranges), writer.pipeline))
         rows.write.format("noop").mode("overwrite").save()
     except Exception as error:
         failure = diagnose(error)

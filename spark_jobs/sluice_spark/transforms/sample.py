@@ -9,6 +9,7 @@ from pyspark.sql.types import StructType
 
 from sluice.pipeline import Pipeline, Rows
 from sluice_spark.decoders.base import decode, source_columns
+from sluice_spark.rules import records as rules
 from sluice_spark.transforms import transform as transforms
 
 __all__ = ["Shape", "shape_of"]
@@ -41,6 +42,7 @@ def shape_of(spark: SparkSession, pipeline: Pipeline, transform: transforms.Tran
         If Spark cannot analyse the transform, or its columns are wrong.
     """
     sample = source_columns(decode(spark.createDataFrame([], _RECORDS), pipeline.decode))
+    rules.check(sample, pipeline)
     out = transforms.check(pipeline, transform, sample)
     opaque = pipeline.rows is not Rows.AGGREGATE and not transforms.hands_through(sample, out)
     return Shape(out.schema.add("_run", "string"), opaque)

@@ -1,0 +1,1 @@
+"""What a pipeline file says of row rules."""

@@ -1,0 +1,1 @@
+"""Row rules: which decoded records are refused."""

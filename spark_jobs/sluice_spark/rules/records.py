@@ -1,0 +1,76 @@
+"""Decodes records and judges them by the pipeline's row rules."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+
+from sluice.errors import ConfigError
+from sluice.pipeline import Pipeline
+from sluice_spark.decoders.base import COLUMN, DATA, RULE, decode, source_columns
+from sluice_spark.rules.base import Rule
+
+__all__ = ["check", "decoded"]
+
+
+def decoded(records: DataFrame, pipeline: Pipeline) -> DataFrame:
+    """Return the records decoded, as :func:`~sluice_spark.decoders.base.decode` does, and judged.
+
+    A record that decodes and breaks a row rule has the rule's name in ``RULE``: that of the first one that it breaks,
+    in the order of the pipeline file. All columns and rows stay.
+    """
+    found = decode(records, pipeline.decode)
+    return _judged(found, {rule.name: rule.made() for rule in pipeline.rules}) if pipeline.rules else found
+
+
+def check(sample: DataFrame, pipeline: Pipeline) -> None:
+    """Check that Spark can evaluate each rule.
+
+    Parameters
+    ----------
+    sample
+        What a transform sees as ``source``; it may be empty.
+
+    Raises
+    ------
+    ConfigError
+        With the name of the first rule that it cannot, and the reason.
+    """
+    for rule in pipeline.rules:
+        try:
+            judged: Rule = rule.made()
+            kind = sample.select("*", judged.violation().alias("violation")).schema["violation"].dataType.typeName()
+            why = "" if kind == "string" else f"its violation is a {kind}, not a string"
+        except PySparkException as error:
+            why = str(error).strip().splitlines()[0]
+        if why:
+            raise ConfigError(
+                f"pipeline {pipeline.name!r}: rule {rule.name}: {why}",
+                state="nothing was read or written; the position stays where it was",
+                next_step=f"fix {pipeline.file.name}, then run again",
+            )
+
+
+def _judged(found: DataFrame, rules: Mapping[str, Rule]) -> DataFrame:
+    # A rule sees what a transform sees: the record's own columns may have the same names, and stand aside meanwhile.
+    names = found.columns
+    aside = {name: f"__sluice_aside_{n}" for n, name in enumerate(names)}
+    visible = source_columns(found).columns
+    moved = found.toDF(*aside.values())
+    meta = {"_topic": "topic", "_partition": "partition", "_offset": "offset", "_timestamp": "timestamp"}
+    shown = [
+        (F.col(aside[meta[n]]) if n in meta else F.col(aside[DATA]).getField(n)).alias(n) for n in visible
+    ]  # fmt: skip
+    judged = moved.select("*", *shown)
+    broken, column = F.col(aside[RULE]), F.col(aside[COLUMN])
+    for name, rule in rules.items():
+        violation = rule.violation()
+        here = broken.isNull() & violation.isNotNull()
+        column = F.when(here, F.nullif(violation, F.lit(""))).otherwise(column)
+        broken = F.when(here, F.lit(name)).otherwise(broken)
+    kept = [c for name, c in aside.items() if name not in (RULE, COLUMN)]
+    judged = judged.select(*kept, broken.alias(aside[RULE]), column.alias(aside[COLUMN]))
+    return judged.select(*(F.col(aside[name]).alias(name) for name in names))

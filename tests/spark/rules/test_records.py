@@ -1,0 +1,103 @@
+"""Row rules: which decoded records are refused, and by which name."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+from pyspark.sql import functions as F
+
+from sluice.errors import ConfigError
+from sluice.pipeline import Pipeline
+from sluice.pipeline.model import model_for
+from sluice.shipped import CHECKOUT
+from sluice_spark.decoders.base import COLUMN, RULE, source_columns
+from sluice_spark.rules.records import check, decoded
+
+pytestmark = pytest.mark.spark
+
+RECORDS = [
+    (b"k", b'{"id": 1, "topic": "a", "value": 5}', "t", 0, 0),
+    (b"k", b'{"id": 2, "topic": null, "value": 5}', "t", 0, 1),
+    (b"k", b'{"id": 3, "topic": "c", "value": -5}', "t", 0, 2),
+    (b"k", b'{"id": 4, "topic": null, "value": -5}', "t", 0, 3),
+    (b"k", b"not json", "t", 0, 4),
+    (b"k", b'{"id": null, "topic": "x", "value": null}', "t", 0, 5),
+]
+SCHEMA = "key BINARY, value BINARY, topic STRING, partition INT, offset LONG"
+
+
+def pipeline(*rules: dict[str, Any]) -> Pipeline:
+    spec = {
+        "pipeline": "p",
+        "source": {"kafka": {"topics": ["t"]}},
+        # columns with the names of the record's own
+        "decode": {"json": {"schema": "id BIGINT, topic STRING, value BIGINT"}},
+        "rules": list(rules),
+        "sink": {"delta": {"path": "p"}},
+    }
+    made = model_for(spec).model_validate(spec)
+    made._file = Path("p.yaml")
+    return made
+
+
+def refused(spark: SparkSession, *rules: dict[str, Any]) -> dict[int, tuple[str, str | None]]:
+    records = spark.createDataFrame(RECORDS, SCHEMA).withColumn("timestamp", F.timestamp_millis(F.col("offset")))
+    found = decoded(records, pipeline(*rules))
+    assert found.columns[: len(records.columns)] == records.columns
+    assert [(r["key"], r["value"]) for r in found.orderBy("offset").collect()] == [r[:2] for r in RECORDS]
+    rows = found.where(F.col(RULE).isNotNull()).select("offset", RULE, COLUMN).collect()
+    return {row["offset"]: (row[RULE], row[COLUMN]) for row in rows}
+
+
+NOT_NULL = {"name": "has_topic", "not_null": {"columns": ["id", "topic"]}}
+POSITIVE = {"name": "positive", "sql": {"passes": "value > 0 -- or null", "column": "value"}}
+
+
+def test_without_a_rule_only_what_does_not_decode_is_refused(spark: SparkSession) -> None:
+    assert refused(spark) == {4: ("json", None)}
+
+
+def test_a_record_is_refused_by_the_first_rule_that_it_breaks(spark: SparkSession) -> None:
+    first = {1: ("has_topic", "topic"), 2: ("positive", "value"), 4: ("json", None), 5: ("has_topic", "id")}
+    assert refused(spark, NOT_NULL, POSITIVE) == first | {3: ("has_topic", "topic")}
+    assert refused(spark, POSITIVE, NOT_NULL) == first | {3: ("positive", "value")}
+
+
+def test_null_passes_a_condition_and_metadata_can_be_asked_for(spark: SparkSession) -> None:
+    late = {"name": "early", "sql": {"passes": "_offset < 2 AND _topic = 't' AND _timestamp < '2000-01-01'"}}
+    assert refused(spark, late) == {n: ("early", None) for n in (2, 3, 5)} | {4: ("json", None)}
+    assert refused(spark, POSITIVE) == {2: ("positive", "value"), 3: ("positive", "value"), 4: ("json", None)}
+
+
+@pytest.mark.parametrize(
+    ("rule", "told"),
+    [
+        ({"sql": {"passes": "vlaue > 0"}}, "vlaue"),
+        ({"sql": {"passes": "value >"}}, "PARSE_SYNTAX_ERROR"),
+        ({"sql": {"passes": "sum(value) > 0"}}, "MISSING_GROUP_BY"),
+        ({"sql": {"passes": "value"}}, "DATATYPE_MISMATCH"),
+        ({"not_null": {"columns": ["nobody"]}}, "nobody"),
+    ],
+)
+def test_a_rule_that_spark_cannot_evaluate_is_named_before_anything_is_read(
+    spark: SparkSession, rule: dict[str, Any], told: str
+) -> None:
+    spec = pipeline({"name": "odd", **rule})
+    sample = source_columns(
+        decoded(spark.createDataFrame([], f"{SCHEMA}, timestamp TIMESTAMP"), pipeline()),
+    )
+    with pytest.raises(ConfigError, match="rule odd: ") as caught:
+        check(sample, spec)
+    assert told in caught.value.what
+    check(sample, pipeline(NOT_NULL, POSITIVE))
+
+
+def test_a_rule_of_another_package_is_a_key_of_the_file(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(Path(str(CHECKOUT)) / "tests" / "fixtures" / "toy"))
+    spec = pipeline({"name": "even_ids", "even": {"column": "id"}})
+    assert type(spec.rules[0]).__name__ == "Rule"
+    assert "sluice_toy.kinds" in sys.modules
