@@ -26,5 +26,6 @@ def test_a_rule_splits_a_batch_and_what_it_refused_is_redriven_when_it_changes(s
     sandbox.configure(rules=[rule | {"sql": {"passes": "id < 8"}}], quality={"max_quarantined": "100%"})
     done = sandbox.cli("redrive", str(sandbox.file), "--run", "again", "--quarantined")
     assert done.returncode == 0, done.stderr
-    sandbox.assert_exact()
     assert sandbox.sink() == Counter(placed[:8])
+    still = sandbox.rows("table_quarantine").to_pylist()
+    assert Counter((r["_topic"], r["_partition"], r["_offset"]) for r in still) == Counter(placed[8:])
