@@ -30,7 +30,7 @@ def build_dag(
     pipeline: Pipeline | Path | str,
     *,
     on_idle: OnIdle = OnIdle.PROCEED,
-    spark_conn_id: str = "spark_default",
+    spark_conn_id: str | None = None,
     poll_interval: float = POLL_INTERVAL,
 ) -> DAG:
     """Return the DAG of a pipeline: ``wait_for_lag`` → ``ingest`` → ``validate`` → ``account``.
@@ -48,7 +48,7 @@ def build_dag(
         What ``wait_for_lag`` does when too little waits. By default it proceeds: a run that finds nothing ends at once
         with the verdict ``empty``, and the ledger shows that somebody looked.
     spark_conn_id
-        The Spark connection.
+        The Spark connection, instead of the one that the file names.
     poll_interval
         Seconds within which a run starts once the limits are passed, for ``schedule: on_lag``. All pipelines of one
         Kafka connection that name the same share their looks at the broker.

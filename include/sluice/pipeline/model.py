@@ -15,6 +15,7 @@ from sluice.errors import ConfigError
 from sluice.fields import Duration, Strict, given, one_of
 from sluice.kinds import BUILT_IN, kind_of
 from sluice.pipeline.quality import Quality
+from sluice.pipeline.spark import Spark
 from sluice.pipeline.starting import Lag, Schedule
 from sluice.recovery import Recovery
 from sluice.sinks.base import SinkConfig, SinkKind
@@ -217,6 +218,8 @@ class Pipeline(Strict):
     """The write-ahead log of ``recovery: wal``."""
     interval: IntervalRuns = IntervalRuns()
     """Runs of an interval of record time."""
+    spark: Spark = Spark()
+    """What its Spark applications get."""
     schedule: Schedule | Literal["on_lag", "none"] = "none"
     """When the DAG runs by itself: by the clock, when enough waits (``on_lag``), or never."""
     lag: Lag = Lag()

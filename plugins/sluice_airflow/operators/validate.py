@@ -34,7 +34,7 @@ class ValidateOperator(SubmitOperator):
     ----------
     rejudge
         Judge again in any case.
-    pipeline, run, conn_id, spark_binary
+    pipeline, run, conn_id, spark_binary, conf, driver_memory, …
         As of :class:`SubmitOperator`.
 
     Returns
@@ -107,8 +107,13 @@ class ValidateOperator(SubmitOperator):
 
     def _judge(self, pipeline: Pipeline, context: Context) -> QualityError | None:
         """Run ``validate_sink.py``; a verdict ``failed`` is an answer, not a failure."""
-        spark = self.spark_connection()
-        submission = validate_sink(pipeline, self.run, spark=spark, kafka=self.source_connection(pipeline))
+        submission = validate_sink(
+            pipeline,
+            self.run,
+            spark=self.spark_connection(pipeline),
+            kafka=self.source_connection(pipeline),
+            settings=self.spark_settings(pipeline),
+        )
         try:
             self.run_spark(submission, context)
         except QualityError as error:
