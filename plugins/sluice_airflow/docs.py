@@ -23,8 +23,9 @@ _ON_LAG = """
 **On lag.** A watcher in the triggerer compares the checkpoint with the broker. One event of the asset
 `x-sluice://{name}/lag`, and so one run, for each time that the limits are passed: the next one can follow when a run
 has read what the event announced, or when the lag has fallen to half of the limits. There is none while a run of this
-DAG or of this pipeline is at work, and none while the broker is silent. A run that failed is not started again by the
-same backlog: clear it.
+DAG or of this pipeline is at work, and none while the broker is silent. After a run that failed the same backlog starts
+another one, later each time, up to an hour. Where trying again cannot help, it starts none: fix the cause and clear the
+run.
 """
 
 

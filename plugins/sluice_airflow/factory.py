@@ -19,6 +19,7 @@ from sluice_airflow.operators.bounded_run import BoundedRunOperator
 from sluice_airflow.operators.validate import ValidateOperator
 from sluice_airflow.retry import TypedRetryPolicy
 from sluice_airflow.sensors.kafka_lag import KafkaLagSensor
+from sluice_airflow.triggers.crossing import RETRY_AFTER
 from sluice_airflow.triggers.lag_watcher import POLL_INTERVAL, lag_asset
 
 __all__ = ["build_all", "build_dag", "refuse_bad_files"]
@@ -32,6 +33,7 @@ def build_dag(
     on_idle: OnIdle = OnIdle.PROCEED,
     spark_conn_id: str | None = None,
     poll_interval: float = POLL_INTERVAL,
+    retry_after: float = RETRY_AFTER,
 ) -> DAG:
     """Return the DAG of a pipeline: ``wait_for_lag`` → ``ingest`` → ``validate`` → ``account``.
 
@@ -52,6 +54,9 @@ def build_dag(
     poll_interval
         Seconds within which a run starts once the limits are passed, for ``schedule: on_lag``. All pipelines of one
         Kafka connection that name the same share their looks at the broker.
+    retry_after
+        Seconds after a failed run until the same backlog starts another one, for ``schedule: on_lag``; twice as long
+        each time, up to an hour.
 
     Raises
     ------
@@ -62,7 +67,7 @@ def build_dag(
     reference = spec.file.stem if _is_among_pipelines(spec.file) else str(spec.file)
     dag = DAG(
         dag_id=spec.name,
-        schedule=_schedule(spec, reference, poll_interval),
+        schedule=_schedule(spec, reference, poll_interval, retry_after),
         start_date=_START,
         catchup=False,
         max_active_runs=1,
@@ -74,6 +79,8 @@ def build_dag(
             "retries": 3,
             "retry_delay": timedelta(minutes=1),
             "retry_policy": TypedRetryPolicy(),
+            # a driver that hangs holds the pipeline's only run: it is ended, and the retry goes on where it stopped
+            "execution_timeout": spec.airflow.execution_timeout,
         },
     )
     with dag:
@@ -174,11 +181,13 @@ def _read(folder: Path | None) -> Iterator[tuple[Path, DAG | SluiceError]]:
             )
 
 
-def _schedule(spec: Pipeline, reference: str, poll_interval: float) -> CronDataIntervalTimetable | list[Asset] | None:
+def _schedule(
+    spec: Pipeline, reference: str, poll_interval: float, retry_after: float
+) -> CronDataIntervalTimetable | list[Asset] | None:
     match spec.schedule:
         case Schedule(cron=cron, timezone=zone):
             return CronDataIntervalTimetable(cron, timezone=zone)
         case "on_lag":
-            return [lag_asset(spec, reference, poll_interval=poll_interval)]
+            return [lag_asset(spec, reference, poll_interval=poll_interval, retry_after=retry_after)]
         case _:
             return None

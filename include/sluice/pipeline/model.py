@@ -14,6 +14,7 @@ from sluice.decoders.config import BytesDecode, CsvDecode, JsonDecode, TextDecod
 from sluice.errors import ConfigError
 from sluice.fields import Duration, Strict, given, one_of
 from sluice.kinds import BUILT_IN, kind_of
+from sluice.pipeline.airflow import Airflow
 from sluice.pipeline.quality import Quality
 from sluice.pipeline.spark import Spark
 from sluice.pipeline.starting import Lag, Schedule
@@ -220,6 +221,8 @@ class Pipeline(Strict):
     """Runs of an interval of record time."""
     spark: Spark = Spark()
     """What its Spark applications get."""
+    airflow: Airflow = Airflow()
+    """How Airflow runs the DAG's tasks."""
     schedule: Schedule | Literal["on_lag", "none"] = "none"
     """When the DAG runs by itself: by the clock, when enough waits (``on_lag``), or never."""
     lag: Lag = Lag()
