@@ -30,7 +30,7 @@ _START = timezone.datetime(2000, 1, 1)  # an interval may lie long before the pi
 def build_dag(
     pipeline: Pipeline | Path | str,
     *,
-    on_idle: OnIdle = OnIdle.PROCEED,
+    on_idle: OnIdle | None = None,
     spark_conn_id: str | None = None,
     poll_interval: float = POLL_INTERVAL,
     retry_after: float = RETRY_AFTER,
@@ -47,8 +47,9 @@ def build_dag(
     pipeline
         The pipeline, its name, or its file.
     on_idle
-        What ``wait_for_lag`` does when too little waits. By default it proceeds: a run that finds nothing ends at once
-        with the verdict ``empty``, and the ledger shows that somebody looked.
+        What ``wait_for_lag`` does in every run when too little waits. None: what the file's ``lag.on_idle`` says in a
+        run of the cron schedule, and in every other one it proceeds: somebody asked for it. A run that finds nothing
+        ends at once with the verdict ``empty``, and the ledger shows that somebody looked.
     spark_conn_id
         The Spark connection, instead of the one that the file names.
     poll_interval
@@ -88,9 +89,11 @@ def build_dag(
             KafkaLagSensor(
                 task_id="wait_for_lag",
                 pipeline=reference,
-                on_idle=on_idle,
+                on_idle=_on_idle(spec) if on_idle is None else on_idle,
                 poke_interval=15,
                 timeout=timedelta(minutes=30),
+                soft_fail=on_idle is None
+                and spec.lag.on_idle == OnIdle.WAIT,  # too little, for half an hour: no failure
             )
             if spec.source.kafka
             else None
@@ -179,6 +182,12 @@ def _read(folder: Path | None) -> Iterator[tuple[Path, DAG | SluiceError]]:
                     next_step=f"fix it, then: sluice validate-spec {relative(path)}",
                 ),
             )
+
+
+def _on_idle(spec: Pipeline) -> str:
+    if OnIdle(spec.lag.on_idle) is OnIdle.PROCEED:
+        return OnIdle.PROCEED
+    return f"{{{{ '{spec.lag.on_idle}' if dag_run.run_type == 'scheduled' else '{OnIdle.PROCEED}' }}}}"
 
 
 def _schedule(

@@ -255,6 +255,13 @@ class Pipeline(Strict):
             )
         if self.schedule == "on_lag" and self.source.kafka is None:
             raise ValueError(f"schedule: on_lag cannot watch source.{self.source.key}: give it a cron schedule")
+        if self.lag.on_idle != "proceed" and self.source.kafka is None:
+            raise ValueError(f"lag.on_idle: the lag of source.{self.source.key} is not known: leave it out")
+        if self.lag.on_idle != "proceed" and not isinstance(self.schedule, Schedule):
+            raise ValueError(
+                f"lag.on_idle: {self.lag.on_idle} is for runs of a cron schedule, and the schedule is {self.schedule}: "
+                "give a cron, or leave it out"
+            )
         if self.lag.mirror_group is not None and self.source.kafka is None:
             raise ValueError(
                 f"lag.mirror_group is a consumer group, and source.{self.source.key} has none: leave it out"

@@ -51,5 +51,8 @@ class Lag(Strict):
     """The first record that waits has used up more of the topic's retention time."""
     match: Literal["any", "all"] = "any"
     """Whether any of the limits must be passed, or all that are given."""
+    on_idle: Literal["proceed", "wait", "skip"] = "proceed"
+    """What a run that a cron schedule starts does while the limits are not passed: it runs all the same, waits, or is
+    skipped."""
     mirror_group: Annotated[str, Field(min_length=1, max_length=255)] | None = None
     """A consumer group into which each run copies its positions, for tools that only know groups; never read back."""
