@@ -93,7 +93,7 @@ def build_dag(
                 poke_interval=15,
                 timeout=timedelta(minutes=30),
                 soft_fail=on_idle is None
-                and spec.lag.on_idle == OnIdle.WAIT,  # too little, for half an hour: no failure
+                and OnIdle(spec.lag.on_idle) is OnIdle.WAIT,  # too little, for half an hour: no failure
             )
             if spec.source.kafka
             else None
@@ -104,7 +104,7 @@ def build_dag(
             task_id="account",
             pipeline=reference,
             name=spec.name,
-            trigger_rule="none_failed_min_one_success",  # validate may be skipped; a failed verdict emits no event
+            trigger_rule="all_done",  # it tells of a run that failed, too, and then fails itself
         )
         ingest >> validate >> account
         ingest >> account

@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from airflow.sdk import Asset, AssetAlias, BaseOperator
+from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
 
-from sluice.errors import SluiceError
+from sluice.errors import ConfigError, SluiceError
 from sluice.ledger import Ledger
 from sluice.pipeline import load
 from sluice_airflow.log_tables import account_table
@@ -39,6 +40,9 @@ class AccountOperator(BaseOperator):
     offsets are new; of an interval also the ``interval`` and how many offsets it ``replaced``: what a consumer made of
     these is to be made anew. Several events may make one consumer run: let it drain from its own watermark.
 
+    With a trigger rule such as ``all_done`` it also prints the account of a run of which a task failed. It sends no
+    event then and fails as well, at the end: the state of a DAG run is that of its last tasks.
+
     Parameters
     ----------
     pipeline, run
@@ -48,6 +52,13 @@ class AccountOperator(BaseOperator):
     -------
     dict
         The XCom ``return_value``: the run's account.
+
+    Raises
+    ------
+    AirflowFailException
+        When a task before this one failed.
+    AirflowSkipException
+        When all tasks before this one were skipped: there was no run.
     """
 
     template_fields: ClassVar[tuple[str, ...]] = ("pipeline", "run")
@@ -61,11 +72,19 @@ class AccountOperator(BaseOperator):
         """Print the account; emit."""
         pipeline = load(self.pipeline)
         name = pipeline.name
-        self.run = run_window(context, pipeline, self.run).run
+        states = self._upstream(context)
+        failed = sorted(task for task, state in states.items() if state in ("failed", "upstream_failed"))
         ledger = Ledger.open()
         try:
+            self.run = run_window(context, pipeline, self.run).run
             account = ledger.account(name, self.run)
-        except KeyError:
+        except (KeyError, ConfigError) as error:
+            if failed:
+                raise AirflowFailException("the run failed before it read anything: see the tasks before") from None
+            if isinstance(error, ConfigError):
+                raise
+            if states and set(states.values()) == {"skipped"}:
+                raise AirflowSkipException("the run was skipped") from None
             raise SluiceError(
                 f"the ledger has no run {self.run!r} of {name!r}",
                 state="there is nothing to account for",
@@ -73,9 +92,30 @@ class AccountOperator(BaseOperator):
             ) from None
         accounts = ledger.accounts(name, self.run)
         self.log.info("Run %s, verdict %s\n%s", self.run, account["verdict"], account_table(accounts))
+        for reason in account.get("reasons", []):
+            self.log.info("%s: %s", account["verdict"], reason)
+        if failed:
+            raise AirflowFailException(
+                f"{_and(failed)} failed: what the run did is told above, and this DAG run ends as failed\n"
+                f"  data: what was committed is in the sink, accounted for; no event was sent of it\n"
+                f"  next: see the log of {failed[0]}; once it is cleared and succeeds, this task runs again"
+            )
         if account["written"] or account.get("replaced"):
             ranges = [[r.topic, r.partition, r.start, r.end] for r in joined(accounts)]
             context["outlet_events"][alias_of(name)].add(asset_of(name), extra={**account, "ranges": ranges})
         else:
             self.log.info("Nothing was written: no event")
         return account
+
+    def _upstream(self, context: Context) -> dict[str, str]:
+        """Return the states of the tasks before this one."""
+        if not self.upstream_task_ids:
+            return {}
+        found = context["ti"].get_task_states(
+            dag_id=self.dag_id, task_ids=sorted(self.upstream_task_ids), run_ids=[str(context["run_id"])]
+        )
+        return {task: str(state) for run in found.values() for task, state in run.items()}
+
+
+def _and(tasks: list[str]) -> str:
+    return " and ".join(tasks)

@@ -183,7 +183,7 @@ def _refused(judgement: Mapping[str, Any]) -> bool:
 
 
 def _quality_error(pipeline: Pipeline, run: str, verdict: str, judgement: Mapping[str, Any]) -> QualityError:
-    failed = _failed(judgement)
+    failed = [r for r in _failed(judgement) if r.get("exception") or r.get("severity", "critical") == "critical"]
     if verdict == "error":
         what = f"run {run!r} of {pipeline.name!r} could not be judged: {judgement.get('error') or 'see the log above'}"
     else:
@@ -191,7 +191,8 @@ def _quality_error(pipeline: Pipeline, run: str, verdict: str, judgement: Mappin
             _name(r) + (f": {r['unexpected_count']:,} unexpected" if r.get("unexpected_count") is not None else "")
             for r in failed[:5]
         ]
-        exceeded = [f"{e['limit']}: {e['why']}" for e in judgement.get("excesses") or []]
+        told = judgement.get("excesses") or []
+        exceeded = [f"{e['limit']}: {e['why']}" for e in told if e.get("verdict", "failed") == "failed"]
         more = f" and {len(failed) - 5} more" if len(failed) > 5 else ""
         what = f"run {run!r} of {pipeline.name!r} is judged {verdict}: {'; '.join([*exceeded, *names])}{more}"
     return QualityError(
