@@ -11,7 +11,7 @@ from sluice.errors import QualityError, SluiceError
 from sluice.launch.submit import validate_sink
 from sluice.ledger import Ledger, RunRow
 from sluice.pipeline import Pipeline, load
-from sluice_airflow.links.data_docs import DataDocsLink
+from sluice_airflow.links.data_docs import DataDocsLink, address_of
 from sluice_airflow.log_tables import table
 from sluice_airflow.operators.submit import SubmitOperator
 from sluice_airflow.window import run_window
@@ -139,7 +139,7 @@ class ValidateOperator(SubmitOperator):
         if judgement.get("error"):
             lines.append(f"judging failed: {judgement['error']}")
         if judgement.get("data_docs"):
-            lines.append(f"Data Docs: {judgement['data_docs']}")
+            lines.append(f"Data Docs: {address_of(judgement['data_docs']) or judgement['data_docs']}")
         report("%s", "\n".join(lines))
 
 
