@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 from airflow.sdk import DAG, Asset, CronDataIntervalTimetable, get_parsing_context, timezone
 
@@ -40,7 +42,7 @@ def build_dag(
     Its id is the pipeline's name. A run, scheduled or manual, with or without a logical date, means *available now*;
     its identity is Airflow's ``run_id``. One of them at a time, since a pipeline has one live writer. The runs of a
     backfill, and manual ones with mode ``interval``, mean an interval of record time; those of a backfill run beside
-    live ones and beside each other, as many as the backfill allows.
+    live ones and beside each other: as many as the backfill allows, of which ``airflow.max_drivers`` run Spark.
 
     Parameters
     ----------
@@ -98,8 +100,12 @@ def build_dag(
             if spec.source.kafka
             else None
         )
-        ingest = BoundedRunOperator(task_id="ingest", pipeline=reference, conn_id=spark_conn_id)
-        validate = ValidateOperator(task_id="validate", pipeline=reference, conn_id=spark_conn_id)
+        # a backfill starts as many runs as it is told to (ten by default), whatever the DAG says: each is a driver
+        spark: dict[str, Any] = {"conn_id": spark_conn_id, "max_active_tis_per_dag": spec.airflow.max_drivers}
+        if pool := spec.airflow.pool or os.environ.get("SLUICE_POOL"):
+            spark["pool"] = pool
+        ingest = BoundedRunOperator(task_id="ingest", pipeline=reference, **spark)
+        validate = ValidateOperator(task_id="validate", pipeline=reference, **spark)
         account = AccountOperator(
             task_id="account",
             pipeline=reference,

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from datetime import timedelta
+from typing import Annotated
 
-from pydantic import field_validator
+from pydantic import Field, field_validator
 
 from sluice.fields import Duration, Strict
 
@@ -16,6 +17,11 @@ class Airflow(Strict):
 
     execution_timeout: Duration = timedelta(hours=12)
     """The longest that one attempt of a task may take. Then Airflow ends its driver; a retry goes on with the run."""
+
+    max_drivers: Annotated[int, Field(ge=1)] = 2
+    """How many Spark drivers of this pipeline may work at once: the runs of a backfill, beside a live one."""
+    pool: Annotated[str, Field(min_length=1)] | None = None
+    """A pool of Airflow's, which has to exist, for the tasks that start Spark: it bounds several pipelines together."""
 
     @field_validator("execution_timeout")
     @classmethod
