@@ -224,7 +224,7 @@ class Airflow:
 
     def _make_pool(self) -> None:
         """Make the pool of Spark's tasks, if it is not there: a task of a missing pool would wait for ever."""
-        slots = max(1, (os.cpu_count() or 2) // 2)
+        slots = max(2, (os.cpu_count() or 2) // 2)  # a backfill, and a live run beside it
         with contextlib.suppress(SluiceError):
             self.call("GET", f"/pools/{_POOL}")
             return

@@ -14,7 +14,7 @@ from sluice.home import Home
 __all__ = ["DataDocsLink", "address_of"]
 
 VARIABLE = "SLUICE_DATA_DOCS_URL"
-"""The URL under which somebody serves the folder ``quality`` of ``SLUICE_HOME``, where the pages of all pipelines lie."""
+"""The URL under which somebody serves the folder ``quality`` of ``SLUICE_HOME``: the pages of all pipelines."""
 
 
 class DataDocsLink(BaseOperatorLink):
