@@ -65,7 +65,7 @@ def test_a_run_that_never_began_fails(dag: DAG, spark: FakeSpark, capfd: Any) ->
     spark.plan("bounded_run.py", record=False, code=10, say=["sluice: error: wrong"])
     run = dag.test(logical_date=None)
     assert (str(run.state), states(run)["account"]) == ("failed", "failed")
-    assert "failed before it read anything" in capfd.readouterr().out
+    assert "failed before it was planned" in capfd.readouterr().out
 
 
 # --- params ----------------------------------------------------------------------------------------------------------

@@ -95,7 +95,11 @@ class AccountOperator(BaseOperator):
             account = ledger.account(name, self.run)
         except (KeyError, ConfigError) as error:
             if failed:
-                raise AirflowFailException("the run failed before it read anything: see the tasks before") from None
+                raise AirflowFailException(
+                    "the run failed before it was planned: there is no account, and this DAG run ends as failed\n"
+                    "  data: the ledger has nothing of this run\n"
+                    "  next: read the log of the first task that failed, then clear that task"
+                ) from None
             if isinstance(error, ConfigError):
                 raise
             if states and set(states.values()) == {"skipped"}:
