@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 from sluice.errors import Retry, error_for_exit_code
 from sluice.lag import Backlog, Limits, PartitionLag
+from sluice.text import length
 
 __all__ = ["PATIENCE", "REARM", "RETRY_AFTER", "RETRY_AFTER_AT_MOST", "Crossing", "Runs", "is_hopeless"]
 
@@ -111,8 +112,7 @@ class Crossing:
             )
         if self.ended is None:
             return ""
-        minutes = max(1, round(_delay(self.failures, retry_after) / 60))
-        return f"its last run failed: the next one starts {minutes} min after its end"
+        return f"its last run failed: the next one starts {length(_delay(self.failures, retry_after))} after its end"
 
     def step(
         self, found: Backlog, runs: Runs | None = None, *, retry_after: float = RETRY_AFTER
