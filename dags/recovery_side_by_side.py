@@ -27,7 +27,12 @@ with DAG(
     max_active_tasks=2,  # each is a Spark driver on this machine
     doc_md=__doc__,
     tags={"sluice", "example", "topic:flights"},
-    default_args={"retries": 3, "retry_delay": timedelta(minutes=1), "retry_policy": TypedRetryPolicy()},
+    default_args={
+        "retries": 3,
+        "retry_delay": timedelta(minutes=1),
+        "retry_policy": TypedRetryPolicy(),
+        "execution_timeout": timedelta(hours=12),
+    },
 ) as dag:
     BoundedRunOperator(task_id="delays", pipeline="recovery/flights_delays", recovery="replay")
     BoundedRunOperator(task_id="archive", pipeline="recovery/flights_archive", recovery="wal")

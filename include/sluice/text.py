@@ -8,7 +8,7 @@ from typing import Any
 
 from sluice.errors import ConfigError
 
-__all__ = ["LONGEST_RUN", "checked_run", "run_of_interval", "storable"]
+__all__ = ["LONGEST_RUN", "checked_run", "length", "run_of_interval", "storable"]
 
 LONGEST_RUN = 250
 """Maximum length of a run id in characters: Airflow's limit, and the width of the ledger's column."""
@@ -32,6 +32,21 @@ def checked_run(run: str) -> str:
         state="nothing was read or written",
         next_step=f"give it an id of 1 to {LONGEST_RUN} printable characters",
     )
+
+
+def length(seconds: float) -> str:
+    """Return a length of time as people say it."""
+    if seconds < 120:
+        return f"{seconds:.0f} s" if seconds >= 1 or seconds == 0 else f"{seconds:.1f} s"
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    days, hours = divmod(hours, 24)
+    larger, smaller = next(
+        pair
+        for pair in (((days, "d"), (hours, "h")), ((hours, "h"), (minutes, "min")), ((minutes, "min"), (rest, "s")))
+        if pair[0][0]
+    )
+    return f"{larger[0]:,} {larger[1]}" + (f" {smaller[0]} {smaller[1]}" if smaller[0] else "")
 
 
 def run_of_interval(run: str) -> str:

@@ -7,6 +7,7 @@ from sluice.pipeline import Pipeline, Rows
 from sluice.pipeline.load import relative
 from sluice.pipeline.starting import Schedule
 from sluice.shipped import CHECKOUT
+from sluice.text import length
 from sluice_airflow.params import MEANING
 from sluice_airflow.triggers.lag_watcher import POLL_INTERVAL
 
@@ -23,8 +24,9 @@ _ON_LAG = """
 **On lag.** A watcher in the triggerer compares the checkpoint with the broker. One event of the asset
 `x-sluice://{name}/lag`, and so one run, for each time that the limits are passed: the next one can follow when a run
 has read what the event announced, or when the lag has fallen to half of the limits. There is none while a run of this
-DAG or of this pipeline is at work, and none while the broker is silent. A run that failed is not started again by the
-same backlog: clear it.
+DAG or of this pipeline is at work, and none while the broker is silent. After a run that failed the same backlog starts
+another one, later each time, up to an hour. Where trying again cannot help, it starts none: fix the cause and clear the
+run.
 """
 
 
@@ -56,8 +58,8 @@ accounted for: `end - start = written + filtered + quarantined + absent + lost`.
 | file | `{file}` |
 
 **Tasks.** {watch}*ingest* is the Spark application ·
-*validate* shows its verdict; clear it to judge again · *account* emits the asset `x-sluice://{pipeline.name}` when
-something was written.
+*validate* shows its verdict; clear it to judge again · *account* prints the account, also of a run that failed (and
+then fails as well), and emits the asset `x-sluice://{pipeline.name}` when something was written.
 
 A manual run and a scheduled run mean *available now*. Clearing *ingest* goes on with the same run.
 {_intervals(pipeline)}
@@ -86,7 +88,7 @@ def _schedule(pipeline: Pipeline, poll_interval: float) -> str:
         case Schedule(cron=cron, timezone=zone):
             return f"at `{cron}` ({zone})"
         case "on_lag":
-            return f"by itself, within {poll_interval:.0f} s of the backlog being *{Limits.of(pipeline.lag)}*"
+            return f"by itself, within {length(poll_interval)} of the backlog being *{Limits.of(pipeline.lag)}*"
         case _:
             return "by hand"
 

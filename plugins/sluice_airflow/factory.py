@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 from airflow.sdk import DAG, Asset, CronDataIntervalTimetable, get_parsing_context, timezone
 
@@ -19,6 +21,7 @@ from sluice_airflow.operators.bounded_run import BoundedRunOperator
 from sluice_airflow.operators.validate import ValidateOperator
 from sluice_airflow.retry import TypedRetryPolicy
 from sluice_airflow.sensors.kafka_lag import KafkaLagSensor
+from sluice_airflow.triggers.crossing import RETRY_AFTER
 from sluice_airflow.triggers.lag_watcher import POLL_INTERVAL, lag_asset
 
 __all__ = ["build_all", "build_dag", "refuse_bad_files"]
@@ -29,29 +32,34 @@ _START = timezone.datetime(2000, 1, 1)  # an interval may lie long before the pi
 def build_dag(
     pipeline: Pipeline | Path | str,
     *,
-    on_idle: OnIdle = OnIdle.PROCEED,
-    spark_conn_id: str = "spark_default",
+    on_idle: OnIdle | None = None,
+    spark_conn_id: str | None = None,
     poll_interval: float = POLL_INTERVAL,
+    retry_after: float = RETRY_AFTER,
 ) -> DAG:
     """Return the DAG of a pipeline: ``wait_for_lag`` → ``ingest`` → ``validate`` → ``account``.
 
     Its id is the pipeline's name. A run, scheduled or manual, with or without a logical date, means *available now*;
     its identity is Airflow's ``run_id``. One of them at a time, since a pipeline has one live writer. The runs of a
     backfill, and manual ones with mode ``interval``, mean an interval of record time; those of a backfill run beside
-    live ones and beside each other, as many as the backfill allows.
+    live ones and beside each other: as many as the backfill allows, of which ``airflow.max_drivers`` run Spark.
 
     Parameters
     ----------
     pipeline
         The pipeline, its name, or its file.
     on_idle
-        What ``wait_for_lag`` does when too little waits. By default it proceeds: a run that finds nothing ends at once
-        with the verdict ``empty``, and the ledger shows that somebody looked.
+        What ``wait_for_lag`` does in every run when too little waits. None: what the file's ``lag.on_idle`` says in a
+        run of the cron schedule, and in every other one it proceeds: somebody asked for it. A run that finds nothing
+        ends at once with the verdict ``empty``, and the ledger shows that somebody looked.
     spark_conn_id
-        The Spark connection.
+        The Spark connection, instead of the one that the file names.
     poll_interval
         Seconds within which a run starts once the limits are passed, for ``schedule: on_lag``. All pipelines of one
         Kafka connection that name the same share their looks at the broker.
+    retry_after
+        Seconds after a failed run until the same backlog starts another one, for ``schedule: on_lag``; twice as long
+        each time, up to an hour.
 
     Raises
     ------
@@ -62,7 +70,7 @@ def build_dag(
     reference = spec.file.stem if _is_among_pipelines(spec.file) else str(spec.file)
     dag = DAG(
         dag_id=spec.name,
-        schedule=_schedule(spec, reference, poll_interval),
+        schedule=_schedule(spec, reference, poll_interval, retry_after),
         start_date=_START,
         catchup=False,
         max_active_runs=1,
@@ -74,6 +82,8 @@ def build_dag(
             "retries": 3,
             "retry_delay": timedelta(minutes=1),
             "retry_policy": TypedRetryPolicy(),
+            # a driver that hangs holds the pipeline's only run: it is ended, and the retry goes on where it stopped
+            "execution_timeout": spec.airflow.execution_timeout,
         },
     )
     with dag:
@@ -81,20 +91,26 @@ def build_dag(
             KafkaLagSensor(
                 task_id="wait_for_lag",
                 pipeline=reference,
-                on_idle=on_idle,
+                on_idle=_on_idle(spec) if on_idle is None else on_idle,
                 poke_interval=15,
                 timeout=timedelta(minutes=30),
+                soft_fail=on_idle is None
+                and OnIdle(spec.lag.on_idle) is OnIdle.WAIT,  # too little, for half an hour: no failure
             )
             if spec.source.kafka
             else None
         )
-        ingest = BoundedRunOperator(task_id="ingest", pipeline=reference, conn_id=spark_conn_id)
-        validate = ValidateOperator(task_id="validate", pipeline=reference, conn_id=spark_conn_id)
+        # a backfill starts as many runs as it is told to (ten by default), whatever the DAG says: each is a driver
+        spark: dict[str, Any] = {"conn_id": spark_conn_id, "max_active_tis_per_dag": spec.airflow.max_drivers}
+        if pool := spec.airflow.pool or os.environ.get("SLUICE_POOL"):
+            spark["pool"] = pool
+        ingest = BoundedRunOperator(task_id="ingest", pipeline=reference, **spark)
+        validate = ValidateOperator(task_id="validate", pipeline=reference, **spark)
         account = AccountOperator(
             task_id="account",
             pipeline=reference,
             name=spec.name,
-            trigger_rule="none_failed_min_one_success",  # validate may be skipped; a failed verdict emits no event
+            trigger_rule="all_done",  # it tells of a run that failed, too, and then fails itself
         )
         ingest >> validate >> account
         ingest >> account
@@ -174,11 +190,19 @@ def _read(folder: Path | None) -> Iterator[tuple[Path, DAG | SluiceError]]:
             )
 
 
-def _schedule(spec: Pipeline, reference: str, poll_interval: float) -> CronDataIntervalTimetable | list[Asset] | None:
+def _on_idle(spec: Pipeline) -> str:
+    if OnIdle(spec.lag.on_idle) is OnIdle.PROCEED:
+        return OnIdle.PROCEED
+    return f"{{{{ '{spec.lag.on_idle}' if dag_run.run_type == 'scheduled' else '{OnIdle.PROCEED}' }}}}"
+
+
+def _schedule(
+    spec: Pipeline, reference: str, poll_interval: float, retry_after: float
+) -> CronDataIntervalTimetable | list[Asset] | None:
     match spec.schedule:
         case Schedule(cron=cron, timezone=zone):
             return CronDataIntervalTimetable(cron, timezone=zone)
         case "on_lag":
-            return [lag_asset(spec, reference, poll_interval=poll_interval)]
+            return [lag_asset(spec, reference, poll_interval=poll_interval, retry_after=retry_after)]
         case _:
             return None

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from sluice.ranges import Counts, RangeAccount
+from sluice.text import length
 
 __all__ = ["account_table", "lag_table", "table"]
 
@@ -31,9 +32,10 @@ def _cell(value: Any) -> str:
 
 
 def lag_table(backlog: dict[str, Any]) -> str:
-    """Return the lag per partition, from :meth:`sluice.lag.Backlog.as_dict`."""
+    """Return the lag per partition, from :meth:`sluice.lag.Backlog.as_dict`; ages in words."""
     keys = ("topic", "partition", "status", "position", "start", "end", "lag", "age", "lost")
-    return table(keys, ([part[key] for key in keys] for part in backlog["partitions"]))
+    parts = [part | {"age": None if part["age"] is None else length(part["age"])} for part in backlog["partitions"]]
+    return table(keys, ([part[key] for key in keys] for part in parts))
 
 
 def account_table(accounts: Iterable[RangeAccount]) -> str:

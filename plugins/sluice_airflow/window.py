@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from sluice.errors import ConfigError
 from sluice.pipeline import Pipeline
+from sluice.pipeline.suite import nearest
 from sluice.recovery import Recovery
 from sluice.run.interval import Interval
 from sluice.run.request import RunRequest
@@ -65,8 +66,10 @@ def run_window(context: Context, pipeline: Pipeline, run: str | None = None) -> 
     Raises
     ------
     ConfigError
-        When ``mode``, ``start`` and ``end`` contradict each other or the run, or the interval cannot be meant.
+        When ``mode``, ``start`` and ``end`` contradict each other or the run, or the interval cannot be meant; and when
+        the run was given a param that a DAG of a pipeline file does not have.
     """
+    _refuse_unknown(context)
     params = dict(context.get("params") or {})
     name = run or str(context["run_id"])
     mode = _mode(params.get("mode"))
@@ -106,6 +109,22 @@ def run_window(context: Context, pipeline: Pipeline, run: str | None = None) -> 
     request = RunRequest.of(pipeline, name, recovery=chosen, start=start, end=end, reason=_text(params.get("reason")))
     interval = request.interval
     return RunWindow(name if interval is None else run_of_interval(name), interval, request.reason)
+
+
+def _refuse_unknown(context: Context) -> None:
+    """Airflow takes any key into a run's params: one that is misspelt would be a live run that nobody asked for."""
+    known = list(getattr(context.get("dag"), "params", None) or {})
+    if not {"mode", "recovery", "validate"} <= set(known):
+        return  # somebody's own DAG, with whatever its tasks want
+    given = getattr(context.get("dag_run"), "conf", None) or {}
+    unknown = [str(key) for key in given if key not in known]
+    if unknown:
+        hints = "; ".join(nearest(key, known, "the params are") for key in unknown)
+        raise ConfigError(
+            f"this run was given {', '.join(map(repr, unknown))}, and the DAG has no such param: {hints}",
+            state=_UNTOUCHED,
+            next_step=f"trigger another run; the params are {', '.join(known)}",
+        )
 
 
 def _mode(asked: Any) -> Mode:

@@ -106,7 +106,7 @@ def test_a_failed_verdict_fails_validate_only_and_emits_nothing(dag: DAG, spark:
     spark.plan("bounded_run.py", written=[12], verdict="failed", judgement={"results": []})
     run = dag.test(logical_date=None)
     assert states(run) == {
-        "wait_for_lag": "success", "ingest": "success", "validate": "failed", "account": "upstream_failed",
+        "wait_for_lag": "success", "ingest": "success", "validate": "failed", "account": "failed",
     }  # fmt: skip
     assert len(events()) == before
 

@@ -19,6 +19,7 @@ from sluice.lag.current import backlog
 from sluice.ledger import Ledger
 from sluice.pipeline import Pipeline, load, load_all
 from sluice.sources.kafka import Cluster, KafkaSettings
+from sluice.text import length
 
 __all__ = ["exit_code", "openmetrics", "show"]
 
@@ -119,21 +120,7 @@ def _print(found: Sequence[Backlog], *, as_json: bool, metrics: str | None, clea
 
 def _row(part: dict[str, Any]) -> dict[str, Any]:
     age, share = part["age"], part["share"]
-    return part | {"age": _length(age), "share": None if share is None else f"{share:.1%}"}
-
-
-def _length(seconds: float | None) -> str | None:
-    """Return a duration in readable form."""
-    if seconds is None:
-        return None
-    if seconds < 120:
-        return f"{seconds:.0f} s" if seconds >= 1 or seconds == 0 else f"{seconds:.1f} s"
-    minutes, rest = divmod(round(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    days, hours = divmod(hours, 24)
-    if days:
-        return f"{days} d {hours} h"
-    return f"{hours} h {minutes} min" if hours else f"{minutes} min {rest} s"
+    return part | {"age": None if age is None else length(age), "share": None if share is None else f"{share:.1%}"}
 
 
 def _summary(b: Backlog) -> str:
@@ -141,7 +128,7 @@ def _summary(b: Backlog) -> str:
     if b.records is not None:
         parts.append(f"{b.records:,} records wait" + (" at least" if b.incomplete else ""))
     if b.age:
-        parts.append(f"the oldest since {_length(b.age)}")
+        parts.append(f"the oldest since {length(b.age)}")
     if b.share:
         parts.append(f"{b.share:.1%} of the retention time used")
     if b.lost:

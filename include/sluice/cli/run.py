@@ -62,9 +62,16 @@ def drive(
 
 
 def connections(spec: Pipeline) -> tuple[Connection, Connection | None]:
-    """Return the connections to Spark (``local[*]`` if none is defined) and to the source, if it needs one."""
-    if os.environ.get(variable_of("spark_default")):
-        spark = Connection.from_env("spark_default")
+    """Return the connections to Spark (``local[*]`` if none is defined) and to the source, if it needs one.
+
+    Raises
+    ------
+    ConfigError
+        If one that the file names is not defined.
+    """
+    named = spec.spark.connection
+    if named != "spark_default" or os.environ.get(variable_of(named)):
+        spark = Connection.from_env(named)
     else:
         err.print(f"{variable_of('spark_default')} is not set: Spark runs on local[*]", markup=False)
         spark = Connection("spark_default", "spark", host="local[*]")

@@ -10,6 +10,7 @@ from typing import Any
 from sluice.errors import SluiceError
 from sluice.lag.limits import Limits
 from sluice.lag.partition import PartitionLag, rounded
+from sluice.lag.past import PastRun
 from sluice.lag.status import Status, signs_of
 
 __all__ = ["Backlog"]
@@ -27,6 +28,8 @@ class Backlog:
         The id of the run that holds the pipeline's lease; what it has planned still counts as lag.
     at
         The time of the measurement, with a time zone.
+    last
+        The newest live run that has ended.
     """
 
     pipeline: str
@@ -35,6 +38,7 @@ class Backlog:
     error: SluiceError | None = None
     running: str | None = None
     at: datetime | None = None
+    last: PastRun | None = None
 
     @property
     def verdict(self) -> Status:

@@ -7,6 +7,7 @@ from datetime import timedelta
 from typing import Any, Literal
 
 from sluice.pipeline.starting import Lag
+from sluice.text import length
 
 __all__ = ["Limits"]
 
@@ -47,7 +48,7 @@ class Limits:
         if self.max_records is not None:
             parts.append(f"more than {self.max_records:,} records")
         if self.max_age is not None:
-            parts.append(f"older than {self.max_age}")
+            parts.append(f"older than {length(self.max_age.total_seconds())}")
         if self.max_retention_share is not None:
             parts.append(f"over {self.max_retention_share:.0%} of the retention time")
         return (" and " if self.match == "all" else " or ").join(parts) or "no limit"

@@ -86,7 +86,8 @@ def measure(
     timed = [
         _timed(p, first_unread or {}, at_age_limit or {}, (retention or {}).get(p.topic), now) for p in found
     ]  # fmt: skip
-    backlog = Backlog(pipeline, tuple(timed), limits, _worst_error(errors), running, now)
+    last = history[0] if history else None
+    backlog = Backlog(pipeline, tuple(timed), limits, _worst_error(errors), running, now, last)
     told = [run for run in history if run.tells][:RUNS]
     growing = backlog.over and _rises(history)
     signs = {p.key: _signs_of_history(p, told, [r for r in history if r.state == "done"], growing) for p in timed}

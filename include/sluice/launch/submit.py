@@ -16,6 +16,8 @@ from sluice.errors import ConfigError
 from sluice.home import Home
 from sluice.launch import jars
 from sluice.pipeline import Pipeline
+from sluice.pipeline.spark import CORE as _CONF
+from sluice.pipeline.spark import Spark
 from sluice.ranges import OffsetRange
 from sluice.run.request import RunRequest
 from sluice.shipped import shipped
@@ -37,35 +39,13 @@ _MASTER = re.compile(r"^(local(\[[^\]]+\])?|spark://[^/]+:\d+|yarn|k8s://.+)$")
 
 _SMALL = 200_000
 
-_CONF = {
-    "spark.sql.session.timeZone": "UTC",
-    "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
-    "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
-    "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
-    "spark.hadoop.mapreduce.fileoutputcommitter.marksuccessfuljobs": "false",
-    # strategy hot: with a cached list of peers, executors would for a minute not find a replacement for a dead one
-    "spark.storage.cachedPeersTtl": "0",
-    # each read of a range creates consumers, which hold prefetched data (megabytes, see _BULK in sources/kafka.py)
-    # until they expire: after five minutes by default, which fills the old generation
-    "spark.kafka.consumer.cache.timeout": "15s",
-    "spark.kafka.consumer.cache.evictorThreadRunInterval": "5s",
-    "spark.kafka.consumer.fetchedData.cache.timeout": "15s",
-    "spark.kafka.consumer.fetchedData.cache.evictorThreadRunInterval": "5s",
-    # a damaged file is an error, whatever spark-defaults.conf says
-    "spark.sql.files.ignoreCorruptFiles": "false",
-    "spark.sql.files.ignoreMissingFiles": "false",
-    # files are listed from a table's log: more than 32 of them must not start a Spark job to list them
-    "spark.sql.sources.parallelPartitionDiscovery.threshold": "10000",
-    "spark.ui.enabled": "false",
-    "spark.ui.showConsoleProgress": "false",
-}
-
 
 @dataclass(frozen=True)
 class SparkSubmit:
     """A Spark application that is ready to start.
 
     ``env`` contains the connections' secrets: pass it only in the child's environment, never in argv or a log.
+    ``resources`` are options of the command line: in client mode the driver's JVM exists before any setting is read.
     """
 
     application: Path
@@ -76,6 +56,7 @@ class SparkSubmit:
     java_options: str
     name: str
     env: dict[str, str] = field(repr=False)
+    resources: dict[str, str] = field(default_factory=dict)
 
     def argv(self) -> list[str]:
         """Return the command line that starts it on this machine.
@@ -94,6 +75,8 @@ class SparkSubmit:
                 next_step="install pyspark into this environment: make setup, or the extra sluice[spark]",
             )
         argv = [program, "--master", self.master, "--deploy-mode", "client", "--name", self.name]
+        for key, value in self.resources.items():
+            argv += [f"--{key.replace('_', '-')}", value]
         for key, value in self.conf.items():
             argv += ["--conf", f"{key}={value}"]
         if self.java_options:
@@ -141,11 +124,14 @@ def bounded_run(
     spark: Connection,
     kafka: Connection | None,
     waiting: int | None = None,
+    settings: Spark | None = None,
 ) -> SparkSubmit:
     """Return the application of a live or interval run.
 
     Parameters
     ----------
+    settings
+        Of Spark, instead of the pipeline file's.
     kafka
         The connection of the source, if it needs one.
     waiting
@@ -154,7 +140,7 @@ def bounded_run(
     """
     arguments = ["--pipeline", str(pipeline.file), *request.arguments()]
     small = waiting is not None and waiting <= _SMALL
-    return _submit("bounded_run.py", pipeline, arguments, spark, kafka, small=small)
+    return _submit("bounded_run.py", pipeline, arguments, spark, kafka, small=small, settings=settings)
 
 
 def redrive(
@@ -186,17 +172,24 @@ def redrive(
     return _submit("redrive.py", pipeline, arguments, spark, kafka, small=True)
 
 
-def validate_sink(pipeline: Pipeline, run: str, *, spark: Connection, kafka: Connection | None = None) -> SparkSubmit:
-    """Return the application that validates a run again."""
-    return _submit(
-        "validate_sink.py", pipeline, ["--pipeline", str(pipeline.file), "--run", run], spark, kafka, small=True
-    )
+def validate_sink(
+    pipeline: Pipeline,
+    run: str,
+    *,
+    spark: Connection,
+    kafka: Connection | None = None,
+    settings: Spark | None = None,
+) -> SparkSubmit:
+    """Return the application that validates a run again; ``settings`` as of :func:`bounded_run`."""
+    arguments = ["--pipeline", str(pipeline.file), "--run", run]
+    return _submit("validate_sink.py", pipeline, arguments, spark, kafka, small=True, settings=settings)
 
 
 def validate_spec(pipelines: Sequence[Pipeline], result: Path) -> SparkSubmit:
     """Return the application that runs the checks of pipelines that need Spark and Great Expectations.
 
-    It runs on this machine, whatever the Spark connection says: no record is read.
+    It runs on this machine, whatever the Spark connection says, and with Spark's own settings: no record is read, and
+    the files may ask for different ones.
 
     Parameters
     ----------
@@ -205,7 +198,8 @@ def validate_spec(pipelines: Sequence[Pipeline], result: Path) -> SparkSubmit:
     """
     arguments = [word for pipeline in pipelines for word in ("--pipeline", str(pipeline.file))]
     spark = Connection("spark_default", "spark", host="local[1]")
-    return _submit("validate_spec.py", pipelines[0], [*arguments, "--result", str(result)], spark, None, small=True)
+    arguments += ["--result", str(result)]
+    return _submit("validate_spec.py", pipelines[0], arguments, spark, None, small=True, settings=Spark())
 
 
 def _submit(
@@ -216,7 +210,9 @@ def _submit(
     kafka: Connection | None,
     *,
     small: bool,
+    settings: Spark | None = None,
 ) -> SparkSubmit:
+    settings = settings or pipeline.spark
     home = Home.from_env()
     master = spark_master(spark)
     # resolved, so that homes that link to the same jars have the same class path and share the class-data archive
@@ -239,13 +235,15 @@ def _submit(
         application=shipped(f"spark_jobs/{main}"),
         arguments=arguments,
         master=master,
-        conf=_CONF
+        conf=settings.conf
+        | _CONF
         | {"spark.sql.warehouse.dir": home.join("warehouse")}  # by default Spark creates one in the working directory
         | ({"spark.driver.extraClassPath": ":".join(map(str, found))} if local else {}),
         jars=[] if local else found,
         java_options=" ".join(_java_options(home, master, small=small)),
         name=f"sluice-{pipeline.name}",
         env={k: v for k, v in env.items() if v},
+        resources=settings.resources,
     )
 
 

@@ -3,6 +3,17 @@
 from sluice.ledger.lease import Holder, Lease
 from sluice.ledger.ledger import Ledger
 from sluice.ledger.queries import REDRIVEN
-from sluice.ledger.rows import BatchRow, Epoch, IntervalRow, LostRow, RunRow
+from sluice.ledger.rows import BatchRow, Epoch, IntervalRow, LostRow, RunRow, Unannounced
 
-__all__ = ["REDRIVEN", "BatchRow", "Epoch", "Holder", "IntervalRow", "Lease", "Ledger", "LostRow", "RunRow"]
+__all__ = [
+    "REDRIVEN",
+    "BatchRow",
+    "Epoch",
+    "Holder",
+    "IntervalRow",
+    "Lease",
+    "Ledger",
+    "LostRow",
+    "RunRow",
+    "Unannounced",
+]

@@ -236,6 +236,19 @@ class Ledger(Questions):
         payload = {"verdict": verdict, "judgement": plain(dict(judgement))}
         self._record(lease, run, ("Judged", payload), pipeline=pipeline)
 
+    def announced(self, pipeline: str, run: str, *, upto: Mapping[int, int], version: int | None) -> None:
+        """Record that a run's asset event was sent. It needs no lease: it changes no data.
+
+        Parameters
+        ----------
+        upto
+            By epoch the newest batch that the event told of; it told of all before it, too.
+        version
+            The version of the sink's table that the event named.
+        """
+        payload = {"upto": sorted([epoch, batch] for epoch, batch in upto.items()), "version": version}
+        self._record(None, run, ("Announced", payload), pipeline=pipeline)
+
     def run_closed(
         self,
         lease: Lease,

@@ -105,6 +105,20 @@ def project(connection: sa.Connection, event: Mapping[str, Any]) -> None:
             connection.execute(
                 runs.update().where(this_run).values(verdict=payload["verdict"], judgement=payload["judgement"])
             )
+        case "Announced":
+            batches = schema.batch
+            for number, last in payload["upto"]:
+                connection.execute(
+                    batches.update()
+                    .where(
+                        batches.c.pipeline == event["pipeline"],
+                        batches.c.epoch == number,
+                        batches.c.batch <= last,
+                        batches.c.state == "committed",
+                        batches.c.announced.is_(None),
+                    )
+                    .values(announced=event["run"])
+                )
         case "RunClosed":
             values = {"state": payload["state"], "closed_at": event["at"], "error": payload["error"] or sa.null()}
             if payload["seconds"] is not None:

@@ -10,7 +10,7 @@ import sqlalchemy as sa
 from sluice.errors import ConfigError
 from sluice.ledger import schema
 from sluice.ledger.lease import Lease
-from sluice.ledger.rows import BatchRow, Epoch, IntervalRow, LostRow, RunRow
+from sluice.ledger.rows import BatchRow, Epoch, IntervalRow, LostRow, RunRow, Unannounced
 from sluice.ledger.store import reading, spoken
 from sluice.ranges import Counts, OffsetRange, Positions, RangeAccount, Times
 from sluice.recovery import Route
@@ -241,6 +241,38 @@ class Questions:
             has_rows,
         )
         return [r["run"] for r in self._rows(query.order_by(table.c.sequence))]
+
+    def unannounced(self, pipeline: str, run: str) -> Unannounced:
+        """Return what a run's event has to tell of: all that was committed and no event has told of.
+
+        Also what other runs committed, which failed or whose verdict did, and what was redriven. Of a run of an
+        interval only that interval, whichever run replaced it last; a live run leaves intervals out.
+        """
+        table, parts, runs = schema.batch, schema.account, schema.run
+        own = sa.select(table.c.epoch).where(table.c.pipeline == pipeline, table.c.run == run, table.c.epoch < REDRIVEN)
+        interval = self._rows(sa.select(runs.c.interval).where(runs.c.pipeline == pipeline, runs.c.run == run))
+        of_interval = bool(interval and interval[0]["interval"])
+        same = (parts.c.pipeline == table.c.pipeline, parts.c.epoch == table.c.epoch, parts.c.batch == table.c.batch)
+        query = (
+            sa.select(parts)
+            .join(table, sa.and_(*same))
+            .where(
+                table.c.pipeline == pipeline,
+                table.c.state == "committed",
+                table.c.announced.is_(None),
+                table.c.epoch.in_(own) if of_interval else table.c.epoch >= REDRIVEN,
+            )
+        )
+        rows = self._rows(query.order_by(parts.c.topic, parts.c.partition, parts.c.start))
+        upto: dict[int, int] = {}
+        for r in rows:
+            upto[r["epoch"]] = max(r["batch"], upto.get(r["epoch"], 0))
+        if of_interval:  # of several replacements the last one counts
+            rows = [r for r in rows if r["batch"] == upto[r["epoch"]]]
+        written: dict[str, int] = {}
+        for r in sorted(rows, key=lambda r: (r["epoch"], r["batch"])):
+            written[r["run"]] = written.get(r["run"], 0) + r["written"]
+        return Unannounced([RangeAccount.from_dict(r) for r in rows], written, sum(r["replaced"] for r in rows), upto)
 
     def accounts(self, pipeline: str, run: str | None = None, *, batch: BatchRow | None = None) -> list[RangeAccount]:
         """Return the split ranges of one run, of one batch, or of all live runs, in the order of offsets.

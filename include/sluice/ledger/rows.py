@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from sluice.ranges import OffsetRange, Positions
+from sluice.ranges import OffsetRange, Positions, RangeAccount
 from sluice.recovery import Route
 
-__all__ = ["BatchRow", "Epoch", "IntervalRow", "LostRow", "RunRow"]
+__all__ = ["BatchRow", "Epoch", "IntervalRow", "LostRow", "RunRow", "Unannounced"]
 
 
 @dataclass(frozen=True)
@@ -45,6 +45,29 @@ class BatchRow:
     run: str
     state: str
     at: str
+    announced: str | None = None
+
+
+@dataclass(frozen=True)
+class Unannounced:
+    """What was committed and no asset event has told of.
+
+    Parameters
+    ----------
+    accounts
+        The splits, in the order of offsets.
+    written
+        The offsets written by run, oldest first.
+    replaced
+        How many offsets an interval's commits took out of the sink.
+    upto
+        By epoch the newest of these batches; see :meth:`sluice.ledger.Ledger.announced`.
+    """
+
+    accounts: list[RangeAccount]
+    written: dict[str, int]
+    replaced: int
+    upto: dict[int, int]
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,7 @@ __all__ = [
     "sealed",
 ]
 
-HEAD = "0004"
+HEAD = "0005"
 """The schema version that this code reads and writes; migrations upgrade to it."""
 
 VERSION_TABLE = "sluice_version"
@@ -88,6 +88,7 @@ batch = sa.Table(
     sa.Column("run", sa.String(250), nullable=False),
     sa.Column("state", sa.String(16), nullable=False),  # started, committed
     sa.Column("at", _time, nullable=False),
+    sa.Column("announced", sa.String(250)),  # the run whose asset event told of it; null: none has
     sa.Index("sluice_batch_run", "pipeline", "run"),
 )
 

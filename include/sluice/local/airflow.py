@@ -29,6 +29,26 @@ DEFAULT_PORT = 8080
 
 _USER = "admin"
 
+_POOL = "sluice"
+"""What bounds the Spark drivers of all pipelines together; each of them works on two cores."""
+
+_LOCAL_SETTINGS = '''\
+"""Written by sluice.local.airflow: Airflow on SQLite waits for the write lock, where it would fail at once.
+
+A savepoint outside a transaction begins one that only reads. When it writes later, and another process has committed
+since, SQLite says "database is locked" without waiting. `airflow backfill create` makes each run in a savepoint.
+"""
+
+from sqlalchemy import event
+from sqlalchemy.engine import Engine
+
+
+@event.listens_for(Engine, "savepoint")
+def take_the_write_lock(connection, name):
+    if connection.dialect.name == "sqlite" and not connection.connection.driver_connection.in_transaction:
+        connection.exec_driver_sql("BEGIN IMMEDIATE")
+'''
+
 
 class Airflow:
     """Scheduler, DAG processor, triggerer and API server of one folder.
@@ -104,6 +124,7 @@ class Airflow:
         if self.process is None:
             self._check_port()
             _ = self.login
+            self.write_local_settings()
             with self.log_file.open("ab") as log:
                 child = subprocess.Popen(
                     [str(Path(sys.executable).with_name("airflow")), "standalone"],
@@ -123,6 +144,7 @@ class Airflow:
                 break
             state = self._health()
             if not state:
+                self._make_pool()
                 return
             if state != waiting:
                 report(f"Airflow: waiting for {state}")
@@ -134,6 +156,11 @@ class Airflow:
             state="nothing was read or written",
             next_step=f"read {self.log_file}, then: make down demo",
         )
+
+    def write_local_settings(self) -> None:
+        """Write what every component imports before it opens the database."""
+        (self.folder / "config").mkdir(parents=True, exist_ok=True)
+        (self.folder / "config" / "airflow_local_settings.py").write_text(_LOCAL_SETTINGS)
 
     def stop(self, timeout: float = 30) -> bool:
         """Stop it and all its children; return whether it was running."""
@@ -182,7 +209,9 @@ class Airflow:
             "AIRFLOW__API__PORT": str(self.port),
             "AIRFLOW__API__BASE_URL": self.url,
             "AIRFLOW__API__WORKERS": "1",
-            "AIRFLOW__DATABASE__SQL_ALCHEMY_CONN": f"sqlite:///{self.folder}/airflow.db",
+            "AIRFLOW__DATABASE__SQL_ALCHEMY_CONN": f"sqlite:///{self.folder}/airflow.db?timeout=30",
+            "AIRFLOW__CORE__TEST_CONNECTION": "Enabled",  # its only user is an admin of this machine
+            "SLUICE_POOL": _POOL,
             "SLUICE_HOME": Home.from_env().root,
             "SLUICE_PIPELINES": str(pipelines_folder()),
         }
@@ -192,6 +221,20 @@ class Airflow:
         if os.environ.get("SLUICE_JARS"):
             settings["SLUICE_JARS"] = str(base() / os.environ["SLUICE_JARS"])
         return {**settings, **self._more}
+
+    def _make_pool(self) -> None:
+        """Make the pool of Spark's tasks, if it is not there: a task of a missing pool would wait for ever."""
+        slots = max(2, (os.cpu_count() or 2) // 2)  # a backfill, and a live run beside it
+        with contextlib.suppress(SluiceError):
+            self.call("GET", f"/pools/{_POOL}")
+            return
+        body = {
+            "name": _POOL,
+            "slots": slots,
+            "description": "Spark drivers of all pipelines",
+            "include_deferred": False,
+        }
+        self.call("POST", "/pools", body)
 
     def _health(self) -> str:
         """Return the components that are not healthy yet; empty if all are."""

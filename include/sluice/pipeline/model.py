@@ -14,7 +14,9 @@ from sluice.decoders.config import BytesDecode, CsvDecode, JsonDecode, TextDecod
 from sluice.errors import ConfigError
 from sluice.fields import Duration, Strict, given, one_of
 from sluice.kinds import BUILT_IN, kind_of
+from sluice.pipeline.airflow import Airflow
 from sluice.pipeline.quality import Quality
+from sluice.pipeline.spark import Spark
 from sluice.pipeline.starting import Lag, Schedule
 from sluice.recovery import Recovery
 from sluice.rules.config import NotNullRule, SqlRule
@@ -244,6 +246,10 @@ class Pipeline(Strict):
     """Settings of the write-ahead log that ``recovery: wal`` uses."""
     interval: IntervalRuns = IntervalRuns()
     """Settings of interval runs (backfills of a range of record time)."""
+    spark: Spark = Spark()
+    """Settings of the pipeline's Spark applications."""
+    airflow: Airflow = Airflow()
+    """How Airflow runs the DAG's tasks."""
     schedule: Schedule | Literal["on_lag", "none"] = "none"
     """What starts the DAG: a clock (``cron``), a large enough backlog (``on_lag``), or only a user (``none``)."""
     lag: Lag = Lag()
@@ -284,6 +290,13 @@ class Pipeline(Strict):
             )
         if self.schedule == "on_lag" and self.source.kafka is None:
             raise ValueError(f"schedule: on_lag cannot watch source.{self.source.key}: give it a cron schedule")
+        if self.lag.on_idle != "proceed" and self.source.kafka is None:
+            raise ValueError(f"lag.on_idle: the lag of source.{self.source.key} is not known: leave it out")
+        if self.lag.on_idle != "proceed" and not isinstance(self.schedule, Schedule):
+            raise ValueError(
+                f"lag.on_idle: {self.lag.on_idle} is for runs of a cron schedule, and the schedule is {self.schedule}: "
+                "give a cron, or leave it out"
+            )
         if self.lag.mirror_group is not None and self.source.kafka is None:
             raise ValueError(
                 f"lag.mirror_group is a consumer group, and source.{self.source.key} has none: remove the key"

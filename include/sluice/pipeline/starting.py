@@ -51,5 +51,7 @@ class Lag(Strict):
     """Passed when the first unread record's age is a larger share than this of the topic's retention time."""
     match: Literal["any", "all"] = "any"
     """Whether ``any`` of the given limits must be passed, or ``all`` of them."""
+    on_idle: Literal["proceed", "wait", "skip"] = "proceed"
+    """What a run that a cron schedule starts does while no limit is passed: it proceeds, waits, or is skipped."""
     mirror_group: Annotated[str, Field(min_length=1, max_length=255)] | None = None
     """A consumer group to which each live run copies its positions, for tools that only read consumer groups."""

@@ -5,10 +5,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from airflow.sdk import Asset, AssetAlias, BaseOperator
+from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
 
-from sluice.errors import SluiceError
+from sluice.delta.table import Table
+from sluice.errors import ConfigError, SluiceError
+from sluice.home import Home
 from sluice.ledger import Ledger
-from sluice.pipeline import load
+from sluice.pipeline import Pipeline, load
 from sluice_airflow.log_tables import account_table
 from sluice_airflow.operators.bounded_run import joined
 from sluice_airflow.window import run_window
@@ -33,11 +36,24 @@ def alias_of(pipeline: str) -> AssetAlias:
 
 
 class AccountOperator(BaseOperator):
-    """Emits one event of the sink's asset when the run changed the sink, and none when it did not.
+    """Emits one event of the sink's asset when the sink changed, and none when it did not.
 
-    The event's ``extra`` holds the run's counts, its verdict and its ``ranges``, so that a consumer knows exactly which
-    offsets are new; of an interval also the ``interval`` and how many offsets it ``replaced``: what a consumer made of
-    these is to be made anew. Several events may make one consumer run: let it drain from its own watermark.
+    The event tells of all that was committed and no event has told of: what this run wrote, what runs wrote that failed
+    later or whose verdict did, what was redriven. Its ``extra`` holds
+
+    - this run's counts and its verdict, as :meth:`sluice.ledger.Ledger.account` has them;
+    - ``ranges``, ``[topic, partition, start, end]`` each: the offsets that are new;
+    - ``runs``: the run, its verdict and the offsets ``written`` of each run that wrote some of them;
+    - ``version``: the version of the Delta table that holds them all; None for another sink;
+    - of an interval the ``interval`` and how many offsets it ``replaced``: what a consumer made of these is to be made
+      anew.
+
+    That an event was sent is noted in the ledger after Airflow has it. A task that dies in between sends it again with
+    the next one: at least once, and nothing is left out. Several events may make one consumer run: let it drain from
+    its own watermark.
+
+    With a trigger rule such as ``all_done`` it also prints the account of a run of which a task failed. It sends no
+    event then and fails as well, at the end: the state of a DAG run is that of its last tasks.
 
     Parameters
     ----------
@@ -48,6 +64,13 @@ class AccountOperator(BaseOperator):
     -------
     dict
         The XCom ``return_value``: the run's account.
+
+    Raises
+    ------
+    AirflowFailException
+        When a task before this one failed.
+    AirflowSkipException
+        When all tasks before this one were skipped: there was no run.
     """
 
     template_fields: ClassVar[tuple[str, ...]] = ("pipeline", "run")
@@ -56,16 +79,31 @@ class AccountOperator(BaseOperator):
         super().__init__(outlets=[alias_of(name)], **kwargs)
         self.pipeline = str(pipeline)
         self.run = run
+        given: Any = getattr(self, "on_success_callback", None) or ()
+        self.on_success_callback = [*given, _note]
+        self._sent: tuple[str, dict[int, int], int | None] | None = None
 
     def execute(self, context: Context) -> dict[str, Any]:
         """Print the account; emit."""
         pipeline = load(self.pipeline)
         name = pipeline.name
-        self.run = run_window(context, pipeline, self.run).run
+        states = self._upstream(context)
+        failed = sorted(task for task, state in states.items() if state in ("failed", "upstream_failed"))
         ledger = Ledger.open()
         try:
+            self.run = run_window(context, pipeline, self.run).run
             account = ledger.account(name, self.run)
-        except KeyError:
+        except (KeyError, ConfigError) as error:
+            if failed:
+                raise AirflowFailException(
+                    "the run failed before it was planned: there is no account, and this DAG run ends as failed\n"
+                    "  data: the ledger has nothing of this run\n"
+                    "  next: read the log of the first task that failed, then clear that task"
+                ) from None
+            if isinstance(error, ConfigError):
+                raise
+            if states and set(states.values()) == {"skipped"}:
+                raise AirflowSkipException("the run was skipped") from None
             raise SluiceError(
                 f"the ledger has no run {self.run!r} of {name!r}",
                 state="there is nothing to account for",
@@ -73,9 +111,73 @@ class AccountOperator(BaseOperator):
             ) from None
         accounts = ledger.accounts(name, self.run)
         self.log.info("Run %s, verdict %s\n%s", self.run, account["verdict"], account_table(accounts))
-        if account["written"] or account.get("replaced"):
-            ranges = [[r.topic, r.partition, r.start, r.end] for r in joined(accounts)]
-            context["outlet_events"][alias_of(name)].add(asset_of(name), extra={**account, "ranges": ranges})
-        else:
-            self.log.info("Nothing was written: no event")
+        for reason in account.get("reasons", []):
+            self.log.info("%s: %s", account["verdict"], reason)
+        if failed:
+            raise AirflowFailException(
+                f"{_and(failed)} failed: what the run did is told above, and this DAG run ends as failed\n"
+                f"  data: what was committed is in the sink, accounted for; no event was sent of it\n"
+                f"  next: see the log of {failed[0]}; once it is cleared and succeeds, this task runs again"
+            )
+        self._announce(pipeline, account, ledger, context)
         return account
+
+    def _announce(self, pipeline: Pipeline, account: dict[str, Any], ledger: Ledger, context: Context) -> None:
+        name, news = pipeline.name, ledger.unannounced(pipeline.name, self.run)
+        if not any(news.written.values()) and not news.replaced:
+            self.log.info("Nothing was written that no event has told of: no event")
+            return
+        version = _version(pipeline)
+        rows = {run: ledger.run(name, run) for run in news.written}
+        extra = {
+            **account,
+            "ranges": [[r.topic, r.partition, r.start, r.end] for r in joined(news.accounts)],
+            "runs": [
+                {"run": run, "verdict": row.verdict if (row := rows[run]) else None, "written": written}
+                for run, written in news.written.items()
+            ],
+            "version": version,
+        }
+        context["outlet_events"][alias_of(name)].add(asset_of(name), extra=extra)
+        self._sent = (name, news.upto, version)
+        others = [run for run in news.written if run != self.run]
+        also = f", also of {', '.join(others)}" if others else ""
+        self.log.info("Event of %s: %s offsets%s", asset_of(name).uri, f"{sum(news.written.values()):,}", also)
+
+    def note(self, context: Context) -> None:
+        """Enter into the ledger that the event was sent, once Airflow says that it has it."""
+        if self._sent is None:
+            return
+        found = context["ti"].get_task_states(
+            dag_id=self.dag_id, task_ids=[self.task_id], run_ids=[str(context["run_id"])]
+        )
+        if {str(state) for run in found.values() for state in run.values()} != {"success"}:
+            self.log.warning("Airflow does not say that it has the event: the next run sends it again")
+            return
+        pipeline, upto, version = self._sent
+        Ledger.open().announced(pipeline, self.run, upto=upto, version=version)
+
+    def _upstream(self, context: Context) -> dict[str, str]:
+        """Return the states of the tasks before this one."""
+        if not self.upstream_task_ids:
+            return {}
+        found = context["ti"].get_task_states(
+            dag_id=self.dag_id, task_ids=sorted(self.upstream_task_ids), run_ids=[str(context["run_id"])]
+        )
+        return {task: str(state) for run in found.values() for task, state in run.items()}
+
+
+def _note(context: Context) -> None:
+    context["ti"].task.note(context)
+
+
+def _version(pipeline: Pipeline) -> int | None:
+    """Return the version of a Delta sink, None for another one or one that is not there."""
+    if not pipeline.sink.kind.delta:
+        return None
+    delta = Table.open("the sink", Home.from_env().resolve(pipeline.delta_path)).delta
+    return None if delta is None else int(delta.version())
+
+
+def _and(tasks: list[str]) -> str:
+    return " and ".join(tasks)

@@ -35,7 +35,7 @@ class BoundedRunOperator(SubmitOperator):
     recovery, max_records_per_batch, validate
         What this task asks for (templated). None leaves it to the DAG's param of the same name, and without one to the
         pipeline's file.
-    pipeline, run, conn_id, spark_binary
+    pipeline, run, conn_id, spark_binary, conf, driver_memory, …
         As of :class:`SubmitOperator`.
 
     Returns
@@ -72,8 +72,9 @@ class BoundedRunOperator(SubmitOperator):
 
     def execute(self, context: Context) -> dict[str, Any]:
         """Run, and return the account."""
-        spark = self.spark_connection()
         pipeline = load(self.pipeline)
+        spark = self.spark_connection(pipeline)
+        settings = self.spark_settings(pipeline)
         window = run_window(context, pipeline, self.run)
         self.run = window.run
         recovery = self._asked("recovery", context) if window.interval is None else None
@@ -90,7 +91,7 @@ class BoundedRunOperator(SubmitOperator):
         )
         epoch = Ledger.open().epoch(pipeline.name)
         waits = None if request.interval else waiting(pipeline, kafka, home=Home.from_env(), epoch=epoch)
-        submission = bounded_run(pipeline, request, spark=spark, kafka=kafka, waiting=waits)
+        submission = bounded_run(pipeline, request, spark=spark, kafka=kafka, waiting=waits, settings=settings)
         self.run_spark(submission, context)
         return self._account(pipeline.name)
 

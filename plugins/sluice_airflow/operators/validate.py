@@ -11,7 +11,7 @@ from sluice.errors import QualityError, SluiceError
 from sluice.launch.submit import validate_sink
 from sluice.ledger import Ledger, RunRow
 from sluice.pipeline import Pipeline, load
-from sluice_airflow.links.data_docs import DataDocsLink
+from sluice_airflow.links.data_docs import DataDocsLink, address_of
 from sluice_airflow.log_tables import table
 from sluice_airflow.operators.submit import SubmitOperator
 from sluice_airflow.window import run_window
@@ -34,7 +34,7 @@ class ValidateOperator(SubmitOperator):
     ----------
     rejudge
         Judge again in any case.
-    pipeline, run, conn_id, spark_binary
+    pipeline, run, conn_id, spark_binary, conf, driver_memory, …
         As of :class:`SubmitOperator`.
 
     Returns
@@ -107,8 +107,13 @@ class ValidateOperator(SubmitOperator):
 
     def _judge(self, pipeline: Pipeline, context: Context) -> QualityError | None:
         """Run ``validate_sink.py``; a verdict ``failed`` is an answer, not a failure."""
-        spark = self.spark_connection()
-        submission = validate_sink(pipeline, self.run, spark=spark, kafka=self.source_connection(pipeline))
+        submission = validate_sink(
+            pipeline,
+            self.run,
+            spark=self.spark_connection(pipeline),
+            kafka=self.source_connection(pipeline),
+            settings=self.spark_settings(pipeline),
+        )
         try:
             self.run_spark(submission, context)
         except QualityError as error:
@@ -134,7 +139,7 @@ class ValidateOperator(SubmitOperator):
         if judgement.get("error"):
             lines.append(f"judging failed: {judgement['error']}")
         if judgement.get("data_docs"):
-            lines.append(f"Data Docs: {judgement['data_docs']}")
+            lines.append(f"Data Docs: {address_of(judgement['data_docs']) or judgement['data_docs']}")
         report("%s", "\n".join(lines))
 
 
@@ -178,7 +183,7 @@ def _refused(judgement: Mapping[str, Any]) -> bool:
 
 
 def _quality_error(pipeline: Pipeline, run: str, verdict: str, judgement: Mapping[str, Any]) -> QualityError:
-    failed = _failed(judgement)
+    failed = [r for r in _failed(judgement) if r.get("exception") or r.get("severity", "critical") == "critical"]
     if verdict == "error":
         what = f"run {run!r} of {pipeline.name!r} could not be judged: {judgement.get('error') or 'see the log above'}"
     else:
@@ -186,7 +191,8 @@ def _quality_error(pipeline: Pipeline, run: str, verdict: str, judgement: Mappin
             _name(r) + (f": {r['unexpected_count']:,} unexpected" if r.get("unexpected_count") is not None else "")
             for r in failed[:5]
         ]
-        exceeded = [f"{e['limit']}: {e['why']}" for e in judgement.get("excesses") or []]
+        told = judgement.get("excesses") or []
+        exceeded = [f"{e['limit']}: {e['why']}" for e in told if e.get("verdict", "failed") == "failed"]
         more = f" and {len(failed) - 5} more" if len(failed) > 5 else ""
         what = f"run {run!r} of {pipeline.name!r} is judged {verdict}: {'; '.join([*exceeded, *names])}{more}"
     return QualityError(

@@ -11,6 +11,7 @@ from airflow.sdk.exceptions import AirflowSensorTimeout, AirflowSkipException
 
 from sluice.errors import SluiceError, error_for_exit_code
 from sluice.pipeline import load
+from sluice.text import length
 from sluice_airflow.gate import OnIdle, decide, given, limits_of, look, why_waiting
 from sluice_airflow.hooks.kafka import KafkaHook
 from sluice_airflow.log_tables import lag_table
@@ -140,7 +141,7 @@ class KafkaLagSensor(BaseSensorOperator):
         self._show(event["backlog"], limits)
         if event["status"] == "timeout":
             why = event.get("why") or f"the lag of {self.pipeline} is {event['backlog']['lag']}, waiting for {limits}"
-            raise AirflowSensorTimeout(f"after {self.timeout:.0f} s {why}")
+            raise AirflowSensorTimeout(f"after {length(self.timeout)} {why}")
         self._act(OnIdle(event["status"]))
 
     def _limits(self) -> dict[str, Any]:

@@ -1,4 +1,7 @@
-"""When a backlog is worth an event: once for each time it rises above the limits. Pure: no clock, no broker."""
+"""When a backlog is worth an event: once for each time it rises above the limits, and again after a run that failed.
+
+Pure: no clock but that of the looks, no broker.
+"""
 
 from __future__ import annotations
 
@@ -6,15 +9,23 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
+from sluice.errors import Retry, error_for_exit_code
 from sluice.lag import Backlog, Limits, PartitionLag
+from sluice.text import length
 
-__all__ = ["PATIENCE", "REARM", "Crossing", "Runs"]
+__all__ = ["PATIENCE", "REARM", "RETRY_AFTER", "RETRY_AFTER_AT_MOST", "Crossing", "Runs", "is_hopeless"]
 
 REARM = 0.5
 """The share of each limit to which the lag has to fall before the limits can be crossed again without a run."""
 
 PATIENCE = 25
 """After how many looks an event that no DAG run answered is sent again: it was lost."""
+
+RETRY_AFTER = 300.0
+"""Seconds after the end of a run that failed until the same backlog may start another one; doubled each time."""
+
+RETRY_AFTER_AT_MOST = 3600.0
+"""What they are doubled to."""
 
 
 class Runs(NamedTuple):
@@ -30,8 +41,12 @@ class Crossing:
 
     Armed, it asks for an event as soon as the limits are passed. Then it is silent, however much the lag grows or
     flutters around the limit, until a run has moved the position past what the event announced, or the lag fell to
-    :data:`REARM` of each limit, or the position was rolled back (that is another backlog). A run that failed is not
-    started again by the same backlog: that is for the task's retries, or for whoever clears it.
+    :data:`REARM` of each limit, or the position was rolled back (that is another backlog).
+
+    A DAG run that ended and left the backlog standing has failed, with all the retries of its tasks. The same backlog
+    starts another one after :data:`RETRY_AFTER`, and then after twice as long each time, while nothing of it is read.
+    Not when the pipeline's last run ended with a failure that trying again cannot heal: that one is for a person, who
+    clears the run.
 
     The event is remembered first and sent second, so that a triggerer that dies in between has sent nothing twice.
     What it did not send shows as an event that no DAG run answered, and is sent again, word for word: at once by a
@@ -48,59 +63,118 @@ class Crossing:
         Whether a DAG run has begun since.
     unheard
         For how many looks none has. Not remembered over a restart.
+    failures
+        How many events before this one were for the same backlog.
+    ended
+        When the run that began since was first seen to have ended, in seconds since 1970; None: not yet.
     """
 
     announced: dict[str, Any] | None = None
     runs: int = 0
     heard: bool = False
     unheard: int = PATIENCE
+    failures: int = 0
+    ended: float | None = None
 
     @classmethod
     def of(cls, state: Any) -> Crossing:
         """Return what :attr:`state` said; armed for anything else."""
         if not isinstance(state, dict) or not isinstance(state.get("announced"), dict):
             return cls()
-        return cls(state["announced"], int(state.get("runs", 0)), bool(state.get("heard", False)))
+        ended = state.get("ended")
+        return cls(
+            state["announced"],
+            int(state.get("runs", 0)),
+            bool(state.get("heard", False)),
+            failures=int(state.get("failures", 0)),
+            ended=float(ended) if isinstance(ended, int | float) else None,
+        )
 
     @property
     def state(self) -> dict[str, Any]:
         """What has to outlive a restart, ready for JSON."""
         if self.announced is None:
             return {}
-        return {"announced": self.announced, "runs": self.runs, "heard": self.heard}
+        more = {"failures": self.failures, "ended": self.ended} if self.failures or self.ended else {}
+        return {"announced": self.announced, "runs": self.runs, "heard": self.heard, **more}
 
     def wants_runs(self, found: Backlog) -> bool:
         """Tell whether :meth:`step` has to know the DAG runs."""
-        return _is_worth_it(found) and not self._rearmed(found).heard
+        return _is_worth_it(found) and not (self._rearmed(found).heard and is_hopeless(found))
 
-    def step(self, found: Backlog, runs: Runs | None = None) -> tuple[Crossing, dict[str, Any] | None]:
+    def outlook(self, found: Backlog, retry_after: float = RETRY_AFTER) -> str:
+        """Return, in words, what becomes of a backlog whose run failed; nothing where none did."""
+        if not self.heard or not _is_worth_it(found):
+            return ""
+        if is_hopeless(found):
+            return (
+                "its last run failed, and trying again cannot help: no run starts until that one is fixed and cleared"
+            )
+        if self.ended is None:
+            return ""
+        return f"its last run failed: the next one starts {length(_delay(self.failures, retry_after))} after its end"
+
+    def step(
+        self, found: Backlog, runs: Runs | None = None, *, retry_after: float = RETRY_AFTER
+    ) -> tuple[Crossing, dict[str, Any] | None]:
         """Take in a look; return what to remember, and the payload to send when there is one.
 
         Parameters
         ----------
         runs
             None when nobody knows: then only the ledger says whether a run is at work, and no event is sent twice.
+        retry_after
+            Instead of :data:`RETRY_AFTER`.
         """
         if found.incomplete:
             return self, None  # unknown is neither much nor little: the next look will tell
         now = self._rearmed(found)
-        if not _is_worth_it(found) or now.heard or (runs is not None and runs.active):
+        if found.running is not None or (runs is not None and runs.active):
+            return replace(now, ended=None), None
+        if not _is_worth_it(found):
             return now, None
         if now.announced is None:
             payload = _payload(found)
             return Crossing(payload, runs.known if runs else 0, heard=runs is None, unheard=0), payload
-        if runs is None or runs.known > now.runs:
+        if runs is None:
             return replace(now, heard=True), None
+        if now.heard or runs.known > now.runs:
+            return replace(now, heard=True)._after_a_failure(found, runs, retry_after)
         now = replace(now, runs=runs.known)  # fewer than there were: somebody deleted some
         if now.unheard < PATIENCE:
             return replace(now, unheard=now.unheard + 1), None
         return replace(now, unheard=0), now.announced
+
+    def _after_a_failure(
+        self, found: Backlog, runs: Runs, retry_after: float
+    ) -> tuple[Crossing, dict[str, Any] | None]:
+        """Send another event for the same backlog when the time for it has come."""
+        if found.at is None or is_hopeless(found):
+            return self, None
+        at = found.at.timestamp()
+        if self.ended is None:
+            return replace(self, ended=at), None
+        if at - self.ended < _delay(self.failures, retry_after):
+            return self, None
+        payload = _payload(found)
+        failures = 0 if _has_moved(self.announced or {}, found) else self.failures + 1
+        return Crossing(payload, runs.known, unheard=0, failures=failures), payload
 
     def _rearmed(self, found: Backlog) -> Crossing:
         if self.announced is None or found.incomplete:
             return self
         settled = _passed(self.announced, found) or _taken_back(self.announced, found) or _has_fallen(found)
         return Crossing() if settled else self
+
+
+def is_hopeless(found: Backlog) -> bool:
+    """Tell whether the last run failed in a way that another one, without a change by somebody, would fail as well."""
+    last = found.last
+    return last is not None and last.state == "failed" and error_for_exit_code(last.code or 1).retry is Retry.NEVER
+
+
+def _delay(failures: int, retry_after: float) -> float:
+    return float(min(retry_after * 2 ** min(failures, 20), max(retry_after, RETRY_AFTER_AT_MOST)))
 
 
 def _is_worth_it(found: Backlog) -> bool:
@@ -149,6 +223,11 @@ def _passed(payload: dict[str, Any], found: Backlog) -> bool:
             return False
         moved = moved or part.next > start
     return moved
+
+
+def _has_moved(payload: dict[str, Any], found: Backlog) -> bool:
+    starts = ((p.next, _announced(payload, "positions", p)) for p in found.partitions)
+    return any(now is not None and start is not None and now > start for now, start in starts)
 
 
 def _taken_back(payload: dict[str, Any], found: Backlog) -> bool:

@@ -19,7 +19,7 @@ from sluice.ledger import Ledger
 from sluice.pipeline import Pipeline, load
 from sluice.sources.kafka import Cluster, KafkaSettings
 from sluice_airflow import connections
-from sluice_airflow.triggers.crossing import Crossing, Runs
+from sluice_airflow.triggers.crossing import RETRY_AFTER, Crossing, Runs
 
 __all__ = ["POLL_INTERVAL", "LagWatcher", "lag_asset"]
 
@@ -40,7 +40,13 @@ _watching: dict[Hashable, dict[int, str]] = {}
 """Who looks at which pipeline, by shared stream: a triggerer's process has one event loop, and one look for all."""
 
 
-def lag_asset(pipeline: Pipeline, reference: str, *, poll_interval: float = POLL_INTERVAL) -> Asset:
+def lag_asset(
+    pipeline: Pipeline,
+    reference: str,
+    *,
+    poll_interval: float = POLL_INTERVAL,
+    retry_after: float = RETRY_AFTER,
+) -> Asset:
     """Return the asset of a pipeline's backlog, with its watcher; a DAG runs on lag by being scheduled on it.
 
     It is not the sink's asset: that one has an event for what was written, this one for what waits.
@@ -50,6 +56,7 @@ def lag_asset(pipeline: Pipeline, reference: str, *, poll_interval: float = POLL
         dag_id=pipeline.name,
         kafka_conn_id=pipeline.kafka.connection,
         poll_interval=poll_interval,
+        retry_after=retry_after,
     )
     return Asset(
         name=f"sluice/{pipeline.name}/lag",
@@ -59,7 +66,8 @@ def lag_asset(pipeline: Pipeline, reference: str, *, poll_interval: float = POLL
 
 
 class LagWatcher(BaseEventTrigger):
-    """Yields one event each time a pipeline's lag rises above the limits of its file; never while a run is at work.
+    """Yields one event each time a pipeline's lag rises above the limits of its file, and again after a run that failed
+    and may heal; never while a run is at work.
 
     When an event is due, and when the next one may be, is for :class:`~sluice_airflow.triggers.crossing.Crossing` to
     say. What it remembers lies in the asset's state store, so that a triggerer that starts again, or another one,
@@ -80,6 +88,9 @@ class LagWatcher(BaseEventTrigger):
         Seconds within which the event and its run follow the crossing.
     broker_timeout
         Seconds for one look at one pipeline.
+    retry_after
+        Seconds after the first failed run until the same backlog starts another; see
+        :data:`~sluice_airflow.triggers.crossing.RETRY_AFTER`.
 
     Notes
     -----
@@ -96,6 +107,7 @@ class LagWatcher(BaseEventTrigger):
         dag_id: str | None = None,
         poll_interval: float = POLL_INTERVAL,
         broker_timeout: float = 10.0,
+        retry_after: float = RETRY_AFTER,
     ) -> None:
         super().__init__()
         self.pipeline = pipeline
@@ -103,7 +115,9 @@ class LagWatcher(BaseEventTrigger):
         self.kafka_conn_id = kafka_conn_id
         self.poll_interval = poll_interval
         self.broker_timeout = broker_timeout
+        self.retry_after = retry_after
         self._said = ""
+        self._warned = ""
 
     def serialize(self) -> tuple[str, dict[str, Any]]:
         """Return the class path and plain values."""
@@ -115,6 +129,7 @@ class LagWatcher(BaseEventTrigger):
                 "kafka_conn_id": self.kafka_conn_id,
                 "poll_interval": self.poll_interval,
                 "broker_timeout": self.broker_timeout,
+                "retry_after": self.retry_after,
             },
         )
 
@@ -161,13 +176,14 @@ class LagWatcher(BaseEventTrigger):
                 if crossing is None:
                     crossing = Crossing.of(await self._remembered())
                 runs = await self._runs() if crossing.wants_runs(mine) else None
-                after, payload = crossing.step(mine, runs)
+                after, payload = crossing.step(mine, runs, retry_after=self.retry_after)
                 if after.state != crossing.state:
                     await self._remember(after.state)
             except Exception as error:  # Airflow does not answer: nothing is sent that could not be remembered
                 self.log.warning("%s: the next look tries again: %s: %s", self.pipeline, type(error).__name__, error)
                 continue
             crossing = after
+            self._warn(crossing.outlook(mine, self.retry_after))
             if payload is not None:
                 yield TriggerEvent(payload)
 
@@ -210,6 +226,12 @@ class LagWatcher(BaseEventTrigger):
         if state != self._said:
             self.log.info("%s: %s (lag %s, limits: %s)", found.pipeline, state, found.records, found.limits)
             self._said = state
+
+    def _warn(self, outlook: str) -> None:
+        """Write a line whenever a failed run means something else for the next one."""
+        if outlook and outlook != self._warned:
+            self.log.warning("%s: %s", self.pipeline, outlook)
+        self._warned = outlook
 
 
 class _Lookout:

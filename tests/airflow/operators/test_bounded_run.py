@@ -123,8 +123,8 @@ def test_a_spark_connection_that_would_become_yarn_is_refused_first(
         monkeypatch.delenv("AIRFLOW_CONN_SPARK_DEFAULT")
     else:
         monkeypatch.setenv("AIRFLOW_CONN_SPARK_DEFAULT", connection)
+    monkeypatch.delenv("AIRFLOW_CONN_KAFKA_DEFAULT")  # would fail too, and later
     operator = ingest()
-    operator.pipeline = "no-such-pipeline"  # would fail too, and later
     with pytest.raises(ConfigError, match="spark_default"):
         operator.execute(context())
     assert spark.call("bounded_run.py") is None

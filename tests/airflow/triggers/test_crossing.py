@@ -224,7 +224,6 @@ def test_without_a_dag_to_ask_about_nothing_is_sent_twice(watch: Watch) -> None:
     crossing, payload = Crossing().step(seen(0, 11))
     assert payload is not None
     crossing = Crossing.of(crossing.state)
-    assert not crossing.wants_runs(seen(0, 11))
     assert crossing.step(seen(0, 11)) == (crossing, None)
 
 

@@ -95,17 +95,6 @@ def test_a_folder_that_is_not_there_is_a_mistake(tmp_path: Path) -> None:
         command._print([], as_json=False, metrics=str(tmp_path / "no" / "file"), clear=False)
 
 
-@pytest.mark.parametrize(
-    ("seconds", "said"),
-    [
-        (0.0, "0 s"), (0.25, "0.2 s"), (59.6, "60 s"), (125.0, "2 min 5 s"), (7260.0, "2 h 1 min"),
-        (90_000.0, "1 d 1 h"), (None, None),
-    ],
-)  # fmt: skip
-def test_a_length_of_time_is_said_as_people_say_it(seconds: float | None, said: str | None) -> None:
-    assert command._length(seconds) == said
-
-
 def test_a_broken_file_hides_no_other_pipeline_and_is_told(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

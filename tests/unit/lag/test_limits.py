@@ -28,4 +28,4 @@ def test_limits_are_those_that_the_file_writes(written: dict[str, Any], limits: 
 
 def test_limits_can_be_read_aloud() -> None:
     limits = Limits(1000, timedelta(minutes=15), 0.5, "all")
-    assert str(limits) == "more than 1,000 records and older than 0:15:00 and over 50% of the retention time"
+    assert str(limits) == "more than 1,000 records and older than 15 min and over 50% of the retention time"

@@ -51,7 +51,7 @@ class KafkaSettings:
         ConfigError
             If it is not a ``kafka`` connection, or names no servers.
         """
-        properties = {str(k): str(v) for k, v in connection.extra.items() if v is not None}
+        properties = {str(k): str(v) for k, v in connection.extra.items() if v not in (None, "")}
         bootstrap = properties.get("bootstrap.servers") or (
             f"{connection.host}:{connection.port or 9092}" if connection.host else ""
         )
