@@ -37,3 +37,14 @@ def test_a_cut_or_absent_archive_is_not_used(archive: Path) -> None:
     assert "SharedArchiveFile" not in _options()
     archive.unlink()
     assert "SharedArchiveFile" not in _options()
+
+
+def test_an_image_may_bring_one(archive: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    named = tmp_path / "image" / "other.jsa"
+    monkeypatch.setenv("SLUICE_JVM_ARCHIVE", str(named))
+    assert archive_file(Home.from_env()) == named
+    assert "SharedArchiveFile" not in _options()
+    named.parent.mkdir()
+    named.write_bytes(b"x")
+    named.with_suffix(".stamp").write_text(archive_stamp(named))
+    assert f"-XX:SharedArchiveFile={named}" in _options()

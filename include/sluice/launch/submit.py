@@ -18,7 +18,7 @@ from sluice.launch import jars
 from sluice.pipeline import Pipeline
 from sluice.ranges import OffsetRange
 from sluice.run.request import RunRequest
-from sluice.shipped import shipped
+from sluice.shipped import base, shipped
 from sluice.text import checked_run
 
 __all__ = [
@@ -250,8 +250,12 @@ def _submit(
 
 
 def archive_file(home: Home) -> Path:
-    """Return where the class-data archive of a home's runs is kept; see :mod:`sluice.local.archive`."""
-    return Path(home.root) / "jvm" / "spark.jsa"
+    """Return where the class-data archive of a home's runs is kept; see :mod:`sluice.local.archive`.
+
+    ``SLUICE_JVM_ARCHIVE`` names another file: an image brings one, and a home that is a volume would hide it.
+    """
+    named = os.environ.get("SLUICE_JVM_ARCHIVE")
+    return base() / named if named else Path(home.root) / "jvm" / "spark.jsa"
 
 
 def archive_stamp(archive: Path) -> str:
