@@ -221,7 +221,8 @@ def _submit(
     master = spark_master(spark)
     # resolved: homes that link to the same jars share one class path, and with it one class-data archive
     found = [jar.resolve() for jar in jars.paths("spark")]
-    # on the driver's own class path the jars are in reach of the class-data archive; executors elsewhere need --jars
+    # on the driver's own class path the jars are in reach of the class-data archive, whoever the master is: the driver
+    # always runs here. Executors elsewhere need --jars as well
     local = master.startswith("local")
     env = {
         "SLUICE_HOME": home.root,
@@ -241,7 +242,7 @@ def _submit(
         master=master,
         conf=_CONF
         | {"spark.sql.warehouse.dir": home.join("warehouse")}  # by default Spark makes one wherever it is started
-        | ({"spark.driver.extraClassPath": ":".join(map(str, found))} if local else {}),
+        | {"spark.driver.extraClassPath": ":".join(map(str, found))},
         jars=[] if local else found,
         java_options=" ".join(_java_options(home, master, small=small)),
         name=f"sluice-{pipeline.name}",
@@ -293,6 +294,6 @@ def _java_options(home: Home, master: str, *, small: bool) -> list[str]:
     if small and master.startswith("local"):
         options.append("-XX:TieredStopAtLevel=1")
     archive = archive_file(home)
-    if master.startswith("local") and is_whole(archive):
+    if is_whole(archive):
         options.append(f"-XX:SharedArchiveFile={archive}")
     return options
