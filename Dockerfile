@@ -34,7 +34,7 @@ RUN python -m sluice.launch.jars spark
 # A small run is traced, with a broker of its own. The archive fits the jars in the order in which their folder lists
 # them, so it is made here and not copied from another stage. Where the order is another one, as it may be after a
 # push and a pull, the JVM does without the archive.
-RUN SLUICE_HOME=/tmp/home python -m sluice.local.archive && rm -r /opt/jars/kafka /tmp/home
+RUN python -m sluice.local.archive && rm -r /opt/jars/kafka
 
 COPY docker/entrypoint.sh /usr/local/bin/sluice-entrypoint
 # A new volume takes the owner of the folder that it covers.

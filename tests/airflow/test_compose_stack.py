@@ -1,6 +1,6 @@
 """docker-compose.yaml brought up without containers: each service by its own command, environment and health check.
 
-Three minutes on two cores: ``make chaos`` runs it.
+Six minutes on two cores that others use as well: ``make chaos`` runs it.
 """
 
 from __future__ import annotations
