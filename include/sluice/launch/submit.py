@@ -20,7 +20,7 @@ from sluice.pipeline.spark import CORE as _CONF
 from sluice.pipeline.spark import Spark
 from sluice.ranges import OffsetRange
 from sluice.run.request import RunRequest
-from sluice.shipped import shipped
+from sluice.shipped import base, shipped
 from sluice.text import checked_run
 
 __all__ = [
@@ -217,7 +217,8 @@ def _submit(
     master = spark_master(spark)
     # resolved, so that homes that link to the same jars have the same class path and share the class-data archive
     found = [jar.resolve() for jar in jars.paths("spark")]
-    # the class-data archive covers only jars on the driver's class path; executors elsewhere need --jars
+    # the class-data archive covers only jars on the driver's class path, whatever the master: the driver always runs
+    # here; executors elsewhere need --jars as well
     local = master.startswith("local")
     env = {
         "SLUICE_HOME": home.root,
@@ -238,7 +239,7 @@ def _submit(
         conf=settings.conf
         | _CONF
         | {"spark.sql.warehouse.dir": home.join("warehouse")}  # by default Spark creates one in the working directory
-        | ({"spark.driver.extraClassPath": ":".join(map(str, found))} if local else {}),
+        | {"spark.driver.extraClassPath": ":".join(map(str, found))},
         jars=[] if local else found,
         java_options=" ".join(_java_options(home, master, small=small)),
         name=f"sluice-{pipeline.name}",
@@ -248,8 +249,12 @@ def _submit(
 
 
 def archive_file(home: Home) -> Path:
-    """Return the path of the class-data archive of a home's runs; see :mod:`sluice.local.archive`."""
-    return Path(home.root) / "jvm" / "spark.jsa"
+    """Return the path of the class-data archive of a home's runs; see :mod:`sluice.local.archive`.
+
+    ``SLUICE_JVM_ARCHIVE`` names another file: an image brings one, and a home that is a volume would hide it.
+    """
+    named = os.environ.get("SLUICE_JVM_ARCHIVE")
+    return base() / named if named else Path(home.root) / "jvm" / "spark.jsa"
 
 
 def archive_stamp(archive: Path) -> str:
@@ -287,6 +292,6 @@ def _java_options(home: Home, master: str, *, small: bool) -> list[str]:
     if small and master.startswith("local"):
         options.append("-XX:TieredStopAtLevel=1")
     archive = archive_file(home)
-    if master.startswith("local") and is_whole(archive):
+    if is_whole(archive):
         options.append(f"-XX:SharedArchiveFile={archive}")
     return options

@@ -66,6 +66,8 @@ def make(*, report: Callable[[str], None] = lambda _: None, again: bool = False)
     with tempfile.TemporaryDirectory(prefix="sluice-archive-") as scratch:
         fresh = target.with_suffix(f".{os.getpid()}.new")
         _traced_run(Path(scratch), home, fresh)
+        made = int(fresh.stat().st_mtime)
+        os.utime(fresh, (made, made))  # the stamp notes the time, and an image's layers keep whole seconds
         os.replace(fresh, target)
     target.with_suffix(".stamp").write_text(archive_stamp(target))
     return target

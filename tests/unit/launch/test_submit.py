@@ -42,10 +42,10 @@ def _options(master: str = "local[2]") -> str:
     return validate_sink(load("flights"), "r", spark=Connection("s", "spark", master)).java_options
 
 
-def test_a_whole_archive_is_used_by_local_masters_only(archive: Path) -> None:
+def test_a_whole_archive_is_used_whoever_the_master_is(archive: Path) -> None:
     assert is_whole(archive)
     assert f"-XX:SharedArchiveFile={archive}" in _options()
-    assert "SharedArchiveFile" not in _options("spark://host:7077")
+    assert f"-XX:SharedArchiveFile={archive}" in _options("spark://host:7077")  # the driver runs here all the same
 
 
 def test_a_cut_or_absent_archive_is_not_used(archive: Path) -> None:
@@ -105,7 +105,7 @@ def test_executors_elsewhere_are_sent_the_jars(submit: SparkSubmit, tmp_path: Pa
     assert [Path(jar).name for jar in argv[argv.index("--jars") + 1].split(",")] == [
         jar.file_name for jar in locked("spark")
     ]
-    assert not [a for a in argv if "extraClassPath" in a]
+    assert [a for a in argv if a.startswith("spark.driver.extraClassPath=")]  # the driver has them at hand
 
 
 def test_judging_again_needs_no_kafka(submit: SparkSubmit, tmp_path: Path) -> None:
@@ -141,3 +141,14 @@ def test_what_is_no_spark_connection_is_never_taken_for_yarn(wrong: Connection) 
 def test_cluster_mode_is_refused() -> None:
     with pytest.raises(ConfigError, match="deploy-mode 'cluster'"):
         spark_master(Connection("s", "spark", host="spark://m", port=7077, extra={"deploy-mode": "cluster"}))
+
+
+def test_an_image_may_bring_one(archive: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    named = tmp_path / "image" / "other.jsa"
+    monkeypatch.setenv("SLUICE_JVM_ARCHIVE", str(named))
+    assert archive_file(Home.from_env()) == named
+    assert "SharedArchiveFile" not in _options()
+    named.parent.mkdir()
+    named.write_bytes(b"x")
+    named.with_suffix(".stamp").write_text(archive_stamp(named))
+    assert f"-XX:SharedArchiveFile={named}" in _options()

@@ -1,0 +1,217 @@
+"""docker-compose.yaml brought up without containers: each service by its own command, environment and health check.
+
+Six minutes on two cores that others use as well: ``make chaos`` runs it.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import psycopg2
+import pytest
+from tests.fixtures.compose_file import services
+from tests.fixtures.containers import HOST, Containers, Ui
+from tests.fixtures.postgres import binaries
+
+from sluice.local.kafka import Record, Topics
+
+pytestmark = [
+    pytest.mark.airflow,
+    pytest.mark.spark,
+    pytest.mark.kafka,
+    pytest.mark.long,
+    pytest.mark.timeout(1800),
+    pytest.mark.skipif(binaries() is None, reason="no PostgreSQL server binaries here: apt-get install postgresql"),
+    pytest.mark.skipif(shutil.which("curl") is None, reason="no curl here"),
+]
+
+PASSWORDS = {"airflow_db_password": "a/b@c:d%e\\f'g\"h $i#?", "ledger_db_password": "?#i$ h\"g'f\\e%d:c@b/a\n"}
+
+PIPELINE = """\
+pipeline: {name}
+source: {{kafka: {{topics: [{name}]}}}}
+decode: {{json: {{schema: "id BIGINT, amount DOUBLE"}}}}
+sink: {{delta: {{path: {name}}}}}
+quality: {{suite: expectations/orders.json}}
+schedule: {schedule}
+lag: {{max_records: 0}}
+"""
+SUITE = {
+    "name": "orders",
+    "expectations": [{"type": "expect_column_values_to_not_be_null", "kwargs": {"column": "id"}}],
+}
+
+# What the API server does for a log that it does not find in its own folder.
+FETCH = """\
+import sys
+from airflow.utils.log.file_task_handler import _fetch_logs_from_service
+print(_fetch_logs_from_service(sys.argv[1], sys.argv[2]).status_code)
+"""
+READ = """\
+import sys
+from airflow.models import Connection
+print("read:" + Connection.get_connection_from_secrets(sys.argv[1]).password)
+"""
+
+
+@pytest.fixture(scope="module")
+def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Containers]:
+    """All services, healthy, started in the order that the file names."""
+    stack = Containers(tmp_path_factory.mktemp("stack"), PASSWORDS)
+    try:
+        stack.start("postgres")
+        stack.start("kafka")
+        stack.await_health("postgres")
+        stack.init("init")
+        stack.start("spark-master")
+        stack.await_health("spark-master")
+        for name in ("spark-worker", "api-server", "scheduler", "dag-processor", "triggerer"):
+            stack.start(name)
+        for name, tree in services().items():
+            if "healthcheck" in tree:
+                print(f"{name}: healthy after {stack.await_health(name):.1f} s more")
+        yield stack
+    finally:
+        stack.end()
+
+
+@pytest.fixture(scope="module")
+def ui(stack: Containers) -> Ui:
+    """The API, by the login that the api-server wrote into its volume."""
+    return Ui(stack.port("api-server", 8080), stack.volume("login") / "passwords.json")
+
+
+def produce(stack: Containers, topic: str, count: int) -> None:
+    """Produce as a program on this machine would, through the published port."""
+    topics = Topics(f"localhost:{stack.port('kafka', 19092)}")
+    if not topics.exists(topic):
+        topics.create(topic, 2)
+    topics.produce(topic, [Record(i % 2, b"k", json.dumps({"id": i, "amount": i / 7}).encode()) for i in range(count)])
+
+
+def write_pipeline(stack: Containers, name: str, schedule: str = "none") -> None:
+    """Write a pipeline into the checkout that is mounted, while everything runs."""
+    include = stack.checkout / "include"
+    (include / "expectations/orders.json").write_text(json.dumps(SUITE))
+    (include / f"pipelines/{name}.yaml").write_text(PIPELINE.format(name=name, schedule=schedule))
+
+
+def await_that(condition: Callable[[], Any], what: str, seconds: float = 300) -> Any:
+    """Return what the condition returned when it held."""
+    until = time.monotonic() + seconds
+    while not (found := condition()):
+        assert time.monotonic() < until, f"in vain: {what}"
+        time.sleep(1)
+    return found
+
+
+def ended(ui: Ui, dag: str, run: str) -> tuple[str, dict[str, str]]:
+    """Return how a run and its tasks ended."""
+    *_, (state, tasks, _) = ui.states(dag, run)
+    return state, tasks
+
+
+@pytest.fixture(scope="module")
+def ran(stack: Containers, ui: Ui) -> str:
+    """The run of a pipeline that was written after the start."""
+    produce(stack, "orders", 500)
+    write_pipeline(stack, "orders")
+    ui.wait_for_dag("orders")
+    run = ui.trigger("orders")
+    state, tasks = ended(ui, "orders", run)
+    assert state == "success", (tasks, stack.log("scheduler"))
+    return run
+
+
+def test_a_run_of_a_new_pipeline_succeeds_on_both_workers(stack: Containers, ran: str) -> None:
+    master = httpx.get(f"http://{HOST}:{stack.port('spark-master', 8080)}/json/").json()
+    assert master["aliveworkers"] == 2
+    (application,) = [app for app in master["completedapps"] if app["name"] == "sluice-orders"]
+    assert (application["state"], application["cores"]) == ("FINISHED", 2)
+
+
+def test_the_ledger_is_a_database_of_its_own(stack: Containers, ran: str) -> None:
+    # as `docker compose exec scheduler sluice status orders` does
+    program = str(Path(sys.executable).with_name("sluice"))
+    status = stack.run("scheduler", program, "status", "orders", "--json")
+    assert status.returncode == 0, status.stderr
+    assert "passed" in status.stdout
+    assert not (stack.volume("home") / "ledger.db").exists()
+    port = stack.port("postgres", 5432)
+    for role, other in (("airflow", "ledger"), ("ledger", "airflow")):
+        password = PASSWORDS[f"{role}_db_password"].strip()
+        psycopg2.connect(host=HOST, port=port, user=role, dbname=role, password=password).close()
+        with pytest.raises(psycopg2.OperationalError, match="permission denied"):
+            psycopg2.connect(host=HOST, port=port, user=role, dbname=other, password=password)
+        with pytest.raises(psycopg2.OperationalError, match="password"):
+            psycopg2.connect(host=HOST, port=port, user=role, dbname=role, password="another")
+
+
+def test_the_log_of_a_task_can_be_read(stack: Containers, ui: Ui, ran: str) -> None:
+    log = ui.call("GET", f"/dags/orders/dagRuns/{ran}/taskInstances/ingest/logs/1?full_content=true")
+    assert "sluice:" in json.dumps(log["content"])
+
+
+def test_a_component_serves_its_logs_to_another_one(stack: Containers, ran: str) -> None:
+    # a log that is still in the scheduler only: the shared key is what opens it
+    logs = stack.volume("logs")
+    (file,) = (path for path in logs.glob("dag_id=orders/**/task_id=ingest/attempt=1.log") if ran in str(path))
+    name = str(file.relative_to(logs))
+    url = f"http://{HOST}:{stack.port('scheduler', 8793)}/log/{name}"
+    assert stack.run("api-server", sys.executable, "-c", FETCH, url, name).stdout.split()[-1] == "200"
+    key = stack.secrets / "api_secret_key"
+    shared = key.read_text()
+    key.write_text("a key of its own, as each container had once: long enough for HS512, and not the others'\n")
+    try:
+        assert stack.run("api-server", sys.executable, "-c", FETCH, url, name).stdout.split()[-1] == "403"
+    finally:
+        key.write_text(shared)
+
+
+def test_a_connection_that_is_saved_in_the_ui_is_read_elsewhere(stack: Containers, ui: Ui) -> None:
+    secret = "hunter2@/%"
+    ui.call("POST", "/connections", {"connection_id": "saved", "conn_type": "kafka", "password": secret})
+    found = stack.run("scheduler", sys.executable, "-c", READ, "saved")
+    assert f"read:{secret}" in found.stdout.splitlines(), found.stderr[-2000:]
+    password = PASSWORDS["airflow_db_password"]
+    with (
+        psycopg2.connect(
+            host=HOST, port=stack.port("postgres", 5432), user="airflow", dbname="airflow", password=password
+        ) as database,
+        database.cursor() as cursor,
+    ):
+        cursor.execute("SELECT password, is_encrypted FROM connection WHERE conn_id = 'saved'")
+        ((stored, encrypted),) = cursor.fetchall()
+    assert encrypted
+    assert secret not in stored
+
+
+def test_a_backlog_starts_a_run(stack: Containers, ui: Ui) -> None:
+    # the triggerer decrypts what the DAG processor encrypted
+    produce(stack, "arrivals", 100)
+    write_pipeline(stack, "arrivals", "on_lag")
+    ui.wait_for_dag("arrivals")
+    ui.call("PATCH", "/dags/arrivals?update_mask=is_paused", {"is_paused": False})
+    first = await_that(lambda: ui.call("GET", "/dags/arrivals/dagRuns")["dag_runs"], "a run of arrivals")[0]
+    state, tasks = ended(ui, "arrivals", first["dag_run_id"])
+    assert state == "success", (tasks, stack.log("triggerer"))
+
+
+def test_all_are_still_there(stack: Containers) -> None:
+    assert all(stack.alive().values()), stack.alive()
+    for name in ("dag-processor", "triggerer", "scheduler", "api-server"):
+        stack.await_health(name, 30)
+
+
+def test_no_secret_was_written_to_a_log(stack: Containers) -> None:
+    secrets = [path.read_text().strip() for path in stack.secrets.iterdir()]
+    for log in [*stack.root.glob("*.log"), *stack.volume("logs").rglob("*.log")]:
+        text = log.read_text(errors="replace")
+        assert not [secret for secret in secrets if secret in text], log
