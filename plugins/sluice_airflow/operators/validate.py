@@ -87,14 +87,7 @@ class ValidateOperator(SubmitOperator):
         return verdict
 
     def _row(self, pipeline: Pipeline) -> RunRow:
-        row = Ledger.open().run(pipeline.name, self.run)
-        if row is None:
-            raise SluiceError(
-                f"the ledger has no run {self.run!r} of {pipeline.name!r}",
-                state="there is nothing to judge",
-                next_step="clear the ingest task of this DAG run first",
-            )
-        return row
+        return Ledger.open().known_run(pipeline.name, self.run)
 
     def _must_judge(self, row: RunRow, context: Context) -> bool:
         if row.verdict is None:
