@@ -78,8 +78,9 @@ def _intervals(pipeline: Pipeline) -> str:
     if not isinstance(pipeline.schedule, Schedule):
         return "A run with mode *interval*, *start* and *end* reprocesses these rows."
     return (
-        f"A backfill (`airflow backfill create --dag-id {pipeline.name} --from-date … --to-date …`) reprocesses "
-        "the interval of each of its runs, beside live runs; so does a run with mode *interval*, *start* and *end*."
+        f"A backfill (`airflow backfill create --dag-id {pipeline.name} --from-date … --to-date … "
+        "--max-active-runs 2`) reprocesses the interval of each of its runs, beside live runs; so does a run with mode "
+        "*interval*, *start* and *end*."
     )
 
 

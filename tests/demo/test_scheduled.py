@@ -297,5 +297,6 @@ def test_a_backlog_starts_one_run_and_only_one(host: Host) -> None:
     assert run["state"] == "success"
 
     on_lag.looks(3)
-    assert len(on_lag.runs()) == on_lag.events() == 2
+    assert len(on_lag.runs()) == 2
+    assert on_lag.events() >= 2  # one that Airflow makes no run of in time is sent again
     assert [on_lag.ledger.account("parcels", run["dag_run_id"])["written"] for run in on_lag.runs()] == [120, 120]

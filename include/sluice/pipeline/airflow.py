@@ -19,7 +19,7 @@ class Airflow(Strict):
     """The longest that one attempt of a task may take. Then Airflow ends its driver; a retry goes on with the run."""
 
     max_drivers: Annotated[int, Field(ge=1)] = 2
-    """How many Spark drivers of this pipeline may work at once: the runs of a backfill, beside a live one."""
+    """How many runs of the DAG may be in ``ingest`` at the same time: those of a backfill, and the live one."""
     pool: Annotated[str, Field(min_length=1)] | None = None
     """A pool of Airflow's, which has to exist, for the tasks that start Spark: it bounds several pipelines together."""
 

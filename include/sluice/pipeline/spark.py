@@ -55,7 +55,9 @@ RESERVED = {
 RESOURCES = ("driver_memory", "executor_memory", "executor_cores", "num_executors", "total_executor_cores")
 """The keys that are options of ``spark-submit``, by the names that Airflow has for them."""
 
-_SECRET = re.compile(r"(password|passwd|secret[._-]?key|access[._-]?key|token)$", re.IGNORECASE)
+_SECRET = re.compile(r"secret|passw(or)?d|token|(access|account|private|api)[._-]?key|\.sas\.", re.IGNORECASE)
+_HARMLESS = re.compile(r"(providers?|type|enabled|file|endpoint)$", re.IGNORECASE)
+_IN_VALUE = re.compile(r"-D\S*(password|passwd|secret|token)\S*=", re.IGNORECASE)
 _MEMORY = re.compile(r"^[1-9]\d*[kmgt]b?$", re.IGNORECASE)
 
 
@@ -99,7 +101,7 @@ class Spark(Strict):
     @field_validator("conf")
     @classmethod
     def _conf(cls, conf: dict[str, str]) -> dict[str, str]:
-        problems = [f"{key}: {why}" for key in conf if (why := _refusal(key)) is not None]
+        problems = [f"{key}: {why}" for key in conf if (why := _refusal(key, conf[key])) is not None]
         if problems:
             raise ValueError("; ".join(problems))
         return conf
@@ -132,14 +134,14 @@ class Spark(Strict):
         return {key: str(value) for key in RESOURCES if (value := getattr(self, key)) is not None}
 
 
-def _refusal(key: str) -> str | None:
+def _refusal(key: str, value: str = "") -> str | None:
     if key in CORE:
         return f"Sluice sets it to {CORE[key]!r}; leave it out"
     if key in RESERVED:
         return f"{RESERVED[key]}; leave it out here"
     if not key.startswith("spark."):
         return "Spark ignores a key that does not begin with spark."
-    if _SECRET.search(key):
+    if (_SECRET.search(key) and not _HARMLESS.search(key)) or _IN_VALUE.search(value):
         return (
             "a secret would be in the command line, which every user of the machine can read; put it where Spark's "
             "driver finds it, such as a credentials provider or conf/spark-defaults.conf"

@@ -2,14 +2,24 @@
 
 from __future__ import annotations
 
+import re
 from typing import Annotated
 
-from pydantic import Field
+from pydantic import Field, field_validator
 
 from sluice.fields import Strict
 from sluice.rules.base import RuleKind
 
 __all__ = ["NOT_NULL", "SQL", "NotNullRule", "SqlRule"]
+
+
+_TEXT = re.compile(r"'(?:[^'\\]|\\.|'')*'|\"(?:[^\"\\]|\\.)*\"|`[^`]*`|--[^\n]*|/\*.*?\*/", re.DOTALL)
+_IMPURE = re.compile(
+    r"\b(rand|random|randn|randstr|uniform|uuid|shuffle|now|current_timestamp|current_date|current_time|curdate"
+    r"|localtimestamp|unix_timestamp\s*\(\s*\)|monotonically_increasing_id|spark_partition_id|input_file_\w+"
+    r"|java_method|reflect|try_reflect|over|select|exists\s*\(\s*select)\b(?=\s*\(|\s*$|\s|[<>=+*/,)-])",
+    re.IGNORECASE,
+)
 
 
 class SqlRule(Strict):
@@ -19,6 +29,18 @@ class SqlRule(Strict):
     """A SQL condition over the decoded and the metadata columns. A record is refused where it is false; null passes."""
     column: str | None = None
     """The column that `_errors` names; by default none."""
+
+    @field_validator("passes")
+    @classmethod
+    def _pure(cls, passes: str) -> str:
+        """Refuse what gives one record two answers: a refused record is read a second time, for the quarantine."""
+        impure = _IMPURE.search(_TEXT.sub("''", passes))
+        if impure:
+            raise ValueError(
+                f"{impure[0].strip()!r}: a condition must be a function of one record, with the same answer each time: "
+                "no random values, clocks, windows, or queries"
+            )
+        return passes
 
 
 class NotNullRule(Strict):

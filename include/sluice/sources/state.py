@@ -104,8 +104,9 @@ def joined_ids(known: Mapping[str, str], states: Iterable[TopicState]) -> dict[s
     """
     found = dict(known)
     for topic, now in ids_of(states).items():
-        if not is_another(known.get(topic), now) and len(now) > len(known.get(topic, "")):
-            found[topic] = now
+        if not is_another(known.get(topic), now):
+            (source, _, own), (source_now, _, own_now) = known.get(topic, "").rpartition("/"), now.rpartition("/")
+            found[topic] = stream_id(source or source_now, own or own_now)
     return found
 
 

@@ -76,7 +76,7 @@ class SubmitOperator(SparkSubmitOperator):
         that is the core's.
     """
 
-    template_fields: ClassVar[tuple[str, ...]] = ("pipeline", "run", "conf", *RESOURCES)
+    template_fields: ClassVar[tuple[str, ...]] = ("pipeline", "run", "conn_id", "conf", *RESOURCES)
 
     def __init__(
         self,

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from airflow.sdk import BaseSensorOperator
 from airflow.sdk.exceptions import AirflowSensorTimeout, AirflowSkipException
 
-from sluice.errors import SluiceError, error_for_exit_code
+from sluice.errors import LeaseHeldError, SluiceError, error_for_exit_code
 from sluice.pipeline import load
 from sluice.text import length
 from sluice_airflow.gate import OnIdle, decide, given, limits_of, look, why_waiting
@@ -61,6 +61,8 @@ class KafkaLagSensor(BaseSensorOperator):
         When the broker is still silent at ``timeout``.
     AuthorizationError, ConfigError
         At once: waiting does not fix them. Also when the run's params contradict each other.
+    LeaseHeldError
+        When another run of the pipeline was active until the sensor gave up.
     AirflowSensorTimeout
         When the broker answers and, at ``timeout``, too little waits and ``on_idle`` is ``wait``, or a run is at work.
     AirflowSkipException
@@ -140,8 +142,16 @@ class KafkaLagSensor(BaseSensorOperator):
         limits = str(limits_of(load(self.pipeline), self._limits()))
         self._show(event["backlog"], limits)
         if event["status"] == "timeout":
-            why = event.get("why") or f"the lag of {self.pipeline} is {event['backlog']['lag']}, waiting for {limits}"
-            raise AirflowSensorTimeout(f"after {length(self.timeout)} {why}")
+            if event.get("why"):  # not too little to read: a run that was asked for must not pass for a skipped one
+                raise LeaseHeldError(
+                    f"{event['why']}, after {length(self.timeout)} of waiting",
+                    state="nothing was read or written",
+                    next_step="clear this task when that run has ended",
+                )
+            lag = event["backlog"]["lag"]
+            raise AirflowSensorTimeout(
+                f"after {length(self.timeout)} the lag of {self.pipeline} is {lag}, waiting for {limits}"
+            )
         self._act(OnIdle(event["status"]))
 
     def _limits(self) -> dict[str, Any]:

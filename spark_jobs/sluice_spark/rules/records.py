@@ -15,6 +15,8 @@ from sluice_spark.rules.base import Rule
 
 __all__ = ["check", "decoded"]
 
+_FIRST = "__sluice_first_broken"
+
 
 def decoded(records: DataFrame, pipeline: Pipeline) -> DataFrame:
     """Return the records decoded, as :func:`~sluice_spark.decoders.base.decode` does, and judged.
@@ -42,7 +44,7 @@ def check(sample: DataFrame, pipeline: Pipeline) -> None:
     for rule in pipeline.rules:
         try:
             judged: Rule = rule.made()
-            kind = sample.select("*", judged.violation().alias("violation")).schema["violation"].dataType.typeName()
+            kind = sample.select("*", judged.violation().alias("violation")).schema.fields[-1].dataType.typeName()
             why = "" if kind == "string" else f"its violation is a {kind}, not a string"
         except PySparkException as error:
             why = str(error).strip().splitlines()[0]
@@ -64,13 +66,17 @@ def _judged(found: DataFrame, rules: Mapping[str, Rule]) -> DataFrame:
     shown = [
         (F.col(aside[meta[n]]) if n in meta else F.col(aside[DATA]).getField(n)).alias(n) for n in visible
     ]  # fmt: skip
-    judged = moved.select("*", *shown)
-    broken, column = F.col(aside[RULE]), F.col(aside[COLUMN])
-    for name, rule in rules.items():
-        violation = rule.violation()
-        here = broken.isNull() & violation.isNotNull()
-        column = F.when(here, F.nullif(violation, F.lit(""))).otherwise(column)
-        broken = F.when(here, F.lit(name)).otherwise(broken)
-    kept = [c for name, c in aside.items() if name not in (RULE, COLUMN)]
-    judged = judged.select(*kept, broken.alias(aside[RULE]), column.alias(aside[COLUMN]))
-    return judged.select(*(F.col(aside[name]).alias(name) for name in names))
+    # the first rule that is broken, in one expression of the length of all rules; nesting them would double with each
+    broken = [
+        F.when(
+            violation.isNotNull(), F.struct(F.lit(name).alias("rule"), F.nullif(violation, F.lit("")).alias("column"))
+        )
+        for name, violation in ((name, rule.violation()) for name, rule in rules.items())
+    ]
+    undecodable = F.col(aside[RULE]).isNotNull()
+    judged = moved.select("*", *shown).select(*aside.values(), F.when(~undecodable, F.coalesce(*broken)).alias(_FIRST))
+    split = {
+        RULE: F.coalesce(F.col(aside[RULE]), F.col(_FIRST)["rule"]),
+        COLUMN: F.when(undecodable, F.col(aside[COLUMN])).otherwise(F.col(_FIRST)["column"]),
+    }
+    return judged.select(*(split.get(name, F.col(aside[name])).alias(name) for name in names))

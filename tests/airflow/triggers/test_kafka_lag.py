@@ -13,7 +13,7 @@ from airflow.sdk.exceptions import (
 from airflow.sdk.module_loading import import_string
 from tests.airflow.conftest import SECRET, behind, unknown
 
-from sluice.errors import AuthorizationError, ConfigError, SluiceError, SourceUnreachableError
+from sluice.errors import AuthorizationError, ConfigError, LeaseHeldError, SluiceError, SourceUnreachableError
 from sluice.lag import Backlog
 from sluice_airflow.triggers.kafka_lag import KafkaLagTrigger
 
@@ -95,5 +95,5 @@ def test_the_trigger_holds_too_and_names_the_run_at_its_end(
     assert (fire(trigger())["status"], fake.count) == ("proceed", 2)
     looks(behind(99, running="theirs"))
     event = fire(trigger("proceed", deadline=0))
-    with pytest.raises(AirflowSensorTimeout, match="theirs"):
+    with pytest.raises(LeaseHeldError, match="theirs"):
         sensor().execute_complete(context(), event)

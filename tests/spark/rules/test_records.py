@@ -72,6 +72,21 @@ def test_null_passes_a_condition_and_metadata_can_be_asked_for(spark: SparkSessi
     assert refused(spark, POSITIVE) == {2: ("positive", "value"), 3: ("positive", "value"), 4: ("json", None)}
 
 
+def test_the_plan_grows_with_the_rules_and_no_faster(spark: SparkSession) -> None:
+    many = [{"name": f"r{n}", "sql": {"passes": f"value > {-100 - n}"}} for n in range(60)]
+    assert refused(spark, *many, POSITIVE, *({**r, "name": f"s{r['name']}"} for r in many)) == {
+        2: ("positive", "value"),
+        3: ("positive", "value"),
+        4: ("json", None),
+    }
+
+
+def test_a_column_may_have_any_name(spark: SparkSession) -> None:
+    spec = pipeline(POSITIVE)
+    sample = spark.createDataFrame([], "value BIGINT, violation INT")
+    check(sample, spec)
+
+
 @pytest.mark.parametrize(
     ("rule", "told"),
     [

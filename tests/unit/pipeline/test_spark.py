@@ -135,3 +135,35 @@ def test_a_file_may_name_its_spark_connection(orders: Any, monkeypatch: pytest.M
         connections(spec)
     monkeypatch.setenv("AIRFLOW_CONN_CLUSTER", '{"conn_type": "spark", "host": "spark://master:7077"}')
     assert connections(spec)[0].host == "spark://master:7077"
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("spark.hadoop.fs.azure.account.key.store.dfs.core.windows.net", "x"),
+        ("spark.hadoop.fs.azure.account.oauth2.client.secret.store", "x"),
+        ("spark.hadoop.fs.azure.sas.container.store.blob.core.windows.net", "x"),
+        ("spark.hadoop.fs.gs.auth.service.account.private.key", "x"),
+        ("spark.hadoop.fs.s3a.secret.key", "x"),
+        ("spark.authenticate.secret", "x"),
+        ("spark.executorEnv.AZURE_CLIENT_SECRET", "x"),
+        ("spark.driver.defaultJavaOptions", "-Djavax.net.ssl.trustStorePassword=x"),
+    ],
+)
+def test_a_secret_is_refused_wherever_its_name_stands(key: str, value: str) -> None:
+    with pytest.raises(ValueError, match="a secret would be in the command line"):
+        Spark(conf={key: value})
+
+
+@pytest.mark.parametrize(
+    "key",
+    [
+        "spark.hadoop.fs.s3a.aws.credentials.provider",
+        "spark.hadoop.fs.azure.account.auth.type",
+        "spark.hadoop.fs.azure.account.oauth.provider.type",
+        "spark.kubernetes.authenticate.driver.oauthTokenFile",
+        "spark.sql.shuffle.partitions",
+    ],
+)
+def test_what_only_leads_to_a_secret_is_taken(key: str) -> None:
+    assert Spark(conf={key: "x"}).conf == {key: "x"}

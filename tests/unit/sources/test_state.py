@@ -49,6 +49,8 @@ def test_a_known_id_is_completed_and_never_replaced() -> None:
     assert joined_ids({"t": "x"}, [topic("a/yyy")]) == {"t": "x"}
     assert joined_ids({}, [topic("a/x")]) == {"t": "a/x"}
     assert joined_ids({"u": "a/u"}, [topic("")]) == {"u": "a/u"}
+    assert joined_ids({"t": "x"}, [topic("a-cluster-with-a-long-id/")]) == {"t": "a-cluster-with-a-long-id/x"}
+    assert joined_ids({"t": "a/"}, [topic("x")]) == {"t": "a/x"}
 
 
 def test_another_cluster_is_named_before_anything_is_read() -> None:
