@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -11,6 +11,7 @@ from typing import Any
 from airflow.sdk import DAG, Asset, CronDataIntervalTimetable, get_parsing_context, timezone
 
 from sluice.errors import ConfigError, SluiceError
+from sluice.kinds import imported
 from sluice.pipeline import Pipeline, load, load_all, pipelines_folder
 from sluice.pipeline.load import relative
 from sluice.pipeline.starting import Schedule
@@ -77,9 +78,19 @@ def build_dag(
         auto_register=False,  # a DAG belongs to the file that holds it in a global, not to the one that built it
         params=params.of(spec),
         doc_md=docs.page(spec, poll_interval=poll_interval),
-        tags={"sluice", f"recovery:{spec.recovery}", *(f"topic:{t}" for t in spec.source.config.streams)},
+        description=spec.airflow.description,
+        tags={
+            "sluice",
+            f"recovery:{spec.recovery}",
+            *(f"topic:{t}" for t in spec.source.config.streams),
+            *spec.airflow.tags,
+        },
+        on_failure_callback=_called(spec, "on_failure"),
+        on_success_callback=_called(spec, "on_success"),
         default_args={
-            "retries": 3,
+            **{k: v for k, v in (("owner", spec.airflow.owner), ("queue", spec.airflow.queue)) if v is not None},
+            "retries": spec.airflow.retries,
+            "priority_weight": spec.airflow.priority,
             "retry_delay": timedelta(minutes=1),
             "retry_policy": TypedRetryPolicy(),
             # a driver that hangs holds the pipeline's only run: it is ended, and the retry goes on where it stopped
@@ -188,6 +199,27 @@ def _read(folder: Path | None) -> Iterator[tuple[Path, DAG | SluiceError]]:
                     next_step=f"fix it, then: sluice validate-spec {relative(path)}",
                 ),
             )
+
+
+def _called(spec: Pipeline, key: str) -> list[Callable[..., Any]] | None:
+    """Return what a DAG run calls at its end.
+
+    Raises
+    ------
+    ConfigError
+        When one of them cannot be imported, or called.
+    """
+    found = []
+    for target in getattr(spec.airflow, key):
+        function = imported(target)
+        if not callable(function):
+            raise ConfigError(
+                f"{relative(spec.file)}: airflow.{key}: {target} is neither a function nor a notifier",
+                state="nothing was read or written",
+                next_step=f"name a callable, then: sluice validate-spec {relative(spec.file)}",
+            )
+        found.append(function)
+    return found or None
 
 
 def _on_idle(spec: Pipeline) -> str:

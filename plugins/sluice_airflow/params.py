@@ -33,7 +33,8 @@ def of(pipeline: Pipeline) -> dict[str, Param]:
 
     Airflow checks them against their JSON schema when a run is triggered, so that a task sees only values that fit.
     """
-    offered = [r for r in Recovery if pipeline.refusal(r) is None]
+    choices = pipeline.recovery_choices or Recovery
+    offered = [r for r in Recovery if r in choices and pipeline.refusal(r) is None]
     modes = [Mode.AUTO, Mode.AVAILABLE_NOW] if pipeline.no_intervals else list(Mode)
     interval = {} if pipeline.no_intervals else {"start": _moment("Start"), "end": _moment("End, exclusive")}
     return {

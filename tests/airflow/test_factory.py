@@ -114,3 +114,39 @@ def test_a_file_on_lag_is_built_with_the_others(pipeline_file: Callable[..., Pat
     folder = pipeline_file("one", more="schedule: on_lag\n").parent
     pipeline_file("two")
     assert set(build_all(folder)) == {"one", "two"}
+
+
+def test_a_team_sets_how_its_dags_look_and_whom_they_call(
+    pipeline_file: Callable[..., Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "alerts.py").write_text("def page(context):\n    pass\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    more = """\
+recovery_choices: [replay, hot]
+airflow:
+  owner: team
+  tags: [gold]
+  description: Orders of all shops
+  retries: 7
+  queue: spark
+  priority: 5
+  on_failure: ["alerts:page"]
+"""
+    dag = build_dag(load(pipeline_file("p", more=more)))
+    assert (dag.owner, dag.description) == ("team", "Orders of all shops")
+    assert {"gold", "sluice", "recovery:replay"} <= set(dag.tags)
+    assert {(t.retries, t.queue, t.priority_weight) for t in dag.tasks} == {(7, "spark", 5)}
+    (called,) = dag.on_failure_callback
+    assert called.__name__ == "page"
+    assert dag.on_success_callback is None
+    assert dag.params.get_param("recovery").schema["enum"] == ["replay", "hot"]
+
+
+def test_a_callback_that_cannot_be_called_is_an_import_error_of_its_file(
+    pipeline_file: Callable[..., Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "mistakes.py").write_text("page = 'me'\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    spec = load(pipeline_file("p", more='airflow: {on_failure: ["mistakes:page"]}\n'))
+    with pytest.raises(ConfigError, match="neither a function nor a notifier"):
+        build_dag(spec)

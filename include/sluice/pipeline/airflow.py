@@ -5,11 +5,21 @@ from __future__ import annotations
 from datetime import timedelta
 from typing import Annotated
 
-from pydantic import Field, field_validator
+from pydantic import AfterValidator, Field, field_validator
 
 from sluice.fields import Duration, Strict
+from sluice.pipeline.targets import check_function
 
 __all__ = ["Airflow"]
+
+
+def _target(target: str) -> str:
+    check_function(target)
+    return target
+
+
+Target = Annotated[str, AfterValidator(_target)]
+"""``package.module:name``, on the Python path."""
 
 
 class Airflow(Strict):
@@ -22,6 +32,22 @@ class Airflow(Strict):
     """How many runs of the DAG may be in ``ingest`` at the same time: those of a backfill, and the live one."""
     pool: Annotated[str, Field(min_length=1)] | None = None
     """A pool of Airflow's, which has to exist, for the tasks that start Spark: it bounds several pipelines together."""
+    owner: Annotated[str, Field(min_length=1)] | None = None
+    """The owner that Airflow shows for the DAG; by default Airflow's own default."""
+    tags: tuple[Annotated[str, Field(min_length=1, max_length=100)], ...] = ()
+    """Tags of the DAG, beside those that Sluice adds."""
+    description: str | None = None
+    """One line about the DAG, in Airflow's list of DAGs."""
+    retries: Annotated[int, Field(ge=0)] = 3
+    """How often a task is tried again, where trying again may help."""
+    queue: Annotated[str, Field(min_length=1)] | None = None
+    """The queue of the DAG's tasks, for executors that have queues."""
+    priority: Annotated[int, Field(ge=1)] = 1
+    """The priority weight of the DAG's tasks: a larger one gets a free place first."""
+    on_failure: tuple[Target, ...] = ()
+    """Functions, or notifiers, as ``package.module:name``: called with Airflow's context when a DAG run has failed."""
+    on_success: tuple[Target, ...] = ()
+    """The same, when a DAG run has succeeded."""
 
     @field_validator("execution_timeout")
     @classmethod

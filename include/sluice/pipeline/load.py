@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import difflib
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import yaml
@@ -14,6 +15,7 @@ from pydantic_core import ErrorDetails
 
 from sluice.errors import ConfigError
 from sluice.home import Home
+from sluice.pipeline.defaults import DEFAULTS, defaults_of, under
 from sluice.pipeline.model import Pipeline, model_for
 from sluice.shipped import CHECKOUT, base
 
@@ -61,7 +63,7 @@ def find(name_or_path: str) -> Path:
     folder = _folder() if is_path else pipelines_folder()
     if not is_path and (folder / f"{name_or_path}.yaml").is_file():
         return folder / f"{name_or_path}.yaml"
-    files = sorted(folder.rglob("*.yaml"))
+    files = _files(folder.rglob("*.yaml"))
     named = [file for file in files if file.stem == name_or_path]
     if len(named) == 1:
         return named[0]
@@ -79,6 +81,10 @@ def find(name_or_path: str) -> Path:
         state=_UNTOUCHED,
         next_step=f"{hint}known pipelines: {', '.join(known) or 'none'}; or give the path of a .yaml file",
     )
+
+
+def _files(found: Iterable[Path]) -> list[Path]:
+    return sorted(file for file in found if file.name != DEFAULTS)
 
 
 def load(name_or_path: str | Path) -> Pipeline:
@@ -102,13 +108,18 @@ def load(name_or_path: str | Path) -> Pipeline:
     if not isinstance(data, dict):
         raise _refuse(path, ["expected a mapping with the keys pipeline, source, decode, sink"])
     try:
+        shared = defaults_of(path)
+    except ValueError as error:
+        raise _refuse(path, [str(error)]) from None
+    data = under(data, shared)
+    try:
         model = model_for(data)
     except ConfigError as error:
         raise _refuse(path, [error.what]) from error
     try:
         pipeline = model.model_validate(data)
     except ValidationError as error:
-        raise _refuse(path, list(_explain(error, tree, model))) from None
+        raise _refuse(path, list(_explain(error, tree, model, shared))) from None
     pipeline._file = path
     if pipeline.quarantine is not None:
         places = _places(pipeline)
@@ -130,7 +141,7 @@ def load_all(folder: Path | None = None) -> Iterator[tuple[Path, Pipeline | Conf
     """
     owners: dict[str, Path] = {}
     valid: list[Pipeline] = []
-    for path in sorted((folder or pipelines_folder()).glob("*.yaml")):
+    for path in _files((folder or pipelines_folder()).glob("*.yaml")):
         try:
             pipeline = load(path)
         except ConfigError as error:
@@ -241,15 +252,23 @@ def _fields_at(loc: Sequence[str | int], top: type[BaseModel]) -> list[str]:
     return [f.alias or n for n, f in model.model_fields.items()] if model else []
 
 
-def _explain(error: ValidationError, tree: Any, model: type[BaseModel]) -> Iterator[str]:
+def _explain(
+    error: ValidationError, tree: Any, model: type[BaseModel], shared: Mapping[str, Any] = MappingProxyType({})
+) -> Iterator[str]:
     seen: set[str] = set()
     for detail in error.errors():
         if detail["type"] == "literal_error" and isinstance(detail.get("input"), dict):
             continue  # the other arm of a union whose mapping arm says more
         line = _line(detail, tree, model)
+        if _has(shared, detail["loc"]) and not _place(tree, detail["loc"][:1]):
+            line = f"{DEFAULTS}: {line}"
         if line not in seen:
             seen.add(line)
             yield line
+
+
+def _has(mapping: Any, loc: Sequence[str | int]) -> bool:
+    return isinstance(mapping, Mapping) and bool(loc) and loc[0] in mapping
 
 
 def _line(detail: ErrorDetails, tree: Any, model: type[BaseModel]) -> str:

@@ -242,6 +242,8 @@ class Pipeline(Strict):
     """Data-quality validation of each run, and its limits."""
     recovery: Recovery = Recovery.REPLAY
     """The recovery strategy, unless the task or the run sets another one."""
+    recovery_choices: tuple[Recovery, ...] | None = None
+    """The strategies that the trigger form offers; by default all that the pipeline can have."""
     wal: Wal = Wal()
     """Settings of the write-ahead log that ``recovery: wal`` uses."""
     interval: IntervalRuns = IntervalRuns()
@@ -277,6 +279,10 @@ class Pipeline(Strict):
         refusal = self.refusal(self.recovery)
         if refusal:
             raise ValueError(refusal)
+        if self.recovery_choices is not None and self.recovery not in self.recovery_choices:
+            raise ValueError(
+                f"recovery_choices lacks {self.recovery}, which is the pipeline's recovery: add it, or choose another"
+            )
         return self
 
     @model_validator(mode="after")

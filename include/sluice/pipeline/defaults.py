@@ -1,0 +1,58 @@
+"""``_defaults.yaml``: what all pipeline files of a folder have in common."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+__all__ = ["DEFAULTS", "SHARED", "defaults_of", "under"]
+
+DEFAULTS = "_defaults.yaml"
+"""The file's name; it is no pipeline itself."""
+
+SHARED = ("airflow", "lag", "quality", "recovery", "recovery_choices", "spark", "wal")
+"""The keys that it may have: how pipelines are run. What a pipeline reads and writes is its own."""
+
+
+def defaults_of(file: Path) -> dict[str, Any]:
+    """Return what the defaults beside a pipeline file say; nothing if there are none.
+
+    Raises
+    ------
+    ValueError
+        If it is not YAML, or has a key that is not shared.
+    """
+    place = file.parent / DEFAULTS
+    try:
+        found = yaml.safe_load(place.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return {}
+    except (yaml.YAMLError, UnicodeDecodeError, OSError) as error:
+        raise ValueError(f"{DEFAULTS}: not YAML: {error}") from None
+    if found is None:
+        return {}
+    if not isinstance(found, dict):
+        raise ValueError(f"{DEFAULTS}: expected a mapping with some of the keys {', '.join(SHARED)}")
+    strange = sorted(str(key) for key in found if key not in SHARED)
+    if strange:
+        raise ValueError(f"{DEFAULTS}: {strange[0]}: the keys here are: {', '.join(SHARED)}")
+    return found
+
+
+def under(own: Mapping[str, Any], defaults: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a file's mapping with defaults under it: mappings are merged key by key, anything else is replaced.
+
+    A key that the file sets to null has no default.
+    """
+    merged = dict(own)
+    for key, value in defaults.items():
+        if key not in own:
+            merged[key] = value
+        elif isinstance(value, dict) and isinstance(own[key], dict):
+            merged[key] = under(own[key], value)
+        elif own[key] is None and key in SHARED:
+            del merged[key]
+    return merged
