@@ -17,6 +17,7 @@ from sluice.pipeline.load import relative
 from sluice.pipeline.starting import Schedule
 from sluice_airflow import docs, params
 from sluice_airflow.gate import OnIdle
+from sluice_airflow.maintenance import SUFFIX, maintenance_dag
 from sluice_airflow.operators.account import AccountOperator
 from sluice_airflow.operators.bounded_run import BoundedRunOperator
 from sluice_airflow.operators.validate import ValidateOperator
@@ -68,7 +69,7 @@ def build_dag(
         With every mistake of the file; also for a cron expression that Airflow refuses.
     """
     spec = pipeline if isinstance(pipeline, Pipeline) else load(pipeline)
-    reference = spec.file.stem if _is_among_pipelines(spec.file) else str(spec.file)
+    reference = _reference(spec)
     dag = DAG(
         dag_id=spec.name,
         schedule=_schedule(spec, reference, poll_interval, retry_after),
@@ -113,7 +114,7 @@ def build_dag(
         )
         # a backfill starts as many runs as it is told to (ten by default), whatever the DAG says: each is a driver
         spark: dict[str, Any] = {"conn_id": spark_conn_id, "max_active_tis_per_dag": spec.airflow.max_drivers}
-        if pool := spec.airflow.pool or os.environ.get("SLUICE_POOL"):
+        if pool := _pool(spec):
             spark["pool"] = pool
         ingest = BoundedRunOperator(task_id="ingest", pipeline=reference, **spark)
         validate = ValidateOperator(task_id="validate", pipeline=reference, **spark)
@@ -127,19 +128,11 @@ def build_dag(
         ingest >> account
         if wait is not None:
             wait >> ingest
-    try:
-        dag.validate()
-    except Exception as error:
-        raise ConfigError(
-            f"{relative(spec.file)} does not make a DAG: {error}",
-            state="nothing was read or written",
-            next_step=f"fix it, then: sluice validate-spec {relative(spec.file)}",
-        ) from error
-    return dag
+    return _checked(dag, spec)
 
 
 def build_all(folder: Path | None = None) -> dict[str, DAG]:
-    """Return the DAG of every good file of a folder, by id; by default of the folder of pipelines.
+    """Return the DAGs of every good file of a folder, by id; by default of the folder of pipelines.
 
     A bad file is left out here and refused by :func:`refuse_bad_files`, which therefore belongs into a DAG file of its
     own: Airflow stops scheduling *every* DAG of a file that has an import error.
@@ -148,9 +141,12 @@ def build_all(folder: Path | None = None) -> dict[str, DAG]:
     """
     wanted = get_parsing_context().dag_id
     if wanted is not None:
-        path = (folder or pipelines_folder()) / f"{wanted}.yaml"
-        if path.is_file() and (spec := load(path)).name == wanted:
-            return {wanted: build_dag(spec)}
+        name = wanted.removesuffix(SUFFIX)
+        path = (folder or pipelines_folder()) / f"{name}.yaml"
+        if path.is_file() and (spec := load(path)).name == name:
+            found = {dag.dag_id: dag for dag in _dags_of(spec)}
+            if wanted in found:
+                return {wanted: found[wanted]}
     return {found.dag_id: found for _, found in _read(folder) if isinstance(found, DAG)}
 
 
@@ -187,7 +183,7 @@ def _read(folder: Path | None) -> Iterator[tuple[Path, DAG | SluiceError]]:
             yield path, spec
             continue
         try:
-            yield path, build_dag(spec)
+            yield from ((path, dag) for dag in _dags_of(spec))
         except SluiceError as error:
             yield path, error
         except Exception as error:  # whatever it is, it must not take the other DAGs down
@@ -220,6 +216,41 @@ def _called(spec: Pipeline, key: str) -> list[Callable[..., Any]] | None:
             )
         found.append(function)
     return found or None
+
+
+def _pool(spec: Pipeline) -> str | None:
+    return spec.airflow.pool or os.environ.get("SLUICE_POOL") or None
+
+
+def _reference(spec: Pipeline) -> str:
+    return spec.file.stem if _is_among_pipelines(spec.file) else str(spec.file)
+
+
+def _dags_of(spec: Pipeline) -> list[DAG]:
+    """Return the DAGs that a pipeline file makes."""
+    dags = [build_dag(spec)]
+    if spec.airflow.maintenance is not None:
+        dags.append(_checked(maintenance_dag(spec, _reference(spec), pool=_pool(spec)), spec))
+    return dags
+
+
+def _checked(dag: DAG, spec: Pipeline) -> DAG:
+    """Return a DAG.
+
+    Raises
+    ------
+    ConfigError
+        When Airflow refuses it.
+    """
+    try:
+        dag.validate()
+    except Exception as error:
+        raise ConfigError(
+            f"{relative(spec.file)} does not make a DAG: {error}",
+            state="nothing was read or written",
+            next_step=f"fix it, then: sluice validate-spec {relative(spec.file)}",
+        ) from error
+    return dag
 
 
 def _on_idle(spec: Pipeline) -> str:

@@ -23,7 +23,11 @@ def get_provider_info() -> dict[str, Any]:
         "name": _NAME,
         "description": "Bounded, accountable runs from Kafka into Delta tables.",
         "integrations": [{"integration-name": _NAME, "tags": ["apache"]}],
-        "operators": [_modules("operators.account", "operators.bounded_run", "operators.validate")],
+        "operators": [
+            _modules(
+                *(f"operators.{name}" for name in ("account", "audit", "bounded_run", "clean", "redrive", "validate"))
+            )
+        ],
         "sensors": [_modules("sensors.kafka_lag")],
         "hooks": [_modules("hooks.kafka", "hooks.spark")],
         "triggers": [_modules("triggers.kafka_lag", "triggers.lag_watcher")],

@@ -9,8 +9,7 @@ from sluice.errors import ConfigError
 from sluice.home import Home
 from sluice.ledger import Ledger
 from sluice.pipeline import load
-from sluice.wal import WriteAheadLog
-from sluice.wal.cleaning import clean as clean_log
+from sluice.wal.cleaning import clean_log
 
 __all__ = ["clean"]
 
@@ -20,12 +19,7 @@ def clean(pipeline: str, *, before: str | None, older_than: timedelta | None, dr
     spec, ledger = load(pipeline), Ledger.open()
     now = datetime.now(UTC)
     threshold = _time(before) if before else now - (older_than if older_than is not None else spec.wal.keep)
-    log = WriteAheadLog(Home.from_env().log(spec.name), spec.name)
-    with ledger.acquire(spec.name, f"clean__{now.isoformat(timespec='milliseconds')}") as lease:
-        epoch = ledger.epoch(spec.name).number
-        last = ledger.last_batch(spec.name, epoch)
-        applied = {epoch: last.batch if last else -1}
-        found = clean_log(ledger, lease, log, applied, threshold, dry_run=dry_run)
+    found = clean_log(ledger, spec, Home.from_env(), threshold, dry_run=dry_run)
     told = {"pipeline": spec.name, "threshold": threshold.isoformat(), "dry_run": dry_run, **found.as_dict()}
     if as_json:
         print_json(told)

@@ -153,8 +153,9 @@ def redrive(
     of_run: str | None = None,
     quarantined: bool = False,
     validate: bool = True,
+    settings: Spark | None = None,
 ) -> SparkSubmit:
-    """Return the application that redrives lost ranges or quarantined records.
+    """Return the application that redrives lost ranges or quarantined records; ``settings`` as of :func:`bounded_run`.
 
     Parameters
     ----------
@@ -169,7 +170,7 @@ def redrive(
     if of_run is not None:
         arguments += ["--of-run", of_run]
     arguments += ["--quarantined"] * quarantined + ["--no-validate"] * (not validate)
-    return _submit("redrive.py", pipeline, arguments, spark, kafka, small=True)
+    return _submit("redrive.py", pipeline, arguments, spark, kafka, small=True, settings=settings)
 
 
 def validate_sink(

@@ -44,6 +44,8 @@ class Airflow(Strict):
     """The queue of the DAG's tasks, for executors that have queues."""
     priority: Annotated[int, Field(ge=1)] = 1
     """The priority weight of the DAG's tasks: a larger one gets a free place first."""
+    maintenance: Annotated[str, Field(min_length=1)] | None = None
+    """A DAG ``PIPELINE.maintenance`` that redrives on request, audits and cleans: a cron line (UTC), or ``manual``."""
     on_failure: tuple[Target, ...] = ()
     """Functions, or notifiers, as ``package.module:name``: called with Airflow's context when a DAG run has failed."""
     on_success: tuple[Target, ...] = ()

@@ -3,13 +3,33 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from datetime import datetime
+from datetime import UTC, datetime
 
+from sluice.home import Home
 from sluice.ledger import Lease, Ledger
+from sluice.pipeline import Pipeline
 from sluice.wal.log import WriteAheadLog
 from sluice.wal.removal import Cleaned
 
-__all__ = ["clean"]
+__all__ = ["clean", "clean_log"]
+
+
+def clean_log(ledger: Ledger, pipeline: Pipeline, home: Home, threshold: datetime, *, dry_run: bool = False) -> Cleaned:
+    """Clean a pipeline's log beside no run of it: under the pipeline's lease, by what the ledger says is applied.
+
+    Raises
+    ------
+    LeaseHeldError
+        If a run of the pipeline is active.
+    SinkError
+        If the log cannot be read or written.
+    """
+    name = pipeline.name
+    log = WriteAheadLog(home.log(name), name)
+    with ledger.acquire(name, f"clean__{datetime.now(UTC).isoformat(timespec='milliseconds')}") as lease:
+        epoch = ledger.epoch(name).number
+        last = ledger.last_batch(name, epoch)
+        return clean(ledger, lease, log, {epoch: last.batch if last else -1}, threshold, dry_run=dry_run)
 
 
 def clean(

@@ -15,7 +15,7 @@ def _argument(name: str) -> str:
 
 def main() -> int:
     folder = Path(os.environ["FAKE_SPARK"])
-    main_file = next(Path(a).name for a in sys.argv if a.endswith(("bounded_run.py", "validate_sink.py")))
+    main_file = next(Path(a).name for a in sys.argv if a.endswith(("bounded_run.py", "validate_sink.py", "redrive.py")))
     (folder / f"{main_file}.call").write_text(json.dumps({"argv": sys.argv[1:], "env": dict(os.environ)}))
     plan_file = folder / f"{main_file}.plan"
     plan = json.loads(plan_file.read_text()) if plan_file.exists() else {}

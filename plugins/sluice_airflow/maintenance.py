@@ -1,0 +1,97 @@
+"""The DAG by which a pipeline is repaired and looked after, without a shell."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+from airflow.sdk import DAG, CronTriggerTimetable, Param, timezone
+
+from sluice.pipeline import Pipeline
+from sluice_airflow.operators.audit import AuditOperator
+from sluice_airflow.operators.clean import CleanOperator
+from sluice_airflow.operators.redrive import RedriveOperator
+from sluice_airflow.retry import TypedRetryPolicy
+
+__all__ = ["SUFFIX", "maintenance_dag"]
+
+SUFFIX = ".maintenance"
+"""Of the DAG's id, behind the pipeline's name, which has no dot."""
+
+_PAGE = """\
+Repairs and looks after the pipeline `{name}`: `redrive` → `audit` → `clean`.
+
+Triggered as it is, and by its schedule, it redrives nothing: it audits ledger, tables and write-ahead log, and removes
+old segments of the log. To write what was lost, or what was refused and passes by now, trigger it with `redrive`.
+Airflow's audit log says who did. The same on the command line: `sluice redrive`, `sluice audit --deep`, `sluice clean`.
+"""
+
+
+def maintenance_dag(pipeline: Pipeline, reference: str, *, pool: str | None = None) -> DAG:
+    """Return the maintenance DAG of a pipeline whose file has ``airflow.maintenance``.
+
+    Parameters
+    ----------
+    reference
+        The pipeline's name or path, for the tasks.
+    pool
+        Of the task that starts Spark.
+    """
+    cron = pipeline.airflow.maintenance
+    dag = DAG(
+        dag_id=f"{pipeline.name}{SUFFIX}",
+        schedule=None if cron in (None, "manual") else CronTriggerTimetable(cron, timezone="UTC"),
+        start_date=timezone.datetime(2000, 1, 1),
+        catchup=False,
+        max_active_runs=1,
+        auto_register=False,
+        description=f"Redrives, audits and cleans the pipeline {pipeline.name}",
+        tags={"sluice", "maintenance", *pipeline.airflow.tags},
+        doc_md=_PAGE.format(name=pipeline.name),
+        params={
+            "redrive": Param(
+                "nothing",
+                type="string",
+                enum=["nothing", "lost", "quarantined"],
+                values_display={
+                    "nothing": "nothing: only audit and clean",
+                    "lost": "lost: open lost ranges that can be read again",
+                    "quarantined": "quarantined: refused records that decode and pass the rules now",
+                },
+                title="Redrive",
+                description_md="What is written, exactly once, before the audit.",
+            ),
+            "ranges": Param(
+                [],
+                type="array",
+                items={"type": "string", "pattern": r"^[^:]+:\d+:\d+-\d+$"},
+                title="Only these ranges",
+                description_md="Each as `TOPIC:PARTITION:START-END`, end exclusive; none means all.",
+            ),
+            "of_run": Param(
+                None,
+                type=["null", "string"],
+                title="Only of this run",
+                description_md="What the run with this id lost or quarantined.",
+            ),
+        },
+        default_args={
+            **({"owner": pipeline.airflow.owner} if pipeline.airflow.owner else {}),
+            "retries": pipeline.airflow.retries,
+            "retry_delay": timedelta(minutes=1),
+            "retry_policy": TypedRetryPolicy(),
+            "execution_timeout": pipeline.airflow.execution_timeout,
+        },
+    )
+    with dag:
+        redrive = RedriveOperator(
+            task_id="redrive",
+            pipeline=reference,
+            what="{{ params.redrive }}",
+            ranges="{{ params.ranges | join(' ') }}",
+            of_run="{{ params.of_run or '' }}",
+            **({"pool": pool} if pool else {}),
+        )
+        audit = AuditOperator(task_id="audit", pipeline=reference, trigger_rule="none_failed")
+        clean = CleanOperator(task_id="clean", pipeline=reference)
+        redrive >> audit >> clean
+    return dag

@@ -1,0 +1,109 @@
+"""Redrives lost ranges, or quarantined records, as ``sluice redrive`` does."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from airflow.sdk.exceptions import AirflowSkipException
+
+from sluice.errors import ConfigError
+from sluice.launch.submit import redrive
+from sluice.ledger import Ledger
+from sluice.pipeline import load
+from sluice.ranges import OffsetRange
+from sluice_airflow.log_tables import account_table
+from sluice_airflow.operators.submit import SubmitOperator
+
+if TYPE_CHECKING:
+    from airflow.sdk import Context
+
+__all__ = ["RedriveOperator"]
+
+_WHAT = ("lost", "quarantined", "nothing")
+
+
+class RedriveOperator(SubmitOperator):
+    """Runs ``spark_jobs/redrive.py`` for one pipeline: writes what can be read, or decoded, by now, exactly once.
+
+    It needs the pipeline's lease: a live run that is active makes it fail, to be tried again later. Killed at any
+    instruction, it leaves nothing that another attempt, or the next run, does not fix.
+
+    Parameters
+    ----------
+    what
+        ``lost``: open lost ranges, from Kafka or the write-ahead log. ``quarantined``: records of the quarantine that
+        decode and pass the row rules by now. ``nothing``: the task is skipped. (Templated.)
+    ranges
+        Only these, each as ``TOPIC:PARTITION:START-END`` (end exclusive), as a list or as one text with spaces between;
+        empty for all. (Templated.)
+    of_run
+        Only what the run with this id lost or quarantined. (Templated.)
+    pipeline, run, conn_id, spark_binary, conf, driver_memory, …
+        As of :class:`SubmitOperator`. The run's id must not be that of another run; by default it holds the ids of the
+        DAG and of the DAG run.
+
+    Returns
+    -------
+    dict
+        The XCom ``return_value``: the run's account, and ``still_lost``, the offsets of ranges that are open after it.
+
+    Raises
+    ------
+    SluiceError
+        One class for each exit code.
+    AirflowSkipException
+        When there is nothing to redrive.
+    """
+
+    template_fields: ClassVar[tuple[str, ...]] = (*SubmitOperator.template_fields, "what", "ranges", "of_run")
+
+    def __init__(
+        self,
+        *,
+        what: str = "lost",
+        ranges: Sequence[str] | str = (),
+        of_run: str | None = None,
+        run: str = "redrive__{{ dag.dag_id }}__{{ run_id }}",
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(run=run, **kwargs)
+        self.what = what
+        self.ranges = ranges
+        self.of_run = of_run
+
+    def execute(self, context: Context) -> dict[str, Any]:
+        """Redrive; return the account."""
+        pipeline = load(self.pipeline)
+        if self.what not in _WHAT:
+            raise ConfigError(
+                f"what is {self.what!r}, and may be one of: {', '.join(_WHAT)}",
+                state="nothing was read or written",
+                next_step="fix the task's argument, or the DAG run's param",
+            )
+        if self.what == "nothing":
+            raise AirflowSkipException("nothing was asked for")
+        try:
+            given = self.ranges.split() if isinstance(self.ranges, str) else self.ranges
+            ranges = [OffsetRange.parse(str(text)) for text in given]
+        except ValueError as error:
+            raise ConfigError(str(error), state="nothing was read or written", next_step="fix the range") from None
+        ledger = Ledger.open()
+        if self.what == "lost" and not ledger.lost(pipeline.name, run=self.of_run or None):
+            raise AirflowSkipException("the pipeline has no open lost range")
+        submission = redrive(
+            pipeline,
+            self.run,
+            spark=self.spark_connection(pipeline),
+            kafka=self.source_connection(pipeline),
+            ranges=ranges,
+            of_run=self.of_run or None,
+            quarantined=self.what == "quarantined",
+            settings=self.spark_settings(pipeline),
+        )
+        self.run_spark(submission, context)
+        account = {**ledger.account(pipeline.name, self.run)}
+        still = sum(len(row.range) for row in ledger.lost(pipeline.name))
+        self.log.info("Account of run %s\n%s", self.run, account_table(ledger.accounts(pipeline.name, self.run)))
+        self.log.info("%s offsets are still lost", f"{still:,}")
+        return {**account, "still_lost": still}

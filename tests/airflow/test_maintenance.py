@@ -1,0 +1,46 @@
+"""The maintenance DAG of a pipeline."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from tests.airflow.conftest import FakeSpark
+from tests.airflow.operators.test_audit import commit
+
+from sluice_airflow.factory import build_all
+
+pytestmark = [pytest.mark.airflow, pytest.mark.usefixtures("airflow_db")]
+
+
+def test_a_file_that_asks_for_it_makes_a_second_dag(pipeline_file: Callable[..., Path]) -> None:
+    pipeline_file("plain")
+    pipeline_file("weekly", more='airflow: {maintenance: "0 5 * * 0", owner: team}\n')
+    folder = pipeline_file("by_hand", more="airflow: {maintenance: manual}\n").parent
+    found = build_all(folder)
+    assert set(found) == {"plain", "weekly", "weekly.maintenance", "by_hand", "by_hand.maintenance"}
+    weekly = found["weekly.maintenance"]
+    assert [t.task_id for t in weekly.topological_sort()] == ["redrive", "audit", "clean"]
+    assert weekly.owner == "team"
+    assert "0 5 * * 0" in repr(weekly.timetable)
+    assert found["by_hand.maintenance"].schedule is None
+
+
+def test_a_bad_cron_line_is_a_mistake_of_its_file(pipeline_file: Callable[..., Path]) -> None:
+    folder = pipeline_file("bad", more='airflow: {maintenance: "every sunday"}\n').parent
+    assert build_all(folder) == {}
+
+
+def test_as_it_is_it_redrives_nothing_and_proves_the_account(
+    pipeline_file: Callable[..., Path], spark: FakeSpark, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    commit((0, 5))
+    folder = pipeline_file("p", more="airflow: {maintenance: manual, retries: 0}\n").parent
+    monkeypatch.setenv("SLUICE_PIPELINES", str(folder))  # for the DAG file that Airflow parses before the run
+    dag = build_all(folder)["p.maintenance"]
+    dag.get_task("audit").deep = False  # there are no tables
+    run = dag.test(logical_date=None)
+    states = {t.task_id: str(t.state) for t in run.get_task_instances()}
+    assert states == {"redrive": "skipped", "audit": "success", "clean": "success"}
+    assert spark.call("redrive.py") is None
