@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from sluice.audit.snapshot import last_commits
-from sluice.delta.names import ADOPTING, HOLDS, OWNER, app_id, owner
+from sluice.delta.names import ADOPTING, HOLDS, OWNER, app_id, owner, quarantine_app_id
+from sluice.delta.table import opened
 from sluice.delta.transactions import transaction_versions
 from sluice.errors import ConfigError, SinkError
 from sluice.faults import point
@@ -76,7 +77,7 @@ class Adoption:
             names = list(last_commits(self.ledger, old))
             _hand(sink, self._versions(sink, names), {OWNER: new, HOLDS: "sink", ADOPTING: old})
             point("adoption-begun")
-            refused = self._versions(quarantine, [f"{name}:quarantine" for name in names])
+            refused = self._versions(quarantine, [quarantine_app_id(name) for name in names])
             _hand(quarantine, refused, {OWNER: new, HOLDS: "quarantine"})
             sealed = [log.app_id(number) for number in range(1, self.ledger.epoch(old).number + 1)]
             _hand(log.path, self._versions(log.path, sealed), {OWNER: new, HOLDS: "log"})
@@ -175,15 +176,7 @@ class Adoption:
 
 
 def _open(path: str) -> Any:
-    from deltalake import DeltaTable
-    from deltalake.exceptions import DeltaError, TableNotFoundError
-
-    try:
-        return DeltaTable(path)
-    except TableNotFoundError:
-        return None
-    except (DeltaError, OSError, ValueError) as error:
-        raise _failed(path, error) from error
+    return opened(path, lambda error: _failed(path, error))
 
 
 def _writers(path: str) -> set[str | None]:

@@ -21,6 +21,8 @@ from sluice.errors import SluiceError, SourceUnreachableError
 from sluice.lag import Backlog, Limits, PartitionLag
 
 if TYPE_CHECKING:
+    from airflow.sdk import DAG
+
     from sluice_airflow.sensors.kafka_lag import KafkaLagSensor
     from sluice_airflow.triggers.kafka_lag import KafkaLagTrigger
 
@@ -120,6 +122,20 @@ def spark(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakeSpark:
     binary.chmod(0o755)
     monkeypatch.setenv("FAKE_SPARK", str(folder))
     return FakeSpark(str(binary), folder)
+
+
+@pytest.fixture
+def dag(spark: FakeSpark, monkeypatch: pytest.MonkeyPatch) -> DAG:
+    """The DAG ``flights``, whose topic has 12 records that wait, whose Spark is the fake, and which tries once."""
+    from sluice_airflow.factory import build_dag
+
+    full = Backlog("flights", (PartitionLag("flights", 0, 0, 0, 12),))
+    monkeypatch.setattr("sluice_airflow.sensors.kafka_lag.look", lambda *_, **__: full)
+    dag = build_dag("flights")
+    for task in ("ingest", "validate"):
+        dag.get_task(task)._spark_binary = spark.binary
+        dag.get_task(task).retries = 0
+    return dag
 
 
 class FakeTaskInstance:

@@ -11,9 +11,10 @@ from typing import Any
 import pytest
 from airflow.dag_processing.dagbag import DagBag
 from airflow.triggers.base import BaseEventTrigger
-from tests.airflow.conftest import PROJECT
+from tests.airflow.conftest import PROJECT, FakeSpark
 
 from sluice.errors import ConfigError
+from sluice.lag import Backlog, PartitionLag
 from sluice.pipeline import load
 from sluice_airflow.factory import build_all, build_dag, refuse_bad_files
 from sluice_airflow.operators.account import asset_of
@@ -150,3 +151,26 @@ def test_a_callback_that_cannot_be_called_is_an_import_error_of_its_file(
     spec = load(pipeline_file("p", more='airflow: {on_failure: ["mistakes:page"]}\n'))
     with pytest.raises(ConfigError, match="neither a function nor a notifier"):
         build_dag(spec)
+
+
+def test_what_the_file_names_is_called_when_a_run_has_failed(
+    pipeline_file: Callable[..., Path], spark: FakeSpark, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "pagers.py").write_text(
+        "from pathlib import Path\n"
+        f"def page(context):\n    Path({str(tmp_path / 'paged')!r}).write_text(context['dag_run'].run_id)\n"
+        f"def cheer(context):\n    Path({str(tmp_path / 'cheered')!r}).touch()\n"
+    )
+    monkeypatch.syspath_prepend(str(tmp_path))
+    more = 'airflow: {retries: 0, on_failure: ["pagers:page"], on_success: ["pagers:cheer"]}\n'
+    file = pipeline_file("paging", more=more)
+    monkeypatch.setenv("SLUICE_PIPELINES", str(file.parent))  # for the DAG file that Airflow parses before the run
+    full = Backlog("paging", (PartitionLag("paging", 0, 0, 0, 12),))
+    monkeypatch.setattr("sluice_airflow.sensors.kafka_lag.look", lambda *_, **__: full)
+    dag = build_dag("paging")
+    dag.get_task("ingest")._spark_binary = spark.binary
+    spark.plan("bounded_run.py", code=21, say=["sluice: error: offsets are gone"])
+    run = dag.test(logical_date=None)
+    assert str(run.state) == "failed"
+    assert (tmp_path / "paged").read_text() == run.run_id
+    assert not (tmp_path / "cheered").exists()

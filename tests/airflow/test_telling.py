@@ -19,21 +19,9 @@ from sluice.text import length
 from sluice_airflow.factory import build_dag
 from sluice_airflow.log_tables import lag_table
 from sluice_airflow.operators.validate import ValidateOperator
-from sluice_airflow.sensors import kafka_lag as sensor_module
 from sluice_airflow.window import run_window
 
 pytestmark = [pytest.mark.airflow, pytest.mark.usefixtures("airflow_db")]
-
-
-@pytest.fixture
-def dag(spark: FakeSpark, monkeypatch: pytest.MonkeyPatch) -> DAG:
-    full = Backlog("flights", (PartitionLag("flights", 0, 0, 0, 12),))
-    monkeypatch.setattr(sensor_module, "look", lambda *_, **__: full)
-    dag = build_dag("flights")
-    for task in ("ingest", "validate"):
-        dag.get_task(task)._spark_binary = spark.binary
-        dag.get_task(task).retries = 0
-    return dag
 
 
 def states(run: Any) -> dict[str, str]:

@@ -18,7 +18,7 @@ from sluice.errors import SinkError
 from sluice.home import Home
 from sluice.ledger import Ledger
 from sluice.pipeline import Pipeline
-from sluice.pipeline.model import Rows
+from sluice.pipeline.sections import Rows
 from sluice.ranges import OffsetRange, describe
 from sluice.wal import WriteAheadLog
 

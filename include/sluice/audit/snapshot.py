@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from time import sleep
 
 from sluice.audit.books import Books
-from sluice.delta.names import app_id, interval_app_id
+from sluice.delta.names import app_id, interval_app_id, quarantine_app_id
 from sluice.delta.table import Table
 from sluice.ledger import REDRIVEN, Ledger
 from sluice.ranges import RangeAccount
@@ -72,7 +72,7 @@ class Snapshot:
         if any(held[name] > batch for name, (_, batch) in ends.items()):
             upto = {name: batch for name, (_, batch) in ends.items()}
             sink.go_back(upto)
-            quarantine.go_back({f"{name}:quarantine": batch for name, batch in upto.items()})
+            quarantine.go_back({quarantine_app_id(name): batch for name, batch in upto.items()})
         return cls(books, runs, sink, quarantine, problems)
 
 

@@ -89,7 +89,7 @@ def ended(spec: Pipeline, run: str, code: int, *, as_json: bool) -> int:
     """
     if code != ExitCode.DONE:
         # what it did before it failed; the failure itself was printed above, and decides the exit code
-        with contextlib.suppress(SluiceError, KeyError):
+        with contextlib.suppress(SluiceError):
             _show(Ledger.open().account(spec.name, run), as_json=as_json)
     else:
         ledger = Ledger.open()

@@ -14,6 +14,7 @@ from sluice.cli.output import err, print_json
 from sluice.errors import ConfigError, ExitCode, SluiceError
 from sluice.launch.submit import validate_spec
 from sluice.pipeline import Pipeline, load, load_all, pipelines_folder
+from sluice.pipeline.defaults import DEFAULTS
 from sluice.pipeline.load import clash_of, relative
 from sluice.pipeline.suite import Suite
 
@@ -71,6 +72,9 @@ def check(files: Sequence[str] | None, *, spark: bool, as_json: bool) -> int:
 def _named(files: Sequence[str]) -> dict[str, Pipeline | SluiceError]:
     found: dict[str, Pipeline | SluiceError] = {}
     for file in files:
+        if Path(file).name == DEFAULTS:
+            err.print(f"{file}: defaults of its folder, checked with each pipeline file there", markup=False)
+            continue
         try:
             found[file] = load(file)
         except SluiceError as error:

@@ -7,7 +7,7 @@ from typing import Any
 
 from sluice.ledger import REDRIVEN
 
-__all__ = ["ADOPTING", "HOLDS", "OWNER", "app_id", "interval_app_id", "owner"]
+__all__ = ["ADOPTING", "HOLDS", "OWNER", "app_id", "interval_app_id", "log_app_id", "owner", "quarantine_app_id"]
 
 OWNER, HOLDS, ADOPTING = "sluice.pipeline", "sluice.holds", "sluice.adopting"
 """Table properties: the pipeline, which of its tables this is and, during ``sluice adopt``, the former pipeline."""
@@ -22,6 +22,16 @@ def owner(note: Mapping[str, Any]) -> str | None:
 def app_id(pipeline: str, epoch: int) -> str:
     """Return the application id of a live epoch's commits to the sink, or of redrives."""
     return f"sluice:{pipeline}:{epoch if epoch != REDRIVEN else 'redriven'}"
+
+
+def log_app_id(pipeline: str, epoch: int) -> str:
+    """Return the application id of an epoch's seals in the write-ahead log."""
+    return f"sluice:{pipeline}:{epoch}:log"
+
+
+def quarantine_app_id(sink: str) -> str:
+    """Return the application id of commits to the quarantine, given that of the sink's commits."""
+    return f"{sink}:quarantine"
 
 
 def interval_app_id(pipeline: str, interval: str) -> str:

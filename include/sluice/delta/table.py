@@ -3,16 +3,35 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from sluice.errors import SinkError
 from sluice.ranges import OffsetRange
 
-__all__ = ["Table"]
+__all__ = ["Table", "opened"]
 
 _NOTE = "sluice"
+
+
+def opened(path: str, failed: Callable[[Exception], SinkError]) -> Any:
+    """Return the newest version of a Delta table; None if it does not exist.
+
+    Parameters
+    ----------
+    failed
+        Makes the error that is raised if it exists and cannot be read.
+    """
+    from deltalake import DeltaTable
+    from deltalake.exceptions import DeltaError, TableNotFoundError
+
+    try:
+        return DeltaTable(path)
+    except TableNotFoundError:
+        return None
+    except (DeltaError, OSError, ValueError) as error:
+        raise failed(error) from error
 
 
 @dataclass
@@ -40,15 +59,7 @@ class Table:
         SinkError
             If it exists and cannot be read.
         """
-        from deltalake import DeltaTable
-        from deltalake.exceptions import DeltaError, TableNotFoundError
-
-        try:
-            return cls(name, path, DeltaTable(path))
-        except TableNotFoundError:
-            return cls(name, path)
-        except (DeltaError, OSError, ValueError) as error:
-            raise _unread(name, path, error) from error
+        return cls(name, path, opened(path, lambda error: _unread(name, path, error)))
 
     @property
     def columns(self) -> list[str]:

@@ -2,7 +2,7 @@
 
 from sluice.ledger.lease import Holder, Lease
 from sluice.ledger.ledger import Ledger
-from sluice.ledger.queries import REDRIVEN
+from sluice.ledger.queries import REDRIVEN, UnknownRunError
 from sluice.ledger.rows import BatchRow, Epoch, IntervalRow, LostRow, RunRow, Unannounced
 
 __all__ = [
@@ -16,4 +16,5 @@ __all__ = [
     "LostRow",
     "RunRow",
     "Unannounced",
+    "UnknownRunError",
 ]

@@ -15,10 +15,22 @@ from sluice.ledger.store import reading, spoken
 from sluice.ranges import Counts, OffsetRange, Positions, RangeAccount, Times
 from sluice.recovery import Route
 
-__all__ = ["REDRIVEN", "Questions"]
+__all__ = ["REDRIVEN", "Questions", "UnknownRunError"]
 
 REDRIVEN = 0
 """The epoch number of redrives: live epochs count from 1 upwards, intervals from -1 downwards."""
+
+
+class UnknownRunError(ConfigError):
+    """The ledger has no such run."""
+
+    def __init__(self, pipeline: str, run: str) -> None:
+        super().__init__(
+            f"the ledger has no run {run!r} of {pipeline!r}",
+            state="nothing was read or written",
+            next_step=f"choose one of: sluice status {pipeline}. When the run ended well elsewhere, use the "
+            "ledger of that place: SLUICE_LEDGER_URL, or SLUICE_HOME",
+        )
 
 
 class Questions:
@@ -48,21 +60,16 @@ class Questions:
         return RunRow(**rows[0]) if rows else None
 
     def known_run(self, pipeline: str, run: str) -> RunRow:
-        """Return a run.
+        """Return one run.
 
         Raises
         ------
-        ConfigError
-            When the ledger does not have it.
+        UnknownRunError
+            If the ledger does not have it.
         """
         row = self.run(pipeline, run)
         if row is None:
-            raise ConfigError(
-                f"the ledger has no run {run!r} of {pipeline!r}",
-                state="nothing was read or written",
-                next_step=f"choose one of: sluice status {pipeline}. When the run ended well elsewhere, use the "
-                "ledger of that place: SLUICE_LEDGER_URL, or SLUICE_HOME",
-            )
+            raise UnknownRunError(pipeline, run)
         return row
 
     def runs(self, pipeline: str | None = None, *, state: str | None = None, limit: int = 20) -> list[RunRow]:
@@ -301,12 +308,10 @@ class Questions:
 
         Raises
         ------
-        KeyError
-            If the ledger has no such run.
+        UnknownRunError
+            If the ledger does not have it.
         """
-        row = self.run(pipeline, run)
-        if row is None:
-            raise KeyError(f"{pipeline}: no run {run!r}")
+        row = self.known_run(pipeline, run)
         counts = sum((a.counts for a in self.accounts(pipeline, run)), Counts())
         return {
             "run": run,

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import yaml
+from sluice.pipeline.yaml_file import YamlError, read
 
 __all__ = ["DEFAULTS", "SHARED", "defaults_of", "under"]
 
@@ -22,23 +22,20 @@ def defaults_of(file: Path) -> dict[str, Any]:
 
     Raises
     ------
-    ValueError
-        If it is not YAML, or has a key that is not shared.
+    YamlError
+        If it is not YAML, has a key twice, or one that is not shared.
     """
-    place = file.parent / DEFAULTS
     try:
-        found = yaml.safe_load(place.read_text(encoding="utf-8"))
+        found, _ = read(file.parent / DEFAULTS)
     except FileNotFoundError:
         return {}
-    except (yaml.YAMLError, UnicodeDecodeError, OSError) as error:
-        raise ValueError(f"{DEFAULTS}: not YAML: {error}") from None
     if found is None:
         return {}
     if not isinstance(found, dict):
-        raise ValueError(f"{DEFAULTS}: expected a mapping with some of the keys {', '.join(SHARED)}")
+        raise YamlError(f"expected a mapping with some of the keys {', '.join(SHARED)}")
     strange = sorted(str(key) for key in found if key not in SHARED)
     if strange:
-        raise ValueError(f"{DEFAULTS}: {strange[0]}: the keys here are: {', '.join(SHARED)}")
+        raise YamlError(f"{strange[0]}: the keys here are: {', '.join(SHARED)}")
     return found
 
 

@@ -17,6 +17,7 @@ from sluice.errors import ConfigError
 from sluice.home import Home
 from sluice.pipeline.defaults import DEFAULTS, defaults_of, under
 from sluice.pipeline.model import Pipeline, model_for
+from sluice.pipeline.yaml_file import YamlError, read
 from sluice.shipped import CHECKOUT, base
 
 __all__ = ["clash_of", "find", "load", "load_all", "pipelines_folder", "relative"]
@@ -97,20 +98,17 @@ def load(name_or_path: str | Path) -> Pipeline:
     """
     path = find(str(name_or_path))
     try:
-        text = path.read_text(encoding="utf-8")
-        data = yaml.safe_load(text)
-        tree = yaml.compose(text, Loader=yaml.SafeLoader)
-    except (yaml.YAMLError, UnicodeDecodeError, OSError) as error:
+        data, tree = read(path)
+    except YamlError as error:
+        raise _refuse(path, list(error.args)) from None
+    except FileNotFoundError as error:  # it was there a moment ago
         raise _refuse(path, [f"not YAML: {error}"]) from None
-    doubled = list(_doubled(tree))
-    if doubled:
-        raise _refuse(path, doubled)
     if not isinstance(data, dict):
         raise _refuse(path, ["expected a mapping with the keys pipeline, source, decode, sink"])
     try:
         shared = defaults_of(path)
-    except ValueError as error:
-        raise _refuse(path, [str(error)]) from None
+    except YamlError as error:
+        raise _refuse(path, [f"{DEFAULTS}: {mistake}" for mistake in error.args]) from None
     data = under(data, shared)
     try:
         model = model_for(data)
@@ -219,21 +217,6 @@ def _place(tree: Any, loc: Sequence[str | int]) -> str:
             break
         node = child
     return f"line {line}: " if line else ""
-
-
-def _doubled(node: Any, above: tuple[str, ...] = ()) -> Iterator[str]:
-    """Yield an error for each duplicate key of a mapping: YAML would silently take the last one."""
-    if isinstance(node, yaml.MappingNode):
-        seen: set[str] = set()
-        for key, value in node.value:
-            here = (*above, str(key.value))
-            if key.value in seen:
-                yield f"line {key.start_mark.line + 1}: {'.'.join(here)}: this key appears twice; remove one of them"
-            seen.add(key.value)
-            yield from _doubled(value, here)
-    elif isinstance(node, yaml.SequenceNode):
-        for number, item in enumerate(node.value):
-            yield from _doubled(item, (*above, str(number)))
 
 
 def _fields_at(loc: Sequence[str | int], top: type[BaseModel]) -> list[str]:

@@ -3,220 +3,28 @@
 from __future__ import annotations
 
 import re
-from datetime import timedelta
-from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from pydantic import Field, PrivateAttr, create_model, field_validator, model_validator
 
-from sluice.decoders.config import BytesDecode, CsvDecode, JsonDecode, TextDecode
 from sluice.errors import ConfigError
-from sluice.fields import Duration, Strict, given, one_of
+from sluice.fields import Strict
 from sluice.kinds import BUILT_IN, kind_of
 from sluice.pipeline.airflow import Airflow
 from sluice.pipeline.quality import Quality
+from sluice.pipeline.sections import Decode, IntervalRuns, Quarantine, Rows, Rule, Sink, Source, Transform, Wal
 from sluice.pipeline.spark import Spark
 from sluice.pipeline.starting import Lag, Schedule
 from sluice.recovery import Recovery
-from sluice.rules.config import NotNullRule, SqlRule
-from sluice.sinks.base import SinkConfig, SinkKind
-from sluice.sinks.delta import DeltaSink
-from sluice.sources.base import SourceConfig, SourceKind
 from sluice.sources.kafka.config import KafkaSource
 
 __all__ = [
-    "Decode",
-    "IntervalRuns",
     "Pipeline",
-    "Quarantine",
-    "Rows",
-    "Rule",
-    "Sink",
-    "Source",
-    "Transform",
-    "Wal",
     "model_for",
 ]
 
 _NAME = re.compile(r"^[a-z][a-z0-9_-]{0,62}$")
-
-
-class Rows(StrEnum):
-    """What the transform promises about rows; checked before each commit."""
-
-    ONE = "one"
-    """One sink row per record."""
-    FILTER = "filter"
-    """At most one sink row per record."""
-    MANY = "many"
-    """Any number of sink rows per record."""
-    AGGREGATE = "aggregate"
-    """A sink row may combine many records; the result need not keep any metadata column but ``_run``."""
-
-
-class Source(Strict):
-    """Where records come from."""
-
-    kafka: KafkaSource | None = None
-    """Topics of a Kafka cluster."""
-
-    @model_validator(mode="after")
-    def _one(self) -> Source:
-        one_of(self, "source")
-        return self
-
-    @property
-    def key(self) -> str:
-        """Its key in the file."""
-        return given(self)[0]
-
-    @property
-    def kind(self) -> SourceKind:
-        """The kind of source, which declares what it can do."""
-        kind: SourceKind = kind_of("sources", self.key)
-        return kind
-
-    @property
-    def config(self) -> SourceConfig:
-        """The source's settings in the file."""
-        config: SourceConfig = getattr(self, self.key)
-        return config
-
-
-class Decode(Strict):
-    """How a record's value becomes columns."""
-
-    json_: Annotated[JsonDecode | None, Field(alias="json")] = None
-    """One JSON object per record."""
-    csv: CsvDecode | None = None
-    """One CSV record (RFC 4180) per record."""
-    text: TextDecode | None = None
-    """``text: {}``: the value as UTF-8 text, in the column ``value``."""
-    bytes: BytesDecode | None = None
-    """``bytes: {}``: key and value unchanged, in the columns ``key`` and ``value``."""
-
-    @model_validator(mode="after")
-    def _one(self) -> Decode:
-        one_of(self, "decode")
-        return self
-
-    @property
-    def key(self) -> str:
-        """The decoder's key in the file."""
-        return given(self)[0]
-
-    @property
-    def config(self) -> Any:
-        """The decoder's settings in the file."""
-        return next(value for value in (getattr(self, name) for name in type(self).model_fields) if value is not None)
-
-
-class Rule(Strict):
-    """A row rule: a decoded record that breaks it goes to the quarantine."""
-
-    name: Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]{0,62}$")]
-    """What `_errors` calls it: a-z, 0-9 and _."""
-    sql: SqlRule | None = None
-    """A SQL condition on one record."""
-    not_null: NotNullRule | None = None
-    """Columns that must not be null."""
-
-    @model_validator(mode="after")
-    def _one(self) -> Rule:
-        if len(given(self)) != 2:
-            kinds = ", ".join(key for key in type(self).model_fields if key != "name")
-            raise ValueError(f"rule {self.name} needs exactly one of: {kinds}")
-        return self
-
-    def made(self) -> Any:
-        """Return the rule's Spark half, a ``sluice_spark.rules.base.Rule``."""
-        (key,) = (key for key in given(self) if key != "name")
-        return kind_of("rules", key).made(getattr(self, key))
-
-
-class Transform(Strict):
-    """A pure function of the decoded batch, as SQL over ``source`` or as ``package.module:function``."""
-
-    sql: str | None = None
-    """A ``SELECT`` over ``source``: the decoded columns and the metadata columns. The result must keep the latter."""
-    python: str | None = None
-    """``package.module:function``, which takes and returns a DataFrame; a checkout's ``include/`` is on the path."""
-
-    @model_validator(mode="after")
-    def _one(self) -> Transform:
-        one_of(self, "transform")
-        return self
-
-    @field_validator("python")
-    @classmethod
-    def _python(cls, target: str | None) -> str | None:
-        if target is not None:
-            from sluice.pipeline.targets import check_function
-
-            check_function(target)
-        return target
-
-
-class Sink(Strict):
-    """Where rows go."""
-
-    delta: DeltaSink | None = None
-    """A Delta table. The first run creates it."""
-
-    @model_validator(mode="after")
-    def _one(self) -> Sink:
-        one_of(self, "sink")
-        return self
-
-    @property
-    def key(self) -> str:
-        """Its key in the file."""
-        return given(self)[0]
-
-    @property
-    def kind(self) -> SinkKind:
-        """The kind of sink, which declares what it can do."""
-        kind: SinkKind = kind_of("sinks", self.key)
-        return kind
-
-    @property
-    def config(self) -> SinkConfig:
-        """The sink's settings in the file."""
-        config: SinkConfig = getattr(self, self.key)
-        return config
-
-
-class QuarantineTable(Strict):
-    """A Delta table of refused records."""
-
-    path: Annotated[str, Field(min_length=1)]
-    """Relative to ``SLUICE_HOME``, absolute, or a URL. Change it only while it is empty: its records do not move."""
-
-
-class Quarantine(Strict):
-    """Where refused records are kept, verbatim: a dead-letter table."""
-
-    delta: QuarantineTable
-    """A Delta table; by default ``PATH_quarantine`` beside a Delta sink, else ``quarantine/PIPELINE``."""
-
-
-class Wal(Strict):
-    """Settings of the write-ahead log that ``recovery: wal`` uses."""
-
-    keep: Duration = timedelta(days=30)
-    """How long applied segments are retained, by record time; ``sluice clean`` can remove them earlier."""
-    segment_records: Annotated[int, Field(ge=1)] = 1_000_000
-    """The maximum number of records in a segment."""
-    roll: Duration = timedelta(seconds=60)
-    """Maximum time from a segment's first record arriving in the log to the seal, estimated from the measured pace."""
-
-
-class IntervalRuns(Strict):
-    """Settings of interval runs (backfills of a range of record time)."""
-
-    slack: Duration = timedelta(0)
-    """Obsolete and without effect: an interval run finds its records in any order of their times."""
 
 
 class Pipeline(Strict):

@@ -56,7 +56,11 @@ RESOURCES = ("driver_memory", "executor_memory", "executor_cores", "num_executor
 """The keys that are options of ``spark-submit``, by the names that Airflow has for them."""
 
 _SECRET = re.compile(r"secret|passw(or)?d|token|(access|account|private|api)[._-]?key|\.sas\.", re.IGNORECASE)
-_HARMLESS = re.compile(r"(providers?|type|enabled|file|endpoint)$", re.IGNORECASE)
+_HARMLESS = re.compile(
+    r"(providers?|type|enabled|file|endpoint)$|^spark\.kubernetes\.(driver|executor)\.(secrets|secretKeyRef)\.",
+    re.IGNORECASE,
+)
+"""Keys that say where a secret is, and not what it is."""
 _IN_VALUE = re.compile(r"-D\S*(password|passwd|secret|token)\S*=", re.IGNORECASE)
 _MEMORY = re.compile(r"^[1-9]\d*[kmgt]b?$", re.IGNORECASE)
 

@@ -7,6 +7,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 from urllib.parse import unquote
 
+from sluice.delta.names import log_app_id
+from sluice.delta.table import opened
 from sluice.errors import SinkError
 from sluice.ranges import OffsetRange
 from sluice.wal.segment import Segment, batch_of, is_segment
@@ -61,7 +63,7 @@ class Catalog:
 
     def app_id(self, epoch: int) -> str:
         """Return the application id of an epoch's seals in Delta's log."""
-        return f"sluice:{self.pipeline}:{epoch}:log"
+        return log_app_id(self.pipeline, epoch)
 
     def refresh(self) -> None:
         """Load the newest version of the log.
@@ -71,21 +73,16 @@ class Catalog:
         SinkError
             If it cannot be read.
         """
-        from deltalake import DeltaTable
-        from deltalake.exceptions import DeltaError, TableNotFoundError
-
         if self._closed:
             raise ValueError(f"the log {self.path} was closed")
-        try:
-            self._table = DeltaTable(self.path)
-        except TableNotFoundError:
-            self._table = None
-        except (DeltaError, OSError, ValueError) as error:
-            raise SinkError(
+        self._table = opened(
+            self.path,
+            lambda error: SinkError(
                 f"the write-ahead log {self.path} cannot be read: {type(error).__name__}: {error}",
                 state="nothing was read or written now",
                 next_step="fix the storage, then run again",
-            ) from error
+            ),
+        )
         self._seals.clear()
         self._told = None
 

@@ -10,7 +10,7 @@ from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
 from sluice.delta.table import Table
 from sluice.errors import ConfigError, SluiceError
 from sluice.home import Home
-from sluice.ledger import Ledger
+from sluice.ledger import Ledger, UnknownRunError
 from sluice.pipeline import Pipeline, load
 from sluice_airflow.log_tables import account_table
 from sluice_airflow.operators.bounded_run import joined
@@ -93,14 +93,14 @@ class AccountOperator(BaseOperator):
         try:
             self.run = run_window(context, pipeline, self.run).run
             account = ledger.account(name, self.run)
-        except (KeyError, ConfigError) as error:
+        except ConfigError as error:
             if failed:
                 raise AirflowFailException(
                     "the run failed before it was planned: there is no account, and this DAG run ends as failed\n"
                     "  data: the ledger has nothing of this run\n"
                     "  next: read the log of the first task that failed, then clear that task"
                 ) from None
-            if isinstance(error, ConfigError):
+            if not isinstance(error, UnknownRunError):
                 raise
             if states and set(states.values()) == {"skipped"}:
                 raise AirflowSkipException("the run was skipped") from None

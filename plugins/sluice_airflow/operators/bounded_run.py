@@ -8,7 +8,7 @@ from sluice.errors import SluiceError
 from sluice.home import Home
 from sluice.lag.current import waiting
 from sluice.launch.submit import bounded_run
-from sluice.ledger import Ledger
+from sluice.ledger import Ledger, UnknownRunError
 from sluice.pipeline import load
 from sluice.ranges import OffsetRange, RangeAccount
 from sluice.recovery import Recovery
@@ -103,7 +103,7 @@ class BoundedRunOperator(SubmitOperator):
         ledger = Ledger.open()
         try:
             account = ledger.account(pipeline, self.run)
-        except KeyError:
+        except UnknownRunError:
             raise SluiceError(
                 f"the application ended well, and the ledger has no run {self.run!r} of {pipeline!r}",
                 state="the sink holds what the run committed",

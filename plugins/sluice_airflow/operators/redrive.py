@@ -102,7 +102,7 @@ class RedriveOperator(SubmitOperator):
             settings=self.spark_settings(pipeline),
         )
         self.run_spark(submission, context)
-        account = {**ledger.account(pipeline.name, self.run)}
+        account = ledger.account(pipeline.name, self.run)
         still = sum(len(row.range) for row in ledger.lost(pipeline.name))
         self.log.info("Account of run %s\n%s", self.run, account_table(ledger.accounts(pipeline.name, self.run)))
         self.log.info("%s offsets are still lost", f"{still:,}")

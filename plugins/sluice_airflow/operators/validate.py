@@ -9,7 +9,7 @@ from airflow.sdk.exceptions import AirflowSkipException
 
 from sluice.errors import QualityError, SluiceError
 from sluice.launch.submit import validate_sink
-from sluice.ledger import Ledger, RunRow
+from sluice.ledger import Ledger, RunRow, UnknownRunError
 from sluice.pipeline import Pipeline, load
 from sluice_airflow.links.data_docs import DataDocsLink, address_of
 from sluice_airflow.log_tables import table
@@ -87,7 +87,12 @@ class ValidateOperator(SubmitOperator):
         return verdict
 
     def _row(self, pipeline: Pipeline) -> RunRow:
-        return Ledger.open().known_run(pipeline.name, self.run)
+        try:
+            return Ledger.open().known_run(pipeline.name, self.run)
+        except UnknownRunError as error:
+            raise SluiceError(
+                error.what, state="there is nothing to judge", next_step="clear the ingest task of this DAG run first"
+            ) from None
 
     def _must_judge(self, row: RunRow, context: Context) -> bool:
         if row.verdict is None:

@@ -12,7 +12,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from sluice.kinds import kind_of
-from sluice.pipeline.model import Decode
+from sluice.pipeline.sections import Decode
 
 __all__ = ["COLUMN", "DATA", "RULE", "Decoder", "decode", "source_columns"]
 

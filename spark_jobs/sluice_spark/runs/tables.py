@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import cast
 
-from sluice.delta.names import app_id, interval_app_id
+from sluice.delta.names import app_id, interval_app_id, quarantine_app_id
 from sluice.errors import ConfigError
 from sluice.home import Home
 from sluice.ledger import REDRIVEN, Epoch
@@ -57,7 +57,7 @@ class Tables:
             epoch,
             Checkpoint(home.checkpoint(pipeline.name, number), epoch.positions),
             kind.opened(path, app, pipeline.sink.config.partition_columns),
-            DeltaSink(home.resolve(pipeline.quarantine_path), f"{app}:quarantine"),
+            DeltaSink(home.resolve(pipeline.quarantine_path), quarantine_app_id(app)),
             log,
             DeltaSink(log.path, log.app_id(number), settings=_KEEPS_HISTORY),
             pipeline.name,
@@ -82,7 +82,7 @@ class Tables:
             self,
             epoch=Epoch(-number, Route.DIRECT, None),
             sink=self.kind.opened(self.sink.path, app, self.sink.partition_by),
-            quarantine=DeltaSink(self.quarantine.path, f"{app}:quarantine"),
+            quarantine=DeltaSink(self.quarantine.path, quarantine_app_id(app)),
         )
 
     @property

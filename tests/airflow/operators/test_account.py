@@ -9,25 +9,11 @@ import pytest
 from airflow.sdk import DAG
 from tests.airflow.conftest import FakeSpark
 
-from sluice.lag import Backlog, PartitionLag
 from sluice.ledger import Ledger
 from sluice.ranges import Counts, OffsetRange, RangeAccount
-from sluice_airflow.factory import build_dag
 from sluice_airflow.operators import account as module
-from sluice_airflow.sensors import kafka_lag as sensor_module
 
 pytestmark = [pytest.mark.airflow, pytest.mark.usefixtures("airflow_db")]
-
-
-@pytest.fixture
-def dag(spark: FakeSpark, monkeypatch: pytest.MonkeyPatch) -> DAG:
-    full = Backlog("flights", (PartitionLag("flights", 0, 0, 0, 12),))
-    monkeypatch.setattr(sensor_module, "look", lambda *_, **__: full)
-    dag = build_dag("flights")
-    for task in ("ingest", "validate"):
-        dag.get_task(task)._spark_binary = spark.binary
-        dag.get_task(task).retries = 0
-    return dag
 
 
 def events() -> list[dict[str, Any]]:

@@ -12,7 +12,7 @@ from airflow.sdk import RetryAction
 from airflow.sdk.exceptions import AirflowSkipException
 from tests.airflow.conftest import FakeSpark
 
-from sluice.errors import ConfigError, QualityError, SluiceError
+from sluice.errors import ConfigError, QualityError, Retry, SluiceError
 from sluice_airflow.operators.validate import ValidateOperator
 from sluice_airflow.retry import TypedRetryPolicy
 
@@ -136,5 +136,7 @@ def test_validate_false_skips(validate: Any, spark: FakeSpark, context: Any) -> 
 
 
 def test_nothing_to_judge(validate: Any, context: Any) -> None:
-    with pytest.raises(SluiceError, match="has no run"):
+    with pytest.raises(SluiceError, match="has no run") as caught:
         validate().execute(context())
+    assert caught.value.next_step == "clear the ingest task of this DAG run first"
+    assert caught.value.retry is Retry.AS_THE_TASK_SAYS

@@ -8,7 +8,7 @@ import pytest
 from pyspark.sql import SparkSession
 from tests.fixtures.wal import EPOCH, frame, record
 
-from sluice.pipeline.model import Decode
+from sluice.pipeline.sections import Decode
 from sluice_spark.batch.quarantine import SCHEMA, refused_records
 from sluice_spark.decoders.base import decode
 

@@ -6,7 +6,7 @@ import pytest
 from pyspark.sql import SparkSession
 from tests.spark.decoders.conftest import NOON, records
 
-from sluice.pipeline.model import Decode
+from sluice.pipeline.sections import Decode
 from sluice_spark.decoders.base import COLUMN, RULE, decode, source_columns
 
 pytestmark = pytest.mark.spark

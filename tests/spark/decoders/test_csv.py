@@ -12,7 +12,7 @@ import pytest
 from pyspark.sql import SparkSession
 from tests.spark.decoders.conftest import FIVE_MB, check, fields_of, outcomes, records, table
 
-from sluice.pipeline.model import Decode
+from sluice.pipeline.sections import Decode
 from sluice_spark.decoders.base import decode
 
 pytestmark = pytest.mark.spark

@@ -18,7 +18,7 @@ from pyspark.sql import functions as F
 from tests.spark.decoders.conftest import FIVE_MB, PAGE, check, fields_of, outcomes, records, table
 
 import sluice_spark.decoders as decoders
-from sluice.pipeline.model import Decode
+from sluice.pipeline.sections import Decode
 from sluice_spark.decoders.base import COLUMN, DATA, RULE, decode
 
 pytestmark = pytest.mark.spark

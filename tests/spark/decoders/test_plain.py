@@ -8,7 +8,7 @@ import pytest
 from pyspark.sql import SparkSession
 from tests.spark.decoders.conftest import outcomes, records
 
-from sluice.pipeline.model import Decode
+from sluice.pipeline.sections import Decode
 from sluice_spark.decoders.base import decode, source_columns
 
 pytestmark = pytest.mark.spark

@@ -4,23 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import pyarrow as pa
 import pytest
-from deltalake import CommitProperties, DeltaTable, Schema, Transaction
+from tests.fixtures.deltas import committed
 
 from sluice.delta.transactions import transaction_versions
-
-SCHEMA = Schema.from_arrow(pa.schema([("a", pa.int64())]))
-
-
-def committed(path: Path, *transactions: tuple[str, int], settings: dict[str, str | None] | None = None) -> DeltaTable:
-    DeltaTable.create(str(path), schema=SCHEMA, mode="ignore", configuration=settings)
-    for app, version in transactions:
-        DeltaTable(str(path)).create_write_transaction(
-            [], "append", SCHEMA, [],
-            commit_properties=CommitProperties(app_transactions=[Transaction(app, version, None)]),
-        )  # fmt: skip
-    return DeltaTable(str(path))
 
 
 def test_the_newest_version_of_each_application_is_found_on_both_sides_of_a_checkpoint(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ import pytest
 from tests.unit.ledger.conftest import plan, split
 
 from sluice.errors import ConfigError
-from sluice.ledger import Epoch, Ledger
+from sluice.ledger import Epoch, Ledger, UnknownRunError
 from sluice.ranges import Counts, OffsetRange, RangeAccount
 from sluice.recovery import Route
 
@@ -90,7 +90,7 @@ def test_questions_about_nothing_have_answers(ledger_url: str) -> None:
     assert (ledger.epoch("p"), ledger.last_batch("p", 1), ledger.topic_ids("p")) == (
         Epoch(1, Route.DIRECT, None), None, {},
     )  # fmt: skip
-    with pytest.raises(KeyError):
+    with pytest.raises(UnknownRunError):
         ledger.account("p", "r")
 
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from sluice.cli.validate_spec import check
 from sluice.errors import ConfigError
 from sluice.pipeline import load, load_all
 from sluice.pipeline.defaults import under
@@ -51,6 +53,7 @@ def test_a_file_comes_first_and_mappings_are_merged_key_by_key(tmp_path: Path) -
         ("sink: {delta: {path: x}}", "_defaults.yaml: sink: the keys here are: airflow, lag"),
         ("airflow: [", "_defaults.yaml: not YAML"),
         ("- a", "_defaults.yaml: expected a mapping"),
+        ("recovery: wal\nrecovery: hot", "_defaults.yaml: line 2: recovery: this key appears twice"),
         ("airflow: {ownr: x}", "_defaults.yaml: airflow.ownr: unknown key; did you mean 'owner'?"),
         ("recovery: {}", "_defaults.yaml: recovery"),
     ],
@@ -96,3 +99,14 @@ def test_what_cannot_be_meant_is_refused(tmp_path: Path, more: str, told: str) -
     with pytest.raises(ConfigError) as caught:
         load(write(tmp_path, "p", more))
     assert told in caught.value.what
+
+
+def test_the_files_of_a_shell_pattern_can_be_checked_though_the_defaults_are_among_them(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "_defaults.yaml").write_text("recovery: wal\n")
+    write(tmp_path, "p")
+    assert check([str(f) for f in sorted(tmp_path.glob("*.yaml"))], spark=False, as_json=True) == 0
+    told = capsys.readouterr()
+    assert [found["file"] for found in json.loads(told.out)] == [str(tmp_path / "p.yaml")]
+    assert "defaults of its folder" in told.err

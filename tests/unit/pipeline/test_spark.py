@@ -162,6 +162,8 @@ def test_a_secret_is_refused_wherever_its_name_stands(key: str, value: str) -> N
         "spark.hadoop.fs.azure.account.auth.type",
         "spark.hadoop.fs.azure.account.oauth.provider.type",
         "spark.kubernetes.authenticate.driver.oauthTokenFile",
+        "spark.kubernetes.driver.secretKeyRef.AWS_SECRET_ACCESS_KEY",
+        "spark.kubernetes.executor.secrets.store",
         "spark.sql.shuffle.partitions",
     ],
 )

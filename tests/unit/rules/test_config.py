@@ -26,6 +26,7 @@ SPEC: dict[str, Any] = {
         "id IN (SELECT id FROM known)",
         "EXISTS (SELECT 1)",
         "uuid() <> ''",
+        "at > unix_timestamp( )",
     ],
 )
 def test_a_condition_that_may_give_two_answers_is_refused(passes: str) -> None:
@@ -40,6 +41,8 @@ def test_a_condition_that_may_give_two_answers_is_refused(passes: str) -> None:
         "name <> 'now()' -- rand() was here",
         "`select` IS NOT NULL",
         "nowhere > 1 AND selected",
+        "uuid IS NOT NULL AND now > 1 AND over <> 2",
+        "unix_timestamp(at, 'yyyy') > 0",
         "exists(items, i -> i > 1)",
         "action IN ('select', \"over\")",
     ],

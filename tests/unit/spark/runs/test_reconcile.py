@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import pyarrow as pa
 import pytest
-from deltalake import CommitProperties, DeltaTable, Schema, Transaction
+from deltalake import DeltaTable
+from tests.fixtures.deltas import committed
 from tests.unit.spark.batch.conftest import refuse
 from tests.unit.spark.sinks.delta.conftest import SCHEMA as SINK
 from tests.unit.spark.sinks.delta.conftest import staged
@@ -23,18 +23,6 @@ from sluice_spark.runs.tables import Tables
 from sluice_spark.sinks.base import NOTHING, Staged, TakenBackError
 from sluice_spark.sinks.delta.table import DeltaSink
 from sluice_spark.sources.base import RECORD_SCHEMA
-
-SCHEMA = Schema.from_arrow(pa.schema([("a", pa.int64())]))
-
-
-def committed(path: Path, *transactions: tuple[str, int], settings: dict[str, str | None] | None = None) -> DeltaTable:
-    DeltaTable.create(str(path), schema=SCHEMA, mode="ignore", configuration=settings)
-    for app, version in transactions:
-        DeltaTable(str(path)).create_write_transaction(
-            [], "append", SCHEMA, [],
-            commit_properties=CommitProperties(app_transactions=[Transaction(app, version, None)]),
-        )  # fmt: skip
-    return DeltaTable(str(path))
 
 
 def test_which_intervals_are_half_done_is_asked_once_however_many_there_are(
