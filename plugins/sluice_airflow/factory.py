@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterator
-from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -17,12 +15,8 @@ from sluice.pipeline.load import relative
 from sluice.pipeline.starting import Schedule
 from sluice_airflow import docs, params
 from sluice_airflow.gate import OnIdle
+from sluice_airflow.group import add_tasks, default_args_of, pool_of, reference_of
 from sluice_airflow.maintenance import SUFFIX, maintenance_dag
-from sluice_airflow.operators.account import AccountOperator
-from sluice_airflow.operators.bounded_run import BoundedRunOperator
-from sluice_airflow.operators.validate import ValidateOperator
-from sluice_airflow.retry import TypedRetryPolicy
-from sluice_airflow.sensors.kafka_lag import KafkaLagSensor
 from sluice_airflow.triggers.crossing import RETRY_AFTER
 from sluice_airflow.triggers.lag_watcher import POLL_INTERVAL, lag_asset
 
@@ -69,7 +63,7 @@ def build_dag(
         With every mistake of the file; also for a cron expression that Airflow refuses.
     """
     spec = pipeline if isinstance(pipeline, Pipeline) else load(pipeline)
-    reference = _reference(spec)
+    reference = reference_of(spec)
     dag = DAG(
         dag_id=spec.name,
         schedule=_schedule(spec, reference, poll_interval, retry_after),
@@ -88,46 +82,10 @@ def build_dag(
         },
         on_failure_callback=_called(spec, "on_failure"),
         on_success_callback=_called(spec, "on_success"),
-        default_args={
-            **{k: v for k, v in (("owner", spec.airflow.owner), ("queue", spec.airflow.queue)) if v is not None},
-            "retries": spec.airflow.retries,
-            "priority_weight": spec.airflow.priority,
-            "retry_delay": timedelta(minutes=1),
-            "retry_policy": TypedRetryPolicy(),
-            # a driver that hangs holds the pipeline's only run: it is ended, and the retry goes on where it stopped
-            "execution_timeout": spec.airflow.execution_timeout,
-        },
+        default_args=default_args_of(spec),
     )
     with dag:
-        wait = (
-            KafkaLagSensor(
-                task_id="wait_for_lag",
-                pipeline=reference,
-                on_idle=_on_idle(spec) if on_idle is None else on_idle,
-                poke_interval=15,
-                timeout=timedelta(minutes=30),
-                soft_fail=on_idle is None
-                and OnIdle(spec.lag.on_idle) is OnIdle.WAIT,  # too little, for half an hour: no failure
-            )
-            if spec.source.kafka
-            else None
-        )
-        # a backfill starts as many runs as it is told to (ten by default), whatever the DAG says: each is a driver
-        spark: dict[str, Any] = {"conn_id": spark_conn_id, "max_active_tis_per_dag": spec.airflow.max_drivers}
-        if pool := _pool(spec):
-            spark["pool"] = pool
-        ingest = BoundedRunOperator(task_id="ingest", pipeline=reference, **spark)
-        validate = ValidateOperator(task_id="validate", pipeline=reference, **spark)
-        account = AccountOperator(
-            task_id="account",
-            pipeline=reference,
-            name=spec.name,
-            trigger_rule="all_done",  # it tells of a run that failed, too, and then fails itself
-        )
-        ingest >> validate >> account
-        ingest >> account
-        if wait is not None:
-            wait >> ingest
+        add_tasks(spec, reference, on_idle=on_idle, spark_conn_id=spark_conn_id)
     return _checked(dag, spec)
 
 
@@ -167,14 +125,6 @@ def refuse_bad_files(folder: Path | None = None) -> None:
             state="the DAGs of the other files are not touched",
             next_step="fix them, then: sluice validate-spec FILE",
         )
-
-
-def _is_among_pipelines(file: Path) -> bool:
-    """Tell whether every component finds the file by its name: one without that folder builds DAGs of files, too."""
-    try:
-        return file.parent == pipelines_folder()
-    except ConfigError:
-        return False
 
 
 def _read(folder: Path | None) -> Iterator[tuple[Path, DAG | SluiceError]]:
@@ -218,19 +168,11 @@ def _called(spec: Pipeline, key: str) -> list[Callable[..., Any]] | None:
     return found or None
 
 
-def _pool(spec: Pipeline) -> str | None:
-    return spec.airflow.pool or os.environ.get("SLUICE_POOL") or None
-
-
-def _reference(spec: Pipeline) -> str:
-    return spec.file.stem if _is_among_pipelines(spec.file) else str(spec.file)
-
-
 def _dags_of(spec: Pipeline) -> list[DAG]:
     """Return the DAGs that a pipeline file makes."""
     dags = [build_dag(spec)]
     if spec.airflow.maintenance is not None:
-        dags.append(_checked(maintenance_dag(spec, _reference(spec), pool=_pool(spec)), spec))
+        dags.append(_checked(maintenance_dag(spec, reference_of(spec), pool=pool_of(spec)), spec))
     return dags
 
 
@@ -251,12 +193,6 @@ def _checked(dag: DAG, spec: Pipeline) -> DAG:
             next_step=f"fix it, then: sluice validate-spec {relative(spec.file)}",
         ) from error
     return dag
-
-
-def _on_idle(spec: Pipeline) -> str:
-    if OnIdle(spec.lag.on_idle) is OnIdle.PROCEED:
-        return OnIdle.PROCEED
-    return f"{{{{ '{spec.lag.on_idle}' if dag_run.run_type == 'scheduled' else '{OnIdle.PROCEED}' }}}}"
 
 
 def _schedule(

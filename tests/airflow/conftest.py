@@ -101,9 +101,12 @@ class FakeSpark:
     binary: str
     folder: Path
 
-    def plan(self, main: str, **what: Any) -> None:
-        """Say what the main will do: ``code``, ``say`` (lines), ``written``, ``verdict``, ``judgement``, ``hang``."""
-        (self.folder / f"{main}.plan").write_text(json.dumps(what))
+    def plan(self, main: str, *, only: str | None = None, **what: Any) -> None:
+        """Say what the main will do: ``code``, ``say`` (lines), ``written``, ``verdict``, ``judgement``, ``hang``.
+
+        With ``only``: for that pipeline, whatever is planned for others.
+        """
+        (self.folder / (f"{only}.{main}.plan" if only else f"{main}.plan")).write_text(json.dumps(what))
 
     def call(self, main: str) -> dict[str, Any] | None:
         """Return argv and environment of the last call of a main, None when it was not called."""
@@ -136,6 +139,40 @@ def dag(spark: FakeSpark, monkeypatch: pytest.MonkeyPatch) -> DAG:
         dag.get_task(task)._spark_binary = spark.binary
         dag.get_task(task).retries = 0
     return dag
+
+
+@pytest.fixture
+def dags_in(airflow_db: None) -> Callable[[Path], dict[str, DAG]]:
+    """Read DAG files as Airflow does, into its database: then ``dag.test()`` has what it needs."""
+    from airflow.dag_processing.bundles.manager import DagBundlesManager
+    from airflow.dag_processing.dagbag import BundleDagBag, sync_bag_to_db
+
+    def read(folder: Path) -> dict[str, DAG]:
+        DagBundlesManager().sync_bundles_to_db()
+        bag = BundleDagBag(dag_folder=folder, bundle_path=folder, bundle_name="dags-folder")
+        assert bag.import_errors == {}
+        sync_bag_to_db(bag, "dags-folder", None)
+        return dict(bag.dags)
+
+    return read
+
+
+@pytest.fixture
+def events(airflow_db: None) -> Callable[[], list[tuple[str, dict[str, Any]]]]:
+    """Return URI and extra of the asset events that came since the test began."""
+    from airflow.models.asset import AssetEvent
+    from airflow.utils.session import create_session
+    from sqlalchemy import func, select
+
+    with create_session() as session:
+        before = session.scalar(select(func.max(AssetEvent.id))) or 0
+
+    def since() -> list[tuple[str, dict[str, Any]]]:
+        with create_session() as session:
+            found = session.scalars(select(AssetEvent).where(AssetEvent.id > before).order_by(AssetEvent.id)).all()
+            return [(event.asset.uri, event.extra) for event in found]
+
+    return since
 
 
 class FakeTaskInstance:

@@ -18,6 +18,7 @@ from sluice.ledger import Ledger
 from sluice.pipeline import load
 from sluice.recovery import Recovery
 from sluice_airflow.factory import build_dag
+from sluice_airflow.group import SluiceTaskGroup
 from sluice_airflow.sensors import kafka_lag as sensor_module
 from sluice_airflow.triggers import kafka_lag as trigger_module
 
@@ -38,7 +39,9 @@ def test_every_dag_of_the_project_is_sound() -> None:
 
 def test_the_strategies_stand_side_by_side_in_one_dag() -> None:
     dag = DagBag(DAGS).dags["recovery_side_by_side"]
-    asked = {task.task_id: (Recovery(task.recovery), load(task.pipeline)) for task in dag.tasks}
+    groups = [group for group in dag.task_group.children.values() if isinstance(group, SluiceTaskGroup)]
+    assert len(dag.tasks) == 4 * len(groups), "each has sensor, verdict and asset event"
+    asked = {group.group_id: (Recovery(group.ingest.recovery), load(group.ingest.pipeline)) for group in groups}
     assert sorted(strategy for strategy, _ in asked.values()) == sorted(Recovery)
     for strategy, pipeline in asked.values():
         assert pipeline.kafka.topics == ["flights"]

@@ -13,7 +13,8 @@ from sluice.home import Home
 from sluice.ledger import Ledger, UnknownRunError
 from sluice.pipeline import Pipeline, load
 from sluice_airflow.log_tables import account_table
-from sluice_airflow.operators.bounded_run import joined
+from sluice_airflow.operators.bounded_run import ingest_before, joined
+from sluice_airflow.telling import tells
 from sluice_airflow.window import run_window
 
 if TYPE_CHECKING:
@@ -83,6 +84,7 @@ class AccountOperator(BaseOperator):
         self.on_success_callback = [*given, _note]
         self._sent: tuple[str, dict[int, int], int | None] | None = None
 
+    @tells
     def execute(self, context: Context) -> dict[str, Any]:
         """Print the account; emit."""
         pipeline = load(self.pipeline)
@@ -107,7 +109,7 @@ class AccountOperator(BaseOperator):
             raise SluiceError(
                 f"the ledger has no run {self.run!r} of {name!r}",
                 state="there is nothing to account for",
-                next_step="clear the ingest task of this DAG run first",
+                next_step=f"clear {ingest_before(self)} of this DAG run first",
             ) from None
         accounts = ledger.accounts(name, self.run)
         self.log.info("Run %s, verdict %s\n%s", self.run, account["verdict"], account_table(accounts))

@@ -15,12 +15,13 @@ from sluice.recovery import Recovery
 from sluice.run.request import RunRequest
 from sluice_airflow.log_tables import account_table
 from sluice_airflow.operators.submit import SubmitOperator
+from sluice_airflow.telling import tells
 from sluice_airflow.window import run_window
 
 if TYPE_CHECKING:
-    from airflow.sdk import Context
+    from airflow.sdk import BaseOperator, Context
 
-__all__ = ["BoundedRunOperator", "joined"]
+__all__ = ["BoundedRunOperator", "ingest_before", "joined"]
 
 
 class BoundedRunOperator(SubmitOperator):
@@ -70,6 +71,7 @@ class BoundedRunOperator(SubmitOperator):
         self.max_records_per_batch = max_records_per_batch
         self.validate = validate
 
+    @tells
     def execute(self, context: Context) -> dict[str, Any]:
         """Run, and return the account."""
         pipeline = load(self.pipeline)
@@ -124,3 +126,10 @@ def joined(accounts: list[RangeAccount]) -> list[OffsetRange]:
         else:
             joined.append(now)
     return joined
+
+
+def ingest_before(task: BaseOperator) -> str:
+    """Return, in words, the task directly before this one that runs the pipeline: it may lie in a group."""
+    before = task.upstream_list if task.has_dag() else []
+    names = sorted(t.task_id for t in before if isinstance(t, BoundedRunOperator))
+    return f"the task {names[0]!r}" if names else "the ingest task"

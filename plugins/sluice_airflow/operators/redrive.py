@@ -14,6 +14,7 @@ from sluice.pipeline import load
 from sluice.ranges import OffsetRange
 from sluice_airflow.log_tables import account_table
 from sluice_airflow.operators.submit import SubmitOperator
+from sluice_airflow.telling import tells
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -72,6 +73,7 @@ class RedriveOperator(SubmitOperator):
         self.ranges = ranges
         self.of_run = of_run
 
+    @tells
     def execute(self, context: Context) -> dict[str, Any]:
         """Redrive; return the account."""
         pipeline = load(self.pipeline)

@@ -13,7 +13,9 @@ from sluice.ledger import Ledger, RunRow, UnknownRunError
 from sluice.pipeline import Pipeline, load
 from sluice_airflow.links.data_docs import DataDocsLink, address_of
 from sluice_airflow.log_tables import table
+from sluice_airflow.operators.bounded_run import ingest_before
 from sluice_airflow.operators.submit import SubmitOperator
+from sluice_airflow.telling import tells
 from sluice_airflow.window import run_window
 
 if TYPE_CHECKING:
@@ -58,6 +60,7 @@ class ValidateOperator(SubmitOperator):
         super().__init__(**kwargs)
         self.rejudge = rejudge
 
+    @tells
     def execute(self, context: Context) -> str:
         """Show the verdict."""
         if (context.get("params") or {}).get("validate") is False:
@@ -91,7 +94,9 @@ class ValidateOperator(SubmitOperator):
             return Ledger.open().known_run(pipeline.name, self.run)
         except UnknownRunError as error:
             raise SluiceError(
-                error.what, state="there is nothing to judge", next_step="clear the ingest task of this DAG run first"
+                error.what,
+                state="there is nothing to judge",
+                next_step=f"clear {ingest_before(self)} of this DAG run first",
             ) from None
 
     def _must_judge(self, row: RunRow, context: Context) -> bool:
