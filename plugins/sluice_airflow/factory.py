@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from datetime import UTC, date, datetime
 from pathlib import Path
 from typing import Any
 
-from airflow.sdk import DAG, Asset, CronDataIntervalTimetable, get_parsing_context, timezone
+from airflow.sdk import DAG, Asset, CronDataIntervalTimetable, get_parsing_context
 
 from sluice.errors import ConfigError, SluiceError
 from sluice.kinds import imported
@@ -14,15 +15,17 @@ from sluice.pipeline import Pipeline, load, load_all, pipelines_folder
 from sluice.pipeline.load import relative
 from sluice.pipeline.starting import Schedule
 from sluice_airflow import docs, params
+from sluice_airflow.freshness import freshness_dag
 from sluice_airflow.gate import OnIdle
 from sluice_airflow.group import add_tasks, default_args_of, pool_of, reference_of
-from sluice_airflow.maintenance import SUFFIX, maintenance_dag
+from sluice_airflow.maintenance import maintenance_dag
+from sluice_airflow.notifiers import FailureNotifier
 from sluice_airflow.triggers.crossing import RETRY_AFTER
 from sluice_airflow.triggers.lag_watcher import POLL_INTERVAL, lag_asset
 
 __all__ = ["build_all", "build_dag", "refuse_bad_files"]
 
-_START = timezone.datetime(2000, 1, 1)  # an interval may lie long before the pipeline
+_START = date(2000, 1, 1)  # an interval may lie long before the pipeline
 
 
 def build_dag(
@@ -67,7 +70,7 @@ def build_dag(
     dag = DAG(
         dag_id=spec.name,
         schedule=_schedule(spec, reference, poll_interval, retry_after),
-        start_date=_START,
+        start_date=_start(spec),
         catchup=False,
         max_active_runs=1,
         auto_register=False,  # a DAG belongs to the file that holds it in a global, not to the one that built it
@@ -80,8 +83,8 @@ def build_dag(
             *(f"topic:{t}" for t in spec.source.config.streams),
             *spec.airflow.tags,
         },
-        on_failure_callback=_called(spec, "on_failure"),
-        on_success_callback=_called(spec, "on_success"),
+        on_success_callback=_called(spec, "on_success") or None,
+        **_of_the_team(spec),
         default_args=default_args_of(spec),
     )
     with dag:
@@ -99,7 +102,7 @@ def build_all(folder: Path | None = None) -> dict[str, DAG]:
     """
     wanted = get_parsing_context().dag_id
     if wanted is not None:
-        name = wanted.removesuffix(SUFFIX)
+        name, *_ = wanted.split(".")  # a pipeline's name has no dot; behind one is which of its DAGs this is
         path = (folder or pipelines_folder()) / f"{name}.yaml"
         if path.is_file() and (spec := load(path)).name == name:
             found = {dag.dag_id: dag for dag in _dags_of(spec)}
@@ -147,7 +150,42 @@ def _read(folder: Path | None) -> Iterator[tuple[Path, DAG | SluiceError]]:
             )
 
 
-def _called(spec: Pipeline, key: str) -> list[Callable[..., Any]] | None:
+def _start(spec: Pipeline) -> datetime:
+    day = spec.airflow.start_date or _START
+    return datetime(day.year, day.month, day.day, tzinfo=UTC)
+
+
+def _of_the_team(spec: Pipeline) -> dict[str, Any]:
+    """Return what all DAGs of a file have in common: whom they call when a run has failed, who may see them."""
+    return {
+        "on_failure_callback": [*_called(spec, "on_failure"), *_mail(spec)] or None,
+        "access_control": {role: set(may) for role, may in (spec.airflow.access_control or {}).items()} or None,
+    }
+
+
+def _mail(spec: Pipeline) -> list[Callable[..., Any]]:
+    """Return what writes to the addresses of the file.
+
+    Raises
+    ------
+    ConfigError
+        When Airflow cannot send mail.
+    """
+    if not spec.airflow.email:
+        return []
+    try:
+        from airflow.providers.smtp.notifications.smtp import SmtpNotifier
+    except ImportError:
+        raise ConfigError(
+            f"{relative(spec.file)}: airflow.email: Airflow's SMTP provider is not installed",
+            state="nothing was read or written",
+            next_step="pip install apache-airflow-providers-smtp, or remove the key",
+        ) from None
+    subject, content = "{{ sluice.subject }}", "{{ sluice.html }}"
+    return [FailureNotifier(SmtpNotifier(to=list(spec.airflow.email), subject=subject, html_content=content))]
+
+
+def _called(spec: Pipeline, key: str) -> list[Callable[..., Any]]:
     """Return what a DAG run calls at its end.
 
     Raises
@@ -165,14 +203,16 @@ def _called(spec: Pipeline, key: str) -> list[Callable[..., Any]] | None:
                 next_step=f"name a callable, then: sluice validate-spec {relative(spec.file)}",
             )
         found.append(function)
-    return found or None
+    return found
 
 
 def _dags_of(spec: Pipeline) -> list[DAG]:
     """Return the DAGs that a pipeline file makes."""
-    dags = [build_dag(spec)]
+    dags, reference, wanted = [build_dag(spec)], reference_of(spec), spec.airflow.freshness
     if spec.airflow.maintenance is not None:
-        dags.append(_checked(maintenance_dag(spec, reference_of(spec), pool=pool_of(spec)), spec))
+        dags.append(_checked(maintenance_dag(spec, reference, pool=pool_of(spec), **_of_the_team(spec)), spec))
+    if wanted is not None:
+        dags.append(_checked(freshness_dag(spec, wanted, reference, **_of_the_team(spec)), spec))
     return dags
 
 

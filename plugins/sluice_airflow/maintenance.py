@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import timedelta
+from typing import Any
 
 from airflow.sdk import DAG, CronTriggerTimetable, Param, timezone
 
@@ -26,7 +27,7 @@ Airflow's audit log says who did. The same on the command line: `sluice redrive`
 """
 
 
-def maintenance_dag(pipeline: Pipeline, reference: str, *, pool: str | None = None) -> DAG:
+def maintenance_dag(pipeline: Pipeline, reference: str, *, pool: str | None = None, **team: Any) -> DAG:
     """Return the maintenance DAG of a pipeline whose file has ``airflow.maintenance``.
 
     Parameters
@@ -35,6 +36,8 @@ def maintenance_dag(pipeline: Pipeline, reference: str, *, pool: str | None = No
         The pipeline's name or path, for the tasks.
     pool
         Of the task that starts Spark.
+    **team
+        More arguments of the DAG: callbacks, access.
     """
     cron = pipeline.airflow.maintenance
     dag = DAG(
@@ -81,6 +84,7 @@ def maintenance_dag(pipeline: Pipeline, reference: str, *, pool: str | None = No
             "retry_policy": TypedRetryPolicy(),
             "execution_timeout": pipeline.airflow.execution_timeout,
         },
+        **team,
     )
     with dag:
         redrive = RedriveOperator(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import html
+import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -14,6 +15,7 @@ from sluice_airflow.telling import KEY, words_of
 
 __all__ = ["Failure", "FailureNotifier", "failure_of"]
 
+_log = logging.getLogger(__name__)
 _STATE = "what was committed before is in the sink, accounted for; what was open is finished by the next attempt"
 
 
@@ -113,6 +115,7 @@ def _first(dag: Any, run: str, ti: Any) -> tuple[str, dict[str, str]]:
             words = ti.xcom_pull(task_ids=task, key=KEY, map_indexes=-1)
             if words:
                 return (first or [task])[0], words
-    except Exception:
+    except Exception as error:  # an alert that says less is better than none
+        _log.warning("Airflow does not say what failed: %s: %s", type(error).__name__, error)
         return ti.task_id, {}
     return (sorted(first) or [ti.task_id])[0], {}

@@ -175,6 +175,37 @@ def events(airflow_db: None) -> Callable[[], list[tuple[str, dict[str, Any]]]]:
     return since
 
 
+@pytest.fixture
+def call_back(airflow_db: None) -> Callable[[Any, Path], None]:
+    """Let Airflow's DAG processor call what a DAG file names for a failed run, in a process of its own, as it does."""
+    import structlog
+    from airflow.dag_processing.manager import _make_execution_api
+    from airflow.dag_processing.processor import DagFileProcessorProcess
+    from airflow.models.dagrun import DagRun
+    from airflow.sdk.api.client import Client
+    from airflow.utils.session import create_session
+    from uuid6 import uuid7
+
+    client = Client(base_url=None, token="", dry_run=True, transport=_make_execution_api().transport)
+    client.base_url = "http://in-process.invalid./"
+
+    def call(run: Any, file: Path) -> None:
+        with create_session() as session:
+            known = session.get(DagRun, run.id)
+            assert known is not None
+            last = max(known.get_task_instances(session=session), key=lambda ti: ti.end_date)
+            request = known.produce_dag_callback(dag=None, success=False, relevant_ti=last, reason="task_failure")
+        with (file.parent / "processor.log").open("wb") as log:
+            process = DagFileProcessorProcess.start(
+                id=uuid7(), path=file, bundle_path=file.parent, bundle_name="dags-folder", dag_file_rel_path=file.name,
+                callbacks=[request], logger=structlog.get_logger(), logger_filehandle=log, client=client,
+            )  # fmt: skip
+            while not process.is_ready:
+                process._service_subprocess(0.1)
+
+    return call
+
+
 class FakeTaskInstance:
     """What operators ask of a task instance."""
 

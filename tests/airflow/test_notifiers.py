@@ -51,6 +51,7 @@ def alerting(
 
     def make(more: str = 'airflow: {retries: 0, on_failure: ["alerts:page"]}\n') -> DAG:
         monkeypatch.syspath_prepend(str(tmp_path))
+        monkeypatch.setenv("PYTHONPATH", str(tmp_path))  # Spark's side reads the file, too
         monkeypatch.delitem(sys.modules, "alerts", raising=False)
         (tmp_path / "alerts.py").write_text(ALERTS.format(file=str(tmp_path / "paged")))
         monkeypatch.setenv("SLUICE_PIPELINES", str(pipeline_file(more=more).parent))
@@ -71,12 +72,13 @@ def alerting(
 
 @pytest.mark.parametrize("schedule", ["", "schedule: on_lag\n"])
 def test_a_failed_run_alerts_with_the_words_of_the_task_that_failed(
-    alerting: Any, spark: FakeSpark, tmp_path: Path, schedule: str
+    alerting: Any, call_back: Any, spark: FakeSpark, tmp_path: Path, schedule: str
 ) -> None:
     dag = alerting(f'airflow: {{retries: 0, on_failure: ["alerts:page"]}}\n{schedule}')
     spark.plan("bounded_run.py", code=21, say=GONE)
     run = dag.test(logical_date=None)
     assert str(run.state) == "failed"
+    call_back(run, tmp_path / "dags" / "pipelines.py")
     assert (tmp_path / "paged").read_text() == (
         "demo: ingest failed\n"
         "offsets are gone from Kafka: demo-0 [3, 9)\n"
@@ -87,11 +89,11 @@ def test_a_failed_run_alerts_with_the_words_of_the_task_that_failed(
 
 
 def test_a_run_that_waited_for_nothing_and_one_whose_verdict_failed_alert_as_well(
-    alerting: Any, spark: FakeSpark, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    alerting: Any, call_back: Any, spark: FakeSpark, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    dag = alerting()
+    dag, file = alerting(), tmp_path / "dags" / "pipelines.py"
     spark.plan("bounded_run.py", written=[12], verdict="failed", judgement={"results": []})
-    dag.test(logical_date=None)
+    call_back(dag.test(logical_date=None), file)
     said = (tmp_path / "paged").read_text()
     assert said.startswith("demo: validate failed\nrun ")
     assert "every row of the run is in the sink" in said
@@ -99,7 +101,7 @@ def test_a_run_that_waited_for_nothing_and_one_whose_verdict_failed_alert_as_wel
     monkeypatch.setattr("sluice_airflow.sensors.kafka_lag.look", lambda *_, **__: refused)
     monkeypatch.setattr("sluice_airflow.triggers.kafka_lag.look", lambda *_, **__: refused)
     monkeypatch.setattr(dag.get_task("wait_for_lag"), "timeout", 0.1)
-    dag.test(logical_date=None)
+    call_back(dag.test(logical_date=None), file)
     assert "demo: wait_for_lag failed\nno broker answers" in (tmp_path / "paged").read_text()
 
 

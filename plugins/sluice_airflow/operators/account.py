@@ -10,8 +10,9 @@ from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
 from sluice.delta.table import Table
 from sluice.errors import ConfigError, SluiceError
 from sluice.home import Home
-from sluice.ledger import Ledger, UnknownRunError
+from sluice.ledger import Ledger, Unannounced, UnknownRunError
 from sluice.pipeline import Pipeline, load
+from sluice_airflow import metrics
 from sluice_airflow.log_tables import account_table
 from sluice_airflow.operators.bounded_run import ingest_before, joined
 from sluice_airflow.telling import tells
@@ -20,7 +21,7 @@ from sluice_airflow.window import run_window
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
-__all__ = ["AccountOperator", "alias_of", "asset_of"]
+__all__ = ["AccountOperator", "alias_of", "asset_of", "version_of"]
 
 
 def asset_of(pipeline: str) -> Asset:
@@ -82,7 +83,7 @@ class AccountOperator(BaseOperator):
         self.run = run
         given: Any = getattr(self, "on_success_callback", None) or ()
         self.on_success_callback = [*given, _note]
-        self._sent: tuple[str, dict[int, int], int | None] | None = None
+        self._sent: tuple[str, Unannounced, int | None] | None = None
 
     @tells
     def execute(self, context: Context) -> dict[str, Any]:
@@ -115,6 +116,7 @@ class AccountOperator(BaseOperator):
         self.log.info("Run %s, verdict %s\n%s", self.run, account["verdict"], account_table(accounts))
         for reason in account.get("reasons", []):
             self.log.info("%s: %s", account["verdict"], reason)
+        metrics.of_run(name, account["verdict"], sum(len(row.range) for row in ledger.lost(name)))
         if failed:
             raise AirflowFailException(
                 f"{_and(failed)} failed: what the run did is told above, and this DAG run ends as failed\n"
@@ -129,7 +131,7 @@ class AccountOperator(BaseOperator):
         if not any(news.written.values()) and not news.replaced:
             self.log.info("Nothing was written that no event has told of: no event")
             return
-        version = _version(pipeline)
+        version = version_of(pipeline)
         rows = {run: ledger.run(name, run) for run in news.written}
         extra = {
             **account,
@@ -141,7 +143,7 @@ class AccountOperator(BaseOperator):
             "version": version,
         }
         context["outlet_events"][alias_of(name)].add(asset_of(name), extra=extra)
-        self._sent = (name, news.upto, version)
+        self._sent = (name, news, version)
         others = [run for run in news.written if run != self.run]
         also = f", also of {', '.join(others)}" if others else ""
         self.log.info("Event of %s: %s offsets%s", asset_of(name).uri, f"{sum(news.written.values()):,}", also)
@@ -156,8 +158,9 @@ class AccountOperator(BaseOperator):
         if {str(state) for run in found.values() for state in run.values()} != {"success"}:
             self.log.warning("Airflow does not say that it has the event: the next run sends it again")
             return
-        pipeline, upto, version = self._sent
-        Ledger.open().announced(pipeline, self.run, upto=upto, version=version)
+        pipeline, news, version = self._sent
+        Ledger.open().announced(pipeline, self.run, upto=news.upto, version=version)
+        metrics.of_written(pipeline, sum(news.written.values()))
 
     def _upstream(self, context: Context) -> dict[str, str]:
         """Return the states of the tasks before this one."""
@@ -173,7 +176,7 @@ def _note(context: Context) -> None:
     context["ti"].task.note(context)
 
 
-def _version(pipeline: Pipeline) -> int | None:
+def version_of(pipeline: Pipeline) -> int | None:
     """Return the version of a Delta sink, None for another one or one that is not there."""
     if not pipeline.sink.kind.delta:
         return None

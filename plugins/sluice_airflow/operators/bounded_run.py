@@ -97,6 +97,12 @@ class BoundedRunOperator(SubmitOperator):
         self.run_spark(submission, context)
         return self._account(pipeline.name)
 
+    def get_openlineage_facets_on_complete(self, _ti: Any) -> Any:
+        """Return what OpenLineage is told, also of a run that failed; its provider calls this where it is installed."""
+        from sluice_airflow import lineage
+
+        return lineage.of_ingest(load(self.pipeline), self.run)
+
     def _asked(self, name: str, context: Context) -> Any:
         own = getattr(self, name)
         return own if own is not None else (context.get("params") or {}).get(name)

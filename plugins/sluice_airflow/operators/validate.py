@@ -89,6 +89,14 @@ class ValidateOperator(SubmitOperator):
             self.log.warning("%s\nquality.on_failed is warn: the task goes on", error)
         return verdict
 
+    def get_openlineage_facets_on_complete(self, _ti: Any) -> Any:
+        """Return what OpenLineage is told, whatever the verdict; its provider calls this where it is installed."""
+        from sluice_airflow import lineage
+
+        pipeline = load(self.pipeline)
+        row = Ledger.open().run(pipeline.name, self.run)
+        return lineage.of_validate(pipeline, (row.judgement if row else None) or {})
+
     def _row(self, pipeline: Pipeline) -> RunRow:
         try:
             return Ledger.open().known_run(pipeline.name, self.run)
