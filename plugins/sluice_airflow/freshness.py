@@ -46,7 +46,12 @@ def freshness_dag(pipeline: Pipeline, wanted: Freshness, reference: str, **team:
         auto_register=False,
         description=f"Fails when the table of {pipeline.name} is not fresh",
         tags={"sluice", "freshness", *pipeline.airflow.tags},
-        doc_md=_PAGE.format(name=pipeline.name, cron=wanted.cron, timezone=wanted.timezone, age=length(wanted.max_age)),
+        doc_md=_PAGE.format(
+            name=pipeline.name,
+            cron=wanted.cron,
+            timezone=wanted.timezone,
+            age=length(wanted.max_age.total_seconds()),
+        ),
         default_args={
             **({"owner": pipeline.airflow.owner} if pipeline.airflow.owner else {}),
             "retries": pipeline.airflow.retries,

@@ -69,7 +69,7 @@ class SluiceTaskGroup(TaskGroup):
         What ``wait_for_lag`` does in every run when too little waits; see :func:`~sluice_airflow.factory.build_dag`.
     spark_conn_id
         The Spark connection, instead of the one that the file names.
-    run
+    run_id
         The run's id in the ledger (templated).
     default_args
         Arguments of these tasks. They override the keys of the file's ``airflow`` that are for tasks (owner, queue,
@@ -92,20 +92,20 @@ class SluiceTaskGroup(TaskGroup):
         recovery: Recovery | str | None = None,
         on_idle: OnIdle | None = None,
         spark_conn_id: str | None = None,
-        run: str = RUN,
+        run_id: str = RUN,
         default_args: Mapping[str, Any] | None = None,
         **kwargs: Any,
     ) -> None:
         spec = pipeline if isinstance(pipeline, Pipeline) else load(pipeline)
         super().__init__(group_id or spec.name, **{"tooltip": f"One bounded run of {spec.name}", **kwargs})
         self.pipeline = spec.name
-        self.run = run
+        self.run_id = run_id
         self._refuse_a_second()
         around = {**self.dag.default_args, **(self.parent_group.default_args if self.parent_group else {})}
         self.default_args: dict[str, Any] = default_args_of(spec, around, default_args)
         with self:
             tasks = add_tasks(
-                spec, reference_of(spec), recovery=recovery, on_idle=on_idle, spark_conn_id=spark_conn_id, run=run
+                spec, reference_of(spec), recovery=recovery, on_idle=on_idle, spark_conn_id=spark_conn_id, run_id=run_id
             )
         self.wait_for_lag = tasks.wait_for_lag
         self.ingest = tasks.ingest
@@ -116,12 +116,12 @@ class SluiceTaskGroup(TaskGroup):
         for other in self.dag.task_group.get_task_group_dict().values():
             if other is self or not isinstance(other, SluiceTaskGroup):
                 continue
-            if (other.pipeline, other.run) == (self.pipeline, self.run):
+            if (other.pipeline, other.run_id) == (self.pipeline, self.run_id):
                 raise ConfigError(
                     f"DAG {self.dag.dag_id!r} has two groups of pipeline {self.pipeline!r}, {other.group_id!r} and "
                     f"{self.group_id!r}, whose runs would be one run in the ledger",
                     state="nothing was read or written",
-                    next_step="remove one, or give it a run of its own: run='{{ run_id }}__again'",
+                    next_step="remove one, or give it a run of its own: run_id='{{ run_id }}__again'",
                 )
 
 
@@ -132,7 +132,7 @@ def add_tasks(
     recovery: Recovery | str | None = None,
     on_idle: OnIdle | None = None,
     spark_conn_id: str | None = None,
-    run: str = RUN,
+    run_id: str = RUN,
 ) -> Tasks:
     """Make the tasks of a pipeline in the DAG, or the group, that is open.
 
@@ -140,7 +140,7 @@ def add_tasks(
     ----------
     reference
         The pipeline's name or path, by which the tasks find it.
-    recovery, on_idle, spark_conn_id, run
+    recovery, on_idle, spark_conn_id, run_id
         As of :class:`SluiceTaskGroup`.
     """
     wait = (
@@ -160,13 +160,13 @@ def add_tasks(
     spark: dict[str, Any] = {"conn_id": spark_conn_id, "max_active_tis_per_dag": spec.airflow.max_drivers}
     if pool := pool_of(spec):
         spark["pool"] = pool
-    ingest = BoundedRunOperator(task_id="ingest", pipeline=reference, run=run, recovery=recovery, **spark)
-    validate = ValidateOperator(task_id="validate", pipeline=reference, run=run, **spark)
+    ingest = BoundedRunOperator(task_id="ingest", pipeline=reference, run_id=run_id, recovery=recovery, **spark)
+    validate = ValidateOperator(task_id="validate", pipeline=reference, run_id=run_id, **spark)
     account = AccountOperator(
         task_id="account",
         pipeline=reference,
         name=spec.name,
-        run=run,
+        run_id=run_id,
         trigger_rule="all_done",  # it tells of a run that failed, too, and then fails itself
     )
     ingest >> validate >> account

@@ -46,17 +46,17 @@ class SluiceRunFacet(RunFacet):
     verdict: str | None = attr.field(default=None)
 
 
-def of_ingest(pipeline: Pipeline, run: str) -> OperatorLineage:
+def of_ingest(pipeline: Pipeline, run_id: str) -> OperatorLineage:
     """Return the streams with the offsets that were read, and the table with its version and the rows written.
 
     Of a run that the ledger does not have, the names alone.
     """
     ledger = Ledger.open()
     try:
-        account = ledger.account(pipeline.name, run)
+        account = ledger.account(pipeline.name, run_id)
     except UnknownRunError:
         account = {}
-    ranges = joined(ledger.accounts(pipeline.name, run)) if account else []
+    ranges = joined(ledger.accounts(pipeline.name, run_id)) if account else []
     namespace = _source(pipeline)
     inputs = []
     for stream in pipeline.source.config.streams:

@@ -25,14 +25,14 @@ class Failure:
 
     Parameters
     ----------
-    dag, run
+    dag, run_id
         The DAG and its run.
     task
         The task that failed first; empty if Airflow does not say.
     """
 
     dag: str
-    run: str
+    run_id: str
     task: str
     what: str
     state: str
@@ -46,12 +46,12 @@ class Failure:
     @property
     def text(self) -> str:
         """The three sentences, as plain text."""
-        return f"{self.what}\n  data: {self.state}\n  next: {self.next_step}\n  run: {self.run}"
+        return f"{self.what}\n  data: {self.state}\n  next: {self.next_step}\n  run: {self.run_id}"
 
     @property
     def html(self) -> str:
         """The same, as HTML."""
-        rows = (("What happened", self.what), ("Data", self.state), ("Next", self.next_step), ("Run", self.run))
+        rows = (("What happened", self.what), ("Data", self.state), ("Next", self.next_step), ("Run", self.run_id))
         lines = (f"<p><b>{name}:</b> {html.escape(text).replace(chr(10), '<br>')}</p>" for name, text in rows)
         return "\n".join(lines)
 
@@ -86,15 +86,15 @@ def failure_of(context: Mapping[str, Any]) -> Failure:
 
     It asks Airflow for the states and XComs of the run's tasks, and never raises because they cannot be had.
     """
-    dag, run, ti = context["dag"], str(context["run_id"]), context.get("ti")
+    dag, run_id, ti = context["dag"], str(context["run_id"]), context.get("ti")
     error = context.get("exception")
     if isinstance(error, BaseException) and ti is not None:
         task, words = ti.task_id, words_of(error)
     else:
-        task, words = _first(dag, run, ti)
+        task, words = _first(dag, run_id, ti)
     return Failure(
         dag.dag_id,
-        run,
+        run_id,
         task,
         words.get("what") or f"{f'task {task!r}' if task else 'a task'} of this DAG run failed",
         words.get("state") or _STATE,
@@ -102,12 +102,12 @@ def failure_of(context: Mapping[str, Any]) -> Failure:
     )
 
 
-def _first(dag: Any, run: str, ti: Any) -> tuple[str, dict[str, str]]:
+def _first(dag: Any, run_id: str, ti: Any) -> tuple[str, dict[str, str]]:
     """Return the failed task before which none failed, and what it said."""
     if ti is None:
         return "", {}
     try:
-        states = ti.get_task_states(dag_id=dag.dag_id, run_ids=[run])
+        states = ti.get_task_states(dag_id=dag.dag_id, run_ids=[run_id])
         failed = [task for of_run in states.values() for task, state in of_run.items() if str(state) == "failed"]
         known = {task: dag.get_task(task) for task in failed if dag.has_task(task)}
         first = [t for t, task in known.items() if not known.keys() & task.get_flat_relative_ids(upstream=True)]

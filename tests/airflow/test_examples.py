@@ -45,15 +45,18 @@ def examples(
     return found
 
 
+NOT_RUN = {"example_consumer": "for an event, which test() has none of"}
+
+
+def states(dag: DAG) -> dict[str, str]:
+    return {ti.task_id: str(ti.state) for ti in dag.test(logical_date=None).get_task_instances()}
+
+
 def test_each_example_runs(examples: dict[str, DAG]) -> None:
-    ended = {}
-    for name, dag in examples.items():
-        if name == "example_consumer":  # for an event, which test() has none of
-            continue
-        run = dag.test(logical_date=None)
-        ended[name] = {ti.task_id: str(ti.state) for ti in run.get_task_instances()}
-    assert {name for name, states in ended.items() if set(states.values()) != {"success"}} == {"example_repair"}, ended
-    assert ended["example_repair"] == {"redrive": "skipped", "audit": "success", "clean": "success", "fresh": "success"}
+    repair = states(examples.pop("example_repair"))  # first: there is no table behind the runs of the others
+    assert repair == {"redrive": "skipped", "audit": "success", "clean": "success", "fresh": "success"}
+    ended = {name: states(dag) for name, dag in examples.items() if name not in NOT_RUN}
+    assert {name for name, found in ended.items() if set(found.values()) != {"success"}} == set(), ended
 
 
 def test_the_consumer_reads_the_ranges_of_events(examples: dict[str, DAG]) -> None:

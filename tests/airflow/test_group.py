@@ -111,7 +111,7 @@ def test_one_that_fails_leaves_the_other_alone(two: DAG, spark: FakeSpark, event
 def test_a_hint_names_the_task_by_its_id_in_the_dag(two: DAG, context: Any) -> None:
     for task in ("validate", "account"):
         operator = two.get_task(f"back.{task}")
-        operator.run = "manual__1"
+        operator.run_id = "manual__1"
         operator._upstream = lambda _context: {}
         with pytest.raises(SluiceError) as caught:
             operator.execute(context())
@@ -147,7 +147,7 @@ def test_a_second_group_of_a_pipeline_needs_a_run_of_its_own(pipeline_file: Call
     file = pipeline_file()
     with DAG("mine", schedule=None):
         SluiceTaskGroup(file)
-        SluiceTaskGroup(file, group_id="again", run="{{ run_id }}__again")
+        SluiceTaskGroup(file, group_id="again", run_id="{{ run_id }}__again")
         with pytest.raises(ConfigError, match="two groups of pipeline 'demo'"):
             SluiceTaskGroup(file, group_id="once_more")
 

@@ -180,7 +180,7 @@ def test_an_error_stays_what_it_is_and_a_skip_leaves_no_words(
 ) -> None:
     here = context()
     spark.plan("bounded_run.py", code=21, say=GONE)
-    operator = BoundedRunOperator(task_id="t", pipeline=str(pipeline_file()), run="r", spark_binary=spark.binary)
+    operator = BoundedRunOperator(task_id="t", pipeline=str(pipeline_file()), run_id="r", spark_binary=spark.binary)
     with pytest.raises(OffsetsGoneError):
         operator.execute(here)
     assert here["ti"].xcoms["failure"]["next_step"] == "sluice run demo --recovery ignore_range"
