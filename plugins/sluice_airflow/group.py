@@ -18,6 +18,7 @@ from sluice_airflow.gate import OnIdle
 from sluice_airflow.operators.account import AccountOperator
 from sluice_airflow.operators.bounded_run import BoundedRunOperator
 from sluice_airflow.operators.validate import ValidateOperator
+from sluice_airflow.priority import weight_rule
 from sluice_airflow.retry import TypedRetryPolicy
 from sluice_airflow.sensors.kafka_lag import KafkaLagSensor
 
@@ -193,6 +194,8 @@ def default_args_of(
     said = {name: ours[name] for key, name in _PER_TASK.items() if key in keys.model_fields_set and name in ours}
     # a driver that hangs holds the pipeline's only run: execution_timeout ends it, and the retry goes on
     retrying = {"retry_delay": timedelta(minutes=1), "retry_policy": TypedRetryPolicy()}
+    if (rule := weight_rule()) is not None:
+        ours["weight_rule"] = rule
     return {**ours, **retrying, **(outer or {}), **said, **(own or {})}
 
 

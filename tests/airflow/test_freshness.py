@@ -83,7 +83,7 @@ def test_a_file_makes_a_dag_that_alerts(
     dags: dict[str, DAG] = dags_in(folder)
     assert set(dags) == {"demo", "demo.freshness"}
     dag = dags["demo.freshness"]
-    assert (dag.timetable.summary, str(dag.timetable.timezone)) == ("0 7 * * *", "Europe/Berlin")
+    assert (dag.timetable.expression, str(dag.timetable.timezone)) == ("0 7 * * *", "Europe/Berlin")
     assert (dag.owner, {"gold", "freshness"} <= set(dag.tags), dag.max_active_runs) == ("team", True, 1)
     run = dag.test(logical_date=None)
     assert str(run.state) == "failed"

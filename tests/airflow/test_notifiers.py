@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import email
-import json
 import sys
-import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -14,6 +11,7 @@ import pytest
 from airflow.providers.smtp.notifications.smtp import SmtpNotifier
 from airflow.sdk import DAG
 from tests.airflow.conftest import DOWN, SECRET, FakeSpark
+from tests.fixtures.mail import mail_server
 
 from sluice.errors import OffsetsGoneError
 from sluice.lag import Backlog, PartitionLag
@@ -116,29 +114,10 @@ def test_a_run_that_succeeds_alerts_nobody(alerting: Any, spark: FakeSpark, tmp_
 
 @pytest.fixture
 def mail(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
-    """A mail server of the standard library, and the connection to it; the messages that it got."""
-    import asyncore
-    import smtpd
-
-    got: list[str] = []
-
-    class Server(smtpd.SMTPServer):
-        def process_message(self, _peer: Any, _from: str, to: list[str], data: bytes, **_: Any) -> None:
-            message = email.message_from_bytes(data)
-            (body,) = (part for part in message.walk() if not part.is_multipart())
-            text = body.get_payload(decode=True)
-            assert isinstance(text, bytes)
-            got.append(f"to {','.join(to)}: {message['Subject']}\n{text.decode()}")
-
-    server = Server(("127.0.0.1", 0), None)
-    extra = {"disable_tls": True, "disable_ssl": True, "from_email": "sluice@example.org", "retry_limit": 1}
-    connection = {"conn_type": "smtp", "host": "127.0.0.1", "port": server.socket.getsockname()[1], "extra": extra}
-    monkeypatch.setenv("AIRFLOW_CONN_SMTP_DEFAULT", json.dumps(connection))
-    thread = threading.Thread(target=asyncore.loop, kwargs={"timeout": 0.05}, daemon=True)
-    thread.start()
-    yield got
-    server.close()
-    thread.join(5)
+    """The messages that a mail server got, which is Airflow's."""
+    with mail_server() as server:
+        monkeypatch.setenv("AIRFLOW_CONN_SMTP_DEFAULT", server.connection)
+        yield server.messages
 
 
 def test_airflows_mail_notifier_sends_the_text(context: Any, mail: list[str]) -> None:
