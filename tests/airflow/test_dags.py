@@ -49,6 +49,22 @@ def test_the_strategies_stand_side_by_side_in_one_dag() -> None:
     assert len({p.name for _, p in asked.values()} | {p.sink.delta.path for _, p in asked.values()}) == len(Recovery)
 
 
+def test_each_table_of_the_example_has_a_verdict_and_an_event(
+    spark: FakeSpark, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = len(events())
+    full = Backlog("any", (PartitionLag("flights", 0, 0, 0, 12),))
+    monkeypatch.setattr(sensor_module, "look", lambda *_, **__: full)
+    dag = DagBag(DAGS).dags["recovery_side_by_side"]
+    for task in (task for task in dag.tasks if hasattr(task, "_spark_binary")):
+        task._spark_binary = spark.binary
+    spark.plan("bounded_run.py", written=[12], verdict="passed")
+    found = states(dag.test(logical_date=None))
+    assert (len(found), set(found.values())) == (4 * len(Recovery), {"success"})
+    names = {load(task.pipeline).name for task in dag.tasks}
+    assert {event["uri"] for event in events()[before:]} == {f"x-sluice://{name}" for name in names}
+
+
 # --- whole runs ----------------------------------------------------------------------------------------------------
 
 

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from airflow.providers.smtp.notifications.smtp import SmtpNotifier
 from airflow.sdk import DAG
+from airflow.sdk.exceptions import AirflowSkipException
 from tests.airflow.conftest import DOWN, SECRET, FakeSpark
 from tests.fixtures.mail import mail_server
 
@@ -17,6 +18,7 @@ from sluice.errors import OffsetsGoneError
 from sluice.lag import Backlog, PartitionLag
 from sluice_airflow.notifiers import Failure, FailureNotifier, failure_of
 from sluice_airflow.operators.bounded_run import BoundedRunOperator
+from sluice_airflow.operators.validate import ValidateOperator
 
 pytestmark = [pytest.mark.airflow, pytest.mark.usefixtures("airflow_db")]
 
@@ -154,12 +156,23 @@ def test_what_airflow_does_not_say_is_left_out(context: Any) -> None:
     )  # fmt: skip
 
 
-def test_an_error_stays_what_it_is_and_a_skip_leaves_no_words(
-    pipeline_file: Callable[..., Path], spark: FakeSpark, context: Any
+@pytest.mark.parametrize("reachable", [True, False])
+def test_an_error_stays_what_it_is_also_where_airflow_takes_no_xcom(
+    pipeline_file: Callable[..., Path], spark: FakeSpark, context: Any, monkeypatch: pytest.MonkeyPatch, reachable: bool
 ) -> None:
     here = context()
     spark.plan("bounded_run.py", code=21, say=GONE)
+    if not reachable:
+        monkeypatch.setattr(here["ti"], "xcom_push", None)
     operator = BoundedRunOperator(task_id="t", pipeline=str(pipeline_file()), run_id="r", spark_binary=spark.binary)
     with pytest.raises(OffsetsGoneError):
         operator.execute(here)
-    assert here["ti"].xcoms["failure"]["next_step"] == "sluice run demo --recovery ignore_range"
+    if reachable:
+        assert here["ti"].xcoms["failure"]["next_step"] == "sluice run demo --recovery ignore_range"
+
+
+def test_a_skip_leaves_no_words(pipeline_file: Callable[..., Path], context: Any) -> None:
+    here = context(validate=False)
+    with pytest.raises(AirflowSkipException):
+        ValidateOperator(task_id="t", pipeline=str(pipeline_file()), run_id="r").execute(here)
+    assert here["ti"].xcoms == {}

@@ -13,9 +13,9 @@ from sluice.home import Home
 from sluice.ledger import Ledger, Unannounced, UnknownRunError
 from sluice.pipeline import Pipeline, load
 from sluice_airflow import metrics
+from sluice_airflow.last_words import tells
 from sluice_airflow.log_tables import account_table
 from sluice_airflow.operators.bounded_run import ingest_before, joined
-from sluice_airflow.telling import tells
 from sluice_airflow.window import run_window
 
 if TYPE_CHECKING:

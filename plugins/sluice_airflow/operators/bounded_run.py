@@ -13,9 +13,9 @@ from sluice.pipeline import load
 from sluice.ranges import OffsetRange, RangeAccount
 from sluice.recovery import Recovery
 from sluice.run.request import RunRequest
+from sluice_airflow.last_words import tells
 from sluice_airflow.log_tables import account_table
 from sluice_airflow.operators.submit import SubmitOperator
-from sluice_airflow.telling import tells
 from sluice_airflow.window import run_window
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ from sluice.home import Home
 from sluice.ledger import Ledger
 from sluice.pipeline import load
 from sluice.wal.cleaning import clean_log
-from sluice_airflow.telling import tells
+from sluice_airflow.last_words import tells
 
 if TYPE_CHECKING:
     from airflow.sdk import Context

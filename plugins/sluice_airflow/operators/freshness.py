@@ -13,8 +13,8 @@ from sluice.pipeline import load
 from sluice.text import length
 from sluice_airflow.gate import look
 from sluice_airflow.hooks.kafka import KafkaHook
+from sluice_airflow.last_words import tells
 from sluice_airflow.log_tables import lag_table
-from sluice_airflow.telling import tells
 
 if TYPE_CHECKING:
     from airflow.sdk import Context

@@ -12,9 +12,9 @@ from sluice.launch.submit import redrive
 from sluice.ledger import Ledger
 from sluice.pipeline import load
 from sluice.ranges import OffsetRange
+from sluice_airflow.last_words import tells
 from sluice_airflow.log_tables import account_table
 from sluice_airflow.operators.submit import SubmitOperator
-from sluice_airflow.telling import tells
 
 if TYPE_CHECKING:
     from airflow.sdk import Context

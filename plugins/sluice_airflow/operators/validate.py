@@ -11,11 +11,11 @@ from sluice.errors import QualityError, SluiceError
 from sluice.launch.submit import validate_sink
 from sluice.ledger import Ledger, RunRow, UnknownRunError
 from sluice.pipeline import Pipeline, load
+from sluice_airflow.last_words import tells
 from sluice_airflow.links.data_docs import DataDocsLink, address_of
 from sluice_airflow.log_tables import table
 from sluice_airflow.operators.bounded_run import ingest_before
 from sluice_airflow.operators.submit import SubmitOperator
-from sluice_airflow.telling import tells
 from sluice_airflow.window import run_window
 
 if TYPE_CHECKING:

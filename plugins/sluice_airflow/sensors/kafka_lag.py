@@ -14,8 +14,8 @@ from sluice.pipeline import load
 from sluice.text import length
 from sluice_airflow.gate import OnIdle, decide, given, limits_of, look, why_waiting
 from sluice_airflow.hooks.kafka import KafkaHook
+from sluice_airflow.last_words import tells
 from sluice_airflow.log_tables import lag_table
-from sluice_airflow.telling import tells
 from sluice_airflow.triggers.kafka_lag import KafkaLagTrigger
 from sluice_airflow.window import run_window
 

@@ -50,7 +50,10 @@ def tells(execute: _Execute) -> _Execute:
         except (AirflowSkipException, AirflowRescheduleException):
             raise
         except Exception as error:
-            context["ti"].xcom_push(key=KEY, value=words_of(error))
+            try:
+                context["ti"].xcom_push(key=KEY, value=words_of(error))
+            except Exception as trouble:  # of a task that is being ended, say: the failure itself must not be hidden
+                self.log.warning("The failure leaves no words for alerts: %s", type(trouble).__name__)
             raise
 
     return telling  # type: ignore[return-value]
