@@ -327,7 +327,7 @@ def test_a_run_that_a_backlog_started_and_that_failed_sends_a_mail(host: Host, m
     letters.topics.create("letters", 1)
     letters.topics.produce("letters", [(0, None, b"a letter")] * 3)
     letters.begin()
-    letters.await_that(lambda: mail.messages, "the mail came")
+    letters.await_that(lambda: mail.messages, "the mail came", 900)
     (run, *_) = letters.runs()
     assert (run["run_type"], run["state"]) == ("asset_triggered", "failed")
     said = mail.messages[0]
