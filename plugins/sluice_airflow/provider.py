@@ -56,7 +56,7 @@ _KAFKA = {
     "hook-class-name": "sluice_airflow.hooks.kafka.KafkaHook",
     "hook-name": "Apache Kafka",
     "ui-field-behaviour": {
-        # Airflow 3.3.1 and 3.3.2 test no connection without a port (apache/airflow#73298): it must be possible to give one
+        # Airflow 3.3.1 and 3.3.2 refuse to test a connection without a port (apache/airflow#73298): offer the field
         "hidden-fields": ["schema", "login", "password"],
         "relabeling": {"host": "Broker"},
         "placeholders": {"host": "kafka-1", "port": "9092"},
