@@ -166,15 +166,6 @@ airflow:
         assert mail.notifier.subject == "{{ sluice.subject }}"
 
 
-@pytest.mark.parametrize(
-    ("keys", "says"),
-    [("email: [nobody]", "email"), ("start_date: soon", "start_date"), ("access_control: {A: can_read}", "access")],
-)
-def test_what_a_team_sets_wrongly_is_named(pipeline_file: Callable[..., Path], keys: str, says: str) -> None:
-    with pytest.raises(ConfigError, match=says):
-        load(pipeline_file(more=f"airflow: {{{keys}}}\n"))
-
-
 def test_a_callback_that_cannot_be_called_is_an_import_error_of_its_file(
     pipeline_file: Callable[..., Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -13,9 +13,8 @@ from airflow.sdk import DAG
 from airflow.sdk.exceptions import AirflowFailException
 from tests.airflow.conftest import DOWN, unknown
 
-from sluice.errors import ConfigError, SourceUnreachableError
+from sluice.errors import SourceUnreachableError
 from sluice.lag import Backlog, Limits, PartitionLag
-from sluice.pipeline import load
 from sluice_airflow.factory import build_all
 from sluice_airflow.operators.freshness import FreshnessOperator
 
@@ -98,10 +97,3 @@ def test_a_task_builds_its_own_dag_only(pipeline_file: Callable[..., Path], monk
     for wanted in ("demo", "demo.maintenance", "demo.freshness"):
         monkeypatch.setenv("_AIRFLOW_PARSING_CONTEXT_DAG_ID", wanted)
         assert set(build_all(folder)) == {wanted}
-
-
-def test_a_mistake_in_it_is_named(pipeline_file: Callable[..., Path]) -> None:
-    file = pipeline_file(more=f"airflow: {{{WANTED}}}\n")
-    file.write_text(file.read_text().replace("2h", "soon"))
-    with pytest.raises(ConfigError, match="max_age"):
-        load(file)
