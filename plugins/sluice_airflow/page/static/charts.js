@@ -15,7 +15,7 @@ const axis = (more) => ({
 function frame(spans, hooks, sync) {
   const seconds = (Date.parse(spans.at(-1).end) - Date.parse(spans[0].begin)) / 1000;
   return {
-    ms: 1, padding: [8, RIGHT, 0, 0], legend: { show: false }, hooks,
+    ms: 1, padding: [8, RIGHT, 6, 0], legend: { show: false }, hooks,
     cursor: { sync: { key: sync }, y: false, drag: { x: false, y: false }, points: { show: false } },
     scales: { x: { time: false, range: () => [-0.6, spans.length - 0.4] }, y: { range: (_, lo, hi) => [0, hi > 0 ? hi * 1.06 : 1] } },
     seconds,
@@ -37,7 +37,8 @@ const yAxis = () => axis({ size: LEFT, space: 34, values: (_, at) => at.map((v) 
 function bars(box, spans, shown, sync, hooks) {
   const x = spans.map((_, i) => i);
   const parts = PARTS.filter((p) => shown.has(p));
-  const sums = parts.map((_, n) => spans.map((s) => parts.slice(0, n + 1).reduce((sum, p) => sum + s[p], 0)));
+  // null where there is nothing of a part: a bar below another one of the same height would shine through its edges
+  const sums = parts.map((part, n) => spans.map((s) => (s[part] ? parts.slice(0, n + 1).reduce((sum, p) => sum + s[p], 0) : null)));
   const base = frame(spans, hooks, sync);
   const drawn = uPlot.paths.bars({ size: [0.82, 46], align: 0 });
   return new uPlot({
@@ -92,7 +93,7 @@ function strip(box, spans, sync, hooks) {
     ctx.restore();
   };
   return new uPlot({
-    ...base, padding: [6, RIGHT, 0, 0], width: box.clientWidth, height: 54, hooks: { ...hooks, draw: [draw] },
+    ...base, padding: [2, RIGHT, 2, 0], width: box.clientWidth, height: 54, hooks: { ...hooks, draw: [draw] },
     scales: { ...base.scales, y: { range: () => [0, 1] } },
     axes: [{ show: false }, { ...yAxis(), values: () => [], grid: { show: false } }],
     series: [{}, { paths: () => null, points: { show: false } }],
