@@ -52,21 +52,29 @@ def server(airflow_db: None, tmp_path_factory: pytest.TempPathFactory) -> Iterat
                 session.delete(session.get(DagModel, dag))
 
 
-@pytest.fixture
-def past(home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Ledger:
-    """Two pipelines that ran, one of them ten thousand times, and one that did not."""
-    from sluice_airflow.page import readings
-
-    folder = tmp_path / "pipelines"
-    folder.mkdir()
+@pytest.fixture(scope="module")
+def lived_in(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A home and pipeline files: two pipelines that ran, one of them ten thousand times, and one that did not."""
+    folder = tmp_path_factory.mktemp("lived-in")
+    home, pipelines = folder / "home", folder / "pipelines"
+    pipelines.mkdir()
     for name in ("orders", "secret", "idle"):
-        (folder / f"{name}.yaml").write_text(PIPELINE.format(name=name, recovery="replay"))
-    monkeypatch.setenv("SLUICE_PIPELINES", str(folder))
-    monkeypatch.setattr(readings, "PATIENCE", 0.5)
-    readings._answers.clear()
-    ledger = Ledger.open()
+        (pipelines / f"{name}.yaml").write_text(PIPELINE.format(name=name, recovery="replay"))
+    ledger = Ledger.open(f"sqlite:///{home}/ledger.db")
     fill(ledger, "orders", Past(10_000, partitions=1, losses={3: 17}, verdicts={1: "warned"}))
     fill(ledger, "secret", Past(3))
     quarantine(home / "orders_quarantine", [("decode", None, 4)])
     data_docs(home, "orders", "scheduled__1")
-    return ledger
+    return folder
+
+
+@pytest.fixture
+def past(lived_in: Path, monkeypatch: pytest.MonkeyPatch) -> Ledger:
+    """That home as ``SLUICE_HOME``, and a page that has not asked anything yet; nothing there is changed."""
+    from sluice_airflow.page import readings
+
+    monkeypatch.setenv("SLUICE_HOME", str(lived_in / "home"))
+    monkeypatch.setenv("SLUICE_PIPELINES", str(lived_in / "pipelines"))
+    monkeypatch.setattr(readings, "PATIENCE", 0.5)
+    readings._answers.clear()
+    return Ledger.open()

@@ -13,7 +13,11 @@ pytestmark = pytest.mark.airflow
     ("base", "page", "docs"),
     [
         ("https://air.example", "https://air.example/plugin/sluice/sluice/", "https://air.example/sluice/"),
-        ("https://air.example/af/", "https://air.example/af/plugin/sluice/af/sluice/", "https://air.example/af/sluice/"),
+        (
+            "https://air.example/af/",
+            "https://air.example/af/plugin/sluice/af/sluice/",
+            "https://air.example/af/sluice/",
+        ),
         ("", "/plugin/sluice/sluice/", "/sluice/"),
     ],
 )
