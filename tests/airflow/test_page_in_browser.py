@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -22,7 +23,7 @@ MARKUP = "<img src=x onerror=document.title='markup'>"
 
 
 @pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ApiServer]:
+def server(airflow_db: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ApiServer]:
     folder = tmp_path_factory.mktemp("page")
     home, pipelines = folder / "home", folder / "pipelines"
     pipelines.mkdir()
@@ -38,7 +39,14 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ApiServer]:
         "AIRFLOW_CONN_KAFKA_DEFAULT": '{"conn_type": "kafka", "extra": {"bootstrap.servers": "127.0.0.1:1"}}',
     }
     users = {"ada": "admin", "vic": "viewer"}
-    with api_server(folder / "airflow", dags=PROJECT / "dags", plugins=PROJECT / "plugins", users=users, env=env) as up:
+    with api_server(
+        folder / "airflow",
+        dags=PROJECT / "dags",
+        plugins=PROJECT / "plugins",
+        users=users,
+        env=env,
+        database=Path(os.environ["AIRFLOW_HOME"]) / "airflow.db",
+    ) as up:
         yield up
 
 
@@ -55,7 +63,7 @@ def calm(window: Browser, server: ApiServer) -> Iterator[None]:
     window.dark(False)
     yield
     window.listen()
-    strangers = {url for url in window.asked if not url.startswith((server.url, "data:", "about:", "chrome"))}
+    strangers = {url for url in window.asked if not url.startswith((server.url, "data:", "blob:", "about:", "chrome"))}
     assert (strangers, window.said) == (set(), [])
     window.asked.clear()
 
@@ -164,7 +172,7 @@ def test_within_airflow_an_address_opens_a_pipeline_and_a_link_leads_out_to_data
 def test_the_button_triggers_the_maintenance_dag_and_airflow_says_who_did(window: Browser, server: ApiServer) -> None:
     window.open("/plugin/sluice/sluice/?pipeline=orders")
     window.driver.switch_to.frame(window.find("iframe"))
-    window.find("section .act:not([disabled])").click()
+    window.find(".bar .act:not([disabled])").click()
     assert "Open lost ranges hold 17 offsets" in window.text("dialog")
     window.wait(lambda: "paused" in window.text("dialog .said"))
     window.find("dialog .main:not([disabled])").send_keys(Keys.ENTER)
@@ -181,5 +189,5 @@ def test_who_may_not_trigger_sees_the_button_and_cannot_press_it(server: ApiServ
     with browser(server) as window:
         window.login("vic")
         window.open("/sluice/?pipeline=orders")
-        button = window.find("section .act[disabled]")
+        button = window.find(".bar .act[disabled]")
         assert button.get_attribute("title") == "You may not trigger orders.maintenance"

@@ -18,12 +18,8 @@ def test_airflow_finds_the_plugin_and_shows_it_in_the_menu(server: Callable[[str
     found = {p["name"]: p for p in client.get("/api/v2/plugins").json()["plugins"]}["sluice"]
     assert [(a["url_prefix"], a["name"]) for a in found["fastapi_apps"]] == [("/sluice", "Sluice")]
     (view,) = found["external_views"]
-    assert (view["name"], view["href"], view["url_route"], view["destination"]) == (
-        "Sluice",
-        "sluice/",
-        "sluice",
-        "nav",
-    )
+    assert (view["name"], view["href"], view["url_route"]) == ("Sluice", "sluice/", "sluice")
+    assert (view["destination"], view["nav_top_level"]) == ("nav", True)
     assert client.get(f"/{view['href']}").status_code == 200
     assert client.get(f"/{view['icon']}").headers["content-type"].startswith("image/svg+xml")
     assert client.get("/api/v2/plugins/importErrors").json()["import_errors"] == []
