@@ -9,7 +9,7 @@ from typing import Any
 import sqlalchemy as sa
 
 from sluice.ledger import schema
-from sluice.ledger.queries import REDRIVEN, Questions
+from sluice.ledger.queries import REDRIVEN, LedgerQueries
 from sluice.ranges import Counts
 
 __all__ = ["Glance", "Histories", "RunLine", "Span"]
@@ -97,7 +97,7 @@ class Span:
         return {**{k: v for k, v in asdict(self).items() if k != "counts"}, **self.counts.as_dict()}
 
 
-class Histories(Questions):
+class Histories(LedgerQueries):
     """Queries about many runs; their number does not change what an answer weighs."""
 
     def pipelines(self) -> set[str]:

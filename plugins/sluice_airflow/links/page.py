@@ -21,6 +21,6 @@ class PageLink(BaseOperatorLink):
     def get_link(self, operator: Any, *, ti_key: Any) -> str:
         """Return the address; empty when the pipeline's file is not valid any more."""
         try:
-            return page_at(load(operator.pipeline).name, operator.run)
+            return page_at(load(operator.pipeline).name, operator.run_id)
         except SluiceError:
             return ""

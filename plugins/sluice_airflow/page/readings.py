@@ -14,7 +14,7 @@ from sluice.home import Home
 from sluice.ledger import Ledger
 from sluice.ledger.history import Glance
 from sluice.pipeline import Pipeline, load_all
-from sluice.recovery import Recovery
+from sluice.recovery import Route
 from sluice.sources.kafka import Cluster, KafkaSettings
 from sluice.wal import WriteAheadLog
 from sluice.wal.coverage import coverage
@@ -121,7 +121,7 @@ def pipeline(name: str, *, newest: int) -> dict[str, Any]:
     if spec is not None:
         about |= {
             "sink": Home.from_env().resolve(spec.sink.config.path),
-            "log": spec.recovery is Recovery.WAL,
+            "log": spec.recovery.route is Route.LOG,
             "maintenance": f"{name}{SUFFIX}" if spec.airflow.maintenance is not None else None,
             "running": book.running(name),
         }

@@ -19,13 +19,13 @@ pytestmark = pytest.mark.airflow
 
 def test_it_opens_the_run_of_the_task(pipeline_file: Callable[..., Path], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AIRFLOW__API__BASE_URL", "https://air.example")
-    operator = SimpleNamespace(pipeline=str(pipeline_file("demo")), run="manual__1")
+    operator = SimpleNamespace(pipeline=str(pipeline_file("demo")), run_id="manual__1")
     link = PageLink().get_link(operator, ti_key=None)
     assert link == "https://air.example/plugin/sluice/sluice/?pipeline=demo&run=manual__1"
 
 
 def test_where_the_file_is_gone_there_is_no_button() -> None:
-    assert PageLink().get_link(SimpleNamespace(pipeline="/none.yaml", run="r"), ti_key=None) == ""
+    assert PageLink().get_link(SimpleNamespace(pipeline="/none.yaml", run_id="r"), ti_key=None) == ""
 
 
 @pytest.mark.parametrize("operator", [BoundedRunOperator, ValidateOperator, AccountOperator, RedriveOperator])
