@@ -12,6 +12,7 @@ from sluice.launch.submit import redrive
 from sluice.ledger import Ledger
 from sluice.pipeline import load
 from sluice.ranges import OffsetRange
+from sluice_airflow.links.page import PageLink
 from sluice_airflow.log_tables import account_table
 from sluice_airflow.operators.submit import SubmitOperator
 
@@ -56,6 +57,7 @@ class RedriveOperator(SubmitOperator):
         When there is nothing to redrive.
     """
 
+    operator_extra_links = (PageLink(),)
     template_fields: ClassVar[tuple[str, ...]] = (*SubmitOperator.template_fields, "what", "ranges", "of_run")
 
     def __init__(
