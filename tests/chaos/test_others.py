@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import sqlite3
 import time
 from collections import Counter
 from datetime import UTC, datetime, timedelta
@@ -178,6 +179,29 @@ def test_what_sluice_compacts_and_vacuums_every_run_goes_on_with(sandbox: Sandbo
                       "_offset, _timestamp FROM source"})  # fmt: skip
     sandbox.run("redriven", redriven="quarantined")
     assert sandbox.sink() == sandbox.on_broker()
+    assert deep(sandbox) == (0, [])
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("recovery", ["replay", "wal"])
+def test_a_backup_between_two_runs_is_a_place_to_go_on_from(sandbox: Sandbox, tmp_path: Path, recovery: str) -> None:
+    """What docs/operations.md says: the home as a whole, the ledger by its database's own means."""
+    sandbox.configure(recovery=recovery)
+    fed(sandbox)
+    copy = tmp_path / "copy"
+    shutil.copytree(sandbox.home, copy, symlinks=True, ignore=shutil.ignore_patterns("ledger.db*", "jars", "jvm"))
+    with sqlite3.connect(sandbox.home / "ledger.db") as live, sqlite3.connect(copy / "ledger.db") as saved:
+        live.backup(saved)
+    sandbox.feed(6)
+    sandbox.run("third")
+    for path in (sandbox.home / name for name in ("table", "table_quarantine", "checkpoints", "logs")):
+        shutil.rmtree(path, ignore_errors=True)
+    for file in sandbox.home.glob("ledger.db*"):
+        file.unlink()
+    shutil.copytree(copy, sandbox.home, symlinks=True, dirs_exist_ok=True)
+    assert deep(sandbox) == (0, [])
+    sandbox.run("fourth")  # what the third had done is done again
+    sandbox.assert_exact()
     assert deep(sandbox) == (0, [])
 
 

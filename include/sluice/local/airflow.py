@@ -27,6 +27,9 @@ __all__ = ["DEFAULT_PORT", "Airflow"]
 
 DEFAULT_PORT = 8080
 
+_PATIENCE = 120.0
+"""Seconds for an answer of the API server, which shares the machine with drivers."""
+
 _USER = "admin"
 
 _POOL = "sluice"
@@ -261,7 +264,9 @@ class Airflow:
         for fresh in (False, True):
             if fresh or not self._token:
                 user, password = self.login
-                got = httpx.post(f"{self.url}/auth/token", json={"username": user, "password": password}, timeout=30)
+                got = httpx.post(
+                    f"{self.url}/auth/token", json={"username": user, "password": password}, timeout=_PATIENCE
+                )
                 got.raise_for_status()
                 self._token = got.json()["access_token"]
             answer = httpx.request(
@@ -269,7 +274,7 @@ class Airflow:
                 f"{self.url}/api/v2{path}",
                 json=body,
                 headers={"Authorization": f"Bearer {self._token}"},
-                timeout=30,
+                timeout=_PATIENCE,
             )
             if answer.status_code != 401:
                 break
@@ -290,7 +295,7 @@ class Airflow:
         """
         deadline = time.monotonic() + timeout
         while time.monotonic() < deadline:
-            with contextlib.suppress(SluiceError):
+            with contextlib.suppress(SluiceError, httpx.TransportError):
                 self.call("GET", f"/dags/{dag_id}/details")
                 return
             time.sleep(0.5)
