@@ -25,7 +25,19 @@ def get_provider_info() -> dict[str, Any]:
         "integrations": [{"integration-name": _NAME, "tags": ["apache"]}],
         "operators": [
             _modules(
-                *(f"operators.{name}" for name in ("account", "audit", "bounded_run", "clean", "redrive", "validate"))
+                *(
+                    f"operators.{name}"
+                    for name in (
+                        "account",
+                        "audit",
+                        "bounded_run",
+                        "clean",
+                        "compact",
+                        "redrive",
+                        "vacuum",
+                        "validate",
+                    )
+                )
             )
         ],
         "sensors": [_modules("sensors.kafka_lag")],
