@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import timedelta
+from typing import Any
 
 from airflow.sdk import DAG, CronTriggerTimetable, Param, TriggerRule, chain, timezone
 
@@ -37,7 +38,7 @@ Airflow's audit log says who did. The same on the command line: {commands}.
 """
 
 
-def maintenance_dag(pipeline: Pipeline, reference: str, *, pool: str | None = None) -> DAG:
+def maintenance_dag(pipeline: Pipeline, reference: str, *, pool: str | None = None, **team: Any) -> DAG:
     """Return the maintenance DAG of a pipeline whose file has ``airflow.maintenance``.
 
     Parameters
@@ -46,6 +47,8 @@ def maintenance_dag(pipeline: Pipeline, reference: str, *, pool: str | None = No
         The pipeline's name or path, for the tasks.
     pool
         Of the task that starts Spark.
+    **team
+        More arguments of the DAG: callbacks, access.
     """
     cron, steps = pipeline.airflow.maintenance, pipeline.airflow.maintenance_steps
     dag = DAG(
@@ -97,6 +100,7 @@ def maintenance_dag(pipeline: Pipeline, reference: str, *, pool: str | None = No
             "retry_policy": TypedRetryPolicy(),
             "execution_timeout": pipeline.airflow.execution_timeout,
         },
+        **team,
     )
     with dag:
         redrive = RedriveOperator(

@@ -33,6 +33,7 @@ def get_provider_info() -> dict[str, Any]:
                         "bounded_run",
                         "clean",
                         "compact",
+                        "freshness",
                         "redrive",
                         "vacuum",
                         "validate",
@@ -43,6 +44,7 @@ def get_provider_info() -> dict[str, Any]:
         "sensors": [_modules("sensors.kafka_lag")],
         "hooks": [_modules("hooks.kafka", "hooks.spark")],
         "triggers": [_modules("triggers.kafka_lag", "triggers.lag_watcher")],
+        "notifications": ["sluice_airflow.notifiers.FailureNotifier"],
         "extra-links": ["sluice_airflow.links.data_docs.DataDocsLink", "sluice_airflow.links.page.PageLink"],
         **({} if _is_installed(_OTHER) else {"connection-types": [_KAFKA]}),
     }

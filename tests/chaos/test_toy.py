@@ -133,6 +133,10 @@ def test_toys_lose_and_double_nothing_when_killed(place: Place, strategy: str, p
         ({"sink": {"print": {"path": "x"}}}, "cannot commit a batch atomically with its batch number"),
         ({"source": {"drops": {"path": "x"}}}, "choose recovery: wal"),
         ({"schedule": "on_lag"}, "cannot watch source.lines"),
+        (
+            {"airflow": {"freshness": {"cron": "@daily", "max_age": "2h"}}},
+            "the unread records of source.lines are is not known",
+        ),
         ({"lag": {"mirror_group": "g"}}, "is a consumer group"),
         ({"source": {"lines": {"path": "x", "pat": "y"}}}, "did you mean 'path'"),
         ({"source": {"line": {"path": "x"}}}, "source.line: unknown key"),

@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 from deltalake import DeltaTable
+from tests.fixtures.mail import Mail, mail_server
 from tests.fixtures.postgres import binaries, new_database
 from tests.fixtures.stack import Host, Stack, clean_environment
 
@@ -29,11 +30,19 @@ SETTINGS = {
 
 
 @pytest.fixture(scope="module")
-def host(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Host]:
+def mail() -> Iterator[Mail]:
+    """A mail server."""
+    with mail_server() as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def host(request: pytest.FixtureRequest, mail: Mail, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Host]:
     """A broker and an Airflow that are up, without any DAG."""
     database = new_database(request.getfixturevalue("postgres")) if binaries() else None
+    settings = SETTINGS | {"AIRFLOW_CONN_SMTP_DEFAULT": mail.connection}
     with clean_environment():
-        host = Host(tmp_path_factory.mktemp("host"), settings=SETTINGS, database=database)
+        host = Host(tmp_path_factory.mktemp("host"), settings=settings, database=database)
         try:
             host.airflow.start()
             yield host
@@ -308,3 +317,29 @@ def test_a_backlog_starts_one_run_and_only_one(host: Host) -> None:
     assert len(on_lag.runs()) == 2
     assert on_lag.events() >= 2  # one that Airflow makes no run of in time is sent again
     assert [on_lag.ledger.account("parcels", run["dag_run_id"])["written"] for run in on_lag.runs()] == [120, 120]
+
+
+REFUSED = """\
+pipeline: letters
+source: {kafka: {topics: [letters]}}
+decode: {text: {}}
+transform: {sql: "SELECT * FROM source LATERAL VIEW explode(array(1, 2)) AS twice"}
+sink: {delta: {path: letters}}
+schedule: on_lag
+airflow: {email: [team@example.org]}
+"""
+
+
+def test_a_run_that_a_backlog_started_and_that_failed_sends_a_mail(host: Host, mail: Mail) -> None:
+    letters = Stack(host, "letters", REFUSED, options=f", poll_interval={INTERVAL}")
+    letters.topics.create("letters", 1)
+    letters.topics.produce("letters", [(0, None, b"a letter")] * 3)
+    letters.begin()
+    letters.await_that(lambda: mail.messages, "the mail came", 900)
+    (run, *_) = letters.runs()
+    assert (run["run_type"], run["state"]) == ("asset_triggered", "failed")
+    said = mail.messages[0]
+    assert said.startswith("to team@example.org: letters: ingest failed\n")
+    assert run["dag_run_id"] in said
+    for words in ("promise about rows is broken", "<b>Data:</b>", "<b>Next:</b>"):
+        assert words in said

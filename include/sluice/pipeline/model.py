@@ -117,6 +117,11 @@ class Pipeline(Strict):
             raise ValueError(
                 f"lag.mirror_group is a consumer group, and source.{self.source.key} has none: remove the key"
             )
+        if self.airflow.freshness is not None and self.source.kafka is None:
+            raise ValueError(
+                f"airflow.freshness: how old the unread records of source.{self.source.key} are is not known: remove "
+                "the key"
+            )
         if self.quality.suite is not None and not sink.readable:
             raise ValueError(
                 f"quality.suite validates rows that are read back, and sink.{self.sink.key} cannot do that: remove the "
