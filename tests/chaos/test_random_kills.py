@@ -12,6 +12,7 @@ import random
 import signal
 import subprocess
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import pytest
@@ -94,7 +95,7 @@ def lost(sandbox: Sandbox) -> Counter[Offset]:
     "strategy", ["wal", "ignore_range", *(pytest.param(s, marks=pytest.mark.long) for s in OTHERS)]
 )
 def test_drivers_that_die_at_any_moment_leave_each_record_in_one_place_once(
-    sandbox: Sandbox, strategy: str, summary: list[str]
+    sandbox: Sandbox, strategy: str, summary: Callable[[str], None]
 ) -> None:
     print(f"SLUICE_CHAOS_SEED={SEED}")
     chance = random.Random(f"{SEED} {strategy}")
@@ -111,7 +112,7 @@ def test_drivers_that_die_at_any_moment_leave_each_record_in_one_place_once(
     seen, gone, fed = sandbox.sink() + sandbox.quarantine(), lost(sandbox), Counter(sandbox.produced)
     doubled = sum(n - 1 for n in (seen + gone).values())
     unaccounted = sum((fed - seen - gone).values())
-    summary.append(
+    summary(
         f"{strategy:13} {drawn.kills:3} kills in {drawn.attempts:3} runs, {sum(seen.values()):4} rows, "
         f"{sum(gone.values()):3} lost, {doubled} doubled, {unaccounted} unaccounted   SLUICE_CHAOS_SEED={SEED}"
     )
