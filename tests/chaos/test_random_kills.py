@@ -26,8 +26,8 @@ SEED = int(os.environ.get("SLUICE_CHAOS_SEED", random.SystemRandom().randrange(1
 BATCH = 8
 FED = 10
 POISON = {"transform": {"python": "poison:dying"}}
-OTHERS = ("replay", "hot", "ignore_batch")
-"""Strategies of which a single kill shows little that those of the others do not."""
+OTHERS = ("replay", "wal", "hot", "ignore_batch")
+"""Strategies of which a single kill shows little that those at named points do not."""
 
 
 @dataclass
@@ -91,9 +91,7 @@ def lost(sandbox: Sandbox) -> Counter[Offset]:
 
 
 @pytest.mark.timeout(600 + 120 * KILLS)
-@pytest.mark.parametrize(
-    "strategy", ["wal", "ignore_range", *(pytest.param(s, marks=pytest.mark.long) for s in OTHERS)]
-)
+@pytest.mark.parametrize("strategy", ["ignore_range", *(pytest.param(s, marks=pytest.mark.long) for s in OTHERS)])
 def test_drivers_that_die_at_any_moment_leave_each_record_in_one_place_once(
     sandbox: Sandbox, strategy: str, summary: Callable[[str], None]
 ) -> None:
