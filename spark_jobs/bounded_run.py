@@ -44,9 +44,9 @@ def run_of(args: argparse.Namespace, open_session: Callable[[], SparkSession]) -
     """
     pipeline = load(args.pipeline)
     request, home = RunRequest.parse(args, pipeline), Home.from_env()
-    judge = Judge(pipeline, home, request.run) if request.validate else None
+    judge = Judge(pipeline, home, request.run_id) if request.validate else None
     recovery = Recovery.REPLAY if request.interval is not None else request.recovery or pipeline.recovery
-    context = RunContext(pipeline, request.run, Ledger.open(), home, open_session, recovery, judge, request.reason)
+    context = RunContext(pipeline, request.run_id, Ledger.open(), home, open_session, recovery, judge, request.reason)
     if request.interval is not None:
         return IntervalRun(context, request.interval)
     size = request.max_records_per_batch or pipeline.source.config.max_records_per_batch

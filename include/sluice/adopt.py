@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -10,6 +9,7 @@ from typing import Any
 
 from sluice.audit.snapshot import last_commits
 from sluice.delta.names import ADOPTING, HOLDS, OWNER, app_id, owner, quarantine_app_id
+from sluice.delta.notes import last_batch, note_of
 from sluice.delta.table import opened
 from sluice.delta.transactions import transaction_versions
 from sluice.errors import ConfigError, SinkError
@@ -156,19 +156,19 @@ class Adoption:
         """Yield, for each writer of the old name, its application id and its last batch in the ledger and the table."""
         table, newest = _open(self._sink), self.ledger.epoch(self.old)
         for name, (_, batch) in last_commits(self.ledger, self.old).items():
-            yield name, batch, _version(table, name)
+            yield name, batch, last_batch(table, name)
         if newest.route is Route.LOG:
             log = WriteAheadLog(self.home.log(self.old), self.old)
             yield (
                 log.app_id(newest.number),
                 log.version(newest.number),
-                _version(table, app_id(self.old, newest.number)),
+                last_batch(table, app_id(self.old, newest.number)),
             )
 
     def _versions(self, path: str, names: Iterable[str]) -> dict[str, int]:
         """Return the last batch numbers of a table, by the new application ids instead of the old ones."""
         table = _open(path)
-        held = {name: _version(table, name) for name in names}
+        held = {name: last_batch(table, name) for name in names}
         prefix = f"sluice:{self.old}:"
         return {
             f"sluice:{self.new.name}:{name.removeprefix(prefix)}": batch for name, batch in held.items() if batch >= 0
@@ -182,14 +182,8 @@ def _open(path: str) -> Any:
 def _writers(path: str) -> set[str | None]:
     """Return the pipelines that committed to a table."""
     table = _open(path)
-    notes = (entry.get("sluice") for entry in table.history())
-    told = {owner(json.loads(note) if isinstance(note, str) else note) for note in notes if note}
+    told = {owner(note) for entry in table.history() if (note := note_of(entry))}
     return told | {owner({"app_id": name}) for name in transaction_versions(path, table.version()) or {}}
-
-
-def _version(table: Any, name: str) -> int:
-    found = None if table is None else table.transaction_version(name)
-    return -1 if found is None else int(found)
 
 
 def _settings(path: str) -> dict[str, str]:
@@ -211,7 +205,7 @@ def _hand(path: str, versions: Mapping[str, int], settings: Mapping[str, str]) -
     table = _open(path)
     if table is None:
         return False
-    due = {name: version for name, version in versions.items() if _version(table, name) < version}
+    due = {name: version for name, version in versions.items() if last_batch(table, name) < version}
     here = table.metadata().configuration
     if not due and all(here.get(key, "") == value for key, value in settings.items()):
         return False

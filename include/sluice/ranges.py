@@ -61,6 +61,15 @@ class OffsetRange:
         except ValueError:
             raise ValueError(f"{text!r} is not a range: write TOPIC:PARTITION:START-END, END exclusive") from None
 
+    @classmethod
+    def of(cls, fields: Mapping[str, Any]) -> OffsetRange:
+        """Return the range of a mapping with its four fields, such as a row of the ledger; it may have others."""
+        return cls(fields["topic"], int(fields["partition"]), int(fields["start"]), int(fields["end"]))
+
+    def as_list(self) -> list[Any]:
+        """Return ``[topic, partition, start, end]``, the form of events, commit metadata and XCom."""
+        return [self.topic, self.partition, self.start, self.end]
+
     def cut(self, other: OffsetRange) -> OffsetRange | None:
         """Return the intersection with another range; None if it is empty."""
         if (self.topic, self.partition) != (other.topic, other.partition):
@@ -151,12 +160,12 @@ class RangeAccount:
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> RangeAccount:
         """Read what :meth:`as_dict` wrote; earlier versions wrote no times."""
-        topic, partition = data["topic"], int(data["partition"])
+        span = OffsetRange.of(data)
         return cls(
-            OffsetRange(topic, partition, int(data["start"]), int(data["end"])),
+            span,
             Counts(**{k: int(data[k]) for k in ("written", "filtered", "quarantined", "absent", "lost")}),
             tuple(
-                Times(OffsetRange(topic, partition, start, end), first, last)
+                Times(OffsetRange(span.topic, span.partition, start, end), first, last)
                 for start, end, first, last in data.get("times") or ()
             ),
         )
@@ -177,8 +186,7 @@ class LostRange:
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> LostRange:
         """Read what :meth:`as_dict` wrote."""
-        span = OffsetRange(data["topic"], int(data["partition"]), int(data["start"]), int(data["end"]))
-        return cls(span, data["reason"], data.get("sample"))
+        return cls(OffsetRange.of(data), data["reason"], data.get("sample"))
 
 
 class _ByPartition:

@@ -16,7 +16,7 @@ LONGEST_RUN = 250
 _OF_INTERVAL = "__interval"
 
 
-def checked_run(run: str) -> str:
+def checked_run(run_id: str) -> str:
     """Return a run id if it is valid.
 
     Raises
@@ -24,11 +24,11 @@ def checked_run(run: str) -> str:
     ConfigError
         If it is empty, too long, or contains a character that is not printable.
     """
-    if 0 < len(run) <= LONGEST_RUN and run.isprintable():
-        return run
-    what = f"has {len(run)} characters" if run.isprintable() else "has characters that are not printable"
+    if 0 < len(run_id) <= LONGEST_RUN and run_id.isprintable():
+        return run_id
+    what = f"has {len(run_id)} characters" if run_id.isprintable() else "has characters that are not printable"
     raise ConfigError(
-        f"the run id {run[:80]!a}{'…' if len(run) > 80 else ''} {what}",
+        f"the run id {run_id[:80]!a}{'…' if len(run_id) > 80 else ''} {what}",
         state="nothing was read or written",
         next_step=f"give it an id of 1 to {LONGEST_RUN} printable characters",
     )
@@ -49,15 +49,15 @@ def length(seconds: float) -> str:
     return f"{larger[0]:,} {larger[1]}" + (f" {smaller[0]} {smaller[1]}" if smaller[0] else "")
 
 
-def run_of_interval(run: str) -> str:
+def run_of_interval(run_id: str) -> str:
     """Derive the id of an interval run from another run's id; deterministic.
 
     An id that would be too long is cut, and a digest of the whole keeps it unique.
     """
-    if len(run) + len(_OF_INTERVAL) <= LONGEST_RUN:
-        return f"{run}{_OF_INTERVAL}"
-    digest = hashlib.sha256(run.encode("utf-8", "backslashreplace")).hexdigest()[:16]
-    return f"{run[: LONGEST_RUN - len(_OF_INTERVAL) - len(digest) - 1]}~{digest}{_OF_INTERVAL}"
+    if len(run_id) + len(_OF_INTERVAL) <= LONGEST_RUN:
+        return f"{run_id}{_OF_INTERVAL}"
+    digest = hashlib.sha256(run_id.encode("utf-8", "backslashreplace")).hexdigest()[:16]
+    return f"{run_id[: LONGEST_RUN - len(_OF_INTERVAL) - len(digest) - 1]}~{digest}{_OF_INTERVAL}"
 
 
 def storable(value: Any) -> Any:

@@ -8,16 +8,7 @@ from sluice.pipeline import Pipeline
 from sluice.recovery import Recovery
 from sluice_airflow.window import Mode
 
-__all__ = ["MEANING", "of"]
-
-MEANING = {
-    Recovery.REPLAY: "re-read exactly the logged ranges from Kafka; refuse when it no longer has them",
-    Recovery.WAL: "land the records in a write-ahead log first; survives Kafka being down, costs one more write",
-    Recovery.HOT: "keep each batch on two executors; an executor's loss costs no re-read, twice the memory",
-    Recovery.IGNORE_BATCH: "drop a batch that fails for good, record its ranges as lost, go on",
-    Recovery.IGNORE_RANGE: "leave out only the ranges that cannot be read or processed, record them as lost, go on",
-}
-"""What each strategy promises, in one line."""
+__all__ = ["of"]
 
 _ISO = r"^\d{4}-\d{2}-\d{2}([T ]\d{2}:\d{2}(:\d{2}(\.\d+)?)?(Z|[+-]\d{2}:?\d{2})?)?$"
 
@@ -56,7 +47,7 @@ def of(pipeline: Pipeline) -> dict[str, Param]:
             pipeline.recovery.value,
             type="string",
             enum=[r.value for r in offered],
-            values_display={r.value: f"{r.value}: {MEANING[r]}" for r in offered},
+            values_display={r.value: f"{r.value}: {r.promise}" for r in offered},
             title="Recovery",
             description_md="How this run recovers. The pipeline's file says "
             f"`{pipeline.recovery.value}`; a run may choose otherwise.",

@@ -56,22 +56,28 @@ _KAFKA = {
     "hook-class-name": "sluice_airflow.hooks.kafka.KafkaHook",
     "hook-name": "Apache Kafka",
     "ui-field-behaviour": {
-        "hidden-fields": ["host", "port", "schema", "login", "password"],
-        "relabeling": {},
-        "placeholders": {"bootstrap.servers": "kafka-1:9092,kafka-2:9092"},
+        # Airflow 3.3.1 and 3.3.2 refuse to test a connection without a port (apache/airflow#73298): offer the field
+        "hidden-fields": ["schema", "login", "password"],
+        "relabeling": {"host": "Broker"},
+        "placeholders": {"host": "kafka-1", "port": "9092"},
     },
     # by the words of librdkafka, which are the keys in extra
     "conn-fields": {
-        "bootstrap.servers": _text("Bootstrap servers", "Some brokers of the cluster: host:port, with commas between."),
+        "bootstrap.servers": _text(
+            "Bootstrap servers",
+            "Several brokers, as host:port with commas between. They take the place of broker and port above.",
+        ),
         "security.protocol": _text(
             "Security protocol",
-            "How the brokers are spoken to; PLAINTEXT when empty.",
-            enum=["PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL", None],
+            "How clients speak to the brokers.",
+            enum=[None, "PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"],
+            values_display={"null": "not set: PLAINTEXT"},
         ),
         "sasl.mechanism": _text(
             "SASL mechanism",
             "For the protocols SASL_PLAINTEXT and SASL_SSL.",
-            enum=["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", None],
+            enum=[None, "PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"],
+            values_display={"null": "not set"},
         ),
         "sasl.username": _text("SASL user", "The user's name."),
         "sasl.password": _text("SASL password", "The user's password.", format="password"),

@@ -38,12 +38,12 @@ class Mode(StrEnum):
 class RunWindow:
     """A run's id in the ledger, the interval that it means (None: what is available now), and why it was asked for."""
 
-    run: str
+    run_id: str
     interval: Interval | None
     reason: str | None
 
 
-def run_window(context: Context, pipeline: Pipeline, run: str | None = None) -> RunWindow:
+def run_window(context: Context, pipeline: Pipeline, run_id: str | None = None) -> RunWindow:
     """Return what a task's DAG run means.
 
     A scheduled, manual or asset-triggered run means what is available now, whatever its logical date is, and also
@@ -54,7 +54,7 @@ def run_window(context: Context, pipeline: Pipeline, run: str | None = None) -> 
     ----------
     context
         Of the task. The keys of a null logical date are absent; the DAG need not have the params.
-    run
+    run_id
         The run's id, if not Airflow's.
 
     Returns
@@ -71,7 +71,7 @@ def run_window(context: Context, pipeline: Pipeline, run: str | None = None) -> 
     """
     _refuse_unknown(context)
     params = dict(context.get("params") or {})
-    name = run or str(context["run_id"])
+    name = run_id or str(context["run_id"])
     mode = _mode(params.get("mode"))
     start, end = _text(params.get("start")), _text(params.get("end"))
     backfill = _kind(context) == _BACKFILL

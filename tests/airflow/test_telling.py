@@ -101,7 +101,7 @@ def test_only_what_failed_the_run_is_named_as_its_cause(
     }  # fmt: skip
     spark.plan("validate_sink.py", verdict="failed", judgement=judgement)
     spark.plan("bounded_run.py", written=[3])
-    task = ValidateOperator(task_id="validate", pipeline=str(pipeline_file()), run="r", spark_binary=spark.binary)
+    task = ValidateOperator(task_id="validate", pipeline=str(pipeline_file()), run_id="r", spark_binary=spark.binary)
     with Ledger.open().acquire("demo", "r") as lease:
         Ledger.open().run_planned(lease, kind="live", recovery="replay", epoch=1, ranges=[], topic_ids={})
         Ledger.open().judged(lease, "demo", "r", verdict="failed", judgement=judgement)

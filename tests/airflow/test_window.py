@@ -38,13 +38,13 @@ def asked(kind: str | None, dates: dict[str, datetime] | None = None, **params: 
 @pytest.mark.parametrize("dates", [MARCH, None], ids=["dated", "null date"])
 def test_every_run_but_a_backfill_means_what_is_available_now(kind: str | None, dates: Any) -> None:
     window = run_window(asked(kind, dates, mode="auto", start=None, end=None), pipeline())
-    assert (window.run, window.interval, window.reason) == (f"{kind}__1", None, None)
+    assert (window.run_id, window.interval, window.reason) == (f"{kind}__1", None, None)
 
 
 def test_a_backfill_means_its_interval_and_has_a_run_of_its_own_in_the_ledger() -> None:
     window = run_window(asked("backfill", MARCH, mode="auto", reason=" a fix "), pipeline())
     assert window.interval is not None
-    assert (window.run, window.interval.key, window.reason) == ("backfill__1__interval", KEY, "a fix")
+    assert (window.run_id, window.interval.key, window.reason) == ("backfill__1__interval", KEY, "a fix")
 
 
 def test_a_backfill_may_be_told_to_drain_instead() -> None:
@@ -56,8 +56,8 @@ def test_a_manual_run_of_an_interval(mode: str | None) -> None:
     context = asked("manual", None, mode=mode, start="2013-03-01T00:00:00Z", end="2013-04-01T01:00:00+01:00")
     window = run_window(context, pipeline())
     assert window.interval is not None
-    assert (window.run, window.interval.key) == ("manual__1__interval", KEY)
-    assert run_window(context, pipeline(), "named").run == "named__interval"
+    assert (window.run_id, window.interval.key) == ("manual__1__interval", KEY)
+    assert run_window(context, pipeline(), "named").run_id == "named__interval"
 
 
 @pytest.mark.parametrize(

@@ -85,7 +85,7 @@ def test_poison_costs_what_the_strategy_of_the_run_says_and_runs_may_change_it(s
     configure("ignore_batch", 41, 46)
     sandbox.feed(12)
     sandbox.run("coarse")
-    rows = sandbox.ledger.lost(sandbox.name, run="coarse")
+    rows = sandbox.ledger.lost(sandbox.name, run_id="coarse")
     assert spans(rows) == [(0, 18, 24), (1, 18, 24)]
     assert {row.reason.partition("cannot take ")[2][:2] for row in rows} <= {"41", "46"}
     assert [row.sample["offset"] for row in rows] == [18, 18]
@@ -121,7 +121,7 @@ def test_what_retention_took_is_lost_exactly_whether_before_the_run_or_while_it_
     sandbox.feed(12)  # offsets 8 to 13 of both
     sandbox.topics.delete_records(sandbox.topic, {0: 9})
     sandbox.run("coarse")
-    assert spans(sandbox.ledger.lost(sandbox.name, run="coarse")) == [(0, 8, 11), (1, 8, 11)]
+    assert spans(sandbox.ledger.lost(sandbox.name, run_id="coarse")) == [(0, 8, 11), (1, 8, 11)]
     assert account(sandbox, "coarse") == dict(planned=12, written=6, lost=6)
 
     # the end of a transaction leaves a gap that is no loss
@@ -134,7 +134,7 @@ def test_what_retention_took_is_lost_exactly_whether_before_the_run_or_while_it_
         sandbox.topic, transaction, commit=True
     )]  # fmt: skip
     meanwhile(sandbox, "reading", "batch-started", {0: 15})
-    assert spans(sandbox.ledger.lost(sandbox.name, run="reading")) == [(0, 14, 15)]
+    assert spans(sandbox.ledger.lost(sandbox.name, run_id="reading")) == [(0, 14, 15)]
     assert account(sandbox, "reading") == dict(planned=7, written=5, absent=1, lost=1)
 
     sandbox.feed(4)

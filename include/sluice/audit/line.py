@@ -26,7 +26,7 @@ class Cell:
         The entry's range.
     written, quarantined
         How many offsets the sink and the quarantine must hold.
-    run
+    run_id
         The id of the run that wrote the rows; None if the ledger does not say.
     whole
         Whether each offset must be in one of the two tables.
@@ -37,7 +37,7 @@ class Cell:
     range: OffsetRange
     written: int = 0
     quarantined: int = 0
-    run: str | None = None
+    run_id: str | None = None
     whole: bool = False
     open: bool = False
 

@@ -89,7 +89,7 @@ class Sieve:
         self._marks: Any = np.zeros(end - start, dtype=np.uint8)
         self._topics = {topic: number for number, topic in enumerate(line.topics)}
         self._runs: dict[str, int] = {}
-        expected = [-1 if c.run is None else self._runs.setdefault(c.run, len(self._runs)) for c in line.cells]
+        expected = [-1 if c.run_id is None else self._runs.setdefault(c.run_id, len(self._runs)) for c in line.cells]
         # the last entry is that of gaps
         self._expected: Any = np.array([*expected, -1], dtype=np.int64)
         self._whole: Any = np.array([*(c.whole for c in line.cells), False])

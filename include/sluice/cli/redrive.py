@@ -22,7 +22,7 @@ __all__ = ["redrive"]
 
 def redrive(
     pipeline: str,
-    run: str,
+    run_id: str,
     *,
     ranges: Sequence[OffsetRange],
     of_run: str | None,
@@ -44,12 +44,12 @@ def redrive(
         _show(spec, ranges, of_run, as_json=as_json)
         return 0
     ledger = Ledger.open()
-    if not quarantined and not ledger.lost(spec.name, run=of_run):
+    if not quarantined and not ledger.lost(spec.name, run_id=of_run):
         err.print(f"{spec.name} has no open lost range: there is nothing to redrive")
     spark, kafka = connections(spec)
     submit = submission(
         spec,
-        run,
+        run_id,
         spark=spark,
         kafka=kafka,
         ranges=ranges,
@@ -57,7 +57,7 @@ def redrive(
         quarantined=quarantined,
         validate=validate,
     )
-    code = ended(spec, run, LocalProcess.start(submit), as_json=as_json)
+    code = ended(spec, run_id, LocalProcess.start(submit), as_json=as_json)
     still = ledger.lost(spec.name)
     if still and not as_json:
         err.print(f"{sum(len(r.range) for r in still):,} offsets are still lost: sluice redrive {pipeline} --dry-run")
@@ -78,7 +78,7 @@ def _states(spec: Pipeline) -> list[TopicState]:
 
 def _show(spec: Pipeline, ranges: Sequence[OffsetRange], of_run: str | None, *, as_json: bool) -> None:
     ledger, home = Ledger.open(), Home.from_env()
-    rows = ledger.lost(spec.name, run=of_run)
+    rows = ledger.lost(spec.name, run_id=of_run)
     states = _states(spec) if rows else []
     wanted = overlaps([r.range for r in rows], ranges) if ranges else [r.range for r in rows]
     found = locate(wanted, WriteAheadLog(home.log(spec.name), spec.name), states, ledger.topic_ids(spec.name))

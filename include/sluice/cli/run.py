@@ -23,7 +23,7 @@ __all__ = ["connections", "drive", "ended"]
 
 def drive(
     pipeline: str,
-    run: str,
+    run_id: str,
     *,
     recovery: Recovery | None,
     max_records_per_batch: int | None,
@@ -46,7 +46,7 @@ def drive(
     spec = load(pipeline)
     request = RunRequest.of(
         spec,
-        run,
+        run_id,
         recovery=recovery,
         max_records_per_batch=max_records_per_batch,
         start=start,
@@ -58,7 +58,7 @@ def drive(
     epoch = Ledger.open().epoch(spec.name)
     waits = None if request.interval else waiting(spec, kafka, home=Home.from_env(), epoch=epoch)
     code = LocalProcess(spark, kafka).launch(spec, request, waiting=waits)
-    return ended(spec, run, code, as_json=as_json)
+    return ended(spec, run_id, code, as_json=as_json)
 
 
 def connections(spec: Pipeline) -> tuple[Connection, Connection | None]:
@@ -79,7 +79,7 @@ def connections(spec: Pipeline) -> tuple[Connection, Connection | None]:
     return spark, Connection.from_env(needs) if needs else None
 
 
-def ended(spec: Pipeline, run: str, code: int, *, as_json: bool) -> int:
+def ended(spec: Pipeline, run_id: str, code: int, *, as_json: bool) -> int:
     """Print the account of a run that ended (of one that failed, as far as it came); return its exit code.
 
     Raises
@@ -90,13 +90,13 @@ def ended(spec: Pipeline, run: str, code: int, *, as_json: bool) -> int:
     if code != ExitCode.DONE:
         # what it did before it failed; the failure itself was printed above, and decides the exit code
         with contextlib.suppress(SluiceError):
-            _show(Ledger.open().account(spec.name, run), as_json=as_json)
+            _show(Ledger.open().account(spec.name, run_id), as_json=as_json)
     else:
         ledger = Ledger.open()
-        account = ledger.account(spec.name, run)
+        account = ledger.account(spec.name, run_id)
         _show(account, as_json=as_json)
         if account["verdict"] in ("failed", "error") and spec.quality.on_failed == "fail":
-            found = ledger.run(spec.name, run)
+            found = ledger.run(spec.name, run_id)
             pages = (found.judgement or {}).get("data_docs") if found else None
             place = Home.from_env().resolve(spec.quarantine_path)
             refused = (
@@ -104,7 +104,7 @@ def ended(spec: Pipeline, run: str, code: int, *, as_json: bool) -> int:
                 f"sluice redrive {spec.name} --quarantined"
             )
             raise QualityError(
-                f"run {run!r} of {spec.name!r}: verdict {account['verdict']}",
+                f"run {run_id!r} of {spec.name!r}: verdict {account['verdict']}",
                 state="written rows are in the sink, refused records are in the quarantine, and all of them are "
                 "accounted for; the next run goes on after them",
                 next_step=f"read the reasons above{f', or open {pages}' if pages else ''}"

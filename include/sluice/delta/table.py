@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from sluice.delta.notes import last_batch, note_of
 from sluice.errors import SinkError
 from sluice.ranges import OffsetRange
 
 __all__ = ["Table", "opened"]
-
-_NOTE = "sluice"
 
 
 def opened(path: str, failed: Callable[[Exception], SinkError]) -> Any:
@@ -68,8 +66,7 @@ class Table:
 
     def batch(self, app_id: str) -> int:
         """Return the newest batch that a writer committed; -1 if there is none."""
-        found = None if self.delta is None else self.delta.transaction_version(app_id)
-        return -1 if found is None else int(found)
+        return last_batch(self.delta, app_id)
 
     def go_back(self, upto: Mapping[str, int]) -> None:
         """Load the version before the first batch that is newer than ``upto``, which has a batch for each writer.
@@ -84,9 +81,8 @@ class Table:
         ahead = []
         try:
             for commit in self.delta.history() if self.delta is not None else []:
-                note = commit.get(_NOTE)
-                note = json.loads(note) if isinstance(note, str) else note
-                if note and note.get("version", -1) > upto.get(note.get("app_id"), note.get("version", -1)):
+                note = note_of(commit)
+                if note and note.get("version", -1) > upto.get(str(note.get("app_id")), note.get("version", -1)):
                     ahead.append(int(commit["version"]))
             if ahead and min(ahead) == 0:
                 self.delta = None

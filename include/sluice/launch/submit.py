@@ -145,7 +145,7 @@ def bounded_run(
 
 def redrive(
     pipeline: Pipeline,
-    run: str,
+    run_id: str,
     *,
     spark: Connection,
     kafka: Connection | None,
@@ -164,7 +164,7 @@ def redrive(
     of_run
         Only what the run with this id lost or quarantined.
     """
-    arguments = ["--pipeline", str(pipeline.file), "--run", checked_run(run)]
+    arguments = ["--pipeline", str(pipeline.file), "--run", checked_run(run_id)]
     for item in ranges:
         arguments += ["--range", f"{item.topic}:{item.partition}:{item.start}-{item.end}"]
     if of_run is not None:
@@ -175,14 +175,14 @@ def redrive(
 
 def validate_sink(
     pipeline: Pipeline,
-    run: str,
+    run_id: str,
     *,
     spark: Connection,
     kafka: Connection | None = None,
     settings: Spark | None = None,
 ) -> SparkSubmit:
     """Return the application that validates a run again; ``settings`` as of :func:`bounded_run`."""
-    arguments = ["--pipeline", str(pipeline.file), "--run", run]
+    arguments = ["--pipeline", str(pipeline.file), "--run", run_id]
     return _submit("validate_sink.py", pipeline, arguments, spark, kafka, small=True, settings=settings)
 
 

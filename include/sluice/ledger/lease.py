@@ -52,10 +52,10 @@ class Holder:
     started: str
 
     @classmethod
-    def me(cls, run: str) -> Holder:
+    def me(cls, run_id: str) -> Holder:
         """Return the identity of this process."""
         pid = os.getpid()
-        return cls(run, socket.gethostname(), _boot(), pid, _started(pid) or "")
+        return cls(run_id, socket.gethostname(), _boot(), pid, _started(pid) or "")
 
     def is_dead(self) -> bool:
         """Return whether the driver is certainly dead; always False for a driver on another machine."""
@@ -86,7 +86,7 @@ class Lease:
 
     @classmethod
     def acquire(
-        cls, engine: sa.Engine, pipeline: str, run: str, *, scope: str = "", now: Callable[[], float] = time.time
+        cls, engine: sa.Engine, pipeline: str, run_id: str, *, scope: str = "", now: Callable[[], float] = time.time
     ) -> Lease:
         """Take the lease.
 
@@ -97,7 +97,7 @@ class Lease:
         ConfigError
             If the ledger is a SQLite file on a network file system, and another machine writes it now.
         """
-        holder = Holder.me(run)
+        holder = Holder.me(run_id)
         table = schema.lease
         with engine.begin() as connection:
             here = _row(pipeline, scope)

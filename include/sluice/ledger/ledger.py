@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
@@ -13,7 +13,7 @@ from sluice.ledger import schema
 from sluice.ledger.lease import Lease
 from sluice.ledger.plain import plain
 from sluice.ledger.projection import project, rebuild
-from sluice.ledger.queries import Questions
+from sluice.ledger.queries import LedgerQueries
 from sluice.ledger.store import LedgerError, open_engine, spoken
 from sluice.ranges import LostRange, OffsetRange, Positions, RangeAccount, Times
 from sluice.recovery import Route
@@ -22,7 +22,7 @@ from sluice.text import checked_run, storable
 __all__ = ["Ledger"]
 
 
-class Ledger(Questions):
+class Ledger(LedgerQueries):
     """The account of runs. Open it with :meth:`open`; several processes may use it.
 
     Notes
@@ -42,7 +42,7 @@ class Ledger(Questions):
         """
         return cls(open_engine(url or Home.from_env().ledger_url))
 
-    def acquire(self, pipeline: str, run: str, *, scope: str = "") -> Lease:
+    def acquire(self, pipeline: str, run_id: str, *, scope: str = "") -> Lease:
         """Take the lease of a pipeline, or of a scope of it; see :meth:`Lease.acquire`.
 
         Raises
@@ -50,12 +50,12 @@ class Ledger(Questions):
         ConfigError
             If ``run`` is not a valid run id.
         """
-        checked_run(run)
+        checked_run(run_id)
         with spoken():
             try:
-                return Lease.acquire(self._engine, pipeline, run, scope=scope)
+                return Lease.acquire(self._engine, pipeline, run_id, scope=scope)
             except IntegrityError:  # two first drivers at once: the other one's row exists now
-                return Lease.acquire(self._engine, pipeline, run, scope=scope)
+                return Lease.acquire(self._engine, pipeline, run_id, scope=scope)
 
     # --- events ------------------------------------------------------------------------------------------------
 
@@ -87,12 +87,12 @@ class Ledger(Questions):
             "kind": kind,
             "recovery": recovery,
             "epoch": epoch,
-            "ranges": _plain(ranges),
+            "ranges": [r.as_list() for r in ranges],
             "topic_ids": dict(topic_ids),
             "token": lease.token,
             "interval": interval,
             "reason": reason,
-            **({"sources": {name: _plain(parts) for name, parts in sources.items()}} if sources else {}),
+            **({"sources": {name: [r.as_list() for r in parts] for name, parts in sources.items()}} if sources else {}),
         }
         self._record(lease, None, ("RunPlanned", payload))
 
@@ -116,7 +116,7 @@ class Ledger(Questions):
         for _ in range(20):
             number = known.number if known else 1 + max((i.number for i in self.intervals(lease.pipeline)), default=0)
             payload = {
-                "number": number, "interval": interval, "ranges": _plain(ranges), "whole": whole,
+                "number": number, "interval": interval, "ranges": [r.as_list() for r in ranges], "whole": whole,
                 "topic_ids": dict(topic_ids),
             }  # fmt: skip
             try:
@@ -135,26 +135,26 @@ class Ledger(Questions):
         self._record(lease, None, ("TimesFound", {"times": spans}))
 
     def epoch_opened(
-        self, lease: Lease, *, epoch: int, route: Route, positions: Positions | None, run: str | None = None
+        self, lease: Lease, *, epoch: int, route: Route, positions: Positions | None, run_id: str | None = None
     ) -> None:
         """Record that an epoch begins at these positions. Recording an epoch again changes its route, which is allowed
         only while nothing was committed in it."""
         payload = {"epoch": epoch, "lineage": route.value, "positions": positions}
-        self._record(lease, run, ("EpochOpened", payload))
+        self._record(lease, run_id, ("EpochOpened", payload))
 
-    def degraded(self, lease: Lease, note: str, *, run: str | None = None) -> None:
+    def degraded(self, lease: Lease, note: str, *, run_id: str | None = None) -> None:
         """Record, in words, that a run goes on with less than its strategy promises."""
-        self._record(lease, run, ("Degraded", {"note": note}))
+        self._record(lease, run_id, ("Degraded", {"note": note}))
 
     def segment_sealed(
-        self, lease: Lease, *, epoch: int, batch: int, segments: Sequence[Mapping[str, Any]], run: str | None = None
+        self, lease: Lease, *, epoch: int, batch: int, segments: Sequence[Mapping[str, Any]], run_id: str | None = None
     ) -> None:
         """Record the sealed segments of a batch; see :class:`sluice.wal.Segment`."""
         payload = {
             "epoch": epoch, "batch": batch, "segments": [dict(s) for s in segments],
             "records": sum(s["records"] for s in segments), "bytes": sum(s["length"] for s in segments),
         }  # fmt: skip
-        self._record(lease, run, ("SegmentSealed", payload))
+        self._record(lease, run_id, ("SegmentSealed", payload))
 
     def segments_cleaned(self, lease: Lease, payload: Mapping[str, Any]) -> None:
         """Record what was removed from the write-ahead log, and what it retains of each batch."""
@@ -162,7 +162,7 @@ class Ledger(Questions):
 
     def batch_started(self, lease: Lease, *, epoch: int, batch: int, ranges: Sequence[OffsetRange]) -> None:
         """Record that a batch with these ranges is being processed."""
-        payload = {"epoch": epoch, "batch": batch, "ranges": _plain(ranges)}
+        payload = {"epoch": epoch, "batch": batch, "ranges": [r.as_list() for r in ranges]}
         self._record(lease, None, ("BatchStarted", payload))
 
     def batch_committed(
@@ -176,7 +176,7 @@ class Ledger(Questions):
         redriven: str | None = None,
         source: Mapping[str, Any] | None = None,
         replaced: Mapping[OffsetRange, tuple[int, int]] | None = None,
-        run: str | None = None,
+        run_id: str | None = None,
     ) -> None:
         """Record the split of a batch that the sink holds, with its lost or redriven ranges; atomic.
 
@@ -190,13 +190,13 @@ class Ledger(Questions):
             Where redriven records came from.
         replaced
             For an interval, per range: how many offsets its commits removed from the sink and from the quarantine.
-        run
+        run_id
             The id of the run that wrote the batch, if it is another one (reconciling).
         """
         payload: dict[str, Any] = {"epoch": epoch, "batch": batch, "accounts": [a.as_dict() for a in accounts]}
         for account, item in zip(accounts, payload["accounts"], strict=True) if replaced else ():
             item["replaced"], item["replaced_quarantined"] = replaced[account.range] if replaced else (0, 0)
-        if run is not None:
+        if run_id is not None:
             payload["reconciled_by"] = lease.holder.run
         events: list[tuple[str, dict[str, Any]]] = []
         key = {"epoch": epoch, "batch": batch}
@@ -204,9 +204,9 @@ class Ledger(Questions):
             events.append(("RangeLost", {**key, "ranges": [item.as_dict() for item in lost]}))
         if redriven is not None:
             payload["accounts"] = [{**a, "of": redriven} for a in payload["accounts"]]
-            ranges = _plain(a.range for a in accounts)
+            ranges = [a.range.as_list() for a in accounts]
             events.append(("RangeRedriven", {**key, "of": redriven, "ranges": ranges, "source": dict(source or {})}))
-        self._record(lease, run, *events, ("BatchCommitted", payload))
+        self._record(lease, run_id, *events, ("BatchCommitted", payload))
 
     def adopted(self, lease: Lease, old: str) -> None:
         """Transfer all records of the pipeline ``old`` to this one, and record the transfer, in one transaction."""
@@ -227,16 +227,16 @@ class Ledger(Questions):
             )
 
     def judged(
-        self, lease: Lease | None, pipeline: str, run: str, *, verdict: str, judgement: Mapping[str, Any]
+        self, lease: Lease | None, pipeline: str, run_id: str, *, verdict: str, judgement: Mapping[str, Any]
     ) -> None:
         """Record a verdict. Validating again needs no lease, because it changes no data.
 
         Observed values are stored as :func:`~sluice.ledger.plain.plain` converts them.
         """
         payload = {"verdict": verdict, "judgement": plain(dict(judgement))}
-        self._record(lease, run, ("Judged", payload), pipeline=pipeline)
+        self._record(lease, run_id, ("Judged", payload), pipeline=pipeline)
 
-    def announced(self, pipeline: str, run: str, *, upto: Mapping[int, int], version: int | None) -> None:
+    def announced(self, pipeline: str, run_id: str, *, upto: Mapping[int, int], version: int | None) -> None:
         """Record that a run's asset event was sent. It needs no lease: it changes no data.
 
         Parameters
@@ -247,7 +247,7 @@ class Ledger(Questions):
             The version of the sink's table that the event named.
         """
         payload = {"upto": sorted([epoch, batch] for epoch, batch in upto.items()), "version": version}
-        self._record(None, run, ("Announced", payload), pipeline=pipeline)
+        self._record(None, run_id, ("Announced", payload), pipeline=pipeline)
 
     def run_closed(
         self,
@@ -257,26 +257,26 @@ class Ledger(Questions):
         seconds: float | None = None,
         verdict: str | None = None,
         error: Mapping[str, Any] | None = None,
-        run: str | None = None,
+        run_id: str | None = None,
     ) -> None:
         """Record how a run ended: ``done``, ``failed``, or ``abandoned`` (its driver died; recorded by a later run)."""
         payload = {"state": state, "seconds": seconds, "verdict": verdict, "error": dict(error) if error else None}
-        self._record(lease, run, ("RunClosed", payload))
+        self._record(lease, run_id, ("RunClosed", payload))
 
     def _record(
         self,
         lease: Lease | None,
-        run: str | None,
+        run_id: str | None,
         *events: tuple[str, dict[str, Any]],
         pipeline: str | None = None,
     ) -> None:
         with spoken(), self._engine.begin() as connection:
             if lease is not None:
                 lease.verify(connection)
-                pipeline, run = lease.pipeline, run or lease.holder.run
+                pipeline, run_id = lease.pipeline, run_id or lease.holder.run
             for kind, told in events:
                 payload = storable(told)
-                row = {"at": _now(), "type": kind, "pipeline": pipeline, "run": run, "payload": payload}
+                row = {"at": _now(), "type": kind, "pipeline": pipeline, "run": run_id, "payload": payload}
                 key = connection.execute(schema.event.insert().values(**row)).inserted_primary_key
                 project(connection, {**row, "id": int(key[0]) if key else 0})
 
@@ -284,10 +284,6 @@ class Ledger(Questions):
         """Recreate the derived tables from the events; return the number of events."""
         with spoken(), self._engine.begin() as connection:
             return rebuild(connection)
-
-
-def _plain(ranges: Iterable[OffsetRange]) -> list[list[Any]]:
-    return [[r.topic, r.partition, r.start, r.end] for r in ranges]
 
 
 def _now() -> str:

@@ -183,7 +183,7 @@ def _lose(connection: sa.Connection, event: Mapping[str, Any]) -> None:
     payload, table = event["payload"], schema.lost
     shared = {"pipeline": event["pipeline"], "epoch": payload["epoch"], "batch": payload["batch"]}
     for item in payload["ranges"]:
-        span = OffsetRange(item["topic"], item["partition"], item["start"], item["end"])
+        span = OffsetRange.of(item)
         known = sa.select(table.c.start).where(
             _lost_in(event["pipeline"], span),
             table.c.epoch == payload["epoch"],
@@ -203,7 +203,7 @@ def _close(connection: sa.Connection, event: Mapping[str, Any], span: OffsetRang
         sa.select(table).where(_lost_in(event["pipeline"], span), table.c.state == "open")
     ).mappings().all()  # fmt: skip
     for row in rows:
-        whole = OffsetRange(row["topic"], row["partition"], row["start"], row["end"])
+        whole = OffsetRange.of(dict(row))
         common = whole.cut(span)
         if common is None:
             continue

@@ -15,7 +15,7 @@ from sluice.ledger.store import reading, spoken
 from sluice.ranges import Counts, OffsetRange, Positions, RangeAccount, Times
 from sluice.recovery import Route
 
-__all__ = ["REDRIVEN", "Questions", "UnknownRunError"]
+__all__ = ["REDRIVEN", "LedgerQueries", "UnknownRunError"]
 
 REDRIVEN = 0
 """The epoch number of redrives: live epochs count from 1 upwards, intervals from -1 downwards."""
@@ -24,27 +24,27 @@ REDRIVEN = 0
 class UnknownRunError(ConfigError):
     """The ledger has no such run."""
 
-    def __init__(self, pipeline: str, run: str) -> None:
+    def __init__(self, pipeline: str, run_id: str) -> None:
         super().__init__(
-            f"the ledger has no run {run!r} of {pipeline!r}",
+            f"the ledger has no run {run_id!r} of {pipeline!r}",
             state="nothing was read or written",
             next_step=f"choose one of: sluice status {pipeline}. When the run ended well elsewhere, use the "
             "ledger of that place: SLUICE_LEDGER_URL, or SLUICE_HOME",
         )
 
 
-class Questions:
+class LedgerQueries:
     """Read-only queries to the ledger."""
 
     def __init__(self, engine: sa.Engine) -> None:
         self._engine = engine
 
-    def events(self, pipeline: str, run: str | None = None, limit: int = 200) -> list[dict[str, Any]]:
+    def events(self, pipeline: str, run_id: str | None = None, limit: int = 200) -> list[dict[str, Any]]:
         """Return the newest events, oldest first."""
         table = schema.event
         query = sa.select(table).where(table.c.pipeline == pipeline)
-        if run is not None:
-            query = query.where(table.c.run == run)
+        if run_id is not None:
+            query = query.where(table.c.run == run_id)
         return [dict(r) for r in reversed(self._rows(query.order_by(table.c.id.desc()).limit(limit)))]
 
     def former_names(self, pipeline: str) -> set[str]:
@@ -53,13 +53,13 @@ class Questions:
         query = sa.select(table.c.payload).where(table.c.pipeline == pipeline, table.c.type == "PipelineAdopted")
         return {row["payload"]["from"] for row in self._rows(query)}
 
-    def run(self, pipeline: str, run: str) -> RunRow | None:
+    def run(self, pipeline: str, run_id: str) -> RunRow | None:
         """Return one run by its id; None if there is none."""
         table = schema.run
-        rows = self._rows(sa.select(table).where(table.c.pipeline == pipeline, table.c.run == run))
+        rows = self._rows(sa.select(table).where(table.c.pipeline == pipeline, table.c.run == run_id))
         return RunRow(**rows[0]) if rows else None
 
-    def known_run(self, pipeline: str, run: str) -> RunRow:
+    def known_run(self, pipeline: str, run_id: str) -> RunRow:
         """Return one run.
 
         Raises
@@ -67,9 +67,9 @@ class Questions:
         UnknownRunError
             If the ledger does not have it.
         """
-        row = self.run(pipeline, run)
+        row = self.run(pipeline, run_id)
         if row is None:
-            raise UnknownRunError(pipeline, run)
+            raise UnknownRunError(pipeline, run_id)
         return row
 
     def runs(self, pipeline: str | None = None, *, state: str | None = None, limit: int = 20) -> list[RunRow]:
@@ -108,7 +108,7 @@ class Questions:
         for r in self._rows(
             accounts.where(parts.c.pipeline == pipeline, parts.c.run.in_(names)).group_by(*span)
         ):  # fmt: skip
-            committed[r["run"]].append(OffsetRange(r["topic"], r["partition"], r["start"], r["end"]))
+            committed[r["run"]].append(OffsetRange.of(r))
         return [(run, planned.get(run.run, []), committed[run.run]) for run in runs]
 
     def furthest(self, pipeline: str, epoch: int, *, batches: int = 100) -> Positions:
@@ -178,9 +178,7 @@ class Questions:
         table = schema.times
         query = sa.select(table).where(table.c.pipeline == pipeline)
         rows = self._rows(query.order_by(table.c.topic, table.c.partition, table.c.start, table.c.end))
-        return [
-            Times(OffsetRange(r["topic"], r["partition"], r["start"], r["end"]), r["first"], r["last"]) for r in rows
-        ]
+        return [Times(OffsetRange.of(r), r["first"], r["last"]) for r in rows]
 
     def epoch(self, pipeline: str) -> Epoch:
         """Return the newest epoch; for a pipeline that never ran, epoch 1 with the direct route."""
@@ -200,17 +198,17 @@ class Questions:
         rows = self._rows(query.where(table.c.pipeline == pipeline, table.c.epoch == epoch))
         return -1 if rows[0]["batch"] is None else int(rows[0]["batch"])
 
-    def lost(self, pipeline: str, *, state: str | None = "open", run: str | None = None) -> list[LostRow]:
+    def lost(self, pipeline: str, *, state: str | None = "open", run_id: str | None = None) -> list[LostRow]:
         """Return lost ranges in the order of offsets: the open ones, or all of them (``state=None``)."""
         table = schema.lost
         query = sa.select(table).where(table.c.pipeline == pipeline)
         if state is not None:
             query = query.where(table.c.state == state)
-        if run is not None:
-            query = query.where(table.c.run == run)
+        if run_id is not None:
+            query = query.where(table.c.run == run_id)
         names = ("epoch", "batch", "run", "at", "reason", "sample", "state", "redriven_by")
         return [
-            LostRow(OffsetRange(r["topic"], r["partition"], r["start"], r["end"]), **{n: r[n] for n in names})
+            LostRow(OffsetRange.of(r), **{n: r[n] for n in names})
             for r in self._rows(query.order_by(table.c.topic, table.c.partition, table.c.start))
         ]
 
@@ -249,15 +247,17 @@ class Questions:
         )
         return [r["run"] for r in self._rows(query.order_by(table.c.sequence))]
 
-    def unannounced(self, pipeline: str, run: str) -> Unannounced:
+    def unannounced(self, pipeline: str, run_id: str) -> Unannounced:
         """Return what a run's event has to tell of: all that was committed and no event has told of.
 
         Also what other runs committed, which failed or whose verdict did, and what was redriven. Of a run of an
         interval only that interval, whichever run replaced it last; a live run leaves intervals out.
         """
         table, parts, runs = schema.batch, schema.account, schema.run
-        own = sa.select(table.c.epoch).where(table.c.pipeline == pipeline, table.c.run == run, table.c.epoch < REDRIVEN)
-        interval = self._rows(sa.select(runs.c.interval).where(runs.c.pipeline == pipeline, runs.c.run == run))
+        own = sa.select(table.c.epoch).where(
+            table.c.pipeline == pipeline, table.c.run == run_id, table.c.epoch < REDRIVEN
+        )
+        interval = self._rows(sa.select(runs.c.interval).where(runs.c.pipeline == pipeline, runs.c.run == run_id))
         of_interval = bool(interval and interval[0]["interval"])
         same = (parts.c.pipeline == table.c.pipeline, parts.c.epoch == table.c.epoch, parts.c.batch == table.c.batch)
         query = (
@@ -281,20 +281,22 @@ class Questions:
             written[r["run"]] = written.get(r["run"], 0) + r["written"]
         return Unannounced([RangeAccount.from_dict(r) for r in rows], written, sum(r["replaced"] for r in rows), upto)
 
-    def accounts(self, pipeline: str, run: str | None = None, *, batch: BatchRow | None = None) -> list[RangeAccount]:
+    def accounts(
+        self, pipeline: str, run_id: str | None = None, *, batch: BatchRow | None = None
+    ) -> list[RangeAccount]:
         """Return the split ranges of one run, of one batch, or of all live runs, in the order of offsets.
 
         If a run replaced its interval several times, only the last split counts.
         """
         table = schema.account
         query = sa.select(table).where(table.c.pipeline == pipeline)
-        if run is not None:
+        if run_id is not None:
             same = table.alias()
             last = sa.select(sa.func.max(same.c.batch)).where(
-                same.c.pipeline == pipeline, same.c.run == run, same.c.epoch == table.c.epoch
+                same.c.pipeline == pipeline, same.c.run == run_id, same.c.epoch == table.c.epoch
             )
             query = query.where(
-                table.c.run == run, sa.or_(table.c.epoch >= REDRIVEN, table.c.batch == last.scalar_subquery())
+                table.c.run == run_id, sa.or_(table.c.epoch >= REDRIVEN, table.c.batch == last.scalar_subquery())
             )
         elif batch is None:
             query = query.where(table.c.epoch > REDRIVEN)
@@ -303,7 +305,7 @@ class Questions:
         rows = self._rows(query.order_by(table.c.topic, table.c.partition, table.c.start))
         return [RangeAccount.from_dict(r) for r in rows]
 
-    def account(self, pipeline: str, run: str) -> dict[str, Any]:
+    def account(self, pipeline: str, run_id: str) -> dict[str, Any]:
         """Return a run's account: one element of ``runs`` in the JSON that commands print.
 
         Raises
@@ -311,26 +313,26 @@ class Questions:
         UnknownRunError
             If the ledger does not have it.
         """
-        row = self.known_run(pipeline, run)
-        counts = sum((a.counts for a in self.accounts(pipeline, run)), Counts())
+        row = self.known_run(pipeline, run_id)
+        counts = sum((a.counts for a in self.accounts(pipeline, run_id)), Counts())
         return {
-            "run": run,
+            "run": run_id,
             "recovery": row.recovery,
             **counts.as_dict(),
             "verdict": row.verdict,
             "seconds": row.seconds,
-            **({"interval": row.interval, "replaced": self._taken(pipeline, run)} if row.interval else {}),
+            **({"interval": row.interval, "replaced": self._taken(pipeline, run_id)} if row.interval else {}),
             **({"reason": row.reason} if row.reason else {}),
             **({"notes": row.notes} if row.notes else {}),
             # why the verdict is not "passed"; earlier versions did not record it
             **({"reasons": reasons} if (reasons := (row.judgement or {}).get("reasons")) else {}),
         }
 
-    def _taken(self, pipeline: str, run: str) -> int:
+    def _taken(self, pipeline: str, run_id: str) -> int:
         """Return how many offsets the last commit of an interval run removed from the sink."""
         table = schema.account
         query = sa.select(table.c.batch, sa.func.sum(table.c.replaced).label("replaced")).where(
-            table.c.pipeline == pipeline, table.c.run == run, table.c.epoch < REDRIVEN
+            table.c.pipeline == pipeline, table.c.run == run_id, table.c.epoch < REDRIVEN
         )
         rows = self._rows(query.group_by(table.c.batch).order_by(table.c.batch.desc()).limit(1))
         return int(rows[0]["replaced"]) if rows else 0

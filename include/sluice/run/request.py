@@ -22,7 +22,7 @@ class RunRequest:
 
     Parameters
     ----------
-    run
+    run_id
         The run id; a retry of the same run uses the same id.
     recovery
         Overrides the pipeline file's strategy.
@@ -36,7 +36,7 @@ class RunRequest:
         Whether the run is validated after its last batch.
     """
 
-    run: str
+    run_id: str
     recovery: Recovery | None = None
     max_records_per_batch: int | None = None
     interval: Interval | None = None
@@ -47,7 +47,7 @@ class RunRequest:
     def of(
         cls,
         pipeline: Pipeline,
-        run: str,
+        run_id: str,
         *,
         recovery: str | None = None,
         max_records_per_batch: int | None = None,
@@ -77,11 +77,11 @@ class RunRequest:
             raise ConfigError(
                 "--max-records-per-batch must be at least 1", state=_UNTOUCHED, next_step="give a positive number"
             )
-        return cls(checked_run(run), strategy, max_records_per_batch, interval, reason, validate)
+        return cls(checked_run(run_id), strategy, max_records_per_batch, interval, reason, validate)
 
     def arguments(self) -> list[str]:
         """Return the request as command-line arguments."""
-        words = ["--run", checked_run(self.run)]
+        words = ["--run", checked_run(self.run_id)]
         if self.recovery is not None:
             words += ["--recovery", self.recovery.value]
         if self.max_records_per_batch is not None:

@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 from urllib.parse import unquote
 
 from sluice.delta.names import log_app_id
+from sluice.delta.notes import last_batch, note_of
 from sluice.delta.table import opened
 from sluice.errors import SinkError
 from sluice.ranges import OffsetRange
 from sluice.wal.segment import Segment, batch_of, is_segment
 
-__all__ = ["NOTE", "SEAL", "Catalog", "seal_text"]
+__all__ = ["SEAL", "Catalog", "seal_text"]
 
-NOTE = "sluice"
 """The key of Sluice's commit metadata."""
 
 SEAL = "_seal.json"
@@ -94,9 +94,7 @@ class Catalog:
 
     def version(self, epoch: int) -> int:
         """Return the newest sealed batch of an epoch; -1 if there is none."""
-        table = self.there()
-        found = None if table is None else table.transaction_version(self.app_id(epoch))
-        return -1 if found is None else int(found)
+        return last_batch(self.there(), self.app_id(epoch))
 
     # --- handles -------------------------------------------------------------------------------------------------
 
@@ -201,7 +199,7 @@ class Catalog:
     def _sealed(self) -> dict[str, Segment]:
         """Return, by path, every segment that was sealed and not cleaned, according to the table's history."""
         if self._told is None:
-            notes = [n for commit in self.there().history() if (n := _note(commit)) is not None]
+            notes = [n for commit in self.there().history() if (n := note_of(commit)) is not None]
             gone = {path for note in notes for path in note.get("forgotten", ())}
             found = [Segment.from_dict(s) for note in notes for s in note.get("segments", ())]
             self._told = {s.path: s for s in found if s.path not in gone}
@@ -232,12 +230,6 @@ class Catalog:
             next_step="restore the file from a copy; or remove it: the table's history has the same content, as far as "
             f"it reaches back. So has the ledger: sluice ledger {self.pipeline} --json, event SegmentSealed",
         )
-
-
-def _note(commit: Mapping[str, Any]) -> dict[str, Any] | None:
-    note = commit.get(NOTE)
-    note = json.loads(note) if isinstance(note, str) else note
-    return note if isinstance(note, dict) else None
 
 
 def _near(known: Sequence[tuple[str, OffsetRange]], wanted: Sequence[OffsetRange]) -> list[str]:

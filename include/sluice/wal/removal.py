@@ -10,10 +10,11 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 from urllib.parse import unquote
 
+from sluice.delta.notes import NOTE
 from sluice.errors import SinkError
 from sluice.faults import point
 from sluice.ranges import OffsetRange
-from sluice.wal.catalog import NOTE, Catalog
+from sluice.wal.catalog import Catalog
 from sluice.wal.segment import Segment, batch_of, inspect, is_segment
 
 __all__ = ["Cleaned", "remove"]

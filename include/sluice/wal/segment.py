@@ -69,7 +69,7 @@ class Segment:
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Segment:
         """Read what :meth:`as_dict` wrote."""
-        span = OffsetRange(data["topic"], int(data["partition"]), int(data["start"]), int(data["end"]))
+        span = OffsetRange.of(data)
         numbers = {k: int(data[k]) for k in ("length", "records", "first", "last", "footer")}
         return cls(path=str(data["path"]), range=span, **numbers)
 

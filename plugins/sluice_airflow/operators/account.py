@@ -73,12 +73,12 @@ class AccountOperator(BaseOperator):
         When all tasks before this one were skipped: there was no run.
     """
 
-    template_fields: ClassVar[tuple[str, ...]] = ("pipeline", "run")
+    template_fields: ClassVar[tuple[str, ...]] = ("pipeline", "run_id")
 
-    def __init__(self, *, pipeline: str, name: str, run: str = "{{ run_id }}", **kwargs: Any) -> None:
+    def __init__(self, *, pipeline: str, name: str, run_id: str = "{{ run_id }}", **kwargs: Any) -> None:
         super().__init__(outlets=[alias_of(name)], **kwargs)
         self.pipeline = str(pipeline)
-        self.run = run
+        self.run_id = run_id
         given: Any = getattr(self, "on_success_callback", None) or ()
         self.on_success_callback = [*given, _note]
         self._sent: tuple[str, dict[int, int], int | None] | None = None
@@ -91,8 +91,8 @@ class AccountOperator(BaseOperator):
         failed = sorted(task for task, state in states.items() if state in ("failed", "upstream_failed"))
         ledger = Ledger.open()
         try:
-            self.run = run_window(context, pipeline, self.run).run
-            account = ledger.account(name, self.run)
+            self.run_id = run_window(context, pipeline, self.run_id).run_id
+            account = ledger.account(name, self.run_id)
         except ConfigError as error:
             if failed:
                 raise AirflowFailException(
@@ -105,12 +105,12 @@ class AccountOperator(BaseOperator):
             if states and set(states.values()) == {"skipped"}:
                 raise AirflowSkipException("the run was skipped") from None
             raise SluiceError(
-                f"the ledger has no run {self.run!r} of {name!r}",
+                f"the ledger has no run {self.run_id!r} of {name!r}",
                 state="there is nothing to account for",
                 next_step="clear the ingest task of this DAG run first",
             ) from None
-        accounts = ledger.accounts(name, self.run)
-        self.log.info("Run %s, verdict %s\n%s", self.run, account["verdict"], account_table(accounts))
+        accounts = ledger.accounts(name, self.run_id)
+        self.log.info("Run %s, verdict %s\n%s", self.run_id, account["verdict"], account_table(accounts))
         for reason in account.get("reasons", []):
             self.log.info("%s: %s", account["verdict"], reason)
         if failed:
@@ -123,7 +123,7 @@ class AccountOperator(BaseOperator):
         return account
 
     def _announce(self, pipeline: Pipeline, account: dict[str, Any], ledger: Ledger, context: Context) -> None:
-        name, news = pipeline.name, ledger.unannounced(pipeline.name, self.run)
+        name, news = pipeline.name, ledger.unannounced(pipeline.name, self.run_id)
         if not any(news.written.values()) and not news.replaced:
             self.log.info("Nothing was written that no event has told of: no event")
             return
@@ -131,7 +131,7 @@ class AccountOperator(BaseOperator):
         rows = {run: ledger.run(name, run) for run in news.written}
         extra = {
             **account,
-            "ranges": [[r.topic, r.partition, r.start, r.end] for r in joined(news.accounts)],
+            "ranges": [r.as_list() for r in joined(news.accounts)],
             "runs": [
                 {"run": run, "verdict": row.verdict if (row := rows[run]) else None, "written": written}
                 for run, written in news.written.items()
@@ -140,7 +140,7 @@ class AccountOperator(BaseOperator):
         }
         context["outlet_events"][alias_of(name)].add(asset_of(name), extra=extra)
         self._sent = (name, news.upto, version)
-        others = [run for run in news.written if run != self.run]
+        others = [run for run in news.written if run != self.run_id]
         also = f", also of {', '.join(others)}" if others else ""
         self.log.info("Event of %s: %s offsets%s", asset_of(name).uri, f"{sum(news.written.values()):,}", also)
 
@@ -155,7 +155,7 @@ class AccountOperator(BaseOperator):
             self.log.warning("Airflow does not say that it has the event: the next run sends it again")
             return
         pipeline, upto, version = self._sent
-        Ledger.open().announced(pipeline, self.run, upto=upto, version=version)
+        Ledger.open().announced(pipeline, self.run_id, upto=upto, version=version)
 
     def _upstream(self, context: Context) -> dict[str, str]:
         """Return the states of the tasks before this one."""

@@ -75,14 +75,14 @@ class BoundedRunOperator(SubmitOperator):
         pipeline = load(self.pipeline)
         spark = self.spark_connection(pipeline)
         settings = self.spark_settings(pipeline)
-        window = run_window(context, pipeline, self.run)
-        self.run = window.run
+        window = run_window(context, pipeline, self.run_id)
+        self.run_id = window.run_id
         recovery = self._asked("recovery", context) if window.interval is None else None
         limit = self._asked("max_records_per_batch", context)
         validate = self._asked("validate", context)
         kafka = self.source_connection(pipeline)
         request = RunRequest(
-            self.run,
+            self.run_id,
             None if recovery is None else Recovery(recovery),
             None if limit is None else int(limit),
             window.interval,
@@ -102,16 +102,16 @@ class BoundedRunOperator(SubmitOperator):
     def _account(self, pipeline: str) -> dict[str, Any]:
         ledger = Ledger.open()
         try:
-            account = ledger.account(pipeline, self.run)
+            account = ledger.account(pipeline, self.run_id)
         except UnknownRunError:
             raise SluiceError(
-                f"the application ended well, and the ledger has no run {self.run!r} of {pipeline!r}",
+                f"the application ended well, and the ledger has no run {self.run_id!r} of {pipeline!r}",
                 state="the sink holds what the run committed",
                 next_step="give the worker and Spark the same SLUICE_HOME and SLUICE_LEDGER_URL, then clear this task",
             ) from None
-        accounts = ledger.accounts(pipeline, self.run)
-        self.log.info("Account of run %s\n%s", self.run, account_table(accounts))
-        return {**account, "ranges": [[r.topic, r.partition, r.start, r.end] for r in joined(accounts)]}
+        accounts = ledger.accounts(pipeline, self.run_id)
+        self.log.info("Account of run %s\n%s", self.run_id, account_table(accounts))
+        return {**account, "ranges": [r.as_list() for r in joined(accounts)]}
 
 
 def joined(accounts: list[RangeAccount]) -> list[OffsetRange]:

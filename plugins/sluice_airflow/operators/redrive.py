@@ -64,10 +64,10 @@ class RedriveOperator(SubmitOperator):
         what: str = "lost",
         ranges: Sequence[str] | str = (),
         of_run: str | None = None,
-        run: str = "redrive__{{ dag.dag_id }}__{{ run_id }}",
+        run_id: str = "redrive__{{ dag.dag_id }}__{{ run_id }}",
         **kwargs: Any,
     ) -> None:
-        super().__init__(run=run, **kwargs)
+        super().__init__(run_id=run_id, **kwargs)
         self.what = what
         self.ranges = ranges
         self.of_run = of_run
@@ -89,11 +89,11 @@ class RedriveOperator(SubmitOperator):
         except ValueError as error:
             raise ConfigError(str(error), state="nothing was read or written", next_step="fix the range") from None
         ledger = Ledger.open()
-        if self.what == "lost" and not ledger.lost(pipeline.name, run=self.of_run or None):
+        if self.what == "lost" and not ledger.lost(pipeline.name, run_id=self.of_run or None):
             raise AirflowSkipException("the pipeline has no open lost range")
         submission = redrive(
             pipeline,
-            self.run,
+            self.run_id,
             spark=self.spark_connection(pipeline),
             kafka=self.source_connection(pipeline),
             ranges=ranges,
@@ -102,8 +102,8 @@ class RedriveOperator(SubmitOperator):
             settings=self.spark_settings(pipeline),
         )
         self.run_spark(submission, context)
-        account = ledger.account(pipeline.name, self.run)
+        account = ledger.account(pipeline.name, self.run_id)
         still = sum(len(row.range) for row in ledger.lost(pipeline.name))
-        self.log.info("Account of run %s\n%s", self.run, account_table(ledger.accounts(pipeline.name, self.run)))
+        self.log.info("Account of run %s\n%s", self.run_id, account_table(ledger.accounts(pipeline.name, self.run_id)))
         self.log.info("%s offsets are still lost", f"{still:,}")
         return {**account, "still_lost": still}

@@ -56,7 +56,7 @@ class SubmitOperator(SparkSubmitOperator):
     ----------
     pipeline
         Name or path of the pipeline (templated).
-    run
+    run_id
         The run's id (templated). A retry of the task has the same one: a run is one opening of the gate, however many
         attempts it takes.
     conn_id
@@ -76,13 +76,13 @@ class SubmitOperator(SparkSubmitOperator):
         that is the core's.
     """
 
-    template_fields: ClassVar[tuple[str, ...]] = ("pipeline", "run", "conn_id", "conf", *RESOURCES)
+    template_fields: ClassVar[tuple[str, ...]] = ("pipeline", "run_id", "conn_id", "conf", *RESOURCES)
 
     def __init__(
         self,
         *,
         pipeline: str,
-        run: str = "{{ run_id }}",
+        run_id: str = "{{ run_id }}",
         conn_id: str | None = None,
         spark_binary: str | None = None,
         conf: Mapping[str, Any] | None = None,
@@ -97,7 +97,7 @@ class SubmitOperator(SparkSubmitOperator):
             _refuse(str(kwargs.get("task_id", "")), unused)
         super().__init__(spark_binary=spark_binary, durable=False, **kwargs)
         self.pipeline = str(pipeline)
-        self.run = run
+        self.run_id = run_id
         self.conn_id = conn_id
         self.conf = conf
         self.driver_memory = driver_memory

@@ -64,7 +64,7 @@ class ValidateOperator(SubmitOperator):
             self.log.info("This run was started with validate = false: its slice is not judged")
             raise AirflowSkipException("validate is false")
         pipeline = load(self.pipeline)
-        self.run = run_window(context, pipeline, self.run).run
+        self.run_id = run_window(context, pipeline, self.run_id).run_id
         row = self._row(pipeline)
         failed: QualityError | None = None
         if self._must_judge(row, context):
@@ -73,14 +73,14 @@ class ValidateOperator(SubmitOperator):
         verdict, judgement = row.verdict, row.judgement or {}
         if verdict is None:
             raise failed or SluiceError(
-                f"run {self.run!r} of {pipeline.name!r} was judged, and the ledger has no verdict",
+                f"run {self.run_id!r} of {pipeline.name!r} was judged, and the ledger has no verdict",
                 state="the sink holds what the run committed; nobody judged it",
                 next_step="clear this task to judge again",
             )
         context["ti"].xcom_push(key="judgement", value=_summary(verdict, judgement))
         self._show(verdict, judgement)
         if verdict in ("failed", "error"):
-            error = _quality_error(pipeline, self.run, verdict, judgement)
+            error = _quality_error(pipeline, self.run_id, verdict, judgement)
             if pipeline.quality.on_failed == "fail":
                 raise error
             self.log.warning("%s\nquality.on_failed is warn: the task goes on", error)
@@ -88,7 +88,7 @@ class ValidateOperator(SubmitOperator):
 
     def _row(self, pipeline: Pipeline) -> RunRow:
         try:
-            return Ledger.open().known_run(pipeline.name, self.run)
+            return Ledger.open().known_run(pipeline.name, self.run_id)
         except UnknownRunError as error:
             raise SluiceError(
                 error.what, state="there is nothing to judge", next_step="clear the ingest task of this DAG run first"
@@ -96,9 +96,9 @@ class ValidateOperator(SubmitOperator):
 
     def _must_judge(self, row: RunRow, context: Context) -> bool:
         if row.verdict is None:
-            self.log.info("Run %s has no verdict yet: judging now", self.run)
+            self.log.info("Run %s has no verdict yet: judging now", self.run_id)
         elif str(self.rejudge).lower() == "true" or context["ti"].try_number > 1:
-            self.log.info("Run %s was judged %s: judging again", self.run, row.verdict)
+            self.log.info("Run %s was judged %s: judging again", self.run_id, row.verdict)
         else:
             return False
         return True
@@ -107,7 +107,7 @@ class ValidateOperator(SubmitOperator):
         """Run ``validate_sink.py``; a verdict ``failed`` is an answer, not a failure."""
         submission = validate_sink(
             pipeline,
-            self.run,
+            self.run_id,
             spark=self.spark_connection(pipeline),
             kafka=self.source_connection(pipeline),
             settings=self.spark_settings(pipeline),
@@ -121,7 +121,7 @@ class ValidateOperator(SubmitOperator):
     def _show(self, verdict: str, judgement: Mapping[str, Any]) -> None:
         results = judgement.get("results") or []
         report = self.log.info if verdict in ("passed", "empty") else self.log.warning
-        lines = [f"Verdict of run {self.run}: {verdict}"]
+        lines = [f"Verdict of run {self.run_id}: {verdict}"]
         if judgement.get("suite"):
             lines[0] += f" (suite {judgement['suite']}, {judgement.get('rows') or 0:,} rows)"
         if results:
@@ -180,10 +180,12 @@ def _refused(judgement: Mapping[str, Any]) -> bool:
     return any(e["limit"] == "max_quarantined" for e in judgement.get("excesses") or [])
 
 
-def _quality_error(pipeline: Pipeline, run: str, verdict: str, judgement: Mapping[str, Any]) -> QualityError:
+def _quality_error(pipeline: Pipeline, run_id: str, verdict: str, judgement: Mapping[str, Any]) -> QualityError:
     failed = [r for r in _failed(judgement) if r.get("exception") or r.get("severity", "critical") == "critical"]
     if verdict == "error":
-        what = f"run {run!r} of {pipeline.name!r} could not be judged: {judgement.get('error') or 'see the log above'}"
+        what = (
+            f"run {run_id!r} of {pipeline.name!r} could not be judged: {judgement.get('error') or 'see the log above'}"
+        )
     else:
         names = [
             _name(r) + (f": {r['unexpected_count']:,} unexpected" if r.get("unexpected_count") is not None else "")
@@ -192,7 +194,7 @@ def _quality_error(pipeline: Pipeline, run: str, verdict: str, judgement: Mappin
         told = judgement.get("excesses") or []
         exceeded = [f"{e['limit']}: {e['why']}" for e in told if e.get("verdict", "failed") == "failed"]
         more = f" and {len(failed) - 5} more" if len(failed) > 5 else ""
-        what = f"run {run!r} of {pipeline.name!r} is judged {verdict}: {'; '.join([*exceeded, *names])}{more}"
+        what = f"run {run_id!r} of {pipeline.name!r} is judged {verdict}: {'; '.join([*exceeded, *names])}{more}"
     return QualityError(
         what,
         state="every row of the run is in the sink, accounted for; readers should wait for the next passed verdict",

@@ -35,7 +35,7 @@ SCHEMA = StructType(
 """The columns of every quarantine table."""
 
 
-def refused_records(decoded: DataFrame, run: str) -> DataFrame:
+def refused_records(decoded: DataFrame, run_id: str) -> DataFrame:
     """Return the records that broke a rule, in the columns of :data:`SCHEMA`."""
     error = F.struct(F.col(RULE).alias("rule"), F.lit("critical").alias("severity"), F.col(COLUMN).alias("column"))
     return decoded.where(F.col(RULE).isNotNull()).select(
@@ -46,12 +46,12 @@ def refused_records(decoded: DataFrame, run: str) -> DataFrame:
         F.col("partition").alias("_partition"),
         F.col("offset").alias("_offset"),
         F.col("timestamp").alias("_timestamp"),
-        F.lit(run).alias("_run"),
+        F.lit(run_id).alias("_run"),
         F.array(error).alias("_errors"),
     )
 
 
-def take_out(quarantine: DeltaSink, ranges: Sequence[OffsetRange], batch: int, run: str, *, name: str) -> None:
+def take_out(quarantine: DeltaSink, ranges: Sequence[OffsetRange], batch: int, run_id: str, *, name: str) -> None:
     """Remove the records of some offsets from the quarantine, whichever files hold them now. Idempotent.
 
     Parameters
@@ -66,7 +66,7 @@ def take_out(quarantine: DeltaSink, ranges: Sequence[OffsetRange], batch: int, r
     LeaseHeldError, SinkError
         As :meth:`DeltaSink.replace`.
     """
-    quarantine.replace(Slice(ranges), NOTHING, SCHEMA, batch, {"run": run}, name=name)
+    quarantine.replace(Slice(ranges), NOTHING, SCHEMA, batch, {"run": run_id}, name=name)
 
 
 def refused_again(

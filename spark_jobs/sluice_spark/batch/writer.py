@@ -44,7 +44,7 @@ class BatchWriter:
 
     Parameters
     ----------
-    run
+    run_id
         The run id.
     schema
         The schema of the sink's rows, including ``_run``.
@@ -55,7 +55,7 @@ class BatchWriter:
     """
 
     pipeline: Pipeline
-    run: str
+    run_id: str
     transform: Transformer
     schema: StructType
     sink: Sink
@@ -138,7 +138,7 @@ class BatchWriter:
     def rows_of(self, decoded: DataFrame) -> DataFrame:
         """Return the sink's rows: the transformed records that are in the interval and broke no rule."""
         good = source_columns(decoded.where(F.col(RULE).isNull() & (F.lit(True) if self.only is None else self.only)))
-        return apply(self.transform, good).withColumn("_run", F.lit(self.run))
+        return apply(self.transform, good).withColumn("_run", F.lit(self.run_id))
 
     def compare_metadata(self, staged: Staged, records: DataFrame) -> None:
         """Check that the metadata of each staged row are those of a record of this batch.
@@ -188,7 +188,7 @@ class BatchWriter:
 
     def _stage_refused(self, again: DataFrame, name: str, bad: Mapping[tuple[str, int], int]) -> Staged:
         # Only partitions with refused records are read a second time, with headers, to stage the records verbatim.
-        staged = self.quarantine.stage(refused_records(self.decoded(again), self.run), name)
+        staged = self.quarantine.stage(refused_records(self.decoded(again), self.run_id), name)
         kept = {key: t.offsets for key, t in staged.tallies.items()}
         if kept != dict(bad) or staged.rows != sum(bad.values()):
             raise OffsetsGoneError(
@@ -235,7 +235,7 @@ class BatchWriter:
         full = {
             **note,
             "pipeline": self.pipeline.name,
-            "run": self.run,
+            "run": self.run_id,
             "accounts": [a.as_dict() for a in prepared.accounts],
             "lost": [item.as_dict() for item in prepared.lost],
             "refused": refused,
@@ -249,8 +249,8 @@ class BatchWriter:
             )
         point("sink-committed")
         if moved is not None:
-            take_out(self.quarantine, [a.range for a in prepared.accounts], batch, self.run, name=moved)
+            take_out(self.quarantine, [a.range for a in prepared.accounts], batch, self.run_id, name=moved)
         elif prepared.quarantine:
-            self.quarantine.commit(prepared.quarantine, SCHEMA, batch, {"run": self.run})
+            self.quarantine.commit(prepared.quarantine, SCHEMA, batch, {"run": self.run_id})
         if moved is not None or prepared.quarantine:
             point("quarantine-committed")

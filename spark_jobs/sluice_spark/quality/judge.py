@@ -48,10 +48,10 @@ class Judge:
         If the suite's file is invalid, as far as that can be found without Great Expectations.
     """
 
-    def __init__(self, pipeline: Pipeline, home: Home, run: str) -> None:
+    def __init__(self, pipeline: Pipeline, home: Home, run_id: str) -> None:
         self._pipeline = pipeline
         self._home = home
-        self._run = run
+        self._run = run_id
         self._suite = Suite.of(pipeline)
         self._import: threading.Thread | None = None
 

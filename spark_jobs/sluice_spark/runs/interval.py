@@ -232,7 +232,7 @@ class IntervalRun(Run):
                 "run": self.context.run_id,
                 "interval": self.interval.key,
                 "accounts": [a.as_dict() for a in prepared.accounts],
-                "slice": [[r.topic, r.partition, r.start, r.end] for r in readable],
+                "slice": [r.as_list() for r in readable],
                 "refused": prepared.quarantine.folder if prepared.quarantine else None,
             }
             taken = tables.replacing().replace(

@@ -120,7 +120,7 @@ def reconcile(ledger: Ledger, lease: Lease, tables: Tables, redriven: Tables, *,
         to = closed[HANDOVER]
         positions = {t: {int(p): int(o) for p, o in parts.items()} for t, parts in to["positions"].items()}
         ledger.epoch_opened(
-            lease, epoch=to["epoch"], route=Route(to["lineage"]), positions=positions, run=closed["run"]
+            lease, epoch=to["epoch"], route=Route(to["lineage"]), positions=positions, run_id=closed["run"]
         )
         logger.info("reconciled: epoch %d was closed by run %s", number, closed["run"])
     for known in half_done(ledger, lease.pipeline, tables.replaceable):
@@ -199,14 +199,14 @@ def enter_interval(ledger: Ledger, lease: Lease, tables: Tables, *, forgo: bool 
             batch=note["version"],
             accounts=accounts,
             replaced={span: (taken.get(key, 0), aside.get(key, 0)) for span, key in keys.items()},
-            run=note["run"],
+            run_id=note["run"],
         )
         logger.info("reconciled: run %s had replaced %s; entered into the ledger", note["run"], note["interval"])
     _abandon(ledger, lease, [row for row in _open(ledger, lease) if row.interval == lease.scope])
 
 
 def replace_quarantined(
-    tables: Tables, gone: Slice, staged: Staged, batch: int, run: str
+    tables: Tables, gone: Slice, staged: Staged, batch: int, run_id: str
 ) -> dict[tuple[str, int], int]:
     """Make the quarantine what an interval's commit to the sink says; return how many offsets went out of it.
 
@@ -215,7 +215,7 @@ def replace_quarantined(
     quarantine = tables.quarantine
     if not staged.files and quarantine.table() is None:
         return {}
-    counts = quarantine.replace(gone, staged, SCHEMA, batch, {"run": run}, name=tables.batch_name(batch))
+    counts = quarantine.replace(gone, staged, SCHEMA, batch, {"run": run_id}, name=tables.batch_name(batch))
     if counts is not None:
         return counts
     note = next(note for note in quarantine.notes(newer_than=batch - 1) if note["version"] == batch)
@@ -229,7 +229,7 @@ def _open(ledger: Ledger, lease: Lease) -> list[RunRow]:
 
 def _abandon(ledger: Ledger, lease: Lease, rows: Sequence[RunRow]) -> None:
     for row in rows:
-        ledger.run_closed(lease, state="abandoned", run=row.run, error={"what": "its driver died or was fenced"})
+        ledger.run_closed(lease, state="abandoned", run_id=row.run, error={"what": "its driver died or was fenced"})
         logger.info("run %s was never closed: its driver died. Its committed batches stay", row.run)
 
 
@@ -309,7 +309,7 @@ def _enter(ledger: Ledger, lease: Lease, note: Mapping[str, Any], tables: Tables
         lost=lost,
         redriven=note.get("of"),
         source=note.get("source"),
-        run=run,
+        run_id=run,
     )
     logger.info("reconciled: batch %d of run %s is in the sink; entered into the ledger", version, run)
 
@@ -332,7 +332,7 @@ def _refused(
             f"{describe(a.range for a in accounts if a.counts.quarantined)}"
         )
         logger.warning("%s", told)
-        ledger.degraded(lease, told, run=note["run"])
+        ledger.degraded(lease, told, run_id=note["run"])
     return staged
 
 
@@ -374,7 +374,7 @@ def _seals(ledger: Ledger, lease: Lease, tables: Tables) -> None:
     upto = ledger.last_sealed(lease.pipeline, tables.epoch.number)
     for note in _notes(tables.log_table, upto, max(upto, tables.log_table.version())):
         ledger.segment_sealed(
-            lease, epoch=tables.epoch.number, batch=note["version"], segments=note["segments"], run=note["run"]
+            lease, epoch=tables.epoch.number, batch=note["version"], segments=note["segments"], run_id=note["run"]
         )
         logger.info("reconciled: batch %d of run %s is in the write-ahead log", note["version"], note["run"])
 

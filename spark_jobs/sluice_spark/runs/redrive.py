@@ -84,7 +84,7 @@ class RedriveRun(Run):
 
     def _lost(self, lease: Lease, tables: Tables) -> None:
         name = self.pipeline.name
-        wanted = [row.range for row in self.ledger.lost(name, run=self.of_run)]
+        wanted = [row.range for row in self.ledger.lost(name, run_id=self.of_run)]
         if self.ranges is not None:
             wanted = overlaps(wanted, self.ranges)
         with self.context.watch.phase("planning"):

@@ -78,7 +78,7 @@ class Landing:
     """
 
     pipeline: str
-    run: str
+    run_id: str
     table: DeltaSink
     source: Records
     segment_records: int
@@ -123,8 +123,8 @@ class Landing:
         point("before-seal")
         note = {
             "pipeline": self.pipeline,
-            "run": self.run,
-            "ranges": [[r.topic, r.partition, r.start, r.end] for r in landed.ranges],
+            "run": self.run_id,
+            "ranges": [r.as_list() for r in landed.ranges],
             "segments": [s.as_dict() for s in landed.segments],
             "seconds": round(landed.seconds, 3),
         }

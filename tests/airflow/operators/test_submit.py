@@ -57,7 +57,7 @@ def test_what_a_task_says_reaches_spark_submit_over_the_file(
 
 def test_settings_are_templates(pipeline_file: Callable[..., Path], spark: FakeSpark, context: Any) -> None:
     task = BoundedRunOperator(
-        task_id="t", pipeline=str(pipeline_file()), run="r", spark_binary=spark.binary,
+        task_id="t", pipeline=str(pipeline_file()), run_id="r", spark_binary=spark.binary,
         driver_memory="{{ params.memory }}", executor_cores="{{ params.cores }}", executor_memory="{{ params.none }}",
         conf={"spark.a": "{{ params.memory }}"},
     )  # fmt: skip
@@ -115,6 +115,6 @@ def test_a_file_names_its_spark_connection(
     monkeypatch.setenv("AIRFLOW_CONN_CLUSTER", '{"conn_type": "spark", "host": "spark://master:7077"}')
     file = pipeline_file(more="spark: {connection: cluster}\n")
     ingest = build_dag(file).get_task("ingest")
-    ingest.run, ingest._spark_binary = "r", spark.binary
+    ingest.run_id, ingest._spark_binary = "r", spark.binary
     ingest.execute(context())
     assert after(argv_of(spark, "bounded_run.py"), "--master") == "spark://master:7077"

@@ -22,7 +22,7 @@ def plan(ledger: Ledger, lease: Lease, *ranges: OffsetRange, ids: dict[str, str]
 
 def commit(ledger: Ledger, lease: Lease, batch: int, *accounts: RangeAccount, run: str | None = None) -> None:
     ledger.batch_started(lease, epoch=1, batch=batch, ranges=[a.range for a in accounts])
-    ledger.batch_committed(lease, epoch=1, batch=batch, accounts=accounts, run=run)
+    ledger.batch_committed(lease, epoch=1, batch=batch, accounts=accounts, run_id=run)
 
 
 def derived(url: str) -> dict[str, list[dict[str, Any]]]:

@@ -71,8 +71,8 @@ def test_a_reconciled_batch_belongs_to_the_run_that_wrote_it(ledger_url: str) ->
         plan(ledger, lease)
         ledger.batch_started(lease, epoch=1, batch=0, ranges=[])
     with ledger.acquire("p", "b") as lease:
-        ledger.batch_committed(lease, epoch=1, batch=0, accounts=[split(0, 4)], run="a")
-        ledger.run_closed(lease, state="abandoned", run="a")
+        ledger.batch_committed(lease, epoch=1, batch=0, accounts=[split(0, 4)], run_id="a")
+        ledger.run_closed(lease, state="abandoned", run_id="a")
         plan(ledger, lease)
     assert ledger.account("p", "a")["written"] == 4
     assert ledger.account("p", "b")["written"] == 0

@@ -49,8 +49,8 @@ def test_the_tables_can_be_made_anew_from_the_events(ledger_url: str) -> None:
         commit(ledger, lease, 0, split(0, 3, written=2, absent=1))
         ledger.batch_started(lease, epoch=1, batch=1, ranges=[])
     with ledger.acquire("p", "b") as lease:
-        ledger.batch_committed(lease, epoch=1, batch=1, accounts=[split(3, 9)], run="a")
-        ledger.run_closed(lease, state="abandoned", run="a")
+        ledger.batch_committed(lease, epoch=1, batch=1, accounts=[split(3, 9)], run_id="a")
+        ledger.run_closed(lease, state="abandoned", run_id="a")
         plan(ledger, lease)
         plan(ledger, lease)
         ledger.run_closed(lease, state="failed", seconds=2.0, error={"type": "SinkError"})
@@ -113,8 +113,8 @@ def test_lost_ranges_stay_open_until_they_are_redriven_piece_by_piece(ledger_url
         ledger.batch_committed(lease, epoch=1, batch=0, accounts=accounts, lost=items)
         ledger.batch_committed(lease, epoch=REDRIVEN, batch=0, accounts=[split(4, 6)], redriven="lost")
         assert lost() == [(0, 4, "open"), (6, 10, "open"), (3, 4, "open")]
-    assert [r.range.start for r in ledger.lost("p", run="r")] == [0, 6, 3]
-    assert ledger.lost("p", run="other") == []
+    assert [r.range.start for r in ledger.lost("p", run_id="r")] == [0, 6, 3]
+    assert ledger.lost("p", run_id="other") == []
     assert {r.redriven_by for r in ledger.lost("p", state="redriven")} == {"r"}
     assert ledger.redriven("p") == [(split(4, 6), "lost")]
     assert sum(a.counts.lost for a in ledger.accounts("p")) == 11, "what was redriven is no part of the live account"

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-__all__ = ["Commit", "Undone", "altered", "undone"]
+from sluice.delta.notes import note_of
 
-_KEY = "sluice"
+__all__ = ["Commit", "Undone", "altered", "undone"]
 
 _KEEPS_ROWS = frozenset(
     (
@@ -41,9 +40,8 @@ class Commit:
     @classmethod
     def of(cls, entry: Mapping[str, Any]) -> Commit:
         """Read an entry of delta-rs' history."""
-        note = entry.get(_KEY)
-        note = json.loads(note) if isinstance(note, str) else note
-        known = note if isinstance(note, dict) and "app_id" in note else None
+        note = note_of(entry)
+        known = note if note is not None and "app_id" in note else None
         return cls(
             int(entry["version"]), str(entry.get("operation") or ""), entry.get("operationParameters") or {}, known
         )

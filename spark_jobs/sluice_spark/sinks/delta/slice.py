@@ -7,7 +7,6 @@ without the former, one row group at a time. Everything else stays the same: sch
 from __future__ import annotations
 
 import posixpath
-import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -21,6 +20,7 @@ import pyarrow.parquet as pq
 
 from sluice.ranges import OffsetRange
 from sluice_spark.sinks.base import Staged, StagedFile
+from sluice_spark.sinks.delta.attempts import new_folder
 from sluice_spark.sinks.delta.staged import partition_values, read_back
 from sluice_spark.sinks.delta.statistics import bounds, mask, may_be
 
@@ -159,7 +159,7 @@ class Slice:
 
     def _rewrite(self, fs: Any, root: str, base: str, path: str, name: str) -> StagedFile | None:
         below = path.split("/", 2)[2] if path.startswith("batches/") else path
-        folder = f"batches/{name}-{uuid.uuid4().hex[:8]}"
+        folder = new_folder(name)
         target = f"{base}/{folder}/{unquote(posixpath.dirname(below))}".rstrip("/")
         fs.makedirs(target, exist_ok=True)
         with fs.open(f"{base}/{unquote(path)}", "rb") as source, fs.open(f"{target}/kept.parquet", "wb") as sink:

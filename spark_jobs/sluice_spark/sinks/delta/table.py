@@ -12,48 +12,40 @@ from __future__ import annotations
 import json
 import time
 import uuid
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 from urllib.parse import unquote
 
 import fsspec
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 from deltalake import CommitProperties, DeltaTable, Schema, Transaction
 from deltalake.exceptions import CommitFailedError, DeltaError
 from deltalake.transaction import AddAction, RemoveAction
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
-from sluice.delta.transactions import transaction_versions
+from sluice.delta.notes import NOTE
 from sluice.errors import LeaseHeldError, SinkError
 from sluice_spark.sinks.base import NOTHING, Fence, Staged, overtaken
 from sluice_spark.sinks.delta import reading, shape
+from sluice_spark.sinks.delta.attempts import new_folder, stray, written_to
 from sluice_spark.sinks.delta.guard import RECENT, Guard
-from sluice_spark.sinks.delta.handle import ATTEMPTS, Handle
+from sluice_spark.sinks.delta.handle import ATTEMPTS
 from sluice_spark.sinks.delta.shape import nullable
 from sluice_spark.sinks.delta.slice import Found, Slice
 from sluice_spark.sinks.delta.staged import offsets_of, read_back
 from sluice_spark.sinks.delta.statistics import files_of, settings_for
+from sluice_spark.sinks.delta.writer import Writer
 
 __all__ = ["DeltaSink"]
-
-_NOTE = "sluice"
 
 _SETTINGS = {"delta.checkpointInterval": "30"}
 """Properties of a new table. Opening a table reads each commit after the log's last checkpoint; a run does so some
 twenty times and adds a commit. With the default interval of 100, later runs would cost more than earlier ones."""
 
 
-_HISTORY = 100
-"""Number of commits that are read first: the ledger is seldom further behind."""
-
-_TOKEN = 8
-"""Length of the random suffix that distinguishes the folders of attempts."""
-
-
-class DeltaSink(Handle):
+class DeltaSink(Writer):
     """One Delta table by path or URL; the first commit creates it.
 
     Parameters
@@ -67,8 +59,7 @@ class DeltaSink(Handle):
     def __init__(
         self, path: str, app_id: str, partition_by: Sequence[str] = (), settings: Mapping[str, str] | None = None
     ) -> None:
-        super().__init__(path)
-        self.app_id = app_id
+        super().__init__(path, app_id)
         self.partition_by = list(partition_by)
         self._settings = {**_SETTINGS, **(settings or {})}
         self._guard = Guard(self, app_id)
@@ -91,37 +82,6 @@ class DeltaSink(Handle):
 
     # --- queries -----------------------------------------------------------------------------------------------
 
-    def version(self) -> int:
-        """Return the highest version that :attr:`app_id` committed; -1 if there is none."""
-        table = self.table()
-        found = None if table is None else table.transaction_version(self.app_id)
-        return -1 if found is None else int(found)
-
-    def notes(self, newer_than: int) -> Iterator[dict[str, Any]]:
-        """Yield the commit metadata of this application's commits above a version, newest first."""
-        table, known, count = self.table(), 0, _HISTORY
-        while table is not None:
-            commits = table.history(count)
-            for commit in commits[known:]:
-                note = self._note(commit)
-                if note is not None and note["version"] <= newer_than:
-                    return
-                if note is not None:
-                    yield note
-            if len(commits) < count:
-                return
-            known, count = len(commits), count * 8  # the history always begins at the newest commit
-
-    def ahead_of(self, known: Mapping[str, int]) -> set[str]:
-        """Return which of these application ids committed a higher version than the given one."""
-        table = self.table()
-        if table is None or not known:
-            return set()
-        held = transaction_versions(self.path, table.version())
-        asked = known if held is None else {w: last for w, last in known.items() if held.get(w, -1) > last}
-        found = {writer: table.transaction_version(writer) for writer in asked}  # some milliseconds each
-        return {writer for writer, batch in found.items() if batch is not None and batch > known[writer]}
-
     def as_it_is(self) -> tuple[DeltaSink, StructType] | None:
         """Return the sink with the table's present columns and partitioning; None if there is no table."""
         table = self.table()
@@ -129,26 +89,6 @@ class DeltaSink(Handle):
             return None
         columns = StructType.fromJson(json.loads(table.schema().to_json()))
         return DeltaSink(self.path, self.app_id, table.metadata().partition_columns), columns
-
-    def last_notes(self, commits: int = 1) -> list[dict[str, Any]]:
-        """Return the commit metadata of this application among the table's newest commits, newest first."""
-        table = self.table()
-        found = [self._note(commit) for commit in table.history(commits)] if table is not None else []
-        return [note for note in found if note is not None]
-
-    def is_cut_off(self) -> bool:
-        """Return whether the newest commit's file is empty; delta-rs takes it for a commit without actions."""
-        table = self.table()
-        if table is None or table.history(1):  # without an entry, the commit is empty, or has no commit info
-            return False
-        fs, base = fsspec.core.url_to_fs(self.path)
-        newest = f"{base}/_delta_log/{table.version():020}.json"
-        return bool(fs.exists(newest) and fs.size(newest) == 0)
-
-    def _note(self, commit: Mapping[str, Any]) -> dict[str, Any] | None:
-        note = commit.get(_NOTE)
-        note = json.loads(note) if isinstance(note, str) else note
-        return note if note and note.get("app_id") == self.app_id else None
 
     def check(self, schema: StructType) -> None:
         """Refuse to write rows of this schema into a table with another schema: :func:`shape.check`."""
@@ -185,7 +125,7 @@ class DeltaSink(Handle):
         PySparkException
             If the job fails; reading, transforming and writing are one pass.
         """
-        folder = f"batches/{batch}-{uuid.uuid4().hex[:_TOKEN]}"
+        folder = new_folder(batch)
         writer = rows.write.mode("errorifexists").options(**(options or {}))
         if self.partition_by:
             writer = writer.partitionBy(*self.partition_by)
@@ -243,7 +183,7 @@ class DeltaSink(Handle):
                     self._schema(schema),
                     self.partition_by,
                     commit_properties=CommitProperties(
-                        custom_metadata={_NOTE: full | self._guard.look_back()},
+                        custom_metadata={NOTE: full | self._guard.look_back()},
                         max_commit_retries=None if fence is None else 0,
                         app_transactions=[Transaction(self.app_id, version, None)],
                     ),
@@ -376,7 +316,7 @@ class DeltaSink(Handle):
                     self._schema(schema),
                     self.partition_by,
                     commit_properties=CommitProperties(
-                        custom_metadata={_NOTE: full | self._guard.look_back() | {"replaced": replaced}},
+                        custom_metadata={NOTE: full | self._guard.look_back() | {"replaced": replaced}},
                         max_commit_retries=0,
                         app_transactions=[Transaction(self.app_id, version, None)],
                     ),
@@ -431,24 +371,17 @@ class DeltaSink(Handle):
 
         A folder with sealed segments stays even if OPTIMIZE replaced them since: they are applied from their own files.
         """
-        fs, base = fsspec.core.url_to_fs(self.path)
-        folders = [str(f) for f in fs.glob(f"{base}/batches/{batch}-{'[0-9a-f]' * _TOKEN}")]
+        folders = written_to(self.path, batch)
         if not folders:
             return
         table = self.table()
-        paths = files_of(table).column("path") if table is not None else pa.chunked_array([], pa.string())
-        stray = []
-        for folder in folders:
-            name = folder.rsplit("/", 1)[-1]
-            # the log encodes file names, but the attempt's suffix has no character that would be encoded
-            near = paths.filter(pc.match_substring(paths, f"{name[-_TOKEN - 1 :]}/")).to_pylist()
-            if not any(f"/batches/{name}/" in f"/{unquote(path)}" for path in near):
-                stray.append(folder)
+        unused = stray(folders, pa.chunked_array([], pa.string()) if table is None else files_of(table).column("path"))
         sealed: set[str] = set()
-        if stray and self._guard.holds == "log":
+        if unused and self._guard.holds == "log":
             notes = self.notes(newer_than=int(batch.rpartition("-")[2]) - 1)
             sealed = {s["path"].split("/")[1] for note in notes for s in note.get("segments", ())}
-        for folder in stray:
+        fs, _ = fsspec.core.url_to_fs(self.path)
+        for folder in unused:
             if folder.rsplit("/", 1)[-1] not in sealed:
                 fs.rm(folder, recursive=True)
 

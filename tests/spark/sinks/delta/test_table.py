@@ -16,7 +16,6 @@ from tests.spark.sinks.delta.conftest import NOTE, folders, ids, rows
 
 from sluice.errors import ConfigError, LeaseHeldError, SinkError
 from sluice.ranges import OffsetRange
-from sluice_spark.sinks.delta import table as delta
 from sluice_spark.sinks.delta.slice import Slice
 from sluice_spark.sinks.delta.table import DeltaSink
 
@@ -373,6 +372,6 @@ def test_notes_are_found_however_far_back_they_lie(
     for version in range(20):
         sink.commit(empty, schema, version, NOTE)
     for count in (1, 3, 20, 21, 100):
-        monkeypatch.setattr(delta, "_HISTORY", count)
+        monkeypatch.setattr("sluice_spark.sinks.delta.writer._HISTORY", count)
         assert [n["version"] for n in sink.notes(4)] == list(range(19, 4, -1))
         assert [n["version"] for n in sink.notes(-1)] == list(range(19, -1, -1))

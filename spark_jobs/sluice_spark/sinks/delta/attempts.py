@@ -1,0 +1,45 @@
+"""The folders below a table that attempts at a batch write their files to."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterable
+from urllib.parse import unquote
+
+import fsspec
+import pyarrow as pa
+import pyarrow.compute as pc
+
+__all__ = ["new_folder", "stray", "written_to"]
+
+_TOKEN = 8
+"""Length of the random suffix that distinguishes the attempts at one batch."""
+
+
+def new_folder(batch: str) -> str:
+    """Return a folder for one more attempt at a batch, relative to the table."""
+    return f"batches/{batch}-{uuid.uuid4().hex[:_TOKEN]}"
+
+
+def written_to(path: str, batch: str) -> list[str]:
+    """Return the folders of all attempts at a batch, as paths of the table's file system."""
+    fs, base = fsspec.core.url_to_fs(path)
+    return [str(f) for f in fs.glob(f"{base}/batches/{batch}-{'[0-9a-f]' * _TOKEN}")]
+
+
+def stray(folders: Iterable[str], files: pa.ChunkedArray) -> list[str]:
+    """Return those of the folders that hold none of a table's files.
+
+    Parameters
+    ----------
+    files
+        The paths of the table's files, as its log has them.
+    """
+    found = []
+    for folder in folders:
+        name = folder.rsplit("/", 1)[-1]
+        # the log encodes file names, but the attempt's suffix has no character that would be encoded
+        near = files.filter(pc.match_substring(files, f"{name[-_TOKEN - 1 :]}/")).to_pylist()
+        if not any(f"/batches/{name}/" in f"/{unquote(path)}" for path in near):
+            found.append(folder)
+    return found
