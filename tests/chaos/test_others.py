@@ -32,7 +32,6 @@ def deep(sandbox: Sandbox) -> tuple[int, list[str]]:
 
 def treat(spark: SparkSession, sandbox: Sandbox, path: str, statement: str) -> None:
     spark.conf.set("spark.databricks.delta.retentionDurationCheck.enabled", "false")
-    spark.conf.set("spark.databricks.delta.snapshotPartitions", "2")  # a small table needs no fifty tasks
     spark.sql(statement.format(f"delta.`{sandbox.home / path}`"))
 
 

@@ -295,6 +295,7 @@ class Airflow:
         """
         deadline = time.monotonic() + timeout
         while time.monotonic() < deadline:
+            # an API server on a busy machine answers nobody while it serves its first task
             with contextlib.suppress(SluiceError, httpx.TransportError):
                 self.call("GET", f"/dags/{dag_id}/details")
                 return
