@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from airflow.plugins_manager import AirflowPlugin, get_priority_weight_strategy_plugins
+from airflow.plugins_manager import get_priority_weight_strategy_plugins
 from airflow.task.priority_strategy import PriorityWeightStrategy
 
-__all__ = ["LiveFirst", "PriorityPlugin", "weight_rule"]
+__all__ = ["LiveFirst", "weight_rule"]
 
 _BACKFILL = "backfill__"
 
@@ -26,13 +26,6 @@ class LiveFirst(PriorityWeightStrategy):
         dag = ti.task.get_dag()
         after = ti.task.get_flat_relative_ids(upstream=False) if dag else ()
         return int(ti.task.priority_weight + sum(dag.task_dict[task_id].priority_weight for task_id in after))
-
-
-class PriorityPlugin(AirflowPlugin):
-    """Makes the rule known to Airflow: it reads a DAG back only with rules that a plugin names."""
-
-    name = "sluice_priority"
-    priority_weight_strategies = [LiveFirst]  # noqa: RUF012
 
 
 def weight_rule() -> LiveFirst | None:

@@ -27,7 +27,17 @@ def get_provider_info() -> dict[str, Any]:
             _modules(
                 *(
                     f"operators.{name}"
-                    for name in ("account", "audit", "bounded_run", "clean", "freshness", "redrive", "validate")
+                    for name in (
+                        "account",
+                        "audit",
+                        "bounded_run",
+                        "clean",
+                        "compact",
+                        "freshness",
+                        "redrive",
+                        "vacuum",
+                        "validate",
+                    )
                 )
             )
         ],
@@ -35,7 +45,7 @@ def get_provider_info() -> dict[str, Any]:
         "hooks": [_modules("hooks.kafka", "hooks.spark")],
         "triggers": [_modules("triggers.kafka_lag", "triggers.lag_watcher")],
         "notifications": ["sluice_airflow.notifiers.FailureNotifier"],
-        "extra-links": ["sluice_airflow.links.data_docs.DataDocsLink"],
+        "extra-links": ["sluice_airflow.links.data_docs.DataDocsLink", "sluice_airflow.links.page.PageLink"],
         **({} if _is_installed(_OTHER) else {"connection-types": [_KAFKA]}),
     }
 

@@ -15,7 +15,9 @@ from typing import Any
 import pytest
 
 from sluice.connections import variable_of
+from sluice.home import Home
 from sluice.launch import jars
+from sluice.launch.submit import archive_file
 from sluice.shipped import CHECKOUT
 
 TOY = CHECKOUT / "tests" / "fixtures" / "toy"
@@ -34,6 +36,7 @@ class Place:
         (self.root / "in" / "lines").mkdir(parents=True)
         (self.root / "home").mkdir()
         jars.fetch("spark")  # where every home finds them
+        (self.root / "home" / "jvm").symlink_to(archive_file(Home.from_env()).parent)
         self.configure()
 
     def configure(self, **keys: Any) -> None:

@@ -14,6 +14,7 @@ from sluice.ledger import Ledger, Unannounced, UnknownRunError
 from sluice.pipeline import Pipeline, load
 from sluice_airflow import metrics
 from sluice_airflow.last_words import tells
+from sluice_airflow.links.page import PageLink
 from sluice_airflow.log_tables import account_table
 from sluice_airflow.operators.bounded_run import ingest_before, joined
 from sluice_airflow.window import run_window
@@ -75,6 +76,7 @@ class AccountOperator(BaseOperator):
         When all tasks before this one were skipped: there was no run.
     """
 
+    operator_extra_links = (PageLink(),)
     template_fields: ClassVar[tuple[str, ...]] = ("pipeline", "run_id")
 
     def __init__(self, *, pipeline: str, name: str, run_id: str = "{{ run_id }}", **kwargs: Any) -> None:
