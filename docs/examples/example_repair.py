@@ -8,8 +8,10 @@ from airflow.sdk import DAG
 
 from sluice_airflow.operators.audit import AuditOperator
 from sluice_airflow.operators.clean import CleanOperator
+from sluice_airflow.operators.compact import CompactOperator
 from sluice_airflow.operators.freshness import FreshnessOperator
 from sluice_airflow.operators.redrive import RedriveOperator
+from sluice_airflow.operators.vacuum import VacuumOperator
 from sluice_airflow.retry import TypedRetryPolicy
 
 with DAG("example_repair", schedule="@daily", catchup=False, default_args={"retry_policy": TypedRetryPolicy()}):
@@ -25,8 +27,16 @@ with DAG("example_repair", schedule="@daily", catchup=False, default_args={"retr
     clean = CleanOperator(task_id="clean", pipeline="orders", older_than=timedelta(days=14))
     # [END howto_operator_clean]
 
+    # [START howto_operator_compact]
+    compact = CompactOperator(task_id="compact", pipeline="orders")
+    # [END howto_operator_compact]
+
+    # [START howto_operator_vacuum]
+    vacuum = VacuumOperator(task_id="vacuum", pipeline="orders", older_than=timedelta(days=14))
+    # [END howto_operator_vacuum]
+
     # [START howto_operator_freshness]
     fresh = FreshnessOperator(task_id="fresh", pipeline="orders", max_age=timedelta(hours=2))
     # [END howto_operator_freshness]
 
-    redrive >> audit >> clean >> fresh
+    redrive >> audit >> clean >> compact >> vacuum >> fresh

@@ -54,7 +54,8 @@ def states(dag: DAG) -> dict[str, str]:
 
 def test_each_example_runs(examples: dict[str, DAG]) -> None:
     repair = states(examples.pop("example_repair"))  # first: there is no table behind the runs of the others
-    assert repair == {"redrive": "skipped", "audit": "success", "clean": "success", "fresh": "success"}
+    assert repair.pop("redrive") == "skipped", "nothing is lost"
+    assert (len(repair), set(repair.values())) == (5, {"success"}), repair
     ended = {name: states(dag) for name, dag in examples.items() if name not in NOT_RUN}
     assert {name for name, found in ended.items() if set(found.values()) != {"success"}} == set(), ended
 

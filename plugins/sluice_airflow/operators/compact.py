@@ -9,6 +9,7 @@ from airflow.sdk import BaseOperator
 from sluice.home import Home
 from sluice.pipeline import load
 from sluice.upkeep import compact
+from sluice_airflow.last_words import tells
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -48,6 +49,7 @@ class CompactOperator(BaseOperator):
         self.pipeline = str(pipeline)
         self.dry_run = dry_run
 
+    @tells
     def execute(self, context: Context) -> list[dict[str, Any]]:
         """Compact; return what was merged."""
         found = compact(load(self.pipeline), Home.from_env(), dry_run=self.dry_run)

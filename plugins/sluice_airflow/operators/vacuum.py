@@ -11,6 +11,7 @@ from sluice.home import Home
 from sluice.ledger import Ledger
 from sluice.pipeline import load
 from sluice.upkeep import vacuum
+from sluice_airflow.last_words import tells
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -58,6 +59,7 @@ class VacuumOperator(BaseOperator):
         self.older_than = older_than
         self.dry_run = dry_run
 
+    @tells
     def execute(self, context: Context) -> list[dict[str, Any]]:
         """Vacuum; return how many files were removed."""
         found = vacuum(Ledger.open(), load(self.pipeline), Home.from_env(), self.older_than, dry_run=self.dry_run)
