@@ -47,13 +47,13 @@ def alerting(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> Callable[..., DAG]:
-    """Make the DAG of a pipeline file as Airflow does, with ``alerts.page``, which writes the file ``paged``."""
+    """Make the DAG of a pipeline file as Airflow does, with ``alerts_of_runs.page``, which writes the file ``paged``."""
 
-    def make(more: str = 'airflow: {retries: 0, on_failure: ["alerts:page"]}\n') -> DAG:
+    def make(more: str = 'airflow: {retries: 0, on_failure: ["alerts_of_runs:page"]}\n') -> DAG:
         monkeypatch.syspath_prepend(str(tmp_path))
         monkeypatch.setenv("PYTHONPATH", str(tmp_path))  # Spark's side reads the file, too
-        monkeypatch.delitem(sys.modules, "alerts", raising=False)
-        (tmp_path / "alerts.py").write_text(ALERTS.format(file=str(tmp_path / "paged")))
+        monkeypatch.delitem(sys.modules, "alerts_of_runs", raising=False)
+        (tmp_path / "alerts_of_runs.py").write_text(ALERTS.format(file=str(tmp_path / "paged")))
         monkeypatch.setenv("SLUICE_PIPELINES", str(pipeline_file(more=more).parent))
         full = Backlog("demo", (PartitionLag("demo", 0, 0, 0, 12),))
         monkeypatch.setattr("sluice_airflow.sensors.kafka_lag.look", lambda *_, **__: full)
@@ -74,7 +74,7 @@ def alerting(
 def test_a_failed_run_alerts_with_the_words_of_the_task_that_failed(
     alerting: Any, call_back: Any, spark: FakeSpark, tmp_path: Path, schedule: str
 ) -> None:
-    dag = alerting(f'airflow: {{retries: 0, on_failure: ["alerts:page"]}}\n{schedule}')
+    dag = alerting(f'airflow: {{retries: 0, on_failure: ["alerts_of_runs:page"]}}\n{schedule}')
     spark.plan("bounded_run.py", code=21, say=GONE)
     run = dag.test(logical_date=None)
     assert str(run.state) == "failed"
