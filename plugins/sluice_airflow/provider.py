@@ -60,12 +60,12 @@ _KAFKA = {
         "relabeling": {},
         "placeholders": {"bootstrap.servers": "kafka-1:9092,kafka-2:9092"},
     },
-    # by the words of librdkafka, which are the keys in extra
+    # by the names of librdkafka, which are the keys in extra
     "conn-fields": {
-        "bootstrap.servers": _text("Bootstrap servers", "Some brokers of the cluster: host:port, with commas between."),
+        "bootstrap.servers": _text("Bootstrap servers", "One or more brokers as host:port, separated by commas."),
         "security.protocol": _text(
             "Security protocol",
-            "How the brokers are spoken to; PLAINTEXT when empty.",
+            "The protocol of connections to the brokers; PLAINTEXT if empty.",
             enum=["PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL", None],
         ),
         "sasl.mechanism": _text(
@@ -76,10 +76,10 @@ _KAFKA = {
         "sasl.username": _text("SASL user", "The user's name."),
         "sasl.password": _text("SASL password", "The user's password.", format="password"),
         "ssl.ca.location": _text(
-            "CA file", "The certificates that brokers are trusted by: a PEM file, on every machine that runs tasks."
+            "CA file", "A PEM file with the certificates to trust, on every machine that runs tasks."
         ),
         "ssl.certificate.location": _text(
-            "Client certificate file", "A PEM file on the machines that run tasks; only if the brokers want one."
+            "Client certificate file", "A PEM file on every machine that runs tasks; only if the brokers require it."
         ),
         "ssl.key.location": _text("Client key file", "The key of the client certificate: a PEM file beside it."),
         "ssl.key.password": _text("Client key password", "Only if the key is encrypted.", format="password"),

@@ -45,8 +45,8 @@ class AccountOperator(BaseOperator):
     - ``ranges``, ``[topic, partition, start, end]`` each: the offsets that are new;
     - ``runs``: the run, its verdict and the offsets ``written`` of each run that wrote some of them;
     - ``version``: the version of the Delta table that holds them all; None for another sink;
-    - of an interval the ``interval`` and how many offsets it ``replaced``: what a consumer made of these is to be made
-      anew.
+    - of an interval the ``interval`` and how many offsets it ``replaced``: a consumer must recompute what it
+      derived from these.
 
     That an event was sent is noted in the ledger after Airflow has it. A task that dies in between sends it again with
     the next one: at least once, and nothing is left out. Several events may make one consumer run: let it drain from

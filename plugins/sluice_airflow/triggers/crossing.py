@@ -1,6 +1,6 @@
-"""When a backlog is worth an event: once for each time it rises above the limits, and again after a run that failed.
+"""Decides when a backlog causes an event: each time it exceeds the limits, and again after a run that failed.
 
-Pure: no clock but that of the looks, no broker.
+Pure: the measurements are its only clock, and it asks no broker.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ REARM = 0.5
 """The share of each limit to which the lag has to fall before the limits can be crossed again without a run."""
 
 PATIENCE = 25
-"""After how many looks an event that no DAG run answered is sent again: it was lost."""
+"""After how many measurements without a DAG run an event counts as dropped and is sent again."""
 
 RETRY_AFTER = 300.0
 """Seconds after the end of a run that failed until the same backlog may start another one; doubled each time."""
 
 RETRY_AFTER_AT_MOST = 3600.0
-"""What they are doubled to."""
+"""Maximum of that delay, in seconds."""
 
 
 class Runs(NamedTuple):
@@ -45,8 +45,8 @@ class Crossing:
 
     A DAG run that ended and left the backlog standing has failed, with all the retries of its tasks. The same backlog
     starts another one after :data:`RETRY_AFTER`, and then after twice as long each time, while nothing of it is read.
-    Not when the pipeline's last run ended with a failure that trying again cannot heal: that one is for a person, who
-    clears the run.
+    No run is started if the pipeline's last run ended with a failure that is never retried: somebody has to fix the
+    cause and clear the run.
 
     The event is remembered first and sent second, so that a triggerer that dies in between has sent nothing twice.
     What it did not send shows as an event that no DAG run answered, and is sent again, word for word: at once by a
@@ -127,7 +127,7 @@ class Crossing:
             Instead of :data:`RETRY_AFTER`.
         """
         if found.incomplete:
-            return self, None  # unknown is neither much nor little: the next look will tell
+            return self, None  # an unknown lag decides nothing: the next measurement will
         now = self._rearmed(found)
         if found.running is not None or (runs is not None and runs.active):
             return replace(now, ended=None), None
@@ -246,5 +246,5 @@ def _has_fallen(found: Backlog) -> bool:
         limits.match,
     )
     if limits.max_age is not None and any(p.records and p.age is None for p in found.partitions):
-        return False  # older than the limit or not is all that is known of it
+        return False  # it is only known whether the record is older than the limit
     return not replace(found, limits=lower).over

@@ -67,13 +67,13 @@ def lag_asset(
 
 class LagWatcher(BaseEventTrigger):
     """Yields one event each time a pipeline's lag rises above the limits of its file, and again after a run that failed
-    and may heal; never while a run is at work.
+    and may be retried; never while a run is active.
 
-    When an event is due, and when the next one may be, is for :class:`~sluice_airflow.triggers.crossing.Crossing` to
-    say. What it remembers lies in the asset's state store, so that a triggerer that starts again, or another one,
-    goes on where this one stopped. All watchers of one connection share one look at the broker; each reads its
-    pipeline's file anew, so edited limits count from the next look on. A broker, ledger or file that cannot be read
-    makes no event and ends no watcher: the next look tries again.
+    :class:`~sluice_airflow.triggers.crossing.Crossing` decides when an event is due. Its state is kept in the asset's
+    state store, so that a restarted or another triggerer continues where this one stopped. All watchers of one
+    connection share one look at the broker. Each look reads the pipeline's file again, so edited limits count from the
+    next one on. A broker, ledger or file that cannot be read causes no event and ends no watcher: the next look tries
+    again.
 
     Parameters
     ----------

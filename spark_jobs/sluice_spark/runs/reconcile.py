@@ -42,7 +42,7 @@ __all__ = [
 HANDOVER = "handover"
 """The key in the metadata of the commit that closes an epoch; its value says where the next epoch starts."""
 
-_UNTOUCHED = "this run read no records and wrote no rows to the sink; committed batches are unchanged"
+_UNTOUCHED = "nothing was read or written now; checkpoint and sink are unchanged"
 
 
 def examine(tables: Tables) -> list[str]:

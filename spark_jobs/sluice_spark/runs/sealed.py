@@ -35,7 +35,7 @@ def sealed_batches(tables: Tables) -> list[Sealed]:
         raise SinkError(
             f"the write-ahead log {tables.log.path} holds batches {applied + 1} to {sealed}, which were not applied, "
             f"but its history has only {', '.join(map(str, told)) or 'none'}",
-            state="this run read no records and skipped nothing",
+            state="nothing was read or written now; nothing was skipped",
             next_step="restore the log's _delta_log from a copy",
         )
     return found
