@@ -19,21 +19,42 @@ class Route(StrEnum):
 class Recovery(StrEnum):
     """The strategies. All of them build on ``REPLAY``: a planned batch is read again with exactly the same ranges."""
 
-    REPLAY = "replay"
-    """Re-read exactly the logged ranges from Kafka; refuse when Kafka no longer has them."""
-    WAL = "wal"
-    """Land the records verbatim in a write-ahead log first, then process from the log."""
-    HOT = "hot"
-    """Keep each batch on two executors before its first action."""
-    IGNORE_BATCH = "ignore_batch"
-    """If a batch cannot be read or processed, skip it, record its ranges as lost, and go on."""
-    IGNORE_RANGE = "ignore_range"
-    """Skip only the ranges that cannot be read or processed, record them as lost, and go on."""
+    route: Route
+    """The route that a run with this strategy needs."""
+    promise: str
+    """What the strategy does, in one line, for people who choose one."""
 
-    @property
-    def route(self) -> Route:
-        """The route that a run with this strategy needs."""
-        return Route.LOG if self is Recovery.WAL else Route.DIRECT
+    def __new__(cls, value: str, route: Route = Route.DIRECT, promise: str = "") -> Recovery:
+        """Return a member; its value is its name in files, forms and the ledger."""
+        member = str.__new__(cls, value)
+        member._value_, member.route, member.promise = value, route, promise
+        return member
+
+    REPLAY = (
+        "replay",
+        Route.DIRECT,
+        "read exactly the logged ranges again from Kafka; refuse if Kafka no longer has them",
+    )
+    WAL = (
+        "wal",
+        Route.LOG,
+        "land the records in a write-ahead log first; survives Kafka being down; costs a second write",
+    )
+    HOT = (
+        "hot",
+        Route.DIRECT,
+        "keep each batch on two executors; losing one costs no second read; needs twice the memory",
+    )
+    IGNORE_BATCH = (
+        "ignore_batch",
+        Route.DIRECT,
+        "skip a batch that cannot be read or processed, record its ranges as lost, and go on",
+    )
+    IGNORE_RANGE = (
+        "ignore_range",
+        Route.DIRECT,
+        "skip only the ranges that cannot be read or processed, record them as lost, and go on",
+    )
 
     @property
     def ignores(self) -> bool:

@@ -8,7 +8,6 @@ from sluice.pipeline.load import relative
 from sluice.pipeline.starting import Schedule
 from sluice.shipped import CHECKOUT
 from sluice.text import length
-from sluice_airflow.params import MEANING
 from sluice_airflow.triggers.lag_watcher import POLL_INTERVAL
 
 __all__ = ["page"]
@@ -52,7 +51,7 @@ accounted for: `end - start = written + filtered + quarantined + absent + lost`.
 | reads | {topics}{_how(pipeline)}, from `{source.starting_offsets}` |
 | writes | {table} `{sink.path}`{parts}; refused records go to the quarantine `{pipeline.quarantine_path}` |
 | promises | {_ROWS[pipeline.rows]}, exactly once |
-| recovers by | `{pipeline.recovery}`: {MEANING[pipeline.recovery]} |
+| recovers by | `{pipeline.recovery}`: {pipeline.recovery.promise} |
 | validated by | {judged} |
 | runs | {_schedule(pipeline, poll_interval)} |
 | file | `{file}` |

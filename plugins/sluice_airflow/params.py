@@ -8,16 +8,7 @@ from sluice.pipeline import Pipeline
 from sluice.recovery import Recovery
 from sluice_airflow.window import Mode
 
-__all__ = ["MEANING", "of"]
-
-MEANING = {
-    Recovery.REPLAY: "read exactly the logged ranges again from Kafka; refuse if Kafka no longer has them",
-    Recovery.WAL: "land the records in a write-ahead log first; survives Kafka being down; costs a second write",
-    Recovery.HOT: "keep each batch on two executors; losing one costs no second read; needs twice the memory",
-    Recovery.IGNORE_BATCH: "skip a batch that keeps failing, record its ranges as lost, continue",
-    Recovery.IGNORE_RANGE: "skip only the ranges that cannot be read or processed, record them as lost, continue",
-}
-"""What each strategy does, in one line."""
+__all__ = ["of"]
 
 _ISO = r"^\d{4}-\d{2}-\d{2}([T ]\d{2}:\d{2}(:\d{2}(\.\d+)?)?(Z|[+-]\d{2}:?\d{2})?)?$"
 
@@ -56,7 +47,7 @@ def of(pipeline: Pipeline) -> dict[str, Param]:
             pipeline.recovery.value,
             type="string",
             enum=[r.value for r in offered],
-            values_display={r.value: f"{r.value}: {MEANING[r]}" for r in offered},
+            values_display={r.value: f"{r.value}: {r.promise}" for r in offered},
             title="Recovery",
             description_md="How this run recovers. The pipeline's file says "
             f"`{pipeline.recovery.value}`; choose another strategy for this run only.",

@@ -56,22 +56,28 @@ _KAFKA = {
     "hook-class-name": "sluice_airflow.hooks.kafka.KafkaHook",
     "hook-name": "Apache Kafka",
     "ui-field-behaviour": {
-        "hidden-fields": ["host", "port", "schema", "login", "password"],
-        "relabeling": {},
-        "placeholders": {"bootstrap.servers": "kafka-1:9092,kafka-2:9092"},
+        # Airflow 3.3.1 and 3.3.2 refuse to test a connection without a port (apache/airflow#73298): offer the field
+        "hidden-fields": ["schema", "login", "password"],
+        "relabeling": {"host": "Broker"},
+        "placeholders": {"host": "kafka-1", "port": "9092"},
     },
     # by the names of librdkafka, which are the keys in extra
     "conn-fields": {
-        "bootstrap.servers": _text("Bootstrap servers", "One or more brokers as host:port, separated by commas."),
+        "bootstrap.servers": _text(
+            "Bootstrap servers",
+            "Several brokers as host:port, separated by commas. They replace broker and port above.",
+        ),
         "security.protocol": _text(
             "Security protocol",
-            "The protocol of connections to the brokers; PLAINTEXT if empty.",
-            enum=["PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL", None],
+            "The protocol of connections to the brokers.",
+            enum=[None, "PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"],
+            values_display={"null": "not set: PLAINTEXT"},
         ),
         "sasl.mechanism": _text(
             "SASL mechanism",
             "For the protocols SASL_PLAINTEXT and SASL_SSL.",
-            enum=["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", None],
+            enum=[None, "PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"],
+            values_display={"null": "not set"},
         ),
         "sasl.username": _text("SASL user", "The user's name."),
         "sasl.password": _text("SASL password", "The user's password.", format="password"),
