@@ -35,7 +35,7 @@ class KafkaLagSensor(BaseSensorOperator):
     the sensor goes on waiting and says so. It also waits while another run of the pipeline is active: that run reads
     the backlog, and a second driver would not get the lease.
 
-    A run of an interval (:func:`~sluice_airflow.window.run_window`) is let through at once.
+    For an interval run (:func:`~sluice_airflow.window.run_window`) it succeeds at once.
 
     Parameters
     ----------
@@ -49,9 +49,9 @@ class KafkaLagSensor(BaseSensorOperator):
     hold_while_running
         Wait while a run of this pipeline is at work, by the ledger: a driver that is alive holds the lease.
     deferrable
-        Wait in the triggerer; the first look is the worker's. False: in the worker, as ``mode`` says.
+        Wait in the triggerer, after a first measurement in the worker. False: wait in the worker, as ``mode`` says.
     broker_timeout
-        Seconds for one look.
+        Seconds for one measurement.
     poke_interval, timeout, soft_fail, mode
         As of ``BaseSensorOperator``.
 
@@ -106,7 +106,7 @@ class KafkaLagSensor(BaseSensorOperator):
         self.broker_timeout = broker_timeout
 
     def execute(self, context: Context) -> None:
-        """Look once, then wait where ``deferrable`` says. A run of an interval has nothing to wait for."""
+        """Measure once, then wait where ``deferrable`` says. An interval run does not wait."""
         interval = run_window(context, load(self.pipeline)).interval
         if interval is not None:
             self.log.info("This run reprocesses the interval %s: it does not wait for lag", interval)
@@ -123,7 +123,7 @@ class KafkaLagSensor(BaseSensorOperator):
             raise
 
     def poke(self, context: Context) -> bool:
-        """Look once; False means to go on waiting."""
+        """Measure once; False means to go on waiting."""
         settings = KafkaHook(load(self.pipeline).kafka.connection).settings()
         found = look(self.pipeline, settings, limits=self._limits(), timeout=self.broker_timeout)
         decision = decide(found, OnIdle(self.on_idle), hold_while_running=self.hold_while_running)
