@@ -52,8 +52,8 @@ class AccountOperator(BaseOperator):
     repeats its ranges: events are delivered at least once. Several events may start one run of a consumer, so it should
     read from its own watermark.
 
-    With a trigger rule such as ``all_done`` it also prints the account of a run in which a task failed. Then it sends no
-    event and fails at the end, because the state of a DAG run is that of its last tasks.
+    With a trigger rule such as ``all_done`` it also prints the account of a run in which a task failed. Then it sends
+    no event and fails at the end, because the state of a DAG run is that of its last tasks.
 
     Parameters
     ----------
