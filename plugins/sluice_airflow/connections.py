@@ -12,7 +12,7 @@ from airflow.sdk.exceptions import AirflowNotFoundException
 from sluice.connections import Connection, variable_of
 from sluice.errors import ConfigError
 
-__all__ = ["aget", "convert", "get"]
+__all__ = ["aget", "convert", "get", "stored"]
 
 _UNTOUCHED = "nothing was read or written"
 
@@ -66,6 +66,16 @@ async def aget(conn_id: str) -> Connection:
     """Do what :func:`get` does from a trigger's event loop, without blocking it."""
     try:
         return convert(await BaseHook.aget_connection(conn_id))
+    except AirflowNotFoundException:
+        raise _missing(conn_id) from None
+
+
+def stored(conn_id: str) -> Connection:
+    """Do what :func:`get` does in the API server, which reads Airflow's database itself."""
+    from airflow.models.connection import Connection as Row
+
+    try:
+        return convert(Row.get_connection_from_secrets(conn_id))
     except AirflowNotFoundException:
         raise _missing(conn_id) from None
 

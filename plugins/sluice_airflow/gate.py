@@ -17,6 +17,7 @@ from sluice.ledger import Ledger
 from sluice.pipeline import Pipeline, load
 from sluice.pipeline.starting import Lag
 from sluice.sources.kafka import Cluster, KafkaSettings
+from sluice_airflow import metrics
 
 __all__ = ["OnIdle", "decide", "given", "limits_of", "look", "why_waiting"]
 
@@ -67,7 +68,7 @@ def look(
     """Return the backlog of a pipeline (name or path), judged by its file's limits or by ``limits`` instead.
 
     Blocks for about ``timeout`` seconds at most; call it from a thread where that matters. A broker that is silent or
-    refuses is an answer: see :class:`~sluice.lag.Backlog`.
+    refuses is an answer: see :class:`~sluice.lag.Backlog`. What it finds goes to Airflow's metrics as well.
 
     Raises
     ------
@@ -77,7 +78,9 @@ def look(
     spec = load(pipeline)
     judged_by = limits_of(spec, limits)
     with Cluster(settings, timeout=timeout) as cluster:
-        return backlog(spec, cluster, home=Home.from_env(), ledger=Ledger.open(), limits=judged_by)
+        found = backlog(spec, cluster, home=Home.from_env(), ledger=Ledger.open(), limits=judged_by)
+    metrics.of_backlog(found)
+    return found
 
 
 def decide(found: Backlog, on_idle: OnIdle, *, hold_while_running: bool = True) -> OnIdle:

@@ -25,13 +25,27 @@ def get_provider_info() -> dict[str, Any]:
         "integrations": [{"integration-name": _NAME, "tags": ["apache"]}],
         "operators": [
             _modules(
-                *(f"operators.{name}" for name in ("account", "audit", "bounded_run", "clean", "redrive", "validate"))
+                *(
+                    f"operators.{name}"
+                    for name in (
+                        "account",
+                        "audit",
+                        "bounded_run",
+                        "clean",
+                        "compact",
+                        "freshness",
+                        "redrive",
+                        "vacuum",
+                        "validate",
+                    )
+                )
             )
         ],
         "sensors": [_modules("sensors.kafka_lag")],
         "hooks": [_modules("hooks.kafka", "hooks.spark")],
         "triggers": [_modules("triggers.kafka_lag", "triggers.lag_watcher")],
-        "extra-links": ["sluice_airflow.links.data_docs.DataDocsLink"],
+        "notifications": ["sluice_airflow.notifiers.FailureNotifier"],
+        "extra-links": ["sluice_airflow.links.data_docs.DataDocsLink", "sluice_airflow.links.page.PageLink"],
         **({} if _is_installed(_OTHER) else {"connection-types": [_KAFKA]}),
     }
 

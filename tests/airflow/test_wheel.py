@@ -37,6 +37,7 @@ SUITE = {
 LOOK = """\
 import json, sys
 from airflow.dag_processing.dagbag import DagBag
+from airflow.plugins_manager import get_fastapi_plugins
 import sluice, sluice_airflow, sluice_spark
 from sluice.connections import Connection
 from sluice.launch.submit import bounded_run
@@ -56,6 +57,7 @@ print(json.dumps({
     "log4j": log4j,
     "class_path": submit.conf["spark.driver.extraClassPath"].split(":"),
     "home": submit.env["SLUICE_HOME"],
+    "pages": [app["url_prefix"] for app in get_fastapi_plugins()[0]],
 }))
 """
 
@@ -149,6 +151,12 @@ def test_the_wheel_has_the_packages_and_what_they_are_started_with(wheel: Path) 
     assert tops == {"sluice", "sluice_airflow", "sluice_spark", f"sluice-{__version__}.dist-info"}
     assert f"sluice-{__version__}.dist-info/licenses/LICENSE" in names
     assert not [name for name in names if "__pycache__" in name]
+    page = "plugins/sluice_airflow/page/static"
+    static = {str(f.relative_to(CHECKOUT / "plugins")) for f in (CHECKOUT / page).rglob("*") if f.is_file()}
+    assert {"index.html", "page.js", "vendor/uplot/LICENSE", "vendor/bootstrap/LICENSE"} <= {
+        name.removeprefix("sluice_airflow/page/static/") for name in static
+    }
+    assert static < set(names)
 
 
 def test_commands_work_in_an_empty_folder(installed: Installed) -> None:
@@ -173,6 +181,7 @@ def test_airflow_finds_a_dag_for_the_pipeline_and_a_main_to_start(installed: Ins
     assert [file for file in inside if not (Path(file).is_file() and Path(file).is_relative_to(installed.venv))] == []
     assert Path(found["application"]).name == "bounded_run.py"
     assert all(Path(jar).is_file() for jar in found["class_path"])
+    assert found["pages"] == ["/sluice"]
     assert found["home"] == str(installed.where / "var")
     assert "--max-records-per-batch" in installed.run("python", found["application"], "--help")
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Annotated
 
 import typer
@@ -78,7 +78,8 @@ def run(
 
     This needs no Airflow: it starts the same spark-submit as the Airflow
     operator, and waits for it. Connections are read from AIRFLOW_CONN_<ID> in
-    JSON form. Without AIRFLOW_CONN_SPARK_DEFAULT, Spark runs on local[*].
+    JSON form, or from where Airflow keeps them. Without spark_default, Spark
+    runs on local[*].
 
     With --start and --end, the run reprocesses (backfills) that interval of
     record time. It reads the offsets again, from Kafka, or from the write-ahead
@@ -304,18 +305,44 @@ def clean(
     Segments that are not applied to the sink, or hold an open lost range, are
     never removed.
     """
-    from pydantic import TypeAdapter, ValidationError
-
     from sluice.cli.clean import clean as clean_log
-    from sluice.fields import Duration
 
-    try:
-        age = TypeAdapter(Duration).validate_python(older_than) if older_than else None
-    except ValidationError:
-        raise ConfigError(
-            f"{older_than!r} is not a duration", state="nothing was removed", next_step="write it as 36h or 7d"
-        ) from None
+    age = _age(older_than, "--older-than")
     clean_log(pipeline, before=before, older_than=age, dry_run=dry_run, as_json=as_json)
+
+
+@app.command()
+def compact(
+    pipeline: Name,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only count files that are small.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Merge the small files of a pipeline's sink and quarantine (OPTIMIZE). No row changes.
+
+    Runs, intervals and redrives may be at work meanwhile. The files that were replaced stay until sluice vacuum.
+    """
+    from sluice.cli.upkeep import compact as merge
+
+    merge(pipeline, dry_run=dry_run, as_json=as_json)
+
+
+@app.command()
+def vacuum(
+    pipeline: Name,
+    older_than: Annotated[
+        str | None, typer.Option(metavar="AGE", help="Files that went out of use before this, such as 7d.")
+    ] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only count what would be removed.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Remove files that a pipeline's sink and quarantine no longer use; by default those older than vacuum.keep.
+
+    An age that is not longer than a run may take (airflow.execution_timeout), or is shorter than the table's own
+    delta.deletedFileRetentionDuration (a week, unless set), is refused.
+    """
+    from sluice.cli.upkeep import vacuum as sweep
+
+    sweep(pipeline, older_than=_age(older_than, "--older-than"), dry_run=dry_run, as_json=as_json)
 
 
 @app.command()
@@ -385,6 +412,19 @@ def schema(
         (pipelines_folder().parent / "pipeline.schema.json").write_text(text)
     else:
         sys.stdout.write(text)
+
+
+def _age(text: str | None, option: str) -> timedelta | None:
+    from pydantic import TypeAdapter, ValidationError
+
+    from sluice.fields import Duration
+
+    try:
+        return TypeAdapter(Duration).validate_python(text) if text else None
+    except ValidationError:
+        raise ConfigError(
+            f"{option}: {text!r} is not a duration", state="nothing was removed", next_step="write it as 36h or 7d"
+        ) from None
 
 
 def main() -> None:

@@ -1,5 +1,6 @@
 """The account of runs: append-only events, and tables derived from them for queries."""
 
+from sluice.ledger.history import Glance, RunLine, Span
 from sluice.ledger.lease import Holder, Lease
 from sluice.ledger.ledger import Ledger
 from sluice.ledger.queries import REDRIVEN, UnknownRunError
@@ -9,12 +10,15 @@ __all__ = [
     "REDRIVEN",
     "BatchRow",
     "Epoch",
+    "Glance",
     "Holder",
     "IntervalRow",
     "Lease",
     "Ledger",
     "LostRow",
+    "RunLine",
     "RunRow",
+    "Span",
     "Unannounced",
     "UnknownRunError",
 ]

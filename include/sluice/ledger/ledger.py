@@ -10,10 +10,10 @@ from sqlalchemy.exc import IntegrityError
 
 from sluice.home import Home
 from sluice.ledger import schema
+from sluice.ledger.history import Histories
 from sluice.ledger.lease import Lease
 from sluice.ledger.plain import plain
 from sluice.ledger.projection import project, rebuild
-from sluice.ledger.queries import LedgerQueries
 from sluice.ledger.store import LedgerError, open_engine, spoken
 from sluice.ranges import LostRange, OffsetRange, Positions, RangeAccount, Times
 from sluice.recovery import Route
@@ -22,7 +22,7 @@ from sluice.text import checked_run, storable
 __all__ = ["Ledger"]
 
 
-class Ledger(LedgerQueries):
+class Ledger(Histories):
     """The account of runs. Open it with :meth:`open`; several processes may use it.
 
     Notes

@@ -10,15 +10,16 @@ from urllib.parse import quote
 from airflow.sdk import BaseOperatorLink
 
 from sluice.home import Home
+from sluice_airflow.page.links import data_docs_at
 
 __all__ = ["DataDocsLink", "address_of"]
 
 VARIABLE = "SLUICE_DATA_DOCS_URL"
-"""The URL under which somebody serves the folder ``quality`` of ``SLUICE_HOME``: the pages of all pipelines."""
+"""The URL under which somebody else serves the folder ``quality`` of ``SLUICE_HOME``: the pages of all pipelines."""
 
 
 class DataDocsLink(BaseOperatorLink):
-    """Data Docs of the judgement, where they are served under a URL; no button for a folder on a worker's disk."""
+    """Data Docs of the judgement: served by Sluice's page behind Airflow's login, or at ``SLUICE_DATA_DOCS_URL``."""
 
     name = "Data Docs"
 
@@ -29,7 +30,7 @@ class DataDocsLink(BaseOperatorLink):
 
 
 def address_of(place: str) -> str:
-    """Return the URL of a page of the Data Docs, empty when nobody serves it.
+    """Return the URL of a page of the Data Docs, empty for a page that is not in the folder of Data Docs.
 
     Parameters
     ----------
@@ -40,6 +41,9 @@ def address_of(place: str) -> str:
         return place
     base = os.environ.get(VARIABLE, "").strip().rstrip("/")
     folder = Path(Home.from_env().data_docs)
-    if not place or not base.startswith(("http://", "https://")) or not Path(place).is_relative_to(folder):
+    if not place or not Path(place).is_relative_to(folder):
         return ""
-    return f"{base}/{quote(Path(place).relative_to(folder).as_posix())}"
+    page = Path(place).relative_to(folder)
+    if base.startswith(("http://", "https://")):
+        return f"{base}/{quote(page.as_posix())}"
+    return data_docs_at(page.parts[0], page.relative_to(Path(*page.parts[:5])).as_posix()) if page.parts[5:] else ""

@@ -10,16 +10,19 @@ from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
 from sluice.delta.table import Table
 from sluice.errors import ConfigError, SluiceError
 from sluice.home import Home
-from sluice.ledger import Ledger, UnknownRunError
+from sluice.ledger import Ledger, Unannounced, UnknownRunError
 from sluice.pipeline import Pipeline, load
+from sluice_airflow import metrics
+from sluice_airflow.last_words import tells
+from sluice_airflow.links.page import PageLink
 from sluice_airflow.log_tables import account_table
-from sluice_airflow.operators.bounded_run import joined
+from sluice_airflow.operators.bounded_run import ingest_before, joined
 from sluice_airflow.window import run_window
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
-__all__ = ["AccountOperator", "alias_of", "asset_of"]
+__all__ = ["AccountOperator", "alias_of", "asset_of", "version_of"]
 
 
 def asset_of(pipeline: str) -> Asset:
@@ -73,6 +76,7 @@ class AccountOperator(BaseOperator):
         When all tasks before this one were skipped: there was no run.
     """
 
+    operator_extra_links = (PageLink(),)
     template_fields: ClassVar[tuple[str, ...]] = ("pipeline", "run_id")
 
     def __init__(self, *, pipeline: str, name: str, run_id: str = "{{ run_id }}", **kwargs: Any) -> None:
@@ -81,8 +85,9 @@ class AccountOperator(BaseOperator):
         self.run_id = run_id
         given: Any = getattr(self, "on_success_callback", None) or ()
         self.on_success_callback = [*given, _note]
-        self._sent: tuple[str, dict[int, int], int | None] | None = None
+        self._sent: tuple[str, Unannounced, int | None] | None = None
 
+    @tells
     def execute(self, context: Context) -> dict[str, Any]:
         """Print the account; emit."""
         pipeline = load(self.pipeline)
@@ -107,12 +112,13 @@ class AccountOperator(BaseOperator):
             raise SluiceError(
                 f"the ledger has no run {self.run_id!r} of {name!r}",
                 state="there is nothing to account for",
-                next_step="clear the ingest task of this DAG run first",
+                next_step=f"clear {ingest_before(self)} of this DAG run first",
             ) from None
         accounts = ledger.accounts(name, self.run_id)
         self.log.info("Run %s, verdict %s\n%s", self.run_id, account["verdict"], account_table(accounts))
         for reason in account.get("reasons", []):
             self.log.info("%s: %s", account["verdict"], reason)
+        metrics.of_run(name, account["verdict"], sum(len(row.range) for row in ledger.lost(name)))
         if failed:
             raise AirflowFailException(
                 f"{_and(failed)} failed: what the run did is told above, and this DAG run ends as failed\n"
@@ -127,7 +133,7 @@ class AccountOperator(BaseOperator):
         if not any(news.written.values()) and not news.replaced:
             self.log.info("Nothing was written that no event has told of: no event")
             return
-        version = _version(pipeline)
+        version = version_of(pipeline)
         rows = {run: ledger.run(name, run) for run in news.written}
         extra = {
             **account,
@@ -139,7 +145,7 @@ class AccountOperator(BaseOperator):
             "version": version,
         }
         context["outlet_events"][alias_of(name)].add(asset_of(name), extra=extra)
-        self._sent = (name, news.upto, version)
+        self._sent = (name, news, version)
         others = [run for run in news.written if run != self.run_id]
         also = f", also of {', '.join(others)}" if others else ""
         self.log.info("Event of %s: %s offsets%s", asset_of(name).uri, f"{sum(news.written.values()):,}", also)
@@ -154,8 +160,9 @@ class AccountOperator(BaseOperator):
         if {str(state) for run in found.values() for state in run.values()} != {"success"}:
             self.log.warning("Airflow does not say that it has the event: the next run sends it again")
             return
-        pipeline, upto, version = self._sent
-        Ledger.open().announced(pipeline, self.run_id, upto=upto, version=version)
+        pipeline, news, version = self._sent
+        Ledger.open().announced(pipeline, self.run_id, upto=news.upto, version=version)
+        metrics.of_written(pipeline, sum(news.written.values()))
 
     def _upstream(self, context: Context) -> dict[str, str]:
         """Return the states of the tasks before this one."""
@@ -171,7 +178,7 @@ def _note(context: Context) -> None:
     context["ti"].task.note(context)
 
 
-def _version(pipeline: Pipeline) -> int | None:
+def version_of(pipeline: Pipeline) -> int | None:
     """Return the version of a Delta sink, None for another one or one that is not there."""
     if not pipeline.sink.kind.delta:
         return None

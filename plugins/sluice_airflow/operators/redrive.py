@@ -12,6 +12,8 @@ from sluice.launch.submit import redrive
 from sluice.ledger import Ledger
 from sluice.pipeline import load
 from sluice.ranges import OffsetRange
+from sluice_airflow.last_words import tells
+from sluice_airflow.links.page import PageLink
 from sluice_airflow.log_tables import account_table
 from sluice_airflow.operators.submit import SubmitOperator
 
@@ -56,6 +58,7 @@ class RedriveOperator(SubmitOperator):
         When there is nothing to redrive.
     """
 
+    operator_extra_links = (PageLink(),)
     template_fields: ClassVar[tuple[str, ...]] = (*SubmitOperator.template_fields, "what", "ranges", "of_run")
 
     def __init__(
@@ -72,6 +75,7 @@ class RedriveOperator(SubmitOperator):
         self.ranges = ranges
         self.of_run = of_run
 
+    @tells
     def execute(self, context: Context) -> dict[str, Any]:
         """Redrive; return the account."""
         pipeline = load(self.pipeline)

@@ -14,6 +14,7 @@ from sluice.pipeline import load
 from sluice.text import length
 from sluice_airflow.gate import OnIdle, decide, given, limits_of, look, why_waiting
 from sluice_airflow.hooks.kafka import KafkaHook
+from sluice_airflow.last_words import tells
 from sluice_airflow.log_tables import lag_table
 from sluice_airflow.triggers.kafka_lag import KafkaLagTrigger
 from sluice_airflow.window import run_window
@@ -105,6 +106,7 @@ class KafkaLagSensor(BaseSensorOperator):
         self.deferrable = deferrable
         self.broker_timeout = broker_timeout
 
+    @tells
     def execute(self, context: Context) -> None:
         """Measure once, then wait where ``deferrable`` says. An interval run does not wait."""
         interval = run_window(context, load(self.pipeline)).interval
@@ -134,6 +136,7 @@ class KafkaLagSensor(BaseSensorOperator):
         self._show(found.as_dict(), str(found.limits))
         return self._act(decision)
 
+    @tells
     def execute_complete(self, context: Context, event: dict[str, Any]) -> None:
         """Turn the trigger's event into success, a skip, or the typed error."""
         if event["status"] == "error":

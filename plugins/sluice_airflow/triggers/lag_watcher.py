@@ -18,7 +18,7 @@ from sluice.lag.current import backlog
 from sluice.ledger import Ledger
 from sluice.pipeline import Pipeline, load
 from sluice.sources.kafka import Cluster, KafkaSettings
-from sluice_airflow import connections
+from sluice_airflow import connections, metrics
 from sluice_airflow.triggers.crossing import RETRY_AFTER, Crossing, Runs
 
 __all__ = ["POLL_INTERVAL", "LagWatcher", "lag_asset"]
@@ -256,6 +256,7 @@ class _Lookout:
             try:
                 self._ledger = self._ledger or Ledger.open()
                 found[reference] = backlog(load(reference), self._cluster, home=Home.from_env(), ledger=self._ledger)
+                metrics.of_backlog(found[reference])
                 self._said.pop(reference, None)
             except Exception as error:
                 self._ledger = None

@@ -1,4 +1,4 @@
-"""The button Data Docs: there where somebody serves the pages, and nowhere else."""
+"""The button Data Docs: to whoever serves the pages, by default to Sluice's own page."""
 
 from __future__ import annotations
 
@@ -26,9 +26,12 @@ def button() -> Callable[[str | None], str]:
     return link
 
 
-def test_a_folder_on_a_disk_is_no_link(button: Any, home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_where_nobody_else_serves_them_the_page_does(button: Any, home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("SLUICE_DATA_DOCS_URL", raising=False)
-    assert [button(place) for place in (str(home / INDEX), "", None)] == ["", "", ""]
+    monkeypatch.setenv("AIRFLOW__API__BASE_URL", "https://air.example/af")
+    assert button(str(home / INDEX)) == "https://air.example/af/sluice/data-docs/demo/index.html"
+    elsewhere = ("", None, "/elsewhere/index.html", str(home / "quality" / "demo" / "index.html"))
+    assert [button(place) for place in elsewhere] == ["", "", "", ""]
 
 
 @pytest.mark.parametrize("base", ["https://docs.example/gx", "https://docs.example/gx/", " https://docs.example/gx"])
@@ -42,6 +45,6 @@ def test_where_the_folder_is_served_the_link_opens_the_page(
     assert button("https://other.example/x") == "https://other.example/x"
 
 
-def test_what_is_no_address_is_no_link(button: Any, home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_no_address_counts_as_not_given(button: Any, home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SLUICE_DATA_DOCS_URL", "/srv/docs")
-    assert button(str(home / INDEX)) == ""
+    assert button(str(home / INDEX)).endswith("/sluice/data-docs/demo/index.html")

@@ -1,0 +1,49 @@
+"""Who may see what: Airflow's own answer, for each request."""
+
+from __future__ import annotations
+
+from urllib.parse import urlencode
+
+from airflow.api_fastapi.app import get_auth_manager
+from airflow.api_fastapi.auth.managers.models.resource_details import AccessView, DagAccessEntity, DagDetails
+from airflow.api_fastapi.core_api.security import GetUserDep, requires_access_dag, requires_access_view
+from airflow.models.dag import DagModel
+from fastapi import Depends, HTTPException, Request, Response
+from fastapi.exception_handlers import http_exception_handler
+from fastapi.responses import RedirectResponse
+
+__all__ = ["LOGGED_IN", "READS", "READS_RECORDS", "may_trigger", "readable", "to_login"]
+
+LOGGED_IN = Depends(requires_access_view(AccessView.PLUGINS))
+"""A user who may see plugins. Without a login: 401."""
+
+READS = Depends(requires_access_dag("GET"))
+"""Whoever may read the DAG of the path's ``dag_id``, which is the pipeline's name."""
+
+READS_RECORDS = Depends(requires_access_dag("GET", DagAccessEntity.TASK_LOGS))
+"""Whoever may read its task logs as well: like these, Data Docs and judgements show values of records."""
+
+
+def readable(user: GetUserDep) -> set[str]:
+    """Return the ids of the DAGs that the user may read."""
+    return set(get_auth_manager().get_authorized_dag_ids(user=user, method="GET"))
+
+
+def may_trigger(user: GetUserDep, dag_id: str) -> bool:
+    """Tell whether the user may trigger a DAG. Airflow asks again when they do."""
+    details = DagDetails(id=dag_id, team_name=DagModel.get_team_name(dag_id))
+    return bool(
+        get_auth_manager().is_authorized_dag(
+            method="POST", access_entity=DagAccessEntity.RUN, details=details, user=user
+        )
+    )  # fmt: skip
+
+
+async def to_login(request: Request, error: HTTPException) -> Response:
+    """Answer a person who is not logged in with the login, and a program with 401."""
+    if error.status_code != 401 or "text/html" not in request.headers.get("accept", ""):
+        return await http_exception_handler(request, error)
+    mounted = request.scope.get("root_path", "")
+    airflow = mounted.rpartition("/")[0]
+    query = urlencode({"next": str(request.url)})
+    return RedirectResponse(f"{airflow}/api/v2/auth/login?{query}", status_code=303)

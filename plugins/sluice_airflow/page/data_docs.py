@@ -1,0 +1,98 @@
+"""Serves Data Docs out of ``SLUICE_HOME``: confined to a pipeline's pages, and without a request to another host.
+
+Great Expectations' pages load Bootstrap and scripts from other hosts, and they show values of records. So Bootstrap's
+styles come from here, and no script runs: a page of the same origin could use the reader's session. The index is
+written here, because theirs is made by a script.
+"""
+
+from __future__ import annotations
+
+import re
+from html import escape
+from pathlib import Path
+from urllib.parse import quote
+
+from fastapi import HTTPException
+from fastapi.responses import FileResponse, HTMLResponse, Response
+
+from sluice.home import Home
+
+__all__ = ["POLICY", "serve", "site_of"]
+
+POLICY = (
+    "default-src 'none'; style-src 'self' 'unsafe-inline'; img-src 'self' data:; font-src 'self'; "
+    "frame-ancestors 'self'; base-uri 'none'; form-action 'none'"
+)
+"""The Content-Security-Policy of every answer."""
+
+_ELSEWHERE = re.compile(r"<script\b.*?</script>|<(?:link|img)\b[^>]*?(?:href|src)=\"https?://[^>]*>", re.S | re.I)
+_TYPES = {".html", ".css", ".png", ".gif", ".svg", ".ico", ".otf", ".woff", ".woff2"}
+
+
+def site_of(pipeline: str) -> Path:
+    """Return the folder of a pipeline's pages."""
+    return Path(Home.from_env().data_docs, pipeline, "gx", "uncommitted", "data_docs", "local_site")
+
+
+def serve(pipeline: str, page: str, static: str) -> Response:
+    """Return one file of a pipeline's Data Docs.
+
+    Parameters
+    ----------
+    page
+        Its path below :func:`site_of`.
+    static
+        The address of the app's static files.
+
+    Raises
+    ------
+    HTTPException
+        404 if there is no such file, or if it lies elsewhere.
+    """
+    site = site_of(pipeline).resolve()
+    quality = Path(Home.from_env().data_docs).resolve()
+    file = (site / page).resolve()
+    inside = site.is_relative_to(quality / pipeline) and site != quality and file.is_relative_to(site)
+    if pipeline in (".", "..") or not inside or file.suffix not in _TYPES or not file.is_file():
+        raise HTTPException(404, "There is no such page. Pages of the newest 50 runs are kept.")
+    headers = {"Content-Security-Policy": POLICY, "X-Content-Type-Options": "nosniff"}
+    if file == site / "index.html":
+        return HTMLResponse(_index(pipeline, site, static), headers=headers)
+    if file.suffix != ".html":
+        return FileResponse(file, headers=headers)
+    return HTMLResponse(_offline(file.read_text(encoding="utf-8", errors="replace"), static), headers=headers)
+
+
+def _offline(html: str, static: str) -> str:
+    """Return a page without what it would load from other hosts."""
+    return _ELSEWHERE.sub("", html).replace("</head>", f"{_styles(static)}</head>", 1)
+
+
+def _styles(static: str) -> str:
+    files = ("vendor/bootstrap/bootstrap.min.css", "data_docs.css")
+    return "".join(f'<link rel="stylesheet" href="{escape(static)}/{file}">' for file in files)
+
+
+def _index(pipeline: str, site: Path, static: str) -> str:
+    pages = sorted(site.glob("validations/*/*/*/*.html"), key=lambda page: (page.parent.name, page.name), reverse=True)
+    rows = "".join(
+        f'<tr><td><a href="{quote(page.relative_to(site).as_posix())}">{escape(page.parents[1].name)}</a></td>'
+        f"<td>{escape(page.parents[2].name)}</td><td>{escape(_time(page.parent.name))}</td></tr>"
+        for page in pages
+    )
+    suites = " · ".join(
+        f'<a href="{quote(page.relative_to(site).as_posix())}">{escape(page.stem)}</a>'
+        for page in sorted(site.glob("expectations/*.html"))
+    )
+    return (
+        f'<!DOCTYPE html><html lang="en"><head><meta charset="utf-8"><title>Data Docs of {escape(pipeline)}</title>'
+        f'{_styles(static)}</head><body class="sluice-index"><h1>Data Docs of {escape(pipeline)}</h1>'
+        f"<p>Suites: {suites or 'none'}</p><table><thead><tr><th>Run</th><th>Suite</th><th>Validated</th></tr></thead>"
+        f"<tbody>{rows}</tbody></table></body></html>"
+    )
+
+
+def _time(stamp: str) -> str:
+    # 20261122T193103.137570Z
+    found = re.fullmatch(r"(\d{4})(\d\d)(\d\d)T(\d\d)(\d\d)(\d\d)\.\d+Z", stamp)
+    return "{}-{}-{} {}:{}:{} UTC".format(*found.groups()) if found else stamp

@@ -1,0 +1,243 @@
+"""What the page shows, as JSON: the ledger's, the broker's and the tables' answers, which the commands read, too."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Collection
+from functools import cache
+from typing import Any, TypeVar, cast
+
+from sluice.delta.refused import refused
+from sluice.errors import ConfigError, SluiceError
+from sluice.home import Home
+from sluice.ledger import Ledger
+from sluice.ledger.history import Glance
+from sluice.pipeline import Pipeline, load_all
+from sluice.recovery import Route
+from sluice.sources.kafka import Cluster, KafkaSettings
+from sluice.wal import WriteAheadLog
+from sluice.wal.coverage import coverage
+from sluice_airflow import connections
+from sluice_airflow.gate import look
+from sluice_airflow.maintenance import SUFFIX
+
+__all__ = ["UnknownPipelineError", "account", "lag", "ledger", "log", "losses", "overview", "pipeline", "runs"]
+
+PATIENCE = 8.0
+"""Seconds for which a broker is asked."""
+
+_FRESH = 10.0
+"""Seconds for which an answer of a broker or of a table serves everybody who looks."""
+
+_Answer = TypeVar("_Answer")
+
+_LISTED = 500
+"""Open lost ranges that are listed one by one."""
+
+
+class UnknownPipelineError(SluiceError):
+    """Neither a pipeline file nor the ledger has it."""
+
+
+def ledger() -> Ledger:
+    """Return the ledger, which is opened once."""
+    return _ledger(Home.from_env().ledger_url)
+
+
+@cache
+def _ledger(url: str) -> Ledger:
+    return Ledger.open(url)
+
+
+def _files() -> dict[str, Pipeline]:
+    try:
+        return {spec.name: spec for _, spec in load_all() if isinstance(spec, Pipeline)}
+    except ConfigError:  # the API server has no folder of pipelines: the ledger still tells of them
+        return {}
+
+
+def _file(name: str) -> Pipeline:
+    found = _files().get(name)
+    if found is None:
+        raise UnknownPipelineError(
+            f"the folder of pipelines has no valid file of {name!r}",
+            state="its runs are in the ledger",
+            next_step="give the API server the SLUICE_PIPELINES of the workers, then: sluice validate-spec",
+        )
+    return found
+
+
+def overview(allowed: Collection[str]) -> list[dict[str, Any]]:
+    """Return the pipelines among these names, each at a glance."""
+    book, files = ledger(), _files()
+    names = sorted((book.pipelines() | set(files)) & set(allowed))
+    found = book.glances(names)
+    return [{**_about(name, files.get(name)), **_glance(found[name])} for name in names]
+
+
+def _about(name: str, spec: Pipeline | None) -> dict[str, Any]:
+    if spec is None:
+        return {"name": name, "file": False}
+    return {
+        "name": name,
+        "file": True,
+        "description": spec.airflow.description,
+        "recovery": str(spec.recovery),
+        "streams": list(spec.source.config.streams),
+        "kafka": spec.source.kafka is not None,
+    }
+
+
+def _glance(found: Glance) -> dict[str, Any]:
+    judged = found.judged
+    return {
+        "lost": found.lost,
+        "verdict": judged
+        and {"verdict": judged.verdict, "run_id": judged.run_id, "at": judged.closed_at or judged.opened_at},
+        "recent": [run.as_dict() for run in found.runs],
+    }
+
+
+def pipeline(name: str, *, newest: int) -> dict[str, Any]:
+    """Return a pipeline with its newest runs, as many of them together as there is room for.
+
+    Raises
+    ------
+    UnknownPipelineError
+        If there is none of this name.
+    """
+    book, spec = ledger(), _files().get(name)
+    count = book.count(name)
+    if spec is None and not count:
+        raise UnknownPipelineError(
+            f"there is no pipeline {name!r}",
+            state="nothing was read or written",
+            next_step="choose one of: sluice status",
+        )
+    glance = book.glances([name], runs=1)[name]
+    spans = [span.as_dict() for span in book.spans(name, newest=newest)] if count else []
+    about = _about(name, spec)
+    if spec is not None:
+        about |= {
+            "sink": Home.from_env().resolve(spec.sink.config.path),
+            "log": spec.recovery.route is Route.LOG,
+            "maintenance": f"{name}{SUFFIX}" if spec.airflow.maintenance is not None else None,
+            "running": book.running(name),
+        }
+    return {**about, **_glance(glance), "count": count, "spans": spans, "page": runs(name)}
+
+
+def runs(name: str, before: int | None = None, limit: int = 25) -> list[dict[str, Any]]:
+    """Return a page of runs, newest first."""
+    return [line.as_dict() for line in ledger().page(name, before=before, limit=limit)]
+
+
+def account(name: str, run_id: str) -> dict[str, Any]:
+    """Return one run: its account, how it ended, and how it was judged.
+
+    Raises
+    ------
+    UnknownRunError
+        If the ledger does not have it.
+    """
+    book = ledger()
+    row = book.known_run(name, run_id)
+    judgement = row.judgement or {}
+    return {
+        **book.account(name, run_id),
+        "kind": row.kind,
+        "state": row.state,
+        "attempts": row.attempts,
+        "opened_at": row.opened_at,
+        "closed_at": row.closed_at,
+        "error": row.error and {k: row.error.get(k) for k in ("type", "what", "state", "next_step", "exit_code")},
+        "suite": judgement.get("suite"),
+        "results": judgement.get("results") or [],
+        "data_docs": bool(judgement.get("data_docs")),
+        "ranges": [
+            {"topic": a.range.topic, "partition": a.range.partition, "start": a.range.start, "end": a.range.end,
+             **a.counts.as_dict()}
+            for a in book.accounts(name, run_id)
+        ],
+    }  # fmt: skip
+
+
+def losses(name: str) -> dict[str, Any]:
+    """Return the open lost ranges, and what is in quarantine, by rule.
+
+    Raises
+    ------
+    SinkError
+        If the quarantine cannot be read.
+    """
+    rows, spec = ledger().lost(name), _files().get(name)
+    found = _fresh(("refused", name), lambda: _refused(spec)) if spec else None
+    listed = [{k: v for k, v in row.as_dict().items() if k != "sample"} for row in rows[:_LISTED]]
+    return {
+        "ranges": listed,
+        "count": len(rows),
+        "lost": sum(len(row.range) for row in rows),
+        "quarantine": found,
+    }  # fmt: skip
+
+
+def _refused(spec: Pipeline) -> list[dict[str, Any]]:
+    return [item.as_dict() for item in refused(Home.from_env().resolve(spec.quarantine_path))]
+
+
+def lag(name: str) -> dict[str, Any]:
+    """Return the lag of a pipeline, as ``sluice lag`` measures it.
+
+    Raises
+    ------
+    SluiceError
+        If file, connection, checkpoint or ledger cannot be read. (A silent broker is an answer.)
+    """
+    return _fresh(("lag", name), lambda: _lag(_file(name)))
+
+
+def _lag(spec: Pipeline) -> dict[str, Any]:
+    return look(str(spec.file), _settings(spec), timeout=PATIENCE).as_dict()
+
+
+def log(name: str) -> dict[str, Any]:
+    """Return how far the write-ahead log reaches back, and for how long the broker keeps records.
+
+    Raises
+    ------
+    SluiceError
+        As :func:`lag`.
+    """
+    return _fresh(("log", name), lambda: _log(_file(name)))
+
+
+def _log(spec: Pipeline) -> dict[str, Any]:
+    held = [part.as_dict() for part in coverage(WriteAheadLog(Home.from_env().log(spec.name), spec.name))]
+    kept: dict[str, float | None] = {}
+    if spec.source.kafka:
+        try:
+            with Cluster(_settings(spec), timeout=PATIENCE) as cluster:
+                asked = cluster.retention(spec.kafka.topics)
+            kept = {topic: None if time is None else time.total_seconds() for topic, time in asked.items()}
+        except SluiceError:  # unknown; the log is what counts when Kafka is down
+            pass
+    return {"held": held, "retention": kept}
+
+
+def _settings(spec: Pipeline) -> KafkaSettings:
+    return KafkaSettings.from_connection(connections.stored(spec.kafka.connection))
+
+
+_answers: dict[tuple[str, str], tuple[float, Any]] = {}
+_asking: dict[tuple[str, str], threading.Lock] = {}
+
+
+def _fresh(key: tuple[str, str], ask: Callable[[], _Answer]) -> _Answer:
+    """Return an answer that is at most ten seconds old; one thread asks, and the others wait for it."""
+    with _asking.setdefault(key, threading.Lock()):
+        asked, answer = _answers.get(key, (0.0, None))
+        if not asked or asked + _FRESH < time.monotonic():
+            answer = ask()
+            _answers[key] = (time.monotonic(), answer)
+        return cast("_Answer", answer)

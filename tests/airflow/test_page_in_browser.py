@@ -1,0 +1,193 @@
+"""The page in a browser, of a real API server: what a person sees, and what the button does."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from selenium.webdriver.common.keys import Keys
+from tests.fixtures.browser import ApiServer, Browser, api_server, browser, is_there
+from tests.fixtures.showcase import PIPELINE, Past, data_docs, fill, quarantine
+
+from sluice.ledger import Ledger
+
+pytestmark = [
+    pytest.mark.airflow,
+    pytest.mark.skipif(not is_there(), reason="no Chromium here: apt-get install chromium chromium-driver"),
+]
+
+PROJECT = Path(__file__).resolve().parents[2]
+MARKUP = "<img src=x onerror=document.title='markup'>"
+
+
+@pytest.fixture(scope="module")
+def server(airflow_db: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ApiServer]:
+    folder = tmp_path_factory.mktemp("page")
+    home, pipelines = folder / "home", folder / "pipelines"
+    pipelines.mkdir()
+    for name in ("orders", "idle"):
+        (pipelines / f"{name}.yaml").write_text(PIPELINE.format(name=name, recovery="ignore_range"))
+    past = Past(10_000, partitions=1, refused=0.1, losses={3: 17}, verdicts={1: "failed"})
+    fill(Ledger.open(f"sqlite:///{home}/ledger.db"), "orders", past)
+    quarantine(home / "orders_quarantine", [("decode", None, 4), (MARKUP, MARKUP, 2)])
+    data_docs(home, "orders", "scheduled__1", "<p>judged it is</p>")
+    env = {
+        "SLUICE_HOME": str(home),
+        "SLUICE_PIPELINES": str(pipelines),
+        "AIRFLOW_CONN_KAFKA_DEFAULT": '{"conn_type": "kafka", "extra": {"bootstrap.servers": "127.0.0.1:1"}}',
+    }
+    users = {"ada": "admin", "vic": "viewer"}
+    with api_server(
+        folder / "airflow",
+        dags=PROJECT / "dags",
+        plugins=PROJECT / "plugins",
+        users=users,
+        env=env,
+        database=Path(os.environ["AIRFLOW_HOME"]) / "airflow.db",
+    ) as up:
+        yield up
+
+
+@pytest.fixture(scope="module")
+def window(server: ApiServer) -> Iterator[Browser]:
+    with browser(server) as made:
+        made.login("ada")
+        yield made
+
+
+@pytest.fixture(autouse=True)
+def calm(window: Browser, server: ApiServer) -> Iterator[None]:
+    """In no test does the page ask another host, or fail."""
+    window.dark(False)
+    yield
+    window.listen()
+    strangers = {url for url in window.asked if not url.startswith((server.url, "data:", "blob:", "about:", "chrome"))}
+    assert (strangers, window.said) == (set(), [])
+    window.asked.clear()
+
+
+def spans(window: Browser) -> str:
+    return str(window.find(".charts[data-spans]").get_attribute("data-spans"))
+
+
+def colours(window: Browser) -> set[str]:
+    """Return the colours of the bars."""
+    script = """
+        const canvas = document.querySelector('.charts canvas'), found = new Set();
+        const {data} = canvas.getContext('2d').getImageData(0, 0, canvas.width, canvas.height);
+        for (let i = 0; i < data.length; i += 4) if (data[i + 3] === 255)
+            found.add('#' + [...data.slice(i, i + 3)].map(v => v.toString(16).padStart(2, '0')).join(''));
+        return [...found];
+    """
+    return set(window.run(script))
+
+
+def test_from_all_pipelines_to_one_by_keyboard_alone(window: Browser) -> None:
+    window.open("/sluice/")
+    assert window.text(".glance tbody tr:nth-child(2)").startswith("orders")
+    assert "never ran" in window.text(".glance tbody tr:nth-child(1)")
+    window.wait(lambda: "UNKNOWN" in window.text(".glance tbody"))
+    link = window.find(".glance tbody tr:nth-child(2) a")
+    while window.driver.switch_to.active_element.text != link.text:
+        window.driver.switch_to.active_element.send_keys(Keys.TAB)
+    window.driver.switch_to.active_element.send_keys(Keys.ENTER)
+    assert window.text("h1") == "orders"
+    assert window.driver.current_url.endswith("?pipeline=orders")
+    window.driver.back()
+    assert window.text("h1") == "Pipelines"
+
+
+def test_bars_show_what_became_of_the_offsets(window: Browser) -> None:
+    window.open("/sluice/?pipeline=orders")
+    assert spans(window) == "200"
+    window.wait(lambda: {"#5b8def", "#f59e0b"} <= colours(window))
+    window.find(".part.quarantined").click()
+    assert "#f59e0b" not in colours(window)
+    window.find(".sizes label:last-of-type span").click()
+    window.wait(lambda: "50 runs" in window.text(".told"))
+    assert spans(window) == "200"
+
+
+def test_older_runs_follow(window: Browser) -> None:
+    window.open("/sluice/?pipeline=orders")
+    rows = "document.querySelectorAll('td.id').length"
+    window.wait(lambda: window.run(f"return {rows}") == 25)
+    window.run("[...document.querySelectorAll('button')].find(b => b.textContent === 'Older runs').click()")
+    window.wait(lambda: window.run(f"return {rows}") == 50)
+
+
+def test_arrow_keys_walk_the_runs_and_enter_opens_one(window: Browser) -> None:
+    window.open("/sluice/?pipeline=orders")
+    charts = window.find(".charts[data-spans]")
+    newest = window.text(".told")
+    charts.send_keys(Keys.END)
+    assert window.text(".told") == newest
+    charts.send_keys(Keys.ARROW_LEFT)
+    window.wait(lambda: "failed" in window.text(".told"))
+    run = next(part for part in window.text(".told").split(" · ") if part.startswith("scheduled__"))
+    charts.send_keys(Keys.ENTER)
+    assert window.text("dialog h2") == run
+    window.wait(lambda: "column values to be between" in window.text("dialog"))
+    assert "41 unexpected" in window.text("dialog")
+    window.driver.switch_to.active_element.send_keys(Keys.ESCAPE)
+    window.wait(lambda: not window.run("return document.querySelector('dialog')"))
+
+
+def test_what_the_data_says_is_text(window: Browser) -> None:
+    window.open("/sluice/?pipeline=orders")
+    window.wait(lambda: MARKUP in window.text("main"))
+    assert window.driver.title == "orders · Sluice"
+
+
+def test_dark_follows_the_system_and_within_airflow_airflow(window: Browser) -> None:
+    background = "return getComputedStyle(document.documentElement).backgroundColor"
+    window.dark(True)
+    window.open("/sluice/?pipeline=orders")
+    spans(window)
+    assert window.run(background) == "rgb(11, 11, 13)"
+    window.dark(False)
+    window.wait(lambda: window.run(background) == "rgb(255, 255, 255)")
+    window.run("localStorage.setItem('theme', 'dark')")
+    window.open("/plugin/sluice")
+    window.driver.switch_to.frame(window.find("iframe"))
+    window.find(".glance")
+    window.wait(lambda: window.run(background) == "rgb(11, 11, 13)")
+    window.driver.switch_to.default_content()
+    window.run("localStorage.removeItem('theme')")
+
+
+def test_within_airflow_an_address_opens_a_pipeline_and_a_link_leads_out_to_data_docs(window: Browser) -> None:
+    window.open("/plugin/sluice/sluice/?pipeline=orders")
+    window.driver.switch_to.frame(window.find("iframe"))
+    assert window.text("h1") == "orders"
+    window.find("header .links a").click()
+    window.driver.switch_to.default_content()
+    window.wait(lambda: "/sluice/data-docs/orders/" in window.driver.current_url)
+    window.find("tbody a").click()
+    assert "judged it is" in window.text("body")
+
+
+def test_the_button_triggers_the_maintenance_dag_and_airflow_says_who_did(window: Browser, server: ApiServer) -> None:
+    window.open("/plugin/sluice/sluice/?pipeline=orders")
+    window.driver.switch_to.frame(window.find("iframe"))
+    window.find(".bar .act:not([disabled])").click()
+    assert "Open lost ranges hold 17 offsets" in window.text("dialog")
+    window.wait(lambda: "paused" in window.text("dialog .said"))
+    window.find("dialog .main:not([disabled])").send_keys(Keys.ENTER)
+    assert "Airflow started orders.maintenance" in window.text("#notice")
+    window.driver.switch_to.default_content()
+    (run,) = server.ask("/api/v2/dags/orders.maintenance/dagRuns", "ada")["dag_runs"]
+    assert (run["conf"]["redrive"], run["triggering_user_name"]) == ("lost", "ada")
+    assert server.ask("/api/v2/dags/orders.maintenance", "ada")["is_paused"] is False
+    logged = server.ask("/api/v2/eventLogs?dag_id=orders.maintenance", "ada")["event_logs"]
+    assert ("trigger_dag_run", "ada") in {(entry["event"], entry["owner"]) for entry in logged}
+
+
+def test_who_may_not_trigger_sees_the_button_and_cannot_press_it(server: ApiServer) -> None:
+    with browser(server) as window:
+        window.login("vic")
+        window.open("/sluice/?pipeline=orders")
+        button = window.find(".bar .act[disabled]")
+        assert button.get_attribute("title") == "You may not trigger orders.maintenance"
