@@ -314,12 +314,13 @@ def clean(
 @app.command()
 def compact(
     pipeline: Name,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only count files that are small.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only count the small files.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Merge the small files of a pipeline's sink and quarantine (OPTIMIZE). No row changes.
+    """Merge the small files of a pipeline's sink and quarantine (OPTIMIZE).
 
-    Runs, intervals and redrives may be at work meanwhile. The files that were replaced stay until sluice vacuum.
+    No row changes. Runs of any kind may be active meanwhile. The files that
+    were replaced stay until sluice vacuum removes them.
     """
     from sluice.cli.upkeep import compact as merge
 
@@ -330,15 +331,17 @@ def compact(
 def vacuum(
     pipeline: Name,
     older_than: Annotated[
-        str | None, typer.Option(metavar="AGE", help="Files that went out of use before this, such as 7d.")
+        str | None, typer.Option(metavar="AGE", help="Remove files unused for longer than this, such as 7d.")
     ] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only count what would be removed.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Remove files that a pipeline's sink and quarantine no longer use; by default those older than vacuum.keep.
+    """Remove files that a pipeline's sink and quarantine no longer use (VACUUM).
 
-    An age that is not longer than a run may take (airflow.execution_timeout), or is shorter than the table's own
-    delta.deletedFileRetentionDuration (a week, unless set), is refused.
+    By default, files that have been unused for vacuum.keep of the pipeline file
+    are removed. An age is refused if it is not longer than a run may take
+    (airflow.execution_timeout), or shorter than the table's own
+    delta.deletedFileRetentionDuration (a week, unless set).
     """
     from sluice.cli.upkeep import vacuum as sweep
 
