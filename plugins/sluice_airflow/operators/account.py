@@ -41,22 +41,22 @@ def alias_of(pipeline: str) -> AssetAlias:
 class AccountOperator(BaseOperator):
     """Emits one event of the sink's asset when the sink changed, and none when it did not.
 
-    The event tells of all that was committed and no event has told of: what this run wrote, what runs wrote that failed
-    later or whose verdict did, what was redriven. Its ``extra`` holds
+    The event covers everything that was committed and that no event covered before: rows of this run, of runs that
+    failed later or whose verdict failed, and of redrives. Its ``extra`` holds
 
     - this run's counts and its verdict, as :meth:`sluice.ledger.Ledger.account` has them;
     - ``ranges``, ``[topic, partition, start, end]`` each: the offsets that are new;
-    - ``runs``: the run, its verdict and the offsets ``written`` of each run that wrote some of them;
+    - ``runs``: for each run that wrote some of them, its id, its verdict and how many offsets it has ``written``;
     - ``version``: the version of the Delta table that holds them all; None for another sink;
-    - of an interval the ``interval`` and how many offsets it ``replaced``: what a consumer made of these is to be made
-      anew.
+    - for an interval run, the ``interval`` and how many offsets it ``replaced``: a consumer must recompute what it
+      derived from these.
 
-    That an event was sent is noted in the ledger after Airflow has it. A task that dies in between sends it again with
-    the next one: at least once, and nothing is left out. Several events may make one consumer run: let it drain from
-    its own watermark.
+    The ledger records that an event was sent after Airflow has stored it. If the task dies in between, the next event
+    repeats its ranges: events are delivered at least once. Several events may start one run of a consumer, so it should
+    read from its own watermark.
 
-    With a trigger rule such as ``all_done`` it also prints the account of a run of which a task failed. It sends no
-    event then and fails as well, at the end: the state of a DAG run is that of its last tasks.
+    With a trigger rule such as ``all_done`` it also prints the account of a run in which a task failed. Then it sends
+    no event and fails at the end, because the state of a DAG run is that of its last tasks.
 
     Parameters
     ----------

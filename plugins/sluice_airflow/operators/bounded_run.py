@@ -1,4 +1,4 @@
-"""Opens the gate once: lets through what Kafka holds now, closes, and brings back the account."""
+"""Runs a pipeline once and returns the account of the run."""
 
 from __future__ import annotations
 
