@@ -1,4 +1,4 @@
-"""spark-submit's entry for the checks of pipeline files that need Spark and Great Expectations. Reads no record."""
+"""The application that spark-submit starts to check pipeline files by Spark and Great Expectations, without records."""
 
 from __future__ import annotations
 

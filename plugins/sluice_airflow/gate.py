@@ -1,4 +1,4 @@
-"""What a task does at the gate: the backlog now, and what to do when there is nothing to let through."""
+"""Measures a pipeline's backlog and decides whether a run is due."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class OnIdle(StrEnum):
     """What a pipeline does when its backlog is not over its limit."""
 
     PROCEED = "proceed"
-    """Run all the same: a run that finds nothing ends at once with the verdict ``empty``, and is on record."""
+    """Run anyway: a run that finds nothing ends at once with the verdict ``empty``, and the ledger records it."""
     WAIT = "wait"
     """Wait until there is enough, or until the sensor's timeout."""
     SKIP = "skip"
@@ -34,21 +34,21 @@ class OnIdle(StrEnum):
 
 
 def given(**limits: Any) -> dict[str, Any]:
-    """Return those limits that an argument or its template gave, as plain values.
+    """Return the limits that are set by an argument or its template, as plain values.
 
-    A template that renders to nothing, or to the text ``None``, gives nothing.
+    A template that renders to nothing, or to the text ``None``, sets no limit.
     """
     plain = {k: v.total_seconds() if isinstance(v, timedelta) else v for k, v in limits.items()}
     return {k: v for k, v in plain.items() if v is not None and str(v).strip() not in ("", "None")}
 
 
 def limits_of(pipeline: Pipeline, instead: Mapping[str, Any] | None = None) -> Limits:
-    """Return the limits of a pipeline's file, those of ``instead`` in place of its own.
+    """Return the limits of a pipeline's file, overridden by those of ``instead``.
 
     Raises
     ------
     ConfigError
-        When one of ``instead`` is none.
+        If a limit of ``instead`` is not valid.
     """
     try:
         merged = Lag.model_validate(pipeline.lag.model_dump(exclude_unset=True) | dict(instead or {}))
@@ -86,12 +86,12 @@ def look(
 def decide(found: Backlog, on_idle: OnIdle, *, hold_while_running: bool = True) -> OnIdle:
     """Return ``PROCEED`` when a run is worth starting, otherwise what ``on_idle`` says.
 
-    ``WAIT`` while the lag is unknown (unknown is never zero), and while a run of the pipeline is at work.
+    ``WAIT`` while the lag is unknown (unknown is never zero), and while a run of the pipeline is active.
 
     Raises
     ------
     AuthorizationError, ConfigError
-        Waiting does not fix them.
+        If the lag cannot be measured and waiting would not help.
     """
     if found.error is not None and found.error.retry is Retry.NEVER:
         raise found.error
@@ -101,7 +101,7 @@ def decide(found: Backlog, on_idle: OnIdle, *, hold_while_running: bool = True) 
 
 
 def why_waiting(found: Backlog, *, hold_while_running: bool = True) -> str | None:
-    """Return what has to be waited for whatever the lag is, in words; None for nothing."""
+    """Return, in words, what has to be waited for whatever the lag is; None if nothing."""
     if found.incomplete:
         return f"the lag is unknown: {found.error.what if found.error else 'the broker did not say'}"
     if hold_while_running and found.running is not None:

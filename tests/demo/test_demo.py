@@ -161,7 +161,7 @@ def test_five_strategies_side_by_side_on_the_same_topic(stack: Stack, first: dic
             _FLIGHTS,
             0,
         )
-        degraded = [note for note in account.get("notes", []) if "went on as replay" in note]
+        degraded = [note for note in account.get("notes", []) if "continued as replay" in note]
         assert len(degraded) == (group == "punctuality"), "a local master has one executor"
 
 

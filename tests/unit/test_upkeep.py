@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -161,23 +162,28 @@ compact(load(sys.argv[1]), Home(sys.argv[2]))
 """
 
 
-def test_killed_while_it_writes_it_has_changed_nothing(place: Place) -> None:
-    columns = {"_offset": pa.int64(), "text": pa.string()}
+def killed(place: Place, rows: int) -> set[str]:
+    """Fill the table, kill a compaction while it writes, and return the files that it left; none if it was faster."""
+    shutil.rmtree(place.path, ignore_errors=True)
     for part in range(8):
-        numbers = range(part * 40_000, (part + 1) * 40_000)
+        numbers = range(part * rows // 8, (part + 1) * rows // 8)
         data = {"_offset": list(numbers), "text": [f"{n * 7919 % 1000003:x}" * 8 for n in numbers]}
-        write_deltalake(place.path, pa.table(data, schema=pa.schema(columns.items())), mode="append")
-    before, version = files(place.path), DeltaTable(place.path).version()
+        write_deltalake(place.path, pa.table(data), mode="append")
+    before = files(place.path)
     argv = [sys.executable, "-c", KILLED, str(place.file), place.home.root]
     with subprocess.Popen(argv, stdout=subprocess.PIPE) as process:
         while files(place.path) == before and process.poll() is None:
             pass
         process.send_signal(signal.SIGKILL)
-    assert process.returncode == -signal.SIGKILL, "it ended before it could be killed: give it more to do"
-    assert DeltaTable(place.path).version() == version
-    assert DeltaTable(place.path).count() == 320_000
-    left = files(place.path) - before
-    assert left, "what is to be shown is a file that nobody committed"
+    committed = DeltaTable(place.path).version() > 7
+    return set() if committed or process.returncode == 0 else files(place.path) - before
+
+
+def test_killed_while_it_writes_it_has_changed_nothing(place: Place) -> None:
+    rows = 320_000
+    while not (left := killed(place, rows)):  # on a busy machine it may be done before we look
+        rows *= 2
+    assert DeltaTable(place.path).count() == rows
 
     spec = load(place.file)
     assert compact(spec, place.home)[0]["merged"] == 8
@@ -185,7 +191,6 @@ def test_killed_while_it_writes_it_has_changed_nothing(place: Place) -> None:
     for name in files(place.path):
         os.utime(Path(place.path, name), (then, then))
     assert vacuum(place.ledger, spec, place.home)[0]["files"] == len(left)
-    assert sorted(DeltaTable(place.path).to_pyarrow_table()["_offset"].to_pylist()) == list(range(320_000))
     aged(place.path, timedelta(days=9))
     assert vacuum(place.ledger, spec, place.home)[0]["files"] == 8
-    assert DeltaTable(place.path).count() == 320_000
+    assert sorted(DeltaTable(place.path).to_pyarrow_table()["_offset"].to_pylist()) == list(range(rows))

@@ -337,6 +337,23 @@ class Airflow:
         newest = self.call("GET", f"/dags/{dag_id}/dagRuns?order_by=-run_after&limit=100")["dag_runs"]
         return [dict(run) for run in reversed(newest)]
 
+    def await_runs(
+        self, dag_id: str, which: Callable[[dict[str, Any]], bool], timeout: float = 300
+    ) -> list[dict[str, Any]]:
+        """Return the runs of a DAG for which ``which`` holds, as soon as there is one.
+
+        Raises
+        ------
+        SluiceError
+            If the scheduler makes none in time.
+        """
+        deadline = time.monotonic() + timeout
+        while time.monotonic() < deadline:
+            if found := [run for run in self.runs(dag_id) if which(run)]:
+                return found
+            time.sleep(0.5)
+        raise SluiceError(f"Airflow made no run of {dag_id} within {timeout:.0f} s", next_step=f"read {self.log_file}")
+
     def states(
         self, dag_id: str, run_id: str, *, watch: Callable[[], int] = lambda: 0
     ) -> Iterator[tuple[str, dict[str, str], int]]:

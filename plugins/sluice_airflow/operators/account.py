@@ -7,22 +7,22 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from airflow.sdk import Asset, AssetAlias, BaseOperator
 from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
 
-from sluice.delta.table import Table
 from sluice.errors import ConfigError, SluiceError
-from sluice.home import Home
 from sluice.ledger import Ledger, Unannounced, UnknownRunError
 from sluice.pipeline import Pipeline, load
+from sluice.ranges import joined
 from sluice_airflow import metrics
 from sluice_airflow.last_words import tells
 from sluice_airflow.links.page import PageLink
 from sluice_airflow.log_tables import account_table
-from sluice_airflow.operators.bounded_run import ingest_before, joined
+from sluice_airflow.operators.bounded_run import ingest_before
+from sluice_airflow.sink import version_of
 from sluice_airflow.window import run_window
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
-__all__ = ["AccountOperator", "alias_of", "asset_of", "version_of"]
+__all__ = ["AccountOperator", "alias_of", "asset_of"]
 
 
 def asset_of(pipeline: str) -> Asset:
@@ -41,22 +41,22 @@ def alias_of(pipeline: str) -> AssetAlias:
 class AccountOperator(BaseOperator):
     """Emits one event of the sink's asset when the sink changed, and none when it did not.
 
-    The event tells of all that was committed and no event has told of: what this run wrote, what runs wrote that failed
-    later or whose verdict did, what was redriven. Its ``extra`` holds
+    The event covers everything that was committed and that no event covered before: rows of this run, of runs that
+    failed later or whose verdict failed, and of redrives. Its ``extra`` holds
 
     - this run's counts and its verdict, as :meth:`sluice.ledger.Ledger.account` has them;
     - ``ranges``, ``[topic, partition, start, end]`` each: the offsets that are new;
-    - ``runs``: the run, its verdict and the offsets ``written`` of each run that wrote some of them;
+    - ``runs``: for each run that wrote some of them, its id, its verdict and how many offsets it has ``written``;
     - ``version``: the version of the Delta table that holds them all; None for another sink;
-    - of an interval the ``interval`` and how many offsets it ``replaced``: what a consumer made of these is to be made
-      anew.
+    - for an interval run, the ``interval`` and how many offsets it ``replaced``: a consumer must recompute what it
+      derived from these.
 
-    That an event was sent is noted in the ledger after Airflow has it. A task that dies in between sends it again with
-    the next one: at least once, and nothing is left out. Several events may make one consumer run: let it drain from
-    its own watermark.
+    The ledger records that an event was sent after Airflow has stored it. If the task dies in between, the next event
+    repeats its ranges: events are delivered at least once. Several events may start one run of a consumer, so it should
+    read from its own watermark.
 
-    With a trigger rule such as ``all_done`` it also prints the account of a run of which a task failed. It sends no
-    event then and fails as well, at the end: the state of a DAG run is that of its last tasks.
+    With a trigger rule such as ``all_done`` it also prints the account of a run in which a task failed. Then it sends
+    no event and fails at the end, because the state of a DAG run is that of its last tasks.
 
     Parameters
     ----------
@@ -137,7 +137,7 @@ class AccountOperator(BaseOperator):
         rows = {run: ledger.run(name, run) for run in news.written}
         extra = {
             **account,
-            "ranges": [r.as_list() for r in joined(news.accounts)],
+            "ranges": [r.as_list() for r in joined(a.range for a in news.accounts)],
             "runs": [
                 {"run": run, "verdict": row.verdict if (row := rows[run]) else None, "written": written}
                 for run, written in news.written.items()
@@ -176,14 +176,6 @@ class AccountOperator(BaseOperator):
 
 def _note(context: Context) -> None:
     context["ti"].task.note(context)
-
-
-def version_of(pipeline: Pipeline) -> int | None:
-    """Return the version of a Delta sink, None for another one or one that is not there."""
-    if not pipeline.sink.kind.delta:
-        return None
-    delta = Table.open("the sink", Home.from_env().resolve(pipeline.delta_path)).delta
-    return None if delta is None else int(delta.version())
 
 
 def _and(tasks: list[str]) -> str:
