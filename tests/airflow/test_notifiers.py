@@ -47,7 +47,7 @@ def alerting(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> Callable[..., DAG]:
-    """Make the DAG of a pipeline file as Airflow does, with ``alerts_of_runs.page``, which writes the file ``paged``."""
+    """Make the DAG of a pipeline file as Airflow does. ``alerts_of_runs.page`` writes the file ``paged``."""
 
     def make(more: str = 'airflow: {retries: 0, on_failure: ["alerts_of_runs:page"]}\n') -> DAG:
         monkeypatch.syspath_prepend(str(tmp_path))
