@@ -151,7 +151,8 @@ def test_a_second_group_of_a_pipeline_needs_a_run_of_its_own(pipeline_file: Call
     file = pipeline_file()
     with DAG("mine", schedule=None):
         SluiceTaskGroup(file)
-        SluiceTaskGroup(file, group_id="again", run_id="{{ run_id }}__again")
+        again = SluiceTaskGroup(file, group_id="again", run_id="{{ run_id }}__again")
+        assert {t.run_id for t in (again.ingest, again.validate, again.account)} == {"{{ run_id }}__again"}
         with pytest.raises(ConfigError, match="two groups of pipeline 'demo'"):
             SluiceTaskGroup(file, group_id="once_more")
 
