@@ -4,6 +4,7 @@ SHELL := /bin/bash
 MAKEFLAGS += --no-print-directory
 
 PYTHON ?= python3.11
+WORKERS ?= 2
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
@@ -47,9 +48,9 @@ clean: down ## Remove what was made here: var/, .venv, caches
 	rm -rf var $(VENV) .pytest_cache .mypy_cache .ruff_cache .import_linter_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
-test: $(STAMP) ## All tests with real Kafka, Spark and Airflow, but the longest of the crash tests: those are in make chaos
+test: $(STAMP) ## All tests with real Kafka, Spark and Airflow, but the longest of the crash tests: those are in make chaos; make test [WORKERS=0]
 	@$(BIN)/python -m sluice.local.archive >/dev/null
-	@$(BIN)/python -m pytest -q
+	@$(BIN)/python -m pytest -q -n $(WORKERS)
 
 test-unit: $(STAMP) ## The tests that need no JVM and no broker: a minute
 	@$(BIN)/python -m pytest -q tests/unit

@@ -1,6 +1,6 @@
-"""One topic, five tasks, five ways to recover. Copy the task whose promise you need.
+"""One topic, five pipelines, five ways to recover. Copy the group whose promise you need.
 
-| task | recovers by | because |
+| group | recovers by | because |
 |---|---|---|
 | delays | `replay` | it may wait, and Kafka keeps the records |
 | archive | `wal` | it must outlive Kafka's retention, and go on while Kafka is down |
@@ -8,34 +8,30 @@
 | board | `ignore_range` | it must be on time; single records may be missing, on the books |
 | pulse | `ignore_batch` | it must be on time, and a batch more or less does not matter |
 
-The pipeline files are in `include/pipelines/recovery/`. A file names a strategy, a task may name another one, and a
-run may override both where the DAG has a param `recovery` and the task names none.
+Each group has a sensor, a run, a verdict, and the asset event of its own table. The pipeline files are in
+`include/pipelines/recovery/`. A file names a strategy, a group may name another one, and a run may override the file's
+where the DAG has a param `recovery` and the group names none.
 """
 
-from datetime import timedelta
+from pathlib import Path
 
 from airflow.sdk import DAG
 
-from sluice_airflow.operators.bounded_run import BoundedRunOperator
-from sluice_airflow.retry import TypedRetryPolicy
+from sluice_airflow.group import SluiceTaskGroup
+
+FILES = Path(__file__).parent.parent / "include" / "pipelines" / "recovery"
 
 with DAG(
     "recovery_side_by_side",
     schedule=None,
     catchup=False,
     max_active_runs=1,
-    max_active_tasks=2,  # each is a Spark driver on this machine
+    max_active_tasks=2,  # each ingest is a Spark driver on this machine
     doc_md=__doc__,
     tags={"sluice", "example", "topic:flights"},
-    default_args={
-        "retries": 3,
-        "retry_delay": timedelta(minutes=1),
-        "retry_policy": TypedRetryPolicy(),
-        "execution_timeout": timedelta(hours=12),
-    },
 ) as dag:
-    BoundedRunOperator(task_id="delays", pipeline="recovery/flights_delays", recovery="replay")
-    BoundedRunOperator(task_id="archive", pipeline="recovery/flights_archive", recovery="wal")
-    BoundedRunOperator(task_id="punctuality", pipeline="recovery/flights_punctuality", recovery="hot")
-    BoundedRunOperator(task_id="board", pipeline="recovery/flights_board", recovery="ignore_range")
-    BoundedRunOperator(task_id="pulse", pipeline="recovery/flights_pulse", recovery="ignore_batch")
+    SluiceTaskGroup(FILES / "flights_delays.yaml", group_id="delays", recovery="replay")
+    SluiceTaskGroup(FILES / "flights_archive.yaml", group_id="archive", recovery="wal")
+    SluiceTaskGroup(FILES / "flights_punctuality.yaml", group_id="punctuality", recovery="hot")
+    SluiceTaskGroup(FILES / "flights_board.yaml", group_id="board", recovery="ignore_range")
+    SluiceTaskGroup(FILES / "flights_pulse.yaml", group_id="pulse", recovery="ignore_batch")

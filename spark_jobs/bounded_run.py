@@ -1,4 +1,4 @@
-"""spark-submit's entry for one bounded run. Exit codes: ``sluice.errors.ExitCode``."""
+"""The application that spark-submit starts for a live or interval run. Exit codes: ``sluice.errors.ExitCode``."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from sluice_spark.runs.run import Run
 def parse(argv: list[str] | None = None) -> argparse.Namespace:
     parser = Parser(
         prog="bounded_run.py",
-        description="Process what Kafka holds now, or reprocess an interval of record time; then validate the run.",
+        description="Process what the source holds now, or reprocess an interval of record time; then validate it.",
     )
     parser.add_argument(
         "--pipeline", required=True, metavar="NAME_OR_PATH", help="a name in include/pipelines, or a file"

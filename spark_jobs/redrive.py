@@ -1,4 +1,4 @@
-"""spark-submit's entry for redriving lost ranges or quarantined records. Exit codes: ``sluice.errors.ExitCode``."""
+"""The application that spark-submit starts for a redrive. Exit codes: ``sluice.errors.ExitCode``."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from sluice_spark.runs.redrive import RedriveRun
 
 
 def parse(argv: list[str] | None = None) -> argparse.Namespace:
-    parser = Parser(prog="redrive.py", description="Write lost ranges or quarantined records exactly once.")
+    parser = Parser(prog="redrive.py", description="Redrive lost ranges or quarantined records, exactly once.")
     parser.add_argument("--pipeline", required=True, metavar="NAME_OR_PATH")
     parser.add_argument("--run", required=True, help="the run id; a retry uses the same one")
     parser.add_argument("--range", action="append", metavar="TOPIC:PARTITION:START-END", help="only these offsets")
     parser.add_argument("--of-run", help="only what this run lost or quarantined")
-    parser.add_argument("--quarantined", action="store_true", help="redrive quarantined records, not lost ranges")
+    parser.add_argument("--quarantined", action="store_true", help="redrive quarantined records instead of lost ranges")
     parser.add_argument("--no-validate", action="store_true", help="skip the validation; the run gets no verdict")
     return parser.parse_args(argv)
 

@@ -1,4 +1,4 @@
-"""spark-submit's entry for validating a run again. Exit code 50 if the verdict is ``failed`` or ``error``."""
+"""The application that spark-submit starts to validate a run again. Exit code 50: verdict ``failed`` or ``error``."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from sluice_spark.runs.tables import Tables
 
 def main() -> None:
     set_up()
-    parser = Parser(prog="validate_sink.py", description="Validate again what a run wrote.")
+    parser = Parser(prog="validate_sink.py", description="Validate the rows of a run again.")
     parser.add_argument("--pipeline", required=True, metavar="NAME_OR_PATH")
     parser.add_argument("--run", required=True, help="the id of a run in the ledger")
     args = parser.parse_args()
@@ -23,7 +23,7 @@ def main() -> None:
     judge = Judge(pipeline, home, args.run)
     judge.warm_up()
     judge.check()
-    # an earlier run that died may have been validated together with it, and is again
+    # the run may have been validated together with an earlier one whose driver died; both are validated again
     runs = (found.judgement or {}).get("runs") or [args.run]
     sink = Tables.of(pipeline, home, ledger.epoch(pipeline.name)).sink
     judgement = judge.settle(ledger, session, sink, runs)
@@ -31,7 +31,7 @@ def main() -> None:
     if judgement.verdict in ("failed", "error"):
         raise QualityError(
             f"run {args.run!r} of {pipeline.name!r}: verdict {judgement.verdict}: {'; '.join(judgement.reasons[:5])}",
-            state="the rows are in the sink; nothing was changed",
+            state="the rows are in the sink; no data was changed",
             next_step=f"see {judgement.data_docs or 'the log above'}",
         )
 

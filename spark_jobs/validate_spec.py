@@ -1,4 +1,4 @@
-"""spark-submit's entry for the checks of pipeline files that need Spark and Great Expectations. Reads no record."""
+"""The application that spark-submit starts to check pipeline files by Spark and Great Expectations, without records."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from sluice.pipeline import Pipeline, load
 from sluice.pipeline.suite import Suite
 from sluice_spark.engine.logs import set_up
 from sluice_spark.engine.session import Parser, run_main, session
+from sluice_spark.engine.settings import wrong_settings
 from sluice_spark.quality.building import problems_of, warm_up
 from sluice_spark.transforms import transform as transforms
 from sluice_spark.transforms.sample import shape_of
@@ -33,7 +34,8 @@ def main() -> None:
 
 
 def problems(spark: SparkSession, pipeline: Pipeline) -> Iterator[str]:
-    """Yield the problems of a pipeline's transform and suite."""
+    """Yield the problems of a pipeline's settings of Spark, transform and suite."""
+    yield from wrong_settings(spark, pipeline.spark.conf)
     columns = None
     try:
         columns = shape_of(spark, pipeline, transforms.transformer(pipeline)).schema.names

@@ -1,4 +1,9 @@
 import logging
+from pathlib import Path
+
+import pytest
+from xdist.remote import Producer
+from xdist.scheduler import LoadScopeScheduling
 
 pytest_plugins = [
     "tests.fixtures.books",
@@ -10,6 +15,34 @@ pytest_plugins = [
     "tests.fixtures.spark",
     "tests.fixtures.wal",
 ]
+
+LONGEST_FIRST = ("demo", "chaos", "spark", "kafka", "airflow", "unit")
+"""Folders, as workers take them up: what is short fills the end."""
+
+
+def folder_of(path: Path) -> str:
+    """Return the folder below ``tests``."""
+    return path.relative_to(Path(__file__).parent).parts[0]
+
+
+class ByFile(LoadScopeScheduling):
+    """A file's tests run in one worker, for they share fixtures; so do all of the demo, whose Airflows share ports."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        file = nodeid.partition("::")[0]
+        return "tests/demo" if file.startswith("tests/demo/") else file
+
+
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> ByFile:
+    """Schedule by files, in the order of the collection, for ``pytest -n``."""
+    config.option.loadscopereorder = False
+    return ByFile(config, log)
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Put the longest first where workers share the tests."""
+    if hasattr(config, "workerinput"):
+        items.sort(key=lambda item: LONGEST_FIRST.index(folder_of(item.path)))
 
 
 def pytest_unconfigure() -> None:

@@ -1,15 +1,23 @@
-"""Airflow's connections, read outside Airflow from ``AIRFLOW_CONN_<ID>`` so that one definition serves both."""
+"""Airflow's connections, read outside Airflow: one definition serves both.
+
+The variable ``AIRFLOW_CONN_<ID>`` comes first. Only where it is not set are the stores asked that packages register in
+the entry point group ``sluice.connections``. Sluice's Airflow side registers one, which takes seconds to import.
+"""
 
 from __future__ import annotations
 
 import json
 import os
 from dataclasses import dataclass, field
-from typing import Any
+from functools import cache
+from importlib.metadata import entry_points
+from typing import Any, Protocol
 
 from sluice.errors import ConfigError
 
-__all__ = ["Connection", "variable_of"]
+__all__ = ["Connection", "Store", "find", "look_up", "variable_of"]
+
+_GROUP = "sluice.connections"
 
 
 def variable_of(conn_id: str) -> str:
@@ -42,13 +50,7 @@ class Connection:
         variable = variable_of(conn_id)
         text = os.environ.get(variable)
         if not text:
-            raise ConfigError(
-                f"connection {conn_id!r} is not defined",
-                state="nothing was read or written",
-                next_step=f"define it in Airflow, or set {variable} in JSON form, for example "
-                + ('{"conn_type":"kafka","extra":{"bootstrap.servers":"localhost:9092"}}' if "spark" not in conn_id else
-                   '{"conn_type":"spark","host":"local[2]"}'),
-            )  # fmt: skip
+            raise _missing(conn_id, [f"{variable} is not set"])
         try:
             data = json.loads(text)
             extra = data.get("extra") or {}
@@ -81,3 +83,65 @@ class Connection:
             "extra": self.extra,
         }
         return json.dumps({k: v for k, v in data.items() if v})
+
+
+class Store(Protocol):
+    """Another place in which connections are kept; a package names an object of this kind by an entry point."""
+
+    def get(self, conn_id: str) -> Connection | None:
+        """Return a connection; None if it is not there, or there is no such place.
+
+        Raises
+        ------
+        ConfigError
+            If it is there and cannot be read.
+        """
+
+    def explain(self, conn_id: str) -> str:
+        """Return why :meth:`get` returned None, for an error: where it looked, and what failed. No secret."""
+
+
+def look_up(conn_id: str) -> Connection | None:
+    """Return a connection from the environment or, if it is not there, from the first store that has it.
+
+    Raises
+    ------
+    ConfigError
+        If it is defined and cannot be read.
+    """
+    if os.environ.get(variable_of(conn_id)):
+        return Connection.from_env(conn_id)
+    return next((found for store in _stores() if (found := store.get(conn_id)) is not None), None)
+
+
+def find(conn_id: str) -> Connection:
+    """Do what :func:`look_up` does, for a connection that is needed.
+
+    Raises
+    ------
+    ConfigError
+        If it is not defined, with all places that were searched; or if it cannot be read.
+    """
+    found = look_up(conn_id)
+    if found is None:
+        raise _missing(
+            conn_id, [f"{variable_of(conn_id)} is not set", *(store.explain(conn_id) for store in _stores())]
+        )
+    return found
+
+
+@cache
+def _stores() -> tuple[Store, ...]:
+    return tuple(point.load() for point in sorted(entry_points(group=_GROUP)))
+
+
+def _missing(conn_id: str, searched: list[str]) -> ConfigError:
+    example: dict[str, Any] = {"conn_type": "kafka", "extra": {"bootstrap.servers": "localhost:9092"}}
+    if "spark" in conn_id:
+        example = {"conn_type": "spark", "host": "local[2]"}
+    return ConfigError(
+        f"connection {conn_id!r} is not defined: {'; '.join(searched)}",
+        state="nothing was read or written",
+        next_step=f"define it in Airflow, or set {variable_of(conn_id)} in JSON form, for example "
+        + json.dumps(example, separators=(",", ":")),
+    )

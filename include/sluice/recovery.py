@@ -33,17 +33,17 @@ class Recovery(StrEnum):
     REPLAY = (
         "replay",
         Route.DIRECT,
-        "re-read exactly the logged ranges from Kafka; refuse when it no longer has them",
+        "read exactly the logged ranges again from Kafka; refuse if Kafka no longer has them",
     )
     WAL = (
         "wal",
         Route.LOG,
-        "land the records in a write-ahead log first; survives Kafka being down, costs one more write",
+        "land the records in a write-ahead log first; survives Kafka being down; costs a second write",
     )
     HOT = (
         "hot",
         Route.DIRECT,
-        "keep each batch on two executors; an executor's loss costs no re-read, twice the memory",
+        "keep each batch on two executors; losing one costs no second read; needs twice the memory",
     )
     IGNORE_BATCH = (
         "ignore_batch",

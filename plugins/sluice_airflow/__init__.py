@@ -1,1 +1,1 @@
-"""The Airflow side of Sluice: opens the gate, waits, shows the verdict, closes the account."""
+"""The Airflow side of Sluice: DAGs of pipelines, with their operators, sensor, triggers and hooks."""

@@ -1,4 +1,4 @@
-"""Airflow's connections in the core's words; the only place where one becomes the other."""
+"""Converts Airflow's connections to those of the core; no other module does."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _UNTOUCHED = "nothing was read or written"
 
 
 def convert(connection: Any) -> Connection:
-    """Return an Airflow connection as the core's.
+    """Convert an Airflow connection to one of the core.
 
     Raises
     ------

@@ -1,4 +1,4 @@
-"""What a pipeline's DAG page says about it."""
+"""The page of a pipeline's DAG."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ _ROWS = {
 }
 
 _ON_LAG = """
-**On lag.** A watcher in the triggerer compares the checkpoint with the broker. One event of the asset
-`x-sluice://{name}/lag`, and so one run, for each time that the limits are passed: the next one can follow when a run
-has read what the event announced, or when the lag has fallen to half of the limits. There is none while a run of this
-DAG or of this pipeline is at work, and none while the broker is silent. After a run that failed the same backlog starts
-another one, later each time, up to an hour. Where trying again cannot help, it starts none: fix the cause and clear the
-run.
+**On lag.** A watcher in the triggerer compares the checkpoint with the broker. Each time the backlog exceeds the
+limits, it sends one event of the asset `x-sluice://{name}/lag`, which starts one run. The next event can follow when a
+run has read what the event announced, or when the lag has fallen to half of the limits. No event is sent while a run of
+this DAG or of this pipeline is active, or while the broker does not answer. If a run fails, the same backlog starts
+another one after a delay that grows up to an hour. After a failure that is never retried it starts none: fix the cause,
+then clear the run.
 """
 
 
 def page(pipeline: Pipeline, *, poll_interval: float = POLL_INTERVAL) -> str:
-    """Return the page in Markdown: what it reads, writes and promises, how it recovers, what to type."""
+    """Return the page in Markdown: what the pipeline reads, writes and promises, how it recovers, and its commands."""
     source, sink, quality = pipeline.source.config, pipeline.sink.config, pipeline.quality
     topics = ", ".join(f"`{t}`" for t in source.streams)
     parts = f", partitioned by {', '.join(f'`{c}`' for c in sink.partition_columns)}" if sink.partition_columns else ""
@@ -43,24 +43,24 @@ def page(pipeline: Pipeline, *, poll_interval: float = POLL_INTERVAL) -> str:
     return f"""\
 ### {pipeline.name}
 
-Opens the gate once per run: lets through what its source holds now, closes, judges what came out. Every offset is
+Each run reads what the source holds now, writes it to the sink, validates what it wrote, and ends. Every offset is
 accounted for: `end - start = written + filtered + quarantined + absent + lost`.
 
 | | |
 |---|---|
 | reads | {topics}{_how(pipeline)}, from `{source.starting_offsets}` |
-| writes | {table} `{sink.path}`{parts}; what cannot be written goes to `{pipeline.quarantine_path}` |
+| writes | {table} `{sink.path}`{parts}; refused records go to the quarantine `{pipeline.quarantine_path}` |
 | promises | {_ROWS[pipeline.rows]}, exactly once |
 | recovers by | `{pipeline.recovery}`: {pipeline.recovery.promise} |
-| judged by | {judged} |
+| validated by | {judged} |
 | runs | {_schedule(pipeline, poll_interval)} |
 | file | `{file}` |
 
 **Tasks.** {watch}*ingest* is the Spark application ·
-*validate* shows its verdict; clear it to judge again · *account* prints the account, also of a run that failed (and
-then fails as well), and emits the asset `x-sluice://{pipeline.name}` when something was written.
+*validate* shows its verdict; clear it to validate again · *account* prints the account, also of a run that failed (it
+fails then, too), and sends an event of the asset `x-sluice://{pipeline.name}` if something was written.
 
-A manual run and a scheduled run mean *available now*. Clearing *ingest* goes on with the same run.
+A manual run and a scheduled run read what is *available now*. Clearing *ingest* continues the same run.
 {_intervals(pipeline)}
 {_ON_LAG.format(name=pipeline.name) if pipeline.schedule == "on_lag" else ""}
 ```{lag}
@@ -73,9 +73,9 @@ sluice audit {pipeline.name}
 def _intervals(pipeline: Pipeline) -> str:
     if pipeline.no_intervals is not None:
         why = "its rows do not say which records they came from" if pipeline.aggregates else "see its source and sink"
-        return f"It has no intervals: {why}."
+        return f"It cannot reprocess intervals: {why}."
     if not isinstance(pipeline.schedule, Schedule):
-        return "A run with mode *interval*, *start* and *end* reprocesses these rows."
+        return "A run with mode *interval*, *start* and *end* reprocesses that interval of record time."
     return (
         f"A backfill (`airflow backfill create --dag-id {pipeline.name} --from-date … --to-date … "
         "--max-active-runs 2`) reprocesses the interval of each of its runs, beside live runs; so does a run with mode "

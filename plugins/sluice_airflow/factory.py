@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterator
-from datetime import timedelta
+from datetime import UTC, date, datetime
 from pathlib import Path
 from typing import Any
 
-from airflow.sdk import DAG, Asset, CronDataIntervalTimetable, get_parsing_context, timezone
+from airflow.sdk import DAG, Asset, CronDataIntervalTimetable, get_parsing_context
 
 from sluice.errors import ConfigError, SluiceError
 from sluice.kinds import imported
@@ -16,19 +15,17 @@ from sluice.pipeline import Pipeline, load, load_all, pipelines_folder
 from sluice.pipeline.load import relative
 from sluice.pipeline.starting import Schedule
 from sluice_airflow import docs, params
+from sluice_airflow.freshness import freshness_dag
 from sluice_airflow.gate import OnIdle
-from sluice_airflow.maintenance import SUFFIX, maintenance_dag
-from sluice_airflow.operators.account import AccountOperator
-from sluice_airflow.operators.bounded_run import BoundedRunOperator
-from sluice_airflow.operators.validate import ValidateOperator
-from sluice_airflow.retry import TypedRetryPolicy
-from sluice_airflow.sensors.kafka_lag import KafkaLagSensor
+from sluice_airflow.group import add_tasks, default_args_of, pool_of, reference_of
+from sluice_airflow.maintenance import maintenance_dag
+from sluice_airflow.notifiers import FailureNotifier
 from sluice_airflow.triggers.crossing import RETRY_AFTER
 from sluice_airflow.triggers.lag_watcher import POLL_INTERVAL, lag_asset
 
 __all__ = ["build_all", "build_dag", "refuse_bad_files"]
 
-_START = timezone.datetime(2000, 1, 1)  # an interval may lie long before the pipeline
+_START = date(2000, 1, 1)  # an interval may lie long before the pipeline
 
 
 def build_dag(
@@ -69,11 +66,11 @@ def build_dag(
         With every mistake of the file; also for a cron expression that Airflow refuses.
     """
     spec = pipeline if isinstance(pipeline, Pipeline) else load(pipeline)
-    reference = _reference(spec)
+    reference = reference_of(spec)
     dag = DAG(
         dag_id=spec.name,
         schedule=_schedule(spec, reference, poll_interval, retry_after),
-        start_date=_START,
+        start_date=_start(spec),
         catchup=False,
         max_active_runs=1,
         auto_register=False,  # a DAG belongs to the file that holds it in a global, not to the one that built it
@@ -86,48 +83,12 @@ def build_dag(
             *(f"topic:{t}" for t in spec.source.config.streams),
             *spec.airflow.tags,
         },
-        on_failure_callback=_called(spec, "on_failure"),
-        on_success_callback=_called(spec, "on_success"),
-        default_args={
-            **{k: v for k, v in (("owner", spec.airflow.owner), ("queue", spec.airflow.queue)) if v is not None},
-            "retries": spec.airflow.retries,
-            "priority_weight": spec.airflow.priority,
-            "retry_delay": timedelta(minutes=1),
-            "retry_policy": TypedRetryPolicy(),
-            # a driver that hangs holds the pipeline's only run: it is ended, and the retry goes on where it stopped
-            "execution_timeout": spec.airflow.execution_timeout,
-        },
+        on_success_callback=_called(spec, "on_success") or None,
+        **_of_the_team(spec),
+        default_args=default_args_of(spec),
     )
     with dag:
-        wait = (
-            KafkaLagSensor(
-                task_id="wait_for_lag",
-                pipeline=reference,
-                on_idle=_on_idle(spec) if on_idle is None else on_idle,
-                poke_interval=15,
-                timeout=timedelta(minutes=30),
-                soft_fail=on_idle is None
-                and OnIdle(spec.lag.on_idle) is OnIdle.WAIT,  # too little, for half an hour: no failure
-            )
-            if spec.source.kafka
-            else None
-        )
-        # a backfill starts as many runs as it is told to (ten by default), whatever the DAG says: each is a driver
-        spark: dict[str, Any] = {"conn_id": spark_conn_id, "max_active_tis_per_dag": spec.airflow.max_drivers}
-        if pool := _pool(spec):
-            spark["pool"] = pool
-        ingest = BoundedRunOperator(task_id="ingest", pipeline=reference, **spark)
-        validate = ValidateOperator(task_id="validate", pipeline=reference, **spark)
-        account = AccountOperator(
-            task_id="account",
-            pipeline=reference,
-            name=spec.name,
-            trigger_rule="all_done",  # it tells of a run that failed, too, and then fails itself
-        )
-        ingest >> validate >> account
-        ingest >> account
-        if wait is not None:
-            wait >> ingest
+        add_tasks(spec, reference, on_idle=on_idle, spark_conn_id=spark_conn_id)
     return _checked(dag, spec)
 
 
@@ -141,7 +102,7 @@ def build_all(folder: Path | None = None) -> dict[str, DAG]:
     """
     wanted = get_parsing_context().dag_id
     if wanted is not None:
-        name = wanted.removesuffix(SUFFIX)
+        name, *_ = wanted.split(".")  # a pipeline's name has no dot; behind one is which of its DAGs this is
         path = (folder or pipelines_folder()) / f"{name}.yaml"
         if path.is_file() and (spec := load(path)).name == name:
             found = {dag.dag_id: dag for dag in _dags_of(spec)}
@@ -169,14 +130,6 @@ def refuse_bad_files(folder: Path | None = None) -> None:
         )
 
 
-def _is_among_pipelines(file: Path) -> bool:
-    """Tell whether every component finds the file by its name: one without that folder builds DAGs of files, too."""
-    try:
-        return file.parent == pipelines_folder()
-    except ConfigError:
-        return False
-
-
 def _read(folder: Path | None) -> Iterator[tuple[Path, DAG | SluiceError]]:
     for path, spec in load_all(folder):
         if isinstance(spec, SluiceError):
@@ -197,7 +150,42 @@ def _read(folder: Path | None) -> Iterator[tuple[Path, DAG | SluiceError]]:
             )
 
 
-def _called(spec: Pipeline, key: str) -> list[Callable[..., Any]] | None:
+def _start(spec: Pipeline) -> datetime:
+    day = spec.airflow.start_date or _START
+    return datetime(day.year, day.month, day.day, tzinfo=UTC)
+
+
+def _of_the_team(spec: Pipeline) -> dict[str, Any]:
+    """Return what all DAGs of a file have in common: whom they call when a run has failed, who may see them."""
+    return {
+        "on_failure_callback": [*_called(spec, "on_failure"), *_mail(spec)] or None,
+        "access_control": {role: set(may) for role, may in (spec.airflow.access_control or {}).items()} or None,
+    }
+
+
+def _mail(spec: Pipeline) -> list[Callable[..., Any]]:
+    """Return what writes to the addresses of the file.
+
+    Raises
+    ------
+    ConfigError
+        When Airflow cannot send mail.
+    """
+    if not spec.airflow.email:
+        return []
+    try:
+        from airflow.providers.smtp.notifications.smtp import SmtpNotifier
+    except ImportError:
+        raise ConfigError(
+            f"{relative(spec.file)}: airflow.email: Airflow's SMTP provider is not installed",
+            state="nothing was read or written",
+            next_step="pip install apache-airflow-providers-smtp, or remove the key",
+        ) from None
+    subject, content = "{{ sluice.subject }}", "{{ sluice.html }}"
+    return [FailureNotifier(SmtpNotifier(to=list(spec.airflow.email), subject=subject, html_content=content))]
+
+
+def _called(spec: Pipeline, key: str) -> list[Callable[..., Any]]:
     """Return what a DAG run calls at its end.
 
     Raises
@@ -215,22 +203,16 @@ def _called(spec: Pipeline, key: str) -> list[Callable[..., Any]] | None:
                 next_step=f"name a callable, then: sluice validate-spec {relative(spec.file)}",
             )
         found.append(function)
-    return found or None
-
-
-def _pool(spec: Pipeline) -> str | None:
-    return spec.airflow.pool or os.environ.get("SLUICE_POOL") or None
-
-
-def _reference(spec: Pipeline) -> str:
-    return spec.file.stem if _is_among_pipelines(spec.file) else str(spec.file)
+    return found
 
 
 def _dags_of(spec: Pipeline) -> list[DAG]:
     """Return the DAGs that a pipeline file makes."""
-    dags = [build_dag(spec)]
+    dags, reference, wanted = [build_dag(spec)], reference_of(spec), spec.airflow.freshness
     if spec.airflow.maintenance is not None:
-        dags.append(_checked(maintenance_dag(spec, _reference(spec), pool=_pool(spec)), spec))
+        dags.append(_checked(maintenance_dag(spec, reference, pool=pool_of(spec), **_of_the_team(spec)), spec))
+    if wanted is not None:
+        dags.append(_checked(freshness_dag(spec, wanted, reference, **_of_the_team(spec)), spec))
     return dags
 
 
@@ -251,12 +233,6 @@ def _checked(dag: DAG, spec: Pipeline) -> DAG:
             next_step=f"fix it, then: sluice validate-spec {relative(spec.file)}",
         ) from error
     return dag
-
-
-def _on_idle(spec: Pipeline) -> str:
-    if OnIdle(spec.lag.on_idle) is OnIdle.PROCEED:
-        return OnIdle.PROCEED
-    return f"{{{{ '{spec.lag.on_idle}' if dag_run.run_type == 'scheduled' else '{OnIdle.PROCEED}' }}}}"
 
 
 def _schedule(

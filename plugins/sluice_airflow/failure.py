@@ -1,4 +1,4 @@
-"""From a main's exit code and output to the typed failure that it meant."""
+"""Converts the exit code and the output of a Spark application to a typed error."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from sluice.errors import ExitCode, SluiceError, error_for_exit_code
 __all__ = ["MARK", "from_exit"]
 
 MARK = "sluice: error: "
-"""How a main begins its last words: what happened, then ``  data:`` and ``  next:`` lines."""
+"""The start of an application's error message: what happened, then ``  data:`` and ``  next:`` lines."""
 
-_MEND = "a batch that was open is finished by the next run, exactly once; what was committed before stays"
+_MEND = "the next run finishes a batch that was open, exactly once; committed batches stay"
 _LONGEST = 60
 
 
 def from_exit(code: int | None, output: Sequence[str], *, command: str) -> SluiceError:
-    """Return the error that a main ended with.
+    """Return the error with which an application ended.
 
     Parameters
     ----------
@@ -65,10 +65,10 @@ def _last_words(output: Sequence[str]) -> tuple[str, str, str]:
         if line.startswith("data:"):
             state = line.removeprefix("data:").strip()
         elif state or not line:
-            break  # somebody else's line: the message is over
+            break  # not a line of the message: it has ended
         else:
             what.append(f"  {line}")
     else:
-        if not state:  # no end was found: only the first line is surely ours
+        if not state:  # no end was found: only the first line certainly belongs to the message
             what = what[:1]
     return "\n".join(what), state, next_step

@@ -1,4 +1,4 @@
-"""What a task does at the gate: the backlog now, and what to do when there is nothing to let through."""
+"""Measures a pipeline's backlog and decides whether a run is due."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from sluice.ledger import Ledger
 from sluice.pipeline import Pipeline, load
 from sluice.pipeline.starting import Lag
 from sluice.sources.kafka import Cluster, KafkaSettings
+from sluice_airflow import metrics
 
 __all__ = ["OnIdle", "decide", "given", "limits_of", "look", "why_waiting"]
 
@@ -25,7 +26,7 @@ class OnIdle(StrEnum):
     """What a pipeline does when its backlog is not over its limit."""
 
     PROCEED = "proceed"
-    """Run all the same: a run that finds nothing ends at once with the verdict ``empty``, and is on record."""
+    """Run anyway: a run that finds nothing ends at once with the verdict ``empty``, and the ledger records it."""
     WAIT = "wait"
     """Wait until there is enough, or until the sensor's timeout."""
     SKIP = "skip"
@@ -33,21 +34,21 @@ class OnIdle(StrEnum):
 
 
 def given(**limits: Any) -> dict[str, Any]:
-    """Return those limits that an argument or its template gave, as plain values.
+    """Return the limits that are set by an argument or its template, as plain values.
 
-    A template that renders to nothing, or to the text ``None``, gives nothing.
+    A template that renders to nothing, or to the text ``None``, sets no limit.
     """
     plain = {k: v.total_seconds() if isinstance(v, timedelta) else v for k, v in limits.items()}
     return {k: v for k, v in plain.items() if v is not None and str(v).strip() not in ("", "None")}
 
 
 def limits_of(pipeline: Pipeline, instead: Mapping[str, Any] | None = None) -> Limits:
-    """Return the limits of a pipeline's file, those of ``instead`` in place of its own.
+    """Return the limits of a pipeline's file, overridden by those of ``instead``.
 
     Raises
     ------
     ConfigError
-        When one of ``instead`` is none.
+        If a limit of ``instead`` is not valid.
     """
     try:
         merged = Lag.model_validate(pipeline.lag.model_dump(exclude_unset=True) | dict(instead or {}))
@@ -67,7 +68,7 @@ def look(
     """Return the backlog of a pipeline (name or path), judged by its file's limits or by ``limits`` instead.
 
     Blocks for about ``timeout`` seconds at most; call it from a thread where that matters. A broker that is silent or
-    refuses is an answer: see :class:`~sluice.lag.Backlog`.
+    refuses is an answer: see :class:`~sluice.lag.Backlog`. What it finds goes to Airflow's metrics as well.
 
     Raises
     ------
@@ -77,18 +78,20 @@ def look(
     spec = load(pipeline)
     judged_by = limits_of(spec, limits)
     with Cluster(settings, timeout=timeout) as cluster:
-        return backlog(spec, cluster, home=Home.from_env(), ledger=Ledger.open(), limits=judged_by)
+        found = backlog(spec, cluster, home=Home.from_env(), ledger=Ledger.open(), limits=judged_by)
+    metrics.of_backlog(found)
+    return found
 
 
 def decide(found: Backlog, on_idle: OnIdle, *, hold_while_running: bool = True) -> OnIdle:
     """Return ``PROCEED`` when a run is worth starting, otherwise what ``on_idle`` says.
 
-    ``WAIT`` while the lag is unknown (unknown is never zero), and while a run of the pipeline is at work.
+    ``WAIT`` while the lag is unknown (unknown is never zero), and while a run of the pipeline is active.
 
     Raises
     ------
     AuthorizationError, ConfigError
-        Waiting does not fix them.
+        If the lag cannot be measured and waiting would not help.
     """
     if found.error is not None and found.error.retry is Retry.NEVER:
         raise found.error
@@ -98,7 +101,7 @@ def decide(found: Backlog, on_idle: OnIdle, *, hold_while_running: bool = True) 
 
 
 def why_waiting(found: Backlog, *, hold_while_running: bool = True) -> str | None:
-    """Return what has to be waited for whatever the lag is, in words; None for nothing."""
+    """Return, in words, what has to be waited for whatever the lag is; None if nothing."""
     if found.incomplete:
         return f"the lag is unknown: {found.error.what if found.error else 'the broker did not say'}"
     if hold_while_running and found.running is not None:

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from datetime import timedelta
+from typing import Any
 
-from airflow.sdk import DAG, CronTriggerTimetable, Param, timezone
+from airflow.sdk import DAG, CronTriggerTimetable, Param, TriggerRule, chain, timezone
 
 from sluice.pipeline import Pipeline
 from sluice_airflow.operators.audit import AuditOperator
 from sluice_airflow.operators.clean import CleanOperator
+from sluice_airflow.operators.compact import CompactOperator
 from sluice_airflow.operators.redrive import RedriveOperator
+from sluice_airflow.operators.vacuum import VacuumOperator
 from sluice_airflow.retry import TypedRetryPolicy
 
 __all__ = ["SUFFIX", "maintenance_dag"]
@@ -17,16 +20,25 @@ __all__ = ["SUFFIX", "maintenance_dag"]
 SUFFIX = ".maintenance"
 """Of the DAG's id, behind the pipeline's name, which has no dot."""
 
-_PAGE = """\
-Repairs and looks after the pipeline `{name}`: `redrive` → `audit` → `clean`.
+_STEPS = {"audit": AuditOperator, "clean": CleanOperator, "compact": CompactOperator, "vacuum": VacuumOperator}
 
-Triggered as it is, and by its schedule, it redrives nothing: it audits ledger, tables and write-ahead log, and removes
-old segments of the log. To write what was lost, or what was refused and passes by now, trigger it with `redrive`.
-Airflow's audit log says who did. The same on the command line: `sluice redrive`, `sluice audit --deep`, `sluice clean`.
+_DOES = {
+    "audit": "audits ledger, tables and write-ahead log",
+    "clean": "removes old segments of the log",
+    "compact": "merges small files of the tables",
+    "vacuum": "removes files that the tables no longer use",
+}
+
+_PAGE = """\
+Repairs and looks after the pipeline `{name}`: {tasks}.
+
+Triggered as it is, and by its schedule, it redrives nothing: it {does}.
+To write what was lost, or what was refused and passes by now, trigger it with `redrive`.
+Airflow's audit log says who did. The same on the command line: {commands}.
 """
 
 
-def maintenance_dag(pipeline: Pipeline, reference: str, *, pool: str | None = None) -> DAG:
+def maintenance_dag(pipeline: Pipeline, reference: str, *, pool: str | None = None, **team: Any) -> DAG:
     """Return the maintenance DAG of a pipeline whose file has ``airflow.maintenance``.
 
     Parameters
@@ -35,8 +47,10 @@ def maintenance_dag(pipeline: Pipeline, reference: str, *, pool: str | None = No
         The pipeline's name or path, for the tasks.
     pool
         Of the task that starts Spark.
+    **team
+        More arguments of the DAG: callbacks, access.
     """
-    cron = pipeline.airflow.maintenance
+    cron, steps = pipeline.airflow.maintenance, pipeline.airflow.maintenance_steps
     dag = DAG(
         dag_id=f"{pipeline.name}{SUFFIX}",
         schedule=None if cron in (None, "manual") else CronTriggerTimetable(cron, timezone="UTC"),
@@ -44,21 +58,26 @@ def maintenance_dag(pipeline: Pipeline, reference: str, *, pool: str | None = No
         catchup=False,
         max_active_runs=1,
         auto_register=False,
-        description=f"Redrives, audits and cleans the pipeline {pipeline.name}",
+        description=f"Redrives and looks after the pipeline {pipeline.name}: {', '.join(steps)}",
         tags={"sluice", "maintenance", *pipeline.airflow.tags},
-        doc_md=_PAGE.format(name=pipeline.name),
+        doc_md=_PAGE.format(
+            name=pipeline.name,
+            tasks=" → ".join(f"`{task}`" for task in ("redrive", *steps)),
+            does=", ".join(_DOES[step] for step in steps),
+            commands=", ".join(f"`sluice {step}`" for step in ("redrive", *steps)).replace("audit", "audit --deep"),
+        ),
         params={
             "redrive": Param(
                 "nothing",
                 type="string",
                 enum=["nothing", "lost", "quarantined"],
                 values_display={
-                    "nothing": "nothing: only audit and clean",
+                    "nothing": f"nothing: only {', '.join(steps)}",
                     "lost": "lost: open lost ranges that can be read again",
                     "quarantined": "quarantined: refused records that decode and pass the rules now",
                 },
                 title="Redrive",
-                description_md="What is written, exactly once, before the audit.",
+                description_md="What is written, exactly once, before anything else.",
             ),
             "ranges": Param(
                 [],
@@ -81,6 +100,7 @@ def maintenance_dag(pipeline: Pipeline, reference: str, *, pool: str | None = No
             "retry_policy": TypedRetryPolicy(),
             "execution_timeout": pipeline.airflow.execution_timeout,
         },
+        **team,
     )
     with dag:
         redrive = RedriveOperator(
@@ -91,7 +111,7 @@ def maintenance_dag(pipeline: Pipeline, reference: str, *, pool: str | None = No
             of_run="{{ params.of_run or '' }}",
             **({"pool": pool} if pool else {}),
         )
-        audit = AuditOperator(task_id="audit", pipeline=reference, trigger_rule="none_failed")
-        clean = CleanOperator(task_id="clean", pipeline=reference)
-        redrive >> audit >> clean
+        first, *others = (_STEPS[step](task_id=step, pipeline=reference) for step in steps)
+        first.trigger_rule = TriggerRule.NONE_FAILED  # redrive is skipped most of the time
+        chain(redrive, first, *others)
     return dag

@@ -13,9 +13,9 @@ __all__ = ["of"]
 _ISO = r"^\d{4}-\d{2}-\d{2}([T ]\d{2}:\d{2}(:\d{2}(\.\d+)?)?(Z|[+-]\d{2}:?\d{2})?)?$"
 
 _MODES = {
-    Mode.AUTO: "a backfill means its interval, every other run what is available now",
-    Mode.AVAILABLE_NOW: "what Kafka holds now and no run has read yet",
-    Mode.INTERVAL: "read start to end again, and replace exactly these rows",
+    Mode.AUTO: "a backfill reads its interval; every other run reads what is available now",
+    Mode.AVAILABLE_NOW: "read what the source holds now and no run has read yet",
+    Mode.INTERVAL: "read the records from start to end again and replace exactly their rows",
 }
 
 
@@ -35,13 +35,13 @@ def of(pipeline: Pipeline) -> dict[str, Param]:
             enum=[m.value for m in modes],
             values_display={m.value: f"{m.value}: {_MODES[m]}" for m in modes},
             title="What to read",
-            description_md="Live runs go on where the last one stopped. An interval is read again beside them, from "
-            "Kafka or the write-ahead log; what live runs have not reached is left to them. Logical date and data "
-            "interval of a run by hand are not used.",
+            description_md="A live run continues where the last one stopped. An interval of record time is read again, "
+            "from Kafka or the write-ahead log, while live runs go on; records beyond their position are left to them. "
+            "The logical date and the data interval of a manual run are not used.",
         ),
         **interval,
         "reason": Param(
-            None, type=["null", "string"], title="Reason", description_md="Why this run; kept in the ledger."
+            None, type=["null", "string"], title="Reason", description_md="Why this run; recorded in the ledger."
         ),
         "recovery": Param(
             pipeline.recovery.value,
@@ -50,20 +50,20 @@ def of(pipeline: Pipeline) -> dict[str, Param]:
             values_display={r.value: f"{r.value}: {r.promise}" for r in offered},
             title="Recovery",
             description_md="How this run recovers. The pipeline's file says "
-            f"`{pipeline.recovery.value}`; a run may choose otherwise.",
+            f"`{pipeline.recovery.value}`; choose another strategy for this run only.",
         ),
         "max_records_per_batch": Param(
             pipeline.source.config.max_records_per_batch,
             type="integer",
             minimum=1,
-            title="Records in a batch, at most",
+            title="Records per batch, about",
             description_md="Smaller batches use less memory and lose less work to a crash; larger ones are faster.",
         ),
         "validate": Param(
             True,
             type="boolean",
-            title="Judge this run",
-            description_md="Off: the run is not judged, and the task *validate* is skipped.",
+            title="Validate this run",
+            description_md="Off: the run gets no verdict, and the task *validate* is skipped.",
         ),
     }
 
@@ -76,5 +76,6 @@ def _moment(title: str) -> Param:
         pattern=_ISO,  # Airflow checks patterns, and formats only with a package that it does not bring
         title=title,
         section="Interval",
-        description_md="With mode *interval*: of Kafka's record time, with a zone, such as `2013-03-01T00:00:00Z`.",
+        description_md="Only with mode *interval*: a time in Kafka's record time, such as `2013-03-01T00:00:00Z`; UTC "
+        "without a zone.",
     )

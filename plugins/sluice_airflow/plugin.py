@@ -1,4 +1,4 @@
-"""What Airflow loads of Sluice: the page, its place in the menu."""
+"""What Airflow loads of Sluice: the page with its place in the menu, and the order of runs that wait for a place."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Any, ClassVar
 from airflow.plugins_manager import AirflowPlugin
 
 from sluice_airflow.page.links import PREFIX, ROUTE
+from sluice_airflow.priority import LiveFirst
 
 __all__ = ["SluicePlugin"]
 
@@ -24,10 +25,14 @@ async def _page(
 
 
 class SluicePlugin(AirflowPlugin):
-    """The page below ``/sluice``, which Airflow's menu shows in its frame."""
+    """The page below ``/sluice``, which Airflow's menu shows in its frame; and a rule of priorities.
+
+    Airflow reads a DAG back only with rules that a plugin names.
+    """
 
     name = "sluice"
     fastapi_apps: ClassVar[list[Any]] = [{"app": _page, "url_prefix": f"/{PREFIX}", "name": "Sluice"}]
+    priority_weight_strategies: ClassVar[list[Any]] = [LiveFirst]
     external_views: ClassVar[list[Any]] = [
         {
             "name": "Sluice",

@@ -25,12 +25,26 @@ def get_provider_info() -> dict[str, Any]:
         "integrations": [{"integration-name": _NAME, "tags": ["apache"]}],
         "operators": [
             _modules(
-                *(f"operators.{name}" for name in ("account", "audit", "bounded_run", "clean", "redrive", "validate"))
+                *(
+                    f"operators.{name}"
+                    for name in (
+                        "account",
+                        "audit",
+                        "bounded_run",
+                        "clean",
+                        "compact",
+                        "freshness",
+                        "redrive",
+                        "vacuum",
+                        "validate",
+                    )
+                )
             )
         ],
         "sensors": [_modules("sensors.kafka_lag")],
         "hooks": [_modules("hooks.kafka", "hooks.spark")],
         "triggers": [_modules("triggers.kafka_lag", "triggers.lag_watcher")],
+        "notifications": ["sluice_airflow.notifiers.FailureNotifier"],
         "extra-links": ["sluice_airflow.links.data_docs.DataDocsLink", "sluice_airflow.links.page.PageLink"],
         **({} if _is_installed(_OTHER) else {"connection-types": [_KAFKA]}),
     }
@@ -61,15 +75,15 @@ _KAFKA = {
         "relabeling": {"host": "Broker"},
         "placeholders": {"host": "kafka-1", "port": "9092"},
     },
-    # by the words of librdkafka, which are the keys in extra
+    # by the names of librdkafka, which are the keys in extra
     "conn-fields": {
         "bootstrap.servers": _text(
             "Bootstrap servers",
-            "Several brokers, as host:port with commas between. They take the place of broker and port above.",
+            "Several brokers as host:port, separated by commas. They replace broker and port above.",
         ),
         "security.protocol": _text(
             "Security protocol",
-            "How clients speak to the brokers.",
+            "The protocol of connections to the brokers.",
             enum=[None, "PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"],
             values_display={"null": "not set: PLAINTEXT"},
         ),
@@ -82,10 +96,10 @@ _KAFKA = {
         "sasl.username": _text("SASL user", "The user's name."),
         "sasl.password": _text("SASL password", "The user's password.", format="password"),
         "ssl.ca.location": _text(
-            "CA file", "The certificates that brokers are trusted by: a PEM file, on every machine that runs tasks."
+            "CA file", "A PEM file with the certificates to trust, on every machine that runs tasks."
         ),
         "ssl.certificate.location": _text(
-            "Client certificate file", "A PEM file on the machines that run tasks; only if the brokers want one."
+            "Client certificate file", "A PEM file on every machine that runs tasks; only if the brokers require it."
         ),
         "ssl.key.location": _text("Client key file", "The key of the client certificate: a PEM file beside it."),
         "ssl.key.password": _text("Client key password", "Only if the key is encrypted.", format="password"),

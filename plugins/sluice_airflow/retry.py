@@ -1,4 +1,4 @@
-"""Whether and when a failed task tries again: by the type of its failure, not by its text."""
+"""Decides whether and when a failed task is retried: by the type of its error, not by its text."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ __all__ = ["TypedRetryPolicy"]
 
 
 class TypedRetryPolicy(RetryPolicy):
-    """Asks the failure itself (:attr:`sluice.errors.SluiceError.retry`).
+    """Decides by the error itself (:attr:`sluice.errors.SluiceError.retry`).
 
     ``NEVER`` fails at once, ``BACKING_OFF`` waits twice as long each time, ``LATER`` waits until a dead driver's lease
-    has surely ended. Everything else, other people's exceptions included, is left to the task's own ``retries`` and
+    has certainly expired. Everything else, also exceptions that are not Sluice's, is left to the task's ``retries`` and
     ``retry_delay``. A policy grants no more tries than ``retries`` does; after a SIGKILL Airflow does not ask it.
 
     Parameters

@@ -1,4 +1,4 @@
-"""What a run of a DAG means: what is available now, or an interval of record time."""
+"""Decides what a DAG run reads: what is available now, or an interval of record time."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Mode(StrEnum):
     """What a run is asked to do: the DAG's param ``mode``."""
 
     AUTO = "auto"
-    """As the run was made: a backfill means its interval, every other run what is available now."""
+    """By the type of the run: a backfill means its interval, every other run what is available now."""
     AVAILABLE_NOW = "available_now"
     """What Kafka holds now, whatever the run's dates are."""
     INTERVAL = "interval"
@@ -47,8 +47,8 @@ def run_window(context: Context, pipeline: Pipeline, run_id: str | None = None) 
     """Return what a task's DAG run means.
 
     A scheduled, manual or asset-triggered run means what is available now, whatever its logical date is, and also
-    without one. A backfill means the data interval of its run, and so does nothing else: a manual run has a data
-    interval too, which its user never chose. A run that is cleared means the same again.
+    without one. Only a backfill run means its data interval: a manual run has a data interval, too, but its user never
+    chose it. A cleared run means the same again.
 
     Parameters
     ----------
@@ -66,8 +66,8 @@ def run_window(context: Context, pipeline: Pipeline, run_id: str | None = None) 
     Raises
     ------
     ConfigError
-        When ``mode``, ``start`` and ``end`` contradict each other or the run, or the interval cannot be meant; and when
-        the run was given a param that a DAG of a pipeline file does not have.
+        When ``mode``, ``start`` and ``end`` contradict each other or the run, or the interval is not valid; and if the
+        run was given a param that a DAG of a pipeline file does not have.
     """
     _refuse_unknown(context)
     params = dict(context.get("params") or {})
@@ -78,7 +78,7 @@ def run_window(context: Context, pipeline: Pipeline, run_id: str | None = None) 
     if backfill and mode is not Mode.AVAILABLE_NOW:
         if start or end:
             raise ConfigError(
-                "a backfill means the interval of each of its runs, and was given start and end as well",
+                "each run of a backfill reads its own interval, but start and end were given as well",
                 state=_UNTOUCHED,
                 next_step="leave them out of --dag-run-conf; for one interval of your own trigger a run with mode "
                 "interval",
@@ -112,10 +112,10 @@ def run_window(context: Context, pipeline: Pipeline, run_id: str | None = None) 
 
 
 def _refuse_unknown(context: Context) -> None:
-    """Airflow takes any key into a run's params: one that is misspelt would be a live run that nobody asked for."""
+    """Refuse unknown params: Airflow accepts any key, and a misspelt one would start a live run by mistake."""
     known = list(getattr(context.get("dag"), "params", None) or {})
     if not {"mode", "recovery", "validate"} <= set(known):
-        return  # somebody's own DAG, with whatever its tasks want
+        return  # a user's own DAG, with its own params
     given = getattr(context.get("dag_run"), "conf", None) or {}
     unknown = [str(key) for key in given if key not in known]
     if unknown:

@@ -101,9 +101,12 @@ class FakeSpark:
     binary: str
     folder: Path
 
-    def plan(self, main: str, **what: Any) -> None:
-        """Say what the main will do: ``code``, ``say`` (lines), ``written``, ``verdict``, ``judgement``, ``hang``."""
-        (self.folder / f"{main}.plan").write_text(json.dumps(what))
+    def plan(self, main: str, *, only: str | None = None, **what: Any) -> None:
+        """Say what the main will do: ``code``, ``say`` (lines), ``written``, ``verdict``, ``judgement``, ``hang``.
+
+        With ``only``: for that pipeline, whatever is planned for others.
+        """
+        (self.folder / (f"{only}.{main}.plan" if only else f"{main}.plan")).write_text(json.dumps(what))
 
     def call(self, main: str) -> dict[str, Any] | None:
         """Return argv and environment of the last call of a main, None when it was not called."""
@@ -136,6 +139,71 @@ def dag(spark: FakeSpark, monkeypatch: pytest.MonkeyPatch) -> DAG:
         dag.get_task(task)._spark_binary = spark.binary
         dag.get_task(task).retries = 0
     return dag
+
+
+@pytest.fixture
+def dags_in(airflow_db: None) -> Callable[[Path], dict[str, DAG]]:
+    """Read DAG files as Airflow does, into its database: then ``dag.test()`` has what it needs."""
+    from airflow.dag_processing.bundles.manager import DagBundlesManager
+    from airflow.dag_processing.dagbag import BundleDagBag, sync_bag_to_db
+
+    def read(folder: Path) -> dict[str, DAG]:
+        DagBundlesManager().sync_bundles_to_db()
+        bag = BundleDagBag(dag_folder=folder, bundle_path=folder, bundle_name="dags-folder")
+        assert bag.import_errors == {}
+        sync_bag_to_db(bag, "dags-folder", None)
+        return dict(bag.dags)
+
+    return read
+
+
+@pytest.fixture
+def events(airflow_db: None) -> Callable[[], list[tuple[str, dict[str, Any]]]]:
+    """Return URI and extra of the asset events that came since the test began."""
+    from airflow.models.asset import AssetEvent
+    from airflow.utils.session import create_session
+    from sqlalchemy import func, select
+
+    with create_session() as session:
+        before = session.scalar(select(func.max(AssetEvent.id))) or 0
+
+    def since() -> list[tuple[str, dict[str, Any]]]:
+        with create_session() as session:
+            found = session.scalars(select(AssetEvent).where(AssetEvent.id > before).order_by(AssetEvent.id)).all()
+            return [(event.asset.uri, event.extra) for event in found]
+
+    return since
+
+
+@pytest.fixture
+def call_back(airflow_db: None) -> Callable[[Any, Path], None]:
+    """Let Airflow's DAG processor call what a DAG file names for a failed run, in a process of its own, as it does."""
+    import structlog
+    from airflow.dag_processing.manager import _make_execution_api
+    from airflow.dag_processing.processor import DagFileProcessorProcess
+    from airflow.models.dagrun import DagRun
+    from airflow.sdk.api.client import Client
+    from airflow.utils.session import create_session
+    from uuid6 import uuid7
+
+    client = Client(base_url=None, token="", dry_run=True, transport=_make_execution_api().transport)
+    client.base_url = "http://in-process.invalid./"
+
+    def call(run: Any, file: Path) -> None:
+        with create_session() as session:
+            known = session.get(DagRun, run.id)
+            assert known is not None
+            last = max(known.get_task_instances(session=session), key=lambda ti: ti.end_date)
+            request = known.produce_dag_callback(dag=None, success=False, relevant_ti=last, reason="task_failure")
+        with (file.parent / "processor.log").open("wb") as log:
+            process = DagFileProcessorProcess.start(
+                id=uuid7(), path=file, bundle_path=file.parent, bundle_name="dags-folder", dag_file_rel_path=file.name,
+                callbacks=[request], logger=structlog.get_logger(), logger_filehandle=log, client=client,
+            )  # fmt: skip
+            while not process.is_ready:
+                process._service_subprocess(0.1)
+
+    return call
 
 
 class FakeTaskInstance:

@@ -18,6 +18,7 @@ from sluice.ledger import Ledger
 from sluice.pipeline import load
 from sluice.recovery import Recovery
 from sluice_airflow.factory import build_dag
+from sluice_airflow.group import SluiceTaskGroup
 from sluice_airflow.sensors import kafka_lag as sensor_module
 from sluice_airflow.triggers import kafka_lag as trigger_module
 
@@ -38,12 +39,30 @@ def test_every_dag_of_the_project_is_sound() -> None:
 
 def test_the_strategies_stand_side_by_side_in_one_dag() -> None:
     dag = DagBag(DAGS).dags["recovery_side_by_side"]
-    asked = {task.task_id: (Recovery(task.recovery), load(task.pipeline)) for task in dag.tasks}
+    groups = [group for group in dag.task_group.children.values() if isinstance(group, SluiceTaskGroup)]
+    assert len(dag.tasks) == 4 * len(groups), "each has sensor, verdict and asset event"
+    asked = {group.group_id: (Recovery(group.ingest.recovery), load(group.ingest.pipeline)) for group in groups}
     assert sorted(strategy for strategy, _ in asked.values()) == sorted(Recovery)
     for strategy, pipeline in asked.values():
         assert pipeline.kafka.topics == ["flights"]
         assert pipeline.recovery is strategy
     assert len({p.name for _, p in asked.values()} | {p.sink.delta.path for _, p in asked.values()}) == len(Recovery)
+
+
+def test_each_table_of_the_example_has_a_verdict_and_an_event(
+    spark: FakeSpark, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = len(events())
+    full = Backlog("any", (PartitionLag("flights", 0, 0, 0, 12),))
+    monkeypatch.setattr(sensor_module, "look", lambda *_, **__: full)
+    dag = DagBag(DAGS).dags["recovery_side_by_side"]
+    for task in (task for task in dag.tasks if hasattr(task, "_spark_binary")):
+        task._spark_binary = spark.binary
+    spark.plan("bounded_run.py", written=[12], verdict="passed")
+    found = states(dag.test(logical_date=None))
+    assert (len(found), set(found.values())) == (4 * len(Recovery), {"success"})
+    names = {load(task.pipeline).name for task in dag.tasks}
+    assert {event["uri"] for event in events()[before:]} == {f"x-sluice://{name}" for name in names}
 
 
 # --- whole runs ----------------------------------------------------------------------------------------------------

@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 from collections.abc import Callable
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -141,6 +142,28 @@ airflow:
     assert called.__name__ == "page"
     assert dag.on_success_callback is None
     assert dag.params.get_param("recovery").schema["enum"] == ["replay", "hot"]
+
+
+def test_a_team_sets_when_its_dags_begin_who_may_see_them_and_who_gets_mail(
+    pipeline_file: Callable[..., Path],
+) -> None:
+    more = """\
+airflow:
+  start_date: 2026-03-01
+  access_control: {Analyst: [can_read], Team: [can_read, can_edit]}
+  email: [team@example.org, lead@example.org]
+  maintenance: manual
+"""
+    dags = build_all(pipeline_file("p", more=more).parent)
+    assert dags["p"].start_date == datetime(2026, 3, 1, tzinfo=UTC)
+    assert build_dag(pipeline_file("q")).start_date == datetime(2000, 1, 1, tzinfo=UTC)
+    for dag in dags.values():
+        assert dag.access_control == {
+            "Analyst": {"DAGs": {"can_read"}}, "Team": {"DAGs": {"can_read", "can_edit"}},
+        }  # fmt: skip
+        (mail,) = dag.on_failure_callback
+        assert mail.notifier.to == ["team@example.org", "lead@example.org"]
+        assert mail.notifier.subject == "{{ sluice.subject }}"
 
 
 def test_a_callback_that_cannot_be_called_is_an_import_error_of_its_file(

@@ -27,6 +27,15 @@ def test_a_file_that_asks_for_it_makes_a_second_dag(pipeline_file: Callable[...,
     assert found["by_hand.maintenance"].schedule is None
 
 
+def test_a_file_chooses_the_steps(pipeline_file: Callable[..., Path]) -> None:
+    asked = "airflow: {maintenance: manual, maintenance_steps: [audit, compact, vacuum]}\n"
+    dag = build_all(pipeline_file("p", more=asked).parent)["p.maintenance"]
+    assert [t.task_id for t in dag.topological_sort()] == ["redrive", "audit", "compact", "vacuum"]
+    assert [t.task_id for t in dag.tasks if t.trigger_rule == "none_failed"] == ["audit"]
+    assert "`redrive` → `audit` → `compact` → `vacuum`" in str(dag.doc_md)
+    assert "`sluice audit --deep`" in str(dag.doc_md)
+
+
 def test_a_bad_cron_line_is_a_mistake_of_its_file(pipeline_file: Callable[..., Path]) -> None:
     folder = pipeline_file("bad", more='airflow: {maintenance: "every sunday"}\n').parent
     assert build_all(folder) == {}

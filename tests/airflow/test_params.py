@@ -39,7 +39,7 @@ def test_the_form_offers_only_what_the_pipeline_supports(pipeline_file: Callable
     assert {"start", "end"}.isdisjoint(dag.params.dump())
     assert dag.params.get_param("mode").schema["enum"] == ["auto", "available_now"]
     assert "ignore_batch" not in dag.params.get_param("recovery").schema["enum"]
-    assert "has no intervals" in dag.doc_md
+    assert "cannot reprocess intervals" in dag.doc_md
 
 
 def test_every_strategy_is_explained() -> None:

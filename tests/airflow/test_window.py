@@ -79,7 +79,7 @@ def test_a_manual_run_of_an_interval(mode: str | None) -> None:
         ("manual", None, {"start": "now", "end": "2013-04-01"}, "is not a time"),
         ("manual", None, {"mode": "sideways"}, "is not one of auto, available_now, interval"),
         ("manual", None, {"start": "2013-03-01", "end": "2013-04-01", "recovery": "ignore_batch"}, "skip some"),
-        ("backfill", MARCH, {"start": "2013-03-01", "end": "2013-04-01"}, "was given start and end as well"),
+        ("backfill", MARCH, {"start": "2013-03-01", "end": "2013-04-01"}, "start and end were given as well"),
         ("backfill", None, {}, "has no data interval"),
         ("backfill", {k: MARCH["data_interval_end"] for k in MARCH}, {}, "CronDataIntervalTimetable"),
     ],

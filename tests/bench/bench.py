@@ -1,7 +1,7 @@
 """``make bench``: whole cold processes in turn, on one broker in one session.
 
-Reported are wall seconds, CPU seconds (user and system of the whole process tree, the broker's not included), the
-largest process's memory, and ratios pair by pair. Figures of one machine; only ratios travel.
+Reported are wall seconds, CPU seconds (user and system of the whole process tree, Spark's Python workers included, the
+broker's not), the memory of the tree, and ratios round by round. Figures of one machine; only ratios travel.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import argparse
 import tempfile
 from pathlib import Path
 
-from tests.bench.drain import fixed, volume
+from tests.bench.drain import fixed, shapes, volume
 from tests.bench.harness import Bench, Options
 from tests.bench.history import history
 from tests.bench.intervals import intervals
@@ -23,6 +23,7 @@ from sluice.cli.output import print_json
 
 COMPARISONS = {
     "volume": volume,
+    "shapes": shapes,
     "fixed": fixed,
     "wal": wal,
     "hot": hot,
@@ -39,9 +40,9 @@ COMPARISONS = {
 def main() -> None:
     """Run the comparisons; the last line on stdout is one JSON value."""
     parser = argparse.ArgumentParser(prog="make bench ARGS=…", description=__doc__)
-    parser.add_argument("--quick", action="store_true", help="one pair of a tenth: to see that it works")
+    parser.add_argument("--quick", action="store_true", help="one round of a tenth: to see that it works")
     parser.add_argument("--only", choices=COMPARISONS, action="append", help="only this one; may be given again")
-    parser.add_argument("--runs", type=int, default=3, help="pairs of each comparison (3)")
+    parser.add_argument("--runs", type=int, default=3, help="rounds of each comparison (3)")
     parser.add_argument("--records", type=int, default=5_000_000, help="records of the volume (5,000,000)")
     args = parser.parse_args()
     options = Options(1, 500_000, quick=True) if args.quick else Options(args.runs, args.records, quick=False)

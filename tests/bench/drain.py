@@ -1,26 +1,57 @@
-"""A run against a bare script: volume, and the fixed cost of a small run."""
+"""A run against what people would write instead: volume, other shapes of data, and the fixed cost of a small run."""
 
 from __future__ import annotations
 
 from pathlib import Path
 from typing import Any
 
-from tests.bench.harness import SCHEMA, Bench, Figure, Options, compare
+from tests.bench.harness import HERE, Bench, Figure, Options, compare, measure
+from tests.bench.shapes import SHAPES, Shape
 
-__all__ = ["fixed", "volume"]
+from sluice.cli.output import err
+
+__all__ = ["fixed", "shapes", "volume"]
 
 _SMALL = 10_000
+
+_PEERS = {
+    "arrow": ("peer_arrow.py", ("confluent-kafka==2.16.1", "deltalake", "pyarrow")),
+    "dlt": ("peer_dlt.py", ("dlt[deltalake]==1.31.0", "confluent-kafka==2.16.1", "pyarrow")),
+}
+"""Scripts, and what they need; installed for the bench alone."""
 
 
 def volume(bench: Bench, options: Options) -> dict[str, Any]:
     """Drain a large topic, not judged."""
     topic = bench.topic("big", options.records)
-    return compare(
-        "volume: drain, not judged",
-        options.records,
-        options.runs,
-        {"bare": lambda: _bare(bench, topic)[0], "ours": lambda: _ours(bench, topic, "--no-validate")},
-    )
+    sides = {"bare": lambda: _bare(bench, topic)[0], "ours": lambda: _ours(bench, topic, "--no-validate")}
+    for name, (script, needs) in _PEERS.items():
+        python = bench.python(name, needs)
+        if python is None:
+            err.print(f"{name} cannot be installed here: left out")
+            continue
+        sides[name] = lambda script=script, python=python: _peer(bench, topic, script, python)
+    return compare("volume: drain, not judged", options.records, options.runs, sides)
+
+
+def shapes(bench: Bench, options: Options) -> dict[str, Any]:
+    """Drain topics of other shapes, not judged."""
+    found = {}
+    for name, shape in SHAPES.items():
+        if name == "small":  # the volume
+            continue
+        records = int(options.records * shape.records)
+        topic = bench.topic(f"shape-{name}", records, name)
+        found[name] = compare(
+            f"{name}: drain, not judged",
+            records,
+            options.runs,
+            {
+                "bare": lambda topic=topic, shape=shape: _bare(bench, topic, shape)[0],
+                "ours": lambda topic=topic, shape=shape: _ours(bench, topic, "--no-validate", shape=shape),
+            },
+        )
+    return found
 
 
 def fixed(bench: Bench, options: Options) -> dict[str, Any]:
@@ -34,13 +65,20 @@ def fixed(bench: Bench, options: Options) -> dict[str, Any]:
     )
 
 
-def _ours(bench: Bench, topic: str, *options: str) -> Figure:
-    return bench.run(bench.pipeline(topic, bench.fresh("ours")), *options).figure
+def _ours(bench: Bench, topic: str, *options: str, shape: Shape = SHAPES["small"]) -> Figure:
+    file = bench.pipeline(topic, bench.fresh("ours"), decode={"json": {"schema": shape.schema}})
+    return bench.run(file, *options).figure
 
 
-def _bare(bench: Bench, topic: str) -> tuple[Figure, Path]:
+def _bare(bench: Bench, topic: str, shape: Shape = SHAPES["small"]) -> tuple[Figure, Path]:
     out = bench.scratch / bench.fresh("bare")
-    return bench.bare("bare.py", bench.broker.bootstrap, topic, SCHEMA, str(out)), out
+    return bench.bare("bare.py", bench.broker.bootstrap, topic, shape.schema, str(out)), out
+
+
+def _peer(bench: Bench, topic: str, script: str, python: Path) -> Figure:
+    out = bench.fresh(script.removesuffix(".py"))
+    argv = [str(python), str(HERE / script), bench.broker.bootstrap, topic, str(bench.scratch / out)]
+    return measure(argv, {}, bench.scratch / f"{out}.log").figure
 
 
 def _bare_judged(bench: Bench, topic: str) -> Figure:

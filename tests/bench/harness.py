@@ -15,6 +15,9 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from tests.bench.sampler import Sampler
+from tests.bench.shapes import SCHEMA, SHAPES
+
 from sluice.cli.output import err, print_table
 from sluice.connections import Connection, variable_of
 from sluice.home import Home
@@ -25,10 +28,9 @@ from sluice.local.kafka import Broker, Topics
 from sluice.pipeline import load
 from sluice.run.request import RunRequest
 
-__all__ = ["HERE", "SCHEMA", "Bench", "Figure", "Goal", "Options", "Ran", "compare", "median", "python_path"]
+__all__ = ["HERE", "Bench", "Figure", "Goal", "Options", "Ran", "compare", "median", "python_path"]
 
 HERE = Path(__file__).parent
-SCHEMA = "id BIGINT, ts TIMESTAMP, amount DOUBLE, country STRING, payload STRING"
 SUITE = {
     "name": "bench",
     "expectations": [
@@ -47,7 +49,6 @@ SUITE = {
         },
     ],
 }
-ONE_BATCH = 10_000_000
 
 _PHASE = re.compile(r"([a-z]+) (\d+\.\d\d)")
 _BATCH = re.compile(r"sluice: batch (\d+): ([\d,]+) offsets in")
@@ -76,7 +77,13 @@ class Goal:
 
 @dataclass(frozen=True)
 class Figure:
-    """What one whole process cost."""
+    """What one whole process cost, with all that it started.
+
+    Parameters
+    ----------
+    peak_mb
+        The most memory that all of its processes had at once, what they share counted once.
+    """
 
     wall: float
     cpu: float
@@ -125,14 +132,16 @@ def measure(argv: Sequence[str], env: Mapping[str, str], log: Path, *, expect: i
     began = time.monotonic()
     with log.open("wb") as stderr, out.open("wb") as stdout:
         child = subprocess.Popen(list(argv), env={**os.environ, **env}, stdout=stdout, stderr=stderr)
-        _, status, usage = os.wait4(child.pid, 0)
+        with Sampler(child.pid) as sampler:
+            _, status, usage = os.wait4(child.pid, 0)
     wall = time.monotonic() - began
     child.returncode = os.waitstatus_to_exitcode(status)
     said = log.read_text(errors="replace")
     if expect is not None and child.returncode != expect:
         tail = "\n".join((said + out.read_text(errors="replace")).splitlines()[-30:])
         raise SystemExit(f"{' '.join(argv[:3])} ended with {child.returncode}:\n{tail}")
-    figure = Figure(wall, usage.ru_utime + usage.ru_stime, usage.ru_maxrss / 1024)
+    cpu = max(usage.ru_utime + usage.ru_stime, sampler.cpu)  # each misses something: see Sampler
+    figure = Figure(wall, cpu, sampler.peak_mb)
     return Ran(figure, child.returncode, out.read_text(errors="replace"), said)
 
 
@@ -172,21 +181,22 @@ class Bench:
             (home / "jvm" / kept.name).symlink_to(kept)
         return home
 
-    def topic(self, name: str, records: int) -> str:
-        """Return a topic of four partitions with so many records; made and filled when asked for the first time."""
+    def topic(self, name: str, records: int, shape: str = "small") -> str:
+        """Return a topic with so many records of a shape; made and filled when asked for the first time."""
         if name not in self._filled:
-            self.topics.create(name, 4, {"retention.ms": "-1"})
+            made = SHAPES[shape]
+            self.topics.create(name, made.partitions, {"retention.ms": "-1", **made.settings})
             err.print(f"filling {name} with {records:,} records")
-            self.bare("fill.py", self.broker.bootstrap, name, str(records))
+            self.bare("fill.py", self.broker.bootstrap, name, str(records), shape)
             self._filled[name] = records
         return name
 
     def pipeline(self, topic: str, name: str, **keys: Any) -> Path:
-        """Write a pipeline file that drains ``topic`` in one batch; ``keys`` replace or add to its keys."""
+        """Write a pipeline file that drains ``topic`` as the defaults say; ``keys`` replace or add to its keys."""
         file = self.scratch / f"{name}.yaml"
         spec = {
             "pipeline": name,
-            "source": {"kafka": {"topics": [topic], "max_records_per_batch": ONE_BATCH}},
+            "source": {"kafka": {"topics": [topic]}},
             "decode": {"json": {"schema": SCHEMA}},
             "sink": {"delta": {"path": name}},
             "quality": {"suite": "suite.json"},
@@ -228,6 +238,20 @@ class Bench:
         env = {k: v for k, v in probe.env.items() if k in ("SPARK_HOME", "PYSPARK_PYTHON", "SPARK_LOCAL_IP")}
         return measure([*argv, str(HERE / script), *arguments], env, self._log(script)).figure
 
+    def python(self, name: str, needs: Sequence[str]) -> Path | None:
+        """Return an interpreter of its own that has these packages; None if they cannot be had here."""
+        folder = self.scratch / "peers" / name
+        uv = shutil.which("uv", path=os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]]))
+        if uv is None:
+            return None
+        python = folder / "bin" / "python"
+        steps = ([uv, "venv", "-q", "--python", sys.executable, str(folder)],
+                 [uv, "pip", "install", "-q", "--compile-bytecode", "--python", str(python), *needs])  # fmt: skip
+        if not python.exists() and any(subprocess.run(step, check=False).returncode for step in steps):
+            shutil.rmtree(folder, ignore_errors=True)
+            return None
+        return python
+
     def _log(self, stem: str) -> Path:
         return self.scratch / f"{self.fresh(stem)}.log"
 
@@ -241,39 +265,41 @@ def compare(
     fields: Sequence[str] = ("wall", "cpu", "peak_mb"),
     goal: Goal | None = None,
 ) -> dict[str, Any]:
-    """Run two sides in turn, the first one first and then the second one first, and print medians and ratios.
+    """Run the sides in turn, each time another one first, and print medians and ratios to the first side.
 
     Parameters
     ----------
     goal
         For the second side's wall seconds over the first one's.
     """
-    one, two = sides
-    pairs: list[dict[str, Figure]] = []
+    one, two, *_ = names = list(sides)
+    rounds: list[dict[str, Figure]] = []
     for number in range(runs):
-        order = (one, two) if number % 2 == 0 else (two, one)
-        found = {name: sides[name]() for name in order}
-        pairs.append(found)
+        first = number % len(names)
+        found = {name: sides[name]() for name in (*names[first:], *names[:first])}
+        rounds.append(found)
         told = "; ".join(f"{n} {found[n].wall:.1f} s, {found[n].cpu:.1f} CPU s" for n in sides)
-        err.print(f"{title}, pair {number + 1}: {told}; wall {found[two].wall / found[one].wall:.2f}")
-    medians = {n: {f: median([getattr(p[n], f) for p in pairs]) for f in fields} for n in sides}
-    by_pair = {f: [round(getattr(p[two], f) / getattr(p[one], f), 3) for p in pairs] for f in fields}
-    ratios = {f: round(median(values), 3) for f, values in by_pair.items()}
-    err.print(f"\n[bold]{title}[/bold]: {records:,} records, {runs} pairs, medians")
+        err.print(f"{title}, round {number + 1}: {told}; wall {found[two].wall / found[one].wall:.2f}")
+    medians = {n: {f: median([getattr(p[n], f) for p in rounds]) for f in fields} for n in sides}
+    by_round = {
+        n: {f: [round(getattr(p[n], f) / getattr(p[one], f), 3) for p in rounds] for f in fields} for n in names[1:]
+    }
+    ratios = {n: {f: round(median(values), 3) for f, values in found.items()} for n, found in by_round.items()}
+    err.print(f"\n[bold]{title}[/bold]: {records:,} records, {runs} rounds, medians")
     rows: list[dict[str, Any]] = [
         {"what": name, **{k: round(v, 1) for k, v in m.items()}, "records/s": round(records / m["wall"])}
         for name, m in medians.items()
     ]
-    rows.append({"what": f"ratio {two}/{one}", **{k: f"{v:.2f}" for k, v in ratios.items()}})
+    rows += [{"what": f"ratio {n}/{one}", **{k: f"{v:.2f}" for k, v in ratio.items()}} for n, ratio in ratios.items()]
     print_table(rows, ["what", *fields, "records/s"])
     if goal:
-        err.print(f"{two}/{one} {ratios['wall']:.2f}; {goal.verdict(ratios['wall'])}")
+        err.print(f"{two}/{one} {ratios[two]['wall']:.2f}; {goal.verdict(ratios[two]['wall'])}")
     return {
         "title": title,
         "records": records,
-        "pairs": [{n: asdict(figure) for n, figure in p.items()} for p in pairs],
+        "rounds": [{n: asdict(figure) for n, figure in p.items()} for p in rounds],
         **medians,
         "ratio": ratios,
-        "ratio_by_pair": by_pair,
-        **({"goal": goal.limit, "met": ratios["wall"] <= goal.limit} if goal else {}),
+        "ratio_by_round": by_round,
+        **({"goal": goal.limit, "met": ratios[two]["wall"] <= goal.limit} if goal else {}),
     }

@@ -9,7 +9,8 @@ from typing import Any
 
 from deltalake import DeltaTable
 from deltalake.transaction import AddAction
-from tests.bench.harness import SCHEMA, Bench, Figure, Goal, Options, Ran, compare, median
+from tests.bench.harness import Bench, Figure, Goal, Options, Ran, compare, median
+from tests.bench.shapes import SCHEMA
 
 from sluice.cli.output import err, print_table
 

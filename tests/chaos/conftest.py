@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from pathlib import Path
 
 import pytest
 from tests.chaos.passed import Passed
 
 EVERY_POINT = "test_every_point_is_killed_at"
-SUMMARY = pytest.StashKey[list[str]]()
+SUMMARY = "summary"
+"""The property of a test's report under which it says lines for the end."""
 PASSED = pytest.StashKey[Passed]()
 ALL_OF_IT = pytest.StashKey[set[str]]()
 
@@ -30,7 +31,6 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    config.stash[SUMMARY] = []
     config.stash[PASSED] = Passed.from_env()
 
 
@@ -49,24 +49,27 @@ def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestR
     return report
 
 
-def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
-    """Print what random kills and recorded states came to."""
-    lines = config.stash.get(SUMMARY, [])
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Print what random kills and recorded states came to, in whatever process they were."""
+    reports = [report for word in ("passed", "failed") for report in terminalreporter.stats.get(word, ())]
+    lines = [line for report in reports for name, line in getattr(report, "user_properties", ()) if name == SUMMARY]
     if lines:
         terminalreporter.section("random kills and recorded states")
         for line in lines:
-            terminalreporter.line(line)
+            terminalreporter.line(str(line))
 
 
 @pytest.fixture
-def summary(request: pytest.FixtureRequest) -> list[str]:
-    """Lines for the end of the report."""
-    return request.config.stash[SUMMARY]
+def summary(record_property: Callable[[str, object], None]) -> Callable[[str], None]:
+    """Say a line for the end of the report."""
+    return lambda line: record_property(SUMMARY, line)
 
 
 @pytest.fixture
 def all_of_it(request: pytest.FixtureRequest) -> bool:
-    """Whether this session runs every chaos test, the long ones too."""
+    """Whether this process runs every chaos test, the long ones too."""
+    if hasattr(request.config, "workerinput"):
+        return False
     chosen = {item.nodeid for item in request.session.items}
     everything = request.config.stash[ALL_OF_IT]
     return bool(everything) and everything <= chosen

@@ -58,7 +58,6 @@ def test_a_batch_that_a_dead_driver_left_is_told_from_a_wrong(sandbox: Sandbox) 
 
 @pytest.mark.long
 def test_what_spark_does_to_a_table_is_seen_as_spark_sees_it(sandbox: Sandbox, spark: SparkSession) -> None:
-    spark.conf.set("spark.databricks.delta.snapshotPartitions", "2")  # a small table needs no fifty tasks
     sandbox.feed(12)
     sandbox.run("r")
     table = f"delta.`{sandbox.home}/table`"

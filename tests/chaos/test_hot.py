@@ -130,7 +130,7 @@ def test_under_hot_nothing_is_fetched_again_though_one_executor_after_the_other_
     assert not sandbox.on_broker()
     assert sandbox.sink() + sandbox.quarantine() == Counter(produced)
     assert sandbox.account("r") == dict(planned=400, written=360, filtered=0, quarantined=40, absent=0, lost=0)
-    assert not sandbox.ledger.account(sandbox.name, "r").get("notes"), "no batch went on as replay"
+    assert not sandbox.ledger.account(sandbox.name, "r").get("notes"), "no batch continued as replay"
     sandbox.assert_balanced()
 
 

@@ -84,7 +84,7 @@ def test_a_change_of_the_transform_reaches_the_interval_and_nothing_else(sandbox
     )
     outcome = sandbox.run("typed otherwise", interval=days(3, 4), expect=10)
     assert "does not fit the pipeline" in outcome.message
-    assert "as they were before" in outcome.message
+    assert "this run replaced nothing" in outcome.message
     sandbox.configure(rows="filter", transform={"sql": "SELECT *, 2 AS version FROM source WHERE id % 10 <> 8"})
     sandbox.run("march 3", interval=days(3, 4))
     rows = sandbox.rows()
@@ -190,7 +190,7 @@ def test_only_what_may_hold_records_of_the_interval_is_read(sandbox: Sandbox) ->
     row = sandbox.ledger.run(sandbox.name, "march 3")
     assert row is not None
     assert any("were not read: counted as filtered" in note for note in row.notes)
-    (outside,) = (note for note in row.notes if "lie outside" in note)
+    (outside,) = (note for note in row.notes if "are outside" in note)
     assert int(outside.split(" ")[0]) < 12, "of 41, in batches of 6"
     assert by_run(sandbox) == {"live": 36, "march 3": 5}
     sandbox.assert_exact()
@@ -274,8 +274,8 @@ def test_what_nobody_has_any_more_is_refused_and_the_table_stays(sandbox: Sandbo
     sandbox.topics.delete_records(sandbox.topic, {0: 5, 1: 5})
     for interval in (days(1, 2), days(2, 5), days(3, 4)):
         outcome = sandbox.run(f"gone {interval}", interval=interval, expect=21)
-        assert "in neither Kafka nor the write-ahead log" in outcome.message
-        assert "as they were before this run" in outcome.message
+        assert "no longer in Kafka or the write-ahead log" in outcome.message
+        assert "this run replaced nothing" in outcome.message
     assert (without_run(sandbox), sandbox.table().version()) == (before, version)  # type: ignore[union-attr]
     sandbox.run("before the first record", interval=("2013-02-01", "2013-03-01"))
     sandbox.run("still there", interval=days(4, 12))
@@ -398,7 +398,7 @@ def test_intervals_and_the_live_run_write_at_the_same_time(sandbox: Sandbox) -> 
         driver.await_gate()
     overlapping = sandbox.run("three", interval=days(2, 4), expect=40)
     assert "which overlaps" in overlapping.message
-    assert "as they were before this run" in overlapping.message
+    assert "this run replaced nothing" in overlapping.message
     again = sandbox.run("one again", interval=days(1, 3), expect=40)
     assert "the lease is held by run 'one'" in again.message
     quarantined = sandbox.cli("redrive", str(sandbox.file), "--quarantined")
@@ -426,7 +426,7 @@ def test_an_interval_waits_for_who_empties_the_quarantine(sandbox: Sandbox) -> N
     redriven = sandbox.cli("redrive", str(sandbox.file), "--quarantined", SLUICE_KILL_AT="sink-committed")
     assert redriven.returncode != 0
     outcome = sandbox.run("march", interval=days(2, 5), expect=40)
-    assert "a run that redrove died halfway" in outcome.message
+    assert "a redrive died before it was recorded" in outcome.message
     sandbox.run("live again")
     sandbox.run("march", interval=days(2, 5))
     assert sandbox.sink() + sandbox.quarantine() == sandbox.on_broker()
@@ -461,7 +461,7 @@ def test_beyond_the_live_position_nothing_is_touched(sandbox: Sandbox) -> None:
     sandbox.run("march", interval=days(2, 6))
     row = sandbox.ledger.run(sandbox.name, "march")
     assert row is not None
-    assert any("8 offsets lie beyond the live position" in note for note in row.notes)
+    assert any("8 offsets are beyond the live position" in note for note in row.notes)
     assert by_run(sandbox) == {"live": 4, "march": 8}
     sandbox.run("live again")
     sandbox.run("march again", interval=days(2, 6))

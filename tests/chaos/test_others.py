@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import json
 import shutil
+import sqlite3
 import time
 from collections import Counter
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
 from deltalake import DeltaTable
 from pyspark.sql import SparkSession
+from tests.fixtures.deltas import aged
 from tests.fixtures.runs import Sandbox, good
 
 pytestmark = [pytest.mark.chaos, pytest.mark.spark, pytest.mark.kafka]
@@ -30,7 +32,6 @@ def deep(sandbox: Sandbox) -> tuple[int, list[str]]:
 
 def treat(spark: SparkSession, sandbox: Sandbox, path: str, statement: str) -> None:
     spark.conf.set("spark.databricks.delta.retentionDurationCheck.enabled", "false")
-    spark.conf.set("spark.databricks.delta.snapshotPartitions", "2")  # a small table needs no fifty tasks
     spark.sql(statement.format(f"delta.`{sandbox.home / path}`"))
 
 
@@ -146,6 +147,59 @@ def test_a_column_that_a_user_adds_is_refused_until_the_pipeline_has_it(spark: S
     assert "note: only in the table" in refused.message
     sandbox.configure(transform={"sql": "SELECT *, cast(NULL AS STRING) AS note FROM source"})
     sandbox.run("third")
+    sandbox.assert_exact()
+    assert deep(sandbox) == (0, [])
+
+
+def test_what_sluice_compacts_and_vacuums_every_run_goes_on_with(sandbox: Sandbox) -> None:
+    """A live run that has staged its files meanwhile, then an interval, a redrive and another live run."""
+    fed(sandbox)
+    before = sandbox.sink()
+    sandbox.feed(6)
+    sandbox.configure(transform={"python": "gate:passing"})
+    driver = sandbox.start("third", gate_at="before-sink-commit")
+    driver.await_gate()
+    merged = sandbox.cli("compact", str(sandbox.file), "--json")
+    assert all(row["merged"] > 1 for row in json.loads(merged.stdout)["tables"]), merged.stdout
+    for path in ("table", "table_quarantine"):
+        aged(sandbox.home / path, timedelta(days=8))
+    removed = sandbox.cli("vacuum", str(sandbox.file), "--json")
+    assert all(row["files"] > 1 for row in json.loads(removed.stdout)["tables"]), removed.stdout + removed.stderr
+    assert sandbox.sink() == before
+    driver.open_gate()
+    assert driver.wait().code == 0
+    sandbox.assert_exact()
+    sandbox.configure()
+    assert sandbox.cli("compact", str(sandbox.file)).returncode == 0
+    sandbox.run("interval", interval=(SINCE, now()))
+    sandbox.assert_exact()
+    assert deep(sandbox) == (0, [])
+    sandbox.configure(decode={"text": {}}, transform={"sql": "SELECT 0L AS id, value AS name, _topic, _partition, "
+                      "_offset, _timestamp FROM source"})  # fmt: skip
+    sandbox.run("redriven", redriven="quarantined")
+    assert sandbox.sink() == sandbox.on_broker()
+    assert deep(sandbox) == (0, [])
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("recovery", ["replay", "wal"])
+def test_a_backup_between_two_runs_is_a_place_to_go_on_from(sandbox: Sandbox, tmp_path: Path, recovery: str) -> None:
+    """What docs/operations.md says: the home as a whole, the ledger by its database's own means."""
+    sandbox.configure(recovery=recovery)
+    fed(sandbox)
+    copy = tmp_path / "copy"
+    shutil.copytree(sandbox.home, copy, symlinks=True, ignore=shutil.ignore_patterns("ledger.db*", "jars", "jvm"))
+    with sqlite3.connect(sandbox.home / "ledger.db") as live, sqlite3.connect(copy / "ledger.db") as saved:
+        live.backup(saved)
+    sandbox.feed(6)
+    sandbox.run("third")
+    for path in (sandbox.home / name for name in ("table", "table_quarantine", "checkpoints", "logs")):
+        shutil.rmtree(path, ignore_errors=True)
+    for file in sandbox.home.glob("ledger.db*"):
+        file.unlink()
+    shutil.copytree(copy, sandbox.home, symlinks=True, dirs_exist_ok=True)
+    assert deep(sandbox) == (0, [])
+    sandbox.run("fourth")  # what the third had done is done again
     sandbox.assert_exact()
     assert deep(sandbox) == (0, [])
 

@@ -141,7 +141,7 @@ def test_quarantined_records_that_decode_after_a_fix_move_to_the_sink(sandbox: S
     sandbox.produce([(1, None, b'{"id": "8"}'), (0, None, b'{"id": "x9"}')])
     sandbox.run("first")
     assert sandbox.account("first")["quarantined"] == 4
-    assert "no quarantined record decodes" in redrive(sandbox, "--quarantined")
+    assert "no quarantined record decodes" in sandbox.run("too early", redriven="quarantined").stderr
 
     transform = {"sql": "SELECT cast(id AS BIGINT) AS id, name, _topic, _partition, _offset, _timestamp FROM source"}
     sandbox.configure(
@@ -152,7 +152,7 @@ def test_quarantined_records_that_decode_after_a_fix_move_to_the_sink(sandbox: S
         "redrive", str(sandbox.file), "--quarantined", "--no-validate", SLUICE_KILL_AT="sink-committed"
     )
     assert killed.returncode not in (0, 1)
-    redrive(sandbox, "--quarantined", "--run", "fixed")
+    sandbox.run("fixed", redriven="quarantined")
     told = {r.run: sandbox.account(r.run) for r in sandbox.ledger.runs(sandbox.name) if r.kind == "redrive"}
     counted = Counter()
     for account in told.values():
@@ -162,7 +162,7 @@ def test_quarantined_records_that_decode_after_a_fix_move_to_the_sink(sandbox: S
     (left,) = sandbox.rows("table_quarantine").to_pylist()
     assert (left["value"], left["_errors"][0]["rule"], left["_run"]) == (b"broken", "json", "first")
     before = versions(sandbox)
-    redrive(sandbox, "--quarantined")
+    sandbox.run("again", redriven="quarantined")
     assert versions(sandbox) == before
     deep = sandbox.cli("audit", "--deep", str(sandbox.file), "--json")
     assert deep.returncode == 0, deep.stdout + deep.stderr

@@ -56,13 +56,13 @@ def recorded(
     topics.delete(folder.name)
 
 
-def test_a_spread_of_states_goes_on_to_the_same_rows(recorded: Recorded, summary: list[str]) -> None:
+def test_a_spread_of_states_goes_on_to_the_same_rows(recorded: Recorded, summary: Callable[[str], None]) -> None:
     states = [m for m in moments(recorded.recording) if m.kind == DEATH]
     began = time.monotonic()
     chosen = spread(states, SAMPLE[recorded.scenario.name])
     resumed = [(moment, recorded.resume(moment).found) for moment in chosen]
     seconds = (time.monotonic() - began) / len(chosen)
-    summary.append(f"{recorded.scenario.name:13} {len(chosen)} of {len(states)} recorded states, {seconds:.1f} s each")
+    summary(f"{recorded.scenario.name:13} {len(chosen)} of {len(states)} recorded states, {seconds:.1f} s each")
     assert {f"{m.number} {m.what}": f.problems for m, f in resumed if f.problems} == {}
 
 

@@ -15,7 +15,9 @@ from typing import Any
 import pytest
 
 from sluice.connections import variable_of
+from sluice.home import Home
 from sluice.launch import jars
+from sluice.launch.submit import archive_file
 from sluice.shipped import CHECKOUT
 
 TOY = CHECKOUT / "tests" / "fixtures" / "toy"
@@ -34,6 +36,7 @@ class Place:
         (self.root / "in" / "lines").mkdir(parents=True)
         (self.root / "home").mkdir()
         jars.fetch("spark")  # where every home finds them
+        (self.root / "home" / "jvm").symlink_to(archive_file(Home.from_env()).parent)
         self.configure()
 
     def configure(self, **keys: Any) -> None:
@@ -133,6 +136,10 @@ def test_toys_lose_and_double_nothing_when_killed(place: Place, strategy: str, p
         ({"sink": {"print": {"path": "x"}}}, "cannot commit a batch atomically with its batch number"),
         ({"source": {"drops": {"path": "x"}}}, "choose recovery: wal"),
         ({"schedule": "on_lag"}, "cannot watch source.lines"),
+        (
+            {"airflow": {"freshness": {"cron": "@daily", "max_age": "2h"}}},
+            "the unread records of source.lines are is not known",
+        ),
         ({"lag": {"mirror_group": "g"}}, "is a consumer group"),
         ({"source": {"lines": {"path": "x", "pat": "y"}}}, "did you mean 'path'"),
         ({"source": {"line": {"path": "x"}}}, "source.line: unknown key"),

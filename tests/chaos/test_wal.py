@@ -143,7 +143,7 @@ def test_what_is_in_the_log_is_applied_though_kafka_is_down_and_though_it_has_dr
     sandbox.run("a", kill_at="sealed")
     sandbox.broker.kill()
     told = sandbox.run("b", expect=20).message
-    assert "what the write-ahead log held was applied: 1 batches" in told
+    assert "1 sealed batches of the write-ahead log were applied" in told
     assert sandbox.broker.bootstrap in told
     row = sandbox.ledger.run(sandbox.name, "b")
     assert (row.state, row.error["exit_code"]) == ("failed", 20)
@@ -161,7 +161,7 @@ def test_what_is_in_the_log_is_applied_though_kafka_is_down_and_though_it_has_dr
     unread = sandbox.feed(4)
     sandbox.topics.delete_records(sandbox.topic, sandbox.topics.ends(sandbox.topic))
     told = sandbox.run("e", expect=21).message
-    assert "what the write-ahead log held was applied: 1 batches" in told
+    assert "1 sealed batches of the write-ahead log were applied" in told
     gone = [OffsetRange(sandbox.topic, p, 7, 9) for p in (0, 1)]
     assert offsets(gone) == Counter(unread)
     assert all(str(r) in told for r in gone)
@@ -208,8 +208,8 @@ def test_what_cannot_be_applied_is_landed_all_the_same_and_applied_when_it_fits(
     new = sandbox.feed(10)
     told = sandbox.run("misfit", expect=10).message
     assert f"2 batches ({len(new)} records) were landed by this run and are sealed" in told
-    assert "3 sealed batches wait there to be applied; nothing of them is in the sink" in told
-    assert "The next run applies what is sealed" in told
+    assert "3 sealed batches are still to be applied; none of them is in the sink" in told
+    assert "The next run applies the sealed batches" in told
     row = sandbox.ledger.run(sandbox.name, "misfit")
     assert row is not None
     assert (row.state, row.error["exit_code"]) == ("failed", 10)

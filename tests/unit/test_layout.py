@@ -24,6 +24,7 @@ OF_NO_MODULE = {
     "airflow/test_compose.py": "docker-compose.yaml and what goes with it",
     "airflow/test_compose_stack.py": "the services of docker-compose.yaml as processes",
     "airflow/test_dags.py": "the project's DAG files, and whole runs of one: factory, sensor, triggers and operators",
+    "airflow/test_examples.py": "docs/examples, and the page that shows them",
     "airflow/test_failed_runs.py": "what a failed run means to watcher, triggerer and retry policy together",
     "airflow/test_limits.py": "how many drivers run at once: factory, file and environment",
     "airflow/test_on_idle.py": "one key of the file, in sensor, gate and factory",

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from sluice.cli.output import err, print_json, print_table
-from sluice.connections import Connection
+from sluice.connections import find
 from sluice.errors import ConfigError, ExitCode, SluiceError
 from sluice.home import Home
 from sluice.lag import Backlog, Limits, Status
@@ -93,7 +93,7 @@ class _Looks:
     def _cluster(self, spec: Pipeline) -> Cluster:
         name = spec.kafka.connection
         if name not in self._clusters:
-            self._clusters[name] = Cluster(KafkaSettings.from_connection(Connection.from_env(name)))
+            self._clusters[name] = Cluster(KafkaSettings.from_connection(find(name)))
         return self._clusters[name]
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Annotated
 
 import typer
@@ -23,8 +23,14 @@ app = typer.Typer(
 )
 
 Name = Annotated[str, typer.Argument(metavar="NAME_OR_FILE", help="A pipeline's name, or its YAML file.")]
-OptionalName = Annotated[str | None, typer.Argument(metavar="[PIPELINE]", help="Default: all pipelines.")]
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON for programs.")]
+OptionalName = Annotated[
+    str | None, typer.Argument(metavar="NAME_OR_FILE", help="A pipeline's name, or its YAML file. Default: all.")
+]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
+RunId = Annotated[
+    str | None,
+    typer.Option("--run", metavar="ID", help="The run id, by default a new one. The same id retries that run."),
+]
 
 
 def _tell_version(asked: bool) -> None:
@@ -39,35 +45,62 @@ def root(
         bool, typer.Option("--version", is_eager=True, callback=_tell_version, help="Print the version.")
     ] = False,
 ) -> None:
-    """Bounded, accountable runs from Kafka into a table."""
+    """Run pipelines from Kafka into tables in bounded runs, and account for every offset.
+
+    Each command explains itself: sluice COMMAND --help.
+    """
 
 
 @app.command()
 def run(
     pipeline: Name,
-    recovery: Annotated[Recovery | None, typer.Option(help="Overrides the pipeline file's strategy.")] = None,
-    max_records_per_batch: Annotated[int | None, typer.Option(min=1, help="Overrides the file's limit.")] = None,
-    start: Annotated[
-        str | None, typer.Option(metavar="TS", help="With --end: replace this interval of record time (ISO 8601).")
+    recovery: Annotated[
+        Recovery | None, typer.Option(help="The recovery strategy. Default: the pipeline file's.")
     ] = None,
-    end: Annotated[str | None, typer.Option(metavar="TS", help="Exclusive. Times without a zone are UTC.")] = None,
-    reason: Annotated[str | None, typer.Option(help="The reason for the run, recorded in the ledger.")] = None,
+    max_records_per_batch: Annotated[
+        int | None, typer.Option(min=1, metavar="N", help="Records per batch, about. Default: the pipeline file's.")
+    ] = None,
+    start: Annotated[
+        str | None,
+        typer.Option(metavar="TS", help="Start of an interval of record time to replace (ISO 8601; needs --end)."),
+    ] = None,
+    end: Annotated[
+        str | None, typer.Option(metavar="TS", help="End of the interval, exclusive. Times without a zone are UTC.")
+    ] = None,
+    reason: Annotated[
+        str | None, typer.Option(metavar="TEXT", help="The reason for the run, recorded in the ledger.")
+    ] = None,
     validate: Annotated[bool, typer.Option(help="Validate the run after its last batch.")] = True,
-    run_id: Annotated[str | None, typer.Option("--run", help="The run id; the same id retries that run.")] = None,
+    run_id: RunId = None,
     as_json: AsJson = False,
 ) -> None:
-    """Process what Kafka holds now into the sink, and validate it. Airflow need not be running.
+    """Process what the source holds now, write it to the sink, and validate the run.
 
-    With --start and --end: reprocess (backfill) that interval of Kafka's record time. The run reads its offsets again,
-    from Kafka or from the write-ahead log if Kafka no longer has them, and replaces exactly the interval's rows in sink
-    and quarantine, in one transaction each. Live runs and other intervals may run meanwhile. Nothing beyond the live
-    position is changed. Idempotent: running it twice leaves the same rows.
+    This needs no Airflow: it starts the same spark-submit as the Airflow
+    operator, and waits for it. Connections are read from AIRFLOW_CONN_<ID> in
+    JSON form, or from where Airflow keeps them. Without spark_default, Spark
+    runs on local[*].
 
-    Starts the same spark-submit as the Airflow operator, and waits for it. Connections are read from
-    AIRFLOW_CONN_<ID> in JSON form; without AIRFLOW_CONN_SPARK_DEFAULT it runs on local[*].
-    Exit codes: 0 done, 10 configuration, 20 source unreachable, 21 offsets gone, 22 topic recreated, 23 not authorized,
-    30 sink failed, 40 lease held, 41 checkpoint does not fit, 50 verdict failed or error (unless quality.on_failed is
-    warn), 2 wrong option, 1 anything else.
+    With --start and --end, the run reprocesses (backfills) that interval of
+    record time. It reads the offsets again, from Kafka, or from the write-ahead
+    log if Kafka no longer has them. It replaces exactly the interval's rows in
+    sink and quarantine, in one transaction each. Live runs and other intervals
+    may run meanwhile. Nothing beyond the live position is changed. Idempotent:
+    running it twice leaves the same rows.
+
+    Exit codes:
+     0 done
+     1 anything else
+     2 wrong option or argument
+    10 configuration or pipeline file is wrong
+    20 source unreachable
+    21 offsets are gone
+    22 topic recreated
+    23 not authorized
+    30 sink failed
+    40 another driver holds the lease
+    41 checkpoint does not fit
+    50 verdict failed or error, unless quality.on_failed is warn
     """
     from sluice.cli.run import drive
 
@@ -87,7 +120,11 @@ def run(
 
 
 @app.command()
-def status(pipeline: OptionalName = None, limit: int = 20, as_json: AsJson = False) -> None:
+def status(
+    pipeline: OptionalName = None,
+    limit: Annotated[int, typer.Option(metavar="N", help="Maximum number of runs.")] = 20,
+    as_json: AsJson = False,
+) -> None:
     """Show the newest runs: state, offset counts, verdict, seconds."""
     from sluice.cli.names import name_of
     from sluice.ledger import Ledger
@@ -125,18 +162,35 @@ def lag(
         typer.Option("--openmetrics", metavar="FILE", help="Write OpenMetrics text to FILE atomically; - for stdout."),
     ] = None,
 ) -> None:
-    """Show how far pipelines are behind: the broker's log ends compared with the checkpoint's positions.
+    """Show how far pipelines are behind the broker.
 
-    Per partition: waiting offsets (lag), age of the first unread record (age), that age as a share of the topic's
-    retention time (share), offsets that the broker removed unread (lost), and a status. Per pipeline: a verdict, the
-    worst status. A dash means unknown. Statuses, from mild to severe: OK nothing waits, NEW never read, BACKLOG records
-    wait, GROWING over the limits and each run finds more, UNKNOWN no answer, STUCK three runs failed at the same
-    position, REWOUND the checkpoint was rolled back, LOST removed unread, RECREATED the topic was recreated, AUTH
-    refused.
-    Without PIPELINE: each file in the folder of pipelines, without its subfolders.
-    Exit codes: 0 OK, NEW or BACKLOG within the limits of the pipeline file (lag:), 1 over the limits or worse,
-    20 UNKNOWN because no broker answers, 10 UNKNOWN because a topic or a connection does not exist, or a pipeline file
-    is not valid, 23 AUTH. With several pipelines, the worst one decides.
+    Compares the broker's log ends with the checkpoint's positions. Without a
+    pipeline: each file in the folder of pipelines, without its subfolders.
+
+    Columns per partition (a dash means unknown):
+    lag     offsets that wait
+    age     age of the first unread record
+    share   that age as a share of the topic's retention time
+    lost    offsets that the broker removed before they were read
+
+    Statuses, from mild to severe (a pipeline's verdict is its worst status):
+    OK         nothing waits
+    NEW        nothing was read yet
+    BACKLOG    records wait
+    GROWING    over the limits, and each run finds more
+    UNKNOWN    no answer
+    STUCK      three runs failed at the same position
+    REWOUND    the checkpoint was rolled back
+    LOST       records were removed before they were read
+    RECREATED  the topic was recreated
+    AUTH       the broker refused access
+
+    Exit codes (with several pipelines, the worst one decides):
+     0 OK, NEW or BACKLOG, within the limits of the pipeline file (key lag)
+     1 over the limits, or worse
+    10 UNKNOWN: a topic or connection does not exist, or a file is not valid
+    20 UNKNOWN: no broker answers
+    23 AUTH
     """
     from sluice.cli.lag import show
 
@@ -146,11 +200,11 @@ def lag(
 @app.command()
 def ledger(
     pipeline: Name,
-    run_id: Annotated[str | None, typer.Option("--run", help="Only this run's events.")] = None,
-    limit: int = 50,
+    run_id: Annotated[str | None, typer.Option("--run", metavar="ID", help="Only the events of this run.")] = None,
+    limit: Annotated[int, typer.Option(metavar="N", help="Maximum number of events.")] = 50,
     as_json: AsJson = False,
 ) -> None:
-    """Show the newest events of a pipeline, oldest first."""
+    """Show the newest events that the ledger recorded for a pipeline, oldest first."""
     from sluice.cli.names import name_of
     from sluice.ledger import Ledger
 
@@ -168,15 +222,21 @@ def audit(
     pipeline: Name,
     deep: Annotated[
         bool,
-        typer.Option("--deep", help="Compare with sink and quarantine, offset by offset; check the write-ahead log."),
+        typer.Option(
+            "--deep", help="Also compare sink and quarantine offset by offset, and check the write-ahead log."
+        ),
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Prove that every offset is accounted for once; list open lost ranges. Exit code 1 if it does not balance.
+    """Prove that every offset is accounted for once; list lost ranges that are open.
 
-    By default from the ledger alone: ranges have no gap or overlap, counts add up, and lost and redriven ranges match
-    them. With --deep, the tables must agree as well, and every segment of the write-ahead log is read and verified.
-    Rows that cannot be traced to single records (rows: many or aggregate) are reported as not proved.
+    The default audit reads the ledger alone: ranges have no gap or overlap,
+    counts add up, and lost and redriven ranges match them. With --deep, the
+    tables must agree as well, and every segment of the write-ahead log is read
+    and verified. Rows that cannot be traced to single records (rows: many or
+    aggregate) are reported as not proved.
+
+    Exit codes: 0 the account balances, 1 it does not.
     """
     from sluice.cli.audit import prove
 
@@ -190,22 +250,26 @@ def redrive(
         list[str] | None,
         typer.Option("--range", metavar="TOPIC:PARTITION:START-END", help="Only these offsets; repeatable."),
     ] = None,
-    of_run: Annotated[str | None, typer.Option("--of", help="Only what this run lost or quarantined.")] = None,
+    of_run: Annotated[
+        str | None, typer.Option("--of", metavar="ID", help="Only what the run with this id lost or quarantined.")
+    ] = None,
     quarantined: Annotated[
-        bool, typer.Option("--quarantined", help="Redrive quarantined records that decode now, not lost ranges.")
+        bool, typer.Option("--quarantined", help="Redrive quarantined records instead of lost ranges.")
     ] = False,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Only show open lost ranges and where they can still be read.")
+        bool, typer.Option("--dry-run", help="Only show the open lost ranges, and where they can still be read.")
     ] = False,
-    validate: Annotated[bool, typer.Option(help="Validate what was written.")] = True,
-    run_id: Annotated[str | None, typer.Option("--run", help="The run id; the same id retries that run.")] = None,
+    validate: Annotated[bool, typer.Option(help="Validate the rows that were written.")] = True,
+    run_id: RunId = None,
     as_json: AsJson = False,
 ) -> None:
-    """Write lost ranges that can be read again (from the write-ahead log or Kafka) exactly once, and close them.
+    """Write lost ranges that can be read again into the sink, exactly once.
 
-    With --quarantined: after a fix of decode or schema, write the quarantined records that decode now. What still fails
-    stays open, or in quarantine. Idempotent: running it again finds nothing to do. Exit codes are those of sluice run.
-    --dry-run works for lost ranges only.
+    They are read from the write-ahead log or Kafka, and closed in the ledger.
+    With --quarantined, write the quarantined records that decode and pass the
+    row rules now, for example after a fix of the pipeline file. What still fails
+    stays open, or in the quarantine. Idempotent: running it again finds nothing
+    to do. --dry-run works for lost ranges only. Exit codes: as sluice run.
     """
     from sluice.cli.redrive import redrive as drive_again
     from sluice.ranges import OffsetRange
@@ -226,28 +290,62 @@ def redrive(
 def clean(
     pipeline: Name,
     before: Annotated[
-        str | None, typer.Option(metavar="TS", help="Older than this time (ISO 8601; UTC without a zone).")
+        str | None,
+        typer.Option(metavar="TS", help="Remove what is older than this time (ISO 8601; UTC without a zone)."),
     ] = None,
-    older_than: Annotated[str | None, typer.Option(metavar="AGE", help="Older than this, such as 36h or 7d.")] = None,
+    older_than: Annotated[
+        str | None, typer.Option(metavar="AGE", help="Remove what is older than this, such as 36h or 7d.")
+    ] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show what would be removed.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Remove old segments from a pipeline's write-ahead log; by default those older than wal.keep in its file.
+    """Remove old segments from a pipeline's write-ahead log.
 
-    Segments that are not applied to the sink, or hold an open lost range, are never removed.
+    By default, segments older than wal.keep in the pipeline file are removed.
+    Segments that are not applied to the sink, or hold an open lost range, are
+    never removed.
     """
-    from pydantic import TypeAdapter, ValidationError
-
     from sluice.cli.clean import clean as clean_log
-    from sluice.fields import Duration
 
-    try:
-        age = TypeAdapter(Duration).validate_python(older_than) if older_than else None
-    except ValidationError:
-        raise ConfigError(
-            f"{older_than!r} is not a duration", state="nothing was removed", next_step="write it as 36h or 7d"
-        ) from None
+    age = _age(older_than, "--older-than")
     clean_log(pipeline, before=before, older_than=age, dry_run=dry_run, as_json=as_json)
+
+
+@app.command()
+def compact(
+    pipeline: Name,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only count the small files.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Merge the small files of a pipeline's sink and quarantine (OPTIMIZE).
+
+    No row changes. Runs of any kind may be active meanwhile. The files that
+    were replaced stay until sluice vacuum removes them.
+    """
+    from sluice.cli.upkeep import compact as merge
+
+    merge(pipeline, dry_run=dry_run, as_json=as_json)
+
+
+@app.command()
+def vacuum(
+    pipeline: Name,
+    older_than: Annotated[
+        str | None, typer.Option(metavar="AGE", help="Remove files unused for longer than this, such as 7d.")
+    ] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only count what would be removed.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Remove files that a pipeline's sink and quarantine no longer use (VACUUM).
+
+    By default, files that have been unused for vacuum.keep of the pipeline file
+    are removed. An age is refused if it is not longer than a run may take
+    (airflow.execution_timeout), or shorter than the table's own
+    delta.deletedFileRetentionDuration (a week, unless set).
+    """
+    from sluice.cli.upkeep import vacuum as sweep
+
+    sweep(pipeline, older_than=_age(older_than, "--older-than"), dry_run=dry_run, as_json=as_json)
 
 
 @app.command()
@@ -256,11 +354,13 @@ def adopt(
     new: Annotated[str, typer.Option("--as", metavar="NAME_OR_FILE", help="The pipeline file with the new name.")],
     as_json: AsJson = False,
 ) -> None:
-    """Rename a pipeline: its ledger, checkpoints, write-ahead log and tables go on under the new name.
+    """Rename a pipeline: transfer its ledger, checkpoints, log and tables to a new name.
 
-    The file of the new name must name the same sink. No run of either name may be at work, and the last run of the old
-    name must be accounted for: if it died halfway, first run the old name once more. After a crash the same command
-    goes on where it stopped; until it has ended, runs of both names are refused. Exit codes are those of sluice run.
+    The file of the new name must name the same sink. No run of either name may
+    be active, and the last run of the old name must be in the ledger: if its
+    driver died, first run the old name once more. After a crash, run the same
+    command again: it continues where it stopped. Until it has finished, runs of
+    both names are refused. Exit codes: as sluice run.
     """
     from sluice.adopt import Adoption
     from sluice.home import Home
@@ -278,17 +378,23 @@ def adopt(
 
 @app.command("validate-spec")
 def validate_spec(
-    files: Annotated[list[str] | None, typer.Argument(help="Names or files. Default: all pipelines.")] = None,
+    files: Annotated[
+        list[str] | None, typer.Argument(metavar="NAME_OR_FILE", help="Names or YAML files of pipelines. Default: all.")
+    ] = None,
     spark: Annotated[
         bool, typer.Option("--spark/--no-spark", help="Check transforms and suites with Spark and Great Expectations.")
     ] = True,
     as_json: AsJson = False,
 ) -> None:
-    """Check pipeline files; report every mistake with its file, line, key and fix. Exit code 10 if there is one.
+    """Check pipeline files; report every mistake with its file, line, key and fix.
 
-    It also reads each suite. Spark (about ten seconds for all files, no broker) plans each transform without records
-    and checks sink.delta.partition_by and the suite's columns against the transform's columns. Great Expectations
-    builds each expectation. Without Java or the jars these checks are skipped, and the output says so.
+    It also reads each suite. Spark (about ten seconds for all files, no broker)
+    plans each transform without records, and compares sink.delta.partition_by
+    and the suite's columns with the transform's columns. Great Expectations
+    builds each expectation. Without Java or the jars these checks are skipped,
+    and the output says so.
+
+    Exit codes: 0 all files are valid, 10 there is a mistake.
     """
     from sluice.cli.validate_spec import check
 
@@ -309,6 +415,19 @@ def schema(
         (pipelines_folder().parent / "pipeline.schema.json").write_text(text)
     else:
         sys.stdout.write(text)
+
+
+def _age(text: str | None, option: str) -> timedelta | None:
+    from pydantic import TypeAdapter, ValidationError
+
+    from sluice.fields import Duration
+
+    try:
+        return TypeAdapter(Duration).validate_python(text) if text else None
+    except ValidationError:
+        raise ConfigError(
+            f"{option}: {text!r} is not a duration", state="nothing was removed", next_step="write it as 36h or 7d"
+        ) from None
 
 
 def main() -> None:

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import contextlib
-import os
 from collections.abc import Mapping
 from typing import Any
 
 from sluice.cli.output import COUNTS, err, print_json, print_table
-from sluice.connections import Connection, variable_of
+from sluice.connections import Connection, find, look_up
 from sluice.errors import ExitCode, QualityError, SluiceError
 from sluice.home import Home
 from sluice.lag.current import waiting
@@ -19,6 +18,8 @@ from sluice.recovery import Recovery
 from sluice.run.request import RunRequest
 
 __all__ = ["connections", "drive", "ended"]
+
+_SPARK = "spark_default"
 
 
 def drive(
@@ -70,13 +71,12 @@ def connections(spec: Pipeline) -> tuple[Connection, Connection | None]:
         If one that the file names is not defined.
     """
     named = spec.spark.connection
-    if named != "spark_default" or os.environ.get(variable_of(named)):
-        spark = Connection.from_env(named)
-    else:
-        err.print(f"{variable_of('spark_default')} is not set: Spark runs on local[*]", markup=False)
-        spark = Connection("spark_default", "spark", host="local[*]")
+    spark = look_up(named) if named == _SPARK else find(named)
+    if spark is None:
+        err.print(f"connection {_SPARK!r} is not defined: Spark runs on local[*]", markup=False)
+        spark = Connection(_SPARK, "spark", host="local[*]")
     needs = spec.source.config.needs
-    return spark, Connection.from_env(needs) if needs else None
+    return spark, find(needs) if needs else None
 
 
 def ended(spec: Pipeline, run_id: str, code: int, *, as_json: bool) -> int:

@@ -27,6 +27,9 @@ __all__ = ["DEFAULT_PORT", "Airflow"]
 
 DEFAULT_PORT = 8080
 
+_PATIENCE = 120.0
+"""Seconds for an answer of the API server, which shares the machine with drivers."""
+
 _USER = "admin"
 
 _POOL = "sluice"
@@ -261,7 +264,9 @@ class Airflow:
         for fresh in (False, True):
             if fresh or not self._token:
                 user, password = self.login
-                got = httpx.post(f"{self.url}/auth/token", json={"username": user, "password": password}, timeout=30)
+                got = httpx.post(
+                    f"{self.url}/auth/token", json={"username": user, "password": password}, timeout=_PATIENCE
+                )
                 got.raise_for_status()
                 self._token = got.json()["access_token"]
             answer = httpx.request(
@@ -269,7 +274,7 @@ class Airflow:
                 f"{self.url}/api/v2{path}",
                 json=body,
                 headers={"Authorization": f"Bearer {self._token}"},
-                timeout=30,
+                timeout=_PATIENCE,
             )
             if answer.status_code != 401:
                 break
@@ -290,7 +295,8 @@ class Airflow:
         """
         deadline = time.monotonic() + timeout
         while time.monotonic() < deadline:
-            with contextlib.suppress(SluiceError):
+            # an API server on a busy machine answers nobody while it serves its first task
+            with contextlib.suppress(SluiceError, httpx.TransportError):
                 self.call("GET", f"/dags/{dag_id}/details")
                 return
             time.sleep(0.5)
@@ -300,9 +306,53 @@ class Airflow:
 
     def trigger(self, dag_id: str, conf: dict[str, Any] | None = None) -> str:
         """Trigger a run like the UI's form; return its run id."""
-        self.call("PATCH", f"/dags/{dag_id}?update_mask=is_paused", {"is_paused": False})
+        self.unpause(dag_id)
         run = self.call("POST", f"/dags/{dag_id}/dagRuns", {"logical_date": None, "conf": conf or {}})
         return str(run["dag_run_id"])
+
+    def unpause(self, dag_id: str) -> None:
+        """Let Airflow start the runs of a DAG."""
+        self.call("PATCH", f"/dags/{dag_id}?update_mask=is_paused", {"is_paused": False})
+
+    def backfill(self, dag_id: str, *arguments: str) -> str:
+        """Create a backfill by Airflow's own command; return what it printed.
+
+        Raises
+        ------
+        SluiceError
+            If the command refuses; with its message.
+        """
+        airflow = str(Path(sys.executable).with_name("airflow"))
+        done = subprocess.run(
+            [airflow, "backfill", "create", "--dag-id", dag_id, *arguments],
+            env=self.environment(), capture_output=True, text=True, check=False,
+        )  # fmt: skip
+        said = done.stdout + done.stderr
+        if done.returncode:
+            raise SluiceError(f"Airflow created no backfill: {said[-2000:]}", next_step=f"read {self.log_file}")
+        return said
+
+    def runs(self, dag_id: str) -> list[dict[str, Any]]:
+        """Return a DAG's newest hundred runs, oldest first."""
+        newest = self.call("GET", f"/dags/{dag_id}/dagRuns?order_by=-run_after&limit=100")["dag_runs"]
+        return [dict(run) for run in reversed(newest)]
+
+    def await_runs(
+        self, dag_id: str, which: Callable[[dict[str, Any]], bool], timeout: float = 300
+    ) -> list[dict[str, Any]]:
+        """Return the runs of a DAG for which ``which`` holds, as soon as there is one.
+
+        Raises
+        ------
+        SluiceError
+            If the scheduler makes none in time.
+        """
+        deadline = time.monotonic() + timeout
+        while time.monotonic() < deadline:
+            if found := [run for run in self.runs(dag_id) if which(run)]:
+                return found
+            time.sleep(0.5)
+        raise SluiceError(f"Airflow made no run of {dag_id} within {timeout:.0f} s", next_step=f"read {self.log_file}")
 
     def states(
         self, dag_id: str, run_id: str, *, watch: Callable[[], int] = lambda: 0

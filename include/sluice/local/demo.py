@@ -1,4 +1,4 @@
-"""``make demo``: real flights, a real broker, a real Airflow, two real runs; and ``make down``."""
+"""``make demo``: real flights, a real broker, a real Airflow, two live runs and a backfill; and ``make down``."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from rich.console import Console
 
 from sluice.cli.output import COUNTS, print_json, print_table
 from sluice.connections import variable_of
+from sluice.delta.table import Table
 from sluice.errors import SluiceError
 from sluice.home import Home
 from sluice.lag.current import backlog
@@ -25,14 +26,19 @@ from sluice.local.airflow import DEFAULT_PORT as AIRFLOW_PORT
 from sluice.local.airflow import Airflow
 from sluice.local.kafka import DEFAULT_PORT as KAFKA_PORT
 from sluice.local.kafka import Broker
-from sluice.pipeline import load
+from sluice.pipeline import load, pipelines_folder
 from sluice.shipped import CHECKOUT, shipped
 from sluice.sources.kafka import Cluster, KafkaSettings
+from sluice.text import run_of_interval
 
 __all__ = ["main"]
 
 _PIPELINE = "flights"
 _FIRST_PART_ENDS = "2013-12-01"
+_MONTHLY = "flights_monthly"
+_MONTHS = ("2013-01", "2013-02")
+"""Of the pipeline whose months can be backfilled: the two that the demo reprocesses."""
+
 _DOWN = "make down" if CHECKOUT else "python -m sluice.local.demo down"
 
 _say = Console(stderr=True, highlight=False, soft_wrap=True).print
@@ -59,7 +65,13 @@ class Demo:
         )
 
     def up(self) -> dict[str, Any]:
-        """Start everything, run the pipeline twice, and leave the UI running; return what ``make demo`` prints."""
+        """Start everything, run the pipeline twice, backfill another, and leave the UI running.
+
+        Returns
+        -------
+        dict
+            What ``make demo`` prints last.
+        """
         began = time.monotonic()
         self._step("jars")
         for name in ("kafka", "spark"):
@@ -83,6 +95,7 @@ class Demo:
             if not fed.produced:
                 _say(f"  the {fed.already:,} flights are there already")
             self._run_if_needed()
+        reprocessed = self._backfill()
 
         spec, ledger = load(_PIPELINE), Ledger.open()
         runs = [ledger.account(_PIPELINE, r.run) for r in reversed(ledger.runs(_PIPELINE, limit=50))]
@@ -97,10 +110,27 @@ class Demo:
             "runs": useful,
         }
         print_table(useful, ["run", "recovery", *COUNTS, "verdict", "seconds"])
+        _say(f"\nRows of {_MONTHLY} by month, and the run that wrote them:")
+        print_table(reprocessed, ["month", "before", "by", "after", "now by"])
         _say(f"\nThe table: {result['sink']}\nThe UI: {self.airflow.url}/dags/{_PIPELINE}  (login {user} / {password})")
         _say(f"For commands of your own (sluice, airflow) in a shell: source {self._write_environment()}")
         _say(f"Ask: sluice status, sluice lag flights, sluice audit flights. End it all: {_DOWN}")
+        _say(self.next_steps(), markup=False)
         return result
+
+    def next_steps(self) -> str:
+        """Return what to try next: a run by the form, a backfill, a start by the backlog."""
+        folder = pipelines_folder()
+        return f"""
+Try next, in a shell that has sourced the file above:
+1. A month by the form. {self.airflow.url}/dags/{_MONTHLY}, button Trigger:
+   mode interval, start 2013-07-01T00:00:00Z, end 2013-08-01T00:00:00Z
+2. A backfill of three months:
+   airflow backfill create --dag-id {_MONTHLY} --from-date 2013-03-01 --to-date 2013-05-01 --max-active-runs 2
+3. A pipeline that the backlog starts. Write it, and switch it on when the UI shows it (within a minute):
+   sed -E 's/^(pipeline|.*path): {_PIPELINE}\\b/&_on_lag/; s/^schedule: .*/schedule: on_lag/' \\
+     {folder}/{_PIPELINE}.yaml > {folder}/{_PIPELINE}_on_lag.yaml
+   airflow dags unpause flights_on_lag; sluice lag flights_on_lag --watch"""
 
     def _write_environment(self) -> Path:
         """Write the variables with which commands in a shell use this stack; it contains no secret."""
@@ -130,21 +160,69 @@ class Demo:
         if not waiting:
             _say("  nothing waits: every record was already processed")
             return
-        run = self.airflow.trigger(_PIPELINE)
-        self._step(f"run {run}: {waiting:,} records wait")
-        ledger = Ledger.open()
+        self._follow(_PIPELINE, self.airflow.trigger(_PIPELINE), waiting)
+
+    def _backfill(self) -> list[dict[str, Any]]:
+        """Switch the monthly pipeline on, and reprocess two of its months; return its rows by month, before and after.
+
+        A second call finds the runs of the first one, and makes none.
+        """
+        self._step(f"{_MONTHLY} is switched on: its schedule starts a run for all that is there")
+        self.airflow.wait_for_dag(_MONTHLY)
+        self.airflow.unpause(_MONTHLY)
+        live = self.airflow.await_runs(_MONTHLY, lambda run: run["run_type"] != "backfill")[-1]
+        # of an earlier demo, perhaps, which was interrupted
+        again = live["state"] == "failed"
+        self._follow(_MONTHLY, self.airflow.trigger(_MONTHLY) if again else live["dag_run_id"])
+        before = self._months()
+        if not self._backfilled():
+            first, last = (f"{month}-01" for month in _MONTHS)
+            options = ["--from-date", first, "--to-date", last, "--max-active-runs", "2"]
+            self._step(f"airflow backfill create --dag-id {_MONTHLY} {' '.join(options)}")
+            self.airflow.backfill(_MONTHLY, *options, "--dag-run-conf", json.dumps({"reason": "shown by the demo"}))
+        for run in self._backfilled():
+            self._follow(_MONTHLY, run, interval=True)
+        after = self._months()
+        return [
+            {"month": month, "before": rows, "by": by, "after": after[month][0], "now by": after[month][1]}
+            for month, (rows, by) in before.items()
+        ]
+
+    def _backfilled(self) -> list[str]:
+        return [run["dag_run_id"] for run in self.airflow.runs(_MONTHLY) if run["run_type"] == "backfill"]
+
+    def _months(self) -> dict[str, tuple[int, str]]:
+        """Return how many rows the backfilled months have, and all others together, and which runs wrote them."""
+        import pyarrow as pa
+        import pyarrow.compute as pc
+
+        path = self.home.resolve(load(_MONTHLY).sink.config.path)
+        rows = pa.Table.from_batches(Table.open("sink", path).rows(["_timestamp", "_run"]))
+        named = pa.table({"month": pc.strftime(rows["_timestamp"], format="%Y-%m"), "run": rows["_run"]})
+        found: dict[str, tuple[int, set[str]]] = {month: (0, set()) for month in (*_MONTHS, "all others")}
+        for part in named.group_by(["month", "run"]).aggregate([([], "count_all")]).to_pylist():
+            month = part["month"] if part["month"] in _MONTHS else "all others"
+            count, by = found[month]
+            found[month] = (count + part["count_all"], by | {part["run"]})
+        return {month: (count, ", ".join(sorted(by))) for month, (count, by) in found.items()}
+
+    def _follow(self, dag: str, run: str, waiting: int | None = None, *, interval: bool = False) -> None:
+        """Say how a run goes, and return when it has succeeded."""
+        self._step(f"run {run}" + (f": {waiting:,} records wait" if waiting is not None else ""))
+        ledger, name = Ledger.open(), run_of_interval(run) if interval else run
 
         def accounted() -> int:
-            return sum(len(a.range) for a in ledger.accounts(_PIPELINE, run))
+            return sum(len(a.range) for a in ledger.accounts(dag, name))
 
-        for state, tasks, done in self.airflow.states(_PIPELINE, run, watch=accounted):
+        for state, tasks, done in self.airflow.states(dag, run, watch=accounted):
             shown = ", ".join(f"{t} {s}" for t, s in tasks.items() if s != "none")
-            _say(f"  {state}: {shown or 'scheduled'}; {done:,} of {waiting:,} offsets accounted for")
+            of = f" of {waiting:,}" if waiting is not None else ""
+            _say(f"  {state}: {shown or 'scheduled'}; {done:,}{of} offsets accounted for")
         if state != "success":
             raise SluiceError(
                 f"run {run} ended as {state}",
                 state="what was committed is in the table; see sluice status",
-                next_step=f"read the task's log in the UI: {self.airflow.url}/dags/{_PIPELINE}/runs/{run}",
+                next_step=f"read the task's log in the UI: {self.airflow.url}/dags/{dag}/runs/{run}",
             )
 
     @staticmethod

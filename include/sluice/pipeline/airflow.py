@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
-from typing import Annotated
+from datetime import date, timedelta
+from typing import Annotated, Literal, get_args
 
 from pydantic import AfterValidator, Field, field_validator
 
 from sluice.fields import Duration, Strict
+from sluice.pipeline.starting import Schedule
 from sluice.pipeline.targets import check_function
 
-__all__ = ["Airflow"]
+__all__ = ["Airflow", "Freshness"]
 
 
 def _target(target: str) -> str:
@@ -20,6 +21,17 @@ def _target(target: str) -> str:
 
 Target = Annotated[str, AfterValidator(_target)]
 """``package.module:name``, on the Python path."""
+
+
+Step = Literal["audit", "clean", "compact", "vacuum"]
+"""A step of maintenance."""
+
+
+class Freshness(Schedule):
+    """How fresh the table must be, and when that is checked."""
+
+    max_age: Duration
+    """The check fails if a record that is older than this, by Kafka's timestamp, is not in the table yet."""
 
 
 class Airflow(Strict):
@@ -46,10 +58,28 @@ class Airflow(Strict):
     """The priority weight of the DAG's tasks: a larger one gets a free place first."""
     maintenance: Annotated[str, Field(min_length=1)] | None = None
     """A DAG ``PIPELINE.maintenance`` that redrives on request, audits and cleans: a cron line (UTC), or ``manual``."""
+    maintenance_steps: Annotated[tuple[Step, ...], Field(min_length=1)] = ("audit", "clean")
+    """What that DAG does behind a redrive, in this order: ``audit``, ``clean``, ``compact``, ``vacuum``."""
+    start_date: date | None = None
+    """The first day, in UTC, that a backfill may reprocess; by default in the year 2000."""
+    access_control: dict[str, tuple[Annotated[str, Field(min_length=1)], ...]] | None = None
+    """What each role may do with the DAG, such as ``{Analyst: [can_read]}``; for auth managers with roles of a DAG."""
+    freshness: Freshness | None = None
+    """A DAG ``PIPELINE.freshness`` that fails, and alerts, when the table is not fresh at a time of its ``cron``."""
+    email: tuple[Annotated[str, Field(pattern=r"^[^@\s]+@[^@\s]+$")], ...] = ()
+    """Who gets a mail when a DAG run has failed, by Airflow's connection ``smtp_default``."""
     on_failure: tuple[Target, ...] = ()
     """Functions, or notifiers, as ``package.module:name``: called with Airflow's context when a DAG run has failed."""
     on_success: tuple[Target, ...] = ()
     """The same, when a DAG run has succeeded."""
+
+    @field_validator("maintenance_steps")
+    @classmethod
+    def _maintenance_steps(cls, steps: tuple[Step, ...]) -> tuple[Step, ...]:
+        order = list(get_args(Step))
+        if list(steps) != [step for step in order if step in steps]:
+            raise ValueError(f"each step at most once, in the order {', '.join(order)}")
+        return steps
 
     @field_validator("execution_timeout")
     @classmethod

@@ -13,7 +13,7 @@ from sluice.fields import Strict
 from sluice.kinds import BUILT_IN, kind_of
 from sluice.pipeline.airflow import Airflow
 from sluice.pipeline.quality import Quality
-from sluice.pipeline.sections import Decode, IntervalRuns, Quarantine, Rows, Rule, Sink, Source, Transform, Wal
+from sluice.pipeline.sections import Decode, IntervalRuns, Quarantine, Rows, Rule, Sink, Source, Transform, Vacuum, Wal
 from sluice.pipeline.spark import Spark
 from sluice.pipeline.starting import Lag, Schedule
 from sluice.recovery import Recovery
@@ -54,6 +54,8 @@ class Pipeline(Strict):
     """The strategies that the trigger form offers; by default all that the pipeline can have."""
     wal: Wal = Wal()
     """Settings of the write-ahead log that ``recovery: wal`` uses."""
+    vacuum: Vacuum = Vacuum()
+    """Settings of ``sluice vacuum``."""
     interval: IntervalRuns = IntervalRuns()
     """Settings of interval runs (backfills of a range of record time)."""
     spark: Spark = Spark()
@@ -115,10 +117,24 @@ class Pipeline(Strict):
             raise ValueError(
                 f"lag.mirror_group is a consumer group, and source.{self.source.key} has none: remove the key"
             )
+        if self.airflow.freshness is not None and self.source.kafka is None:
+            raise ValueError(
+                f"airflow.freshness: how old the unread records of source.{self.source.key} are is not known: remove "
+                "the key"
+            )
         if self.quality.suite is not None and not sink.readable:
             raise ValueError(
                 f"quality.suite validates rows that are read back, and sink.{self.sink.key} cannot do that: remove the "
                 "suite, or choose sink.delta"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _vacuum(self) -> Pipeline:
+        if self.vacuum.keep <= self.airflow.execution_timeout:
+            raise ValueError(
+                f"vacuum.keep: a run may take {self.airflow.execution_timeout} (airflow.execution_timeout), and the "
+                "files that it reads or has staged must stay: write a longer time, such as 7d"
             )
         return self
 

@@ -27,6 +27,7 @@ __all__ = [
     "Sink",
     "Source",
     "Transform",
+    "Vacuum",
     "Wal",
 ]
 
@@ -199,6 +200,13 @@ class Wal(Strict):
     """The maximum number of records in a segment."""
     roll: Duration = timedelta(seconds=60)
     """Maximum time from a segment's first record arriving in the log to the seal, estimated from the measured pace."""
+
+
+class Vacuum(Strict):
+    """Settings of ``sluice vacuum``, which removes files of sink and quarantine that these no longer use."""
+
+    keep: Duration = timedelta(days=7)
+    """How long such files stay, for readers of an older version and for ``RESTORE``."""
 
 
 class IntervalRuns(Strict):

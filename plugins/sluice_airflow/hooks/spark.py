@@ -1,4 +1,4 @@
-"""spark-submit as Airflow's Spark provider starts it, with three things put right."""
+"""spark-submit as Airflow's Spark provider starts it, with three corrections."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ _KEPT = 200
 class SparkHook(SparkSubmitHook):
     """Starts one :class:`sluice.launch.submit.SparkSubmit`.
 
-    - The master is the one that :func:`sluice.launch.submit.spark_master` accepted. The provider alone turns a
-      connection that it cannot read into ``yarn`` without a word.
+    - The master is the one that :func:`sluice.launch.submit.spark_master` accepted. The provider alone silently
+      turns a connection that it cannot read into ``yarn``.
     - Secrets go to the child's environment; on YARN and Kubernetes the provider's ``env_vars`` would be in argv.
     - :attr:`exit_code` and :attr:`output` survive a failure; the provider's exception has them only as prose.
 
     The child stays in the task's process group on purpose: Airflow's supervisor ends the whole group, so that a JVM
-    does not outlive a task that was killed without ceremony.
+    does not outlive a task that was killed by SIGKILL.
     """
 
     def __init__(self, submit: SparkSubmit, **kwargs: Any) -> None:

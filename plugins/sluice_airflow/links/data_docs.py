@@ -1,4 +1,4 @@
-"""The button that leads from a verdict to its Data Docs."""
+"""The button from the task ``validate`` to its Data Docs."""
 
 from __future__ import annotations
 

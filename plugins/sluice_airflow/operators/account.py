@@ -10,17 +10,19 @@ from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
 from sluice.delta.table import Table
 from sluice.errors import ConfigError, SluiceError
 from sluice.home import Home
-from sluice.ledger import Ledger, UnknownRunError
+from sluice.ledger import Ledger, Unannounced, UnknownRunError
 from sluice.pipeline import Pipeline, load
+from sluice_airflow import metrics
+from sluice_airflow.last_words import tells
 from sluice_airflow.links.page import PageLink
 from sluice_airflow.log_tables import account_table
-from sluice_airflow.operators.bounded_run import joined
+from sluice_airflow.operators.bounded_run import ingest_before, joined
 from sluice_airflow.window import run_window
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
-__all__ = ["AccountOperator", "alias_of", "asset_of"]
+__all__ = ["AccountOperator", "alias_of", "asset_of", "version_of"]
 
 
 def asset_of(pipeline: str) -> Asset:
@@ -39,22 +41,22 @@ def alias_of(pipeline: str) -> AssetAlias:
 class AccountOperator(BaseOperator):
     """Emits one event of the sink's asset when the sink changed, and none when it did not.
 
-    The event tells of all that was committed and no event has told of: what this run wrote, what runs wrote that failed
-    later or whose verdict did, what was redriven. Its ``extra`` holds
+    The event covers everything that was committed and that no event covered before: rows of this run, of runs that
+    failed later or whose verdict failed, and of redrives. Its ``extra`` holds
 
     - this run's counts and its verdict, as :meth:`sluice.ledger.Ledger.account` has them;
     - ``ranges``, ``[topic, partition, start, end]`` each: the offsets that are new;
-    - ``runs``: the run, its verdict and the offsets ``written`` of each run that wrote some of them;
+    - ``runs``: for each run that wrote some of them, its id, its verdict and how many offsets it has ``written``;
     - ``version``: the version of the Delta table that holds them all; None for another sink;
-    - of an interval the ``interval`` and how many offsets it ``replaced``: what a consumer made of these is to be made
-      anew.
+    - for an interval run, the ``interval`` and how many offsets it ``replaced``: a consumer must recompute what it
+      derived from these.
 
-    That an event was sent is noted in the ledger after Airflow has it. A task that dies in between sends it again with
-    the next one: at least once, and nothing is left out. Several events may make one consumer run: let it drain from
-    its own watermark.
+    The ledger records that an event was sent after Airflow has stored it. If the task dies in between, the next event
+    repeats its ranges: events are delivered at least once. Several events may start one run of a consumer, so it should
+    read from its own watermark.
 
-    With a trigger rule such as ``all_done`` it also prints the account of a run of which a task failed. It sends no
-    event then and fails as well, at the end: the state of a DAG run is that of its last tasks.
+    With a trigger rule such as ``all_done`` it also prints the account of a run in which a task failed. Then it sends
+    no event and fails at the end, because the state of a DAG run is that of its last tasks.
 
     Parameters
     ----------
@@ -83,8 +85,9 @@ class AccountOperator(BaseOperator):
         self.run_id = run_id
         given: Any = getattr(self, "on_success_callback", None) or ()
         self.on_success_callback = [*given, _note]
-        self._sent: tuple[str, dict[int, int], int | None] | None = None
+        self._sent: tuple[str, Unannounced, int | None] | None = None
 
+    @tells
     def execute(self, context: Context) -> dict[str, Any]:
         """Print the account; emit."""
         pipeline = load(self.pipeline)
@@ -109,12 +112,13 @@ class AccountOperator(BaseOperator):
             raise SluiceError(
                 f"the ledger has no run {self.run_id!r} of {name!r}",
                 state="there is nothing to account for",
-                next_step="clear the ingest task of this DAG run first",
+                next_step=f"clear {ingest_before(self)} of this DAG run first",
             ) from None
         accounts = ledger.accounts(name, self.run_id)
         self.log.info("Run %s, verdict %s\n%s", self.run_id, account["verdict"], account_table(accounts))
         for reason in account.get("reasons", []):
             self.log.info("%s: %s", account["verdict"], reason)
+        metrics.of_run(name, account["verdict"], sum(len(row.range) for row in ledger.lost(name)))
         if failed:
             raise AirflowFailException(
                 f"{_and(failed)} failed: what the run did is told above, and this DAG run ends as failed\n"
@@ -129,7 +133,7 @@ class AccountOperator(BaseOperator):
         if not any(news.written.values()) and not news.replaced:
             self.log.info("Nothing was written that no event has told of: no event")
             return
-        version = _version(pipeline)
+        version = version_of(pipeline)
         rows = {run: ledger.run(name, run) for run in news.written}
         extra = {
             **account,
@@ -141,7 +145,7 @@ class AccountOperator(BaseOperator):
             "version": version,
         }
         context["outlet_events"][alias_of(name)].add(asset_of(name), extra=extra)
-        self._sent = (name, news.upto, version)
+        self._sent = (name, news, version)
         others = [run for run in news.written if run != self.run_id]
         also = f", also of {', '.join(others)}" if others else ""
         self.log.info("Event of %s: %s offsets%s", asset_of(name).uri, f"{sum(news.written.values()):,}", also)
@@ -156,8 +160,9 @@ class AccountOperator(BaseOperator):
         if {str(state) for run in found.values() for state in run.values()} != {"success"}:
             self.log.warning("Airflow does not say that it has the event: the next run sends it again")
             return
-        pipeline, upto, version = self._sent
-        Ledger.open().announced(pipeline, self.run_id, upto=upto, version=version)
+        pipeline, news, version = self._sent
+        Ledger.open().announced(pipeline, self.run_id, upto=news.upto, version=version)
+        metrics.of_written(pipeline, sum(news.written.values()))
 
     def _upstream(self, context: Context) -> dict[str, str]:
         """Return the states of the tasks before this one."""
@@ -173,7 +178,7 @@ def _note(context: Context) -> None:
     context["ti"].task.note(context)
 
 
-def _version(pipeline: Pipeline) -> int | None:
+def version_of(pipeline: Pipeline) -> int | None:
     """Return the version of a Delta sink, None for another one or one that is not there."""
     if not pipeline.sink.kind.delta:
         return None

@@ -11,6 +11,7 @@ from sluice.errors import CheckpointError
 from sluice.home import Home
 from sluice.ledger import Ledger
 from sluice.pipeline import load
+from sluice_airflow.last_words import tells
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -49,6 +50,7 @@ class AuditOperator(BaseOperator):
         self.pipeline = str(pipeline)
         self.deep = deep
 
+    @tells
     def execute(self, context: Context) -> dict[str, Any]:
         """Audit; fail if it does not balance."""
         pipeline, ledger = load(self.pipeline), Ledger.open()

@@ -1,4 +1,4 @@
-"""Opens the gate once: lets through what Kafka holds now, closes, and brings back the account."""
+"""Runs a pipeline once and returns the account of the run."""
 
 from __future__ import annotations
 
@@ -13,15 +13,16 @@ from sluice.pipeline import load
 from sluice.ranges import OffsetRange, RangeAccount
 from sluice.recovery import Recovery
 from sluice.run.request import RunRequest
+from sluice_airflow.last_words import tells
 from sluice_airflow.links.page import PageLink
 from sluice_airflow.log_tables import account_table
 from sluice_airflow.operators.submit import SubmitOperator
 from sluice_airflow.window import run_window
 
 if TYPE_CHECKING:
-    from airflow.sdk import Context
+    from airflow.sdk import BaseOperator, Context
 
-__all__ = ["BoundedRunOperator", "joined"]
+__all__ = ["BoundedRunOperator", "ingest_before", "joined"]
 
 
 class BoundedRunOperator(SubmitOperator):
@@ -72,6 +73,7 @@ class BoundedRunOperator(SubmitOperator):
         self.max_records_per_batch = max_records_per_batch
         self.validate = validate
 
+    @tells
     def execute(self, context: Context) -> dict[str, Any]:
         """Run, and return the account."""
         pipeline = load(self.pipeline)
@@ -96,6 +98,12 @@ class BoundedRunOperator(SubmitOperator):
         submission = bounded_run(pipeline, request, spark=spark, kafka=kafka, waiting=waits, settings=settings)
         self.run_spark(submission, context)
         return self._account(pipeline.name)
+
+    def get_openlineage_facets_on_complete(self, _ti: Any) -> Any:
+        """Return what OpenLineage is told, also of a run that failed; its provider calls this where it is installed."""
+        from sluice_airflow import lineage
+
+        return lineage.of_ingest(load(self.pipeline), self.run_id)
 
     def _asked(self, name: str, context: Context) -> Any:
         own = getattr(self, name)
@@ -126,3 +134,10 @@ def joined(accounts: list[RangeAccount]) -> list[OffsetRange]:
         else:
             joined.append(now)
     return joined
+
+
+def ingest_before(task: BaseOperator) -> str:
+    """Return, in words, the task directly before this one that runs the pipeline: it may lie in a group."""
+    before = task.upstream_list if task.has_dag() else []
+    names = sorted(t.task_id for t in before if isinstance(t, BoundedRunOperator))
+    return f"the task {names[0]!r}" if names else "the ingest task"

@@ -11,6 +11,7 @@ from sluice.home import Home
 from sluice.ledger import Ledger
 from sluice.pipeline import load
 from sluice.wal.cleaning import clean_log
+from sluice_airflow.last_words import tells
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -56,6 +57,7 @@ class CleanOperator(BaseOperator):
         self.older_than = older_than
         self.dry_run = dry_run
 
+    @tells
     def execute(self, context: Context) -> dict[str, Any]:
         """Clean; return what was removed."""
         pipeline = load(self.pipeline)

@@ -12,6 +12,7 @@ from sluice.launch.submit import redrive
 from sluice.ledger import Ledger
 from sluice.pipeline import load
 from sluice.ranges import OffsetRange
+from sluice_airflow.last_words import tells
 from sluice_airflow.links.page import PageLink
 from sluice_airflow.log_tables import account_table
 from sluice_airflow.operators.submit import SubmitOperator
@@ -74,6 +75,7 @@ class RedriveOperator(SubmitOperator):
         self.ranges = ranges
         self.of_run = of_run
 
+    @tells
     def execute(self, context: Context) -> dict[str, Any]:
         """Redrive; return the account."""
         pipeline = load(self.pipeline)

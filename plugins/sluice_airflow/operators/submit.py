@@ -57,8 +57,8 @@ class SubmitOperator(SparkSubmitOperator):
     pipeline
         Name or path of the pipeline (templated).
     run_id
-        The run's id (templated). A retry of the task has the same one: a run is one opening of the gate, however many
-        attempts it takes.
+        The run's id (templated). A retry of the task has the same one: all attempts are
+        attempts of one run.
     conn_id
         The Spark connection, instead of the one that the pipeline's file names; its deploy mode must be ``client``.
     spark_binary

@@ -11,9 +11,11 @@ from sluice.errors import QualityError, SluiceError
 from sluice.launch.submit import validate_sink
 from sluice.ledger import Ledger, RunRow, UnknownRunError
 from sluice.pipeline import Pipeline, load
+from sluice_airflow.last_words import tells
 from sluice_airflow.links.data_docs import DataDocsLink, address_of
 from sluice_airflow.links.page import PageLink
 from sluice_airflow.log_tables import table
+from sluice_airflow.operators.bounded_run import ingest_before
 from sluice_airflow.operators.submit import SubmitOperator
 from sluice_airflow.window import run_window
 
@@ -59,6 +61,7 @@ class ValidateOperator(SubmitOperator):
         super().__init__(**kwargs)
         self.rejudge = rejudge
 
+    @tells
     def execute(self, context: Context) -> str:
         """Show the verdict."""
         if (context.get("params") or {}).get("validate") is False:
@@ -87,12 +90,22 @@ class ValidateOperator(SubmitOperator):
             self.log.warning("%s\nquality.on_failed is warn: the task goes on", error)
         return verdict
 
+    def get_openlineage_facets_on_complete(self, _ti: Any) -> Any:
+        """Return what OpenLineage is told, whatever the verdict; its provider calls this where it is installed."""
+        from sluice_airflow import lineage
+
+        pipeline = load(self.pipeline)
+        row = Ledger.open().run(pipeline.name, self.run_id)
+        return lineage.of_validate(pipeline, (row.judgement if row else None) or {})
+
     def _row(self, pipeline: Pipeline) -> RunRow:
         try:
             return Ledger.open().known_run(pipeline.name, self.run_id)
         except UnknownRunError as error:
             raise SluiceError(
-                error.what, state="there is nothing to judge", next_step="clear the ingest task of this DAG run first"
+                error.what,
+                state="there is nothing to judge",
+                next_step=f"clear {ingest_before(self)} of this DAG run first",
             ) from None
 
     def _must_judge(self, row: RunRow, context: Context) -> bool:

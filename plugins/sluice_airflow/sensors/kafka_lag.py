@@ -14,6 +14,7 @@ from sluice.pipeline import load
 from sluice.text import length
 from sluice_airflow.gate import OnIdle, decide, given, limits_of, look, why_waiting
 from sluice_airflow.hooks.kafka import KafkaHook
+from sluice_airflow.last_words import tells
 from sluice_airflow.log_tables import lag_table
 from sluice_airflow.triggers.kafka_lag import KafkaLagTrigger
 from sluice_airflow.window import run_window
@@ -30,12 +31,12 @@ _GRACE = timedelta(minutes=2)
 class KafkaLagSensor(BaseSensorOperator):
     """Compares the checkpoint's committed positions with the broker's end offsets, per partition.
 
-    Done when the limits are passed, or when something is amiss that only a run can report (offsets that retention
-    removed, a topic that was made again). A broker that does not answer means that the lag is *unknown*, never zero:
-    the sensor goes on waiting and says so. It also waits while another run of the pipeline is at work: the lag is
-    that run's to read, and a second driver would be refused the lease.
+    Done when the limits are exceeded, or when there is a problem that only a run can report (offsets that retention
+    removed, a topic that was recreated). A broker that does not answer means that the lag is *unknown*, never zero:
+    the sensor goes on waiting and says so. It also waits while another run of the pipeline is active: that run reads
+    the backlog, and a second driver would not get the lease.
 
-    A run of an interval (:func:`~sluice_airflow.window.run_window`) is let through at once.
+    For an interval run (:func:`~sluice_airflow.window.run_window`) it succeeds at once.
 
     Parameters
     ----------
@@ -49,9 +50,9 @@ class KafkaLagSensor(BaseSensorOperator):
     hold_while_running
         Wait while a run of this pipeline is at work, by the ledger: a driver that is alive holds the lease.
     deferrable
-        Wait in the triggerer; the first look is the worker's. False: in the worker, as ``mode`` says.
+        Wait in the triggerer, after a first measurement in the worker. False: wait in the worker, as ``mode`` says.
     broker_timeout
-        Seconds for one look.
+        Seconds for one measurement.
     poke_interval, timeout, soft_fail, mode
         As of ``BaseSensorOperator``.
 
@@ -105,11 +106,12 @@ class KafkaLagSensor(BaseSensorOperator):
         self.deferrable = deferrable
         self.broker_timeout = broker_timeout
 
+    @tells
     def execute(self, context: Context) -> None:
-        """Look once, then wait where ``deferrable`` says. A run of an interval has nothing to wait for."""
+        """Measure once, then wait where ``deferrable`` says. An interval run does not wait."""
         interval = run_window(context, load(self.pipeline)).interval
         if interval is not None:
-            self.log.info("This run means the interval %s: it waits for no lag", interval)
+            self.log.info("This run reprocesses the interval %s: it does not wait for lag", interval)
             return
         if self.deferrable:
             if not self.poke(context):
@@ -123,7 +125,7 @@ class KafkaLagSensor(BaseSensorOperator):
             raise
 
     def poke(self, context: Context) -> bool:
-        """Look once; False means to go on waiting."""
+        """Measure once; False means to go on waiting."""
         settings = KafkaHook(load(self.pipeline).kafka.connection).settings()
         found = look(self.pipeline, settings, limits=self._limits(), timeout=self.broker_timeout)
         decision = decide(found, OnIdle(self.on_idle), hold_while_running=self.hold_while_running)
@@ -134,6 +136,7 @@ class KafkaLagSensor(BaseSensorOperator):
         self._show(found.as_dict(), str(found.limits))
         return self._act(decision)
 
+    @tells
     def execute_complete(self, context: Context, event: dict[str, Any]) -> None:
         """Turn the trigger's event into success, a skip, or the typed error."""
         if event["status"] == "error":
@@ -142,7 +145,7 @@ class KafkaLagSensor(BaseSensorOperator):
         limits = str(limits_of(load(self.pipeline), self._limits()))
         self._show(event["backlog"], limits)
         if event["status"] == "timeout":
-            if event.get("why"):  # not too little to read: a run that was asked for must not pass for a skipped one
+            if event.get("why"):  # another run is active: a requested run must not look like a skipped one
                 raise LeaseHeldError(
                     f"{event['why']}, after {length(self.timeout)} of waiting",
                     state="nothing was read or written",

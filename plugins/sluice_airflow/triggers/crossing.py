@@ -1,6 +1,6 @@
-"""When a backlog is worth an event: once for each time it rises above the limits, and again after a run that failed.
+"""Decides when a backlog causes an event: each time it exceeds the limits, and again after a run that failed.
 
-Pure: no clock but that of the looks, no broker.
+Pure: the measurements are its only clock, and it asks no broker.
 """
 
 from __future__ import annotations
@@ -16,20 +16,20 @@ from sluice.text import length
 __all__ = ["PATIENCE", "REARM", "RETRY_AFTER", "RETRY_AFTER_AT_MOST", "Crossing", "Runs", "is_hopeless"]
 
 REARM = 0.5
-"""The share of each limit to which the lag has to fall before the limits can be crossed again without a run."""
+"""The share of each limit to which the lag must fall before, without a run, the limits can cause another event."""
 
 PATIENCE = 25
-"""After how many looks an event that no DAG run answered is sent again: it was lost."""
+"""After how many measurements without a DAG run an event counts as dropped and is sent again."""
 
 RETRY_AFTER = 300.0
-"""Seconds after the end of a run that failed until the same backlog may start another one; doubled each time."""
+"""Seconds from the end of a failed run until the same backlog may start another run; doubled each time."""
 
 RETRY_AFTER_AT_MOST = 3600.0
-"""What they are doubled to."""
+"""Maximum of that delay, in seconds."""
 
 
 class Runs(NamedTuple):
-    """The DAG runs of the DAG that an event starts: of any state, and those queued or running."""
+    """The numbers of runs of the DAG that an event starts: in any state, and queued or running."""
 
     known: int
     active: int
@@ -37,36 +37,35 @@ class Runs(NamedTuple):
 
 @dataclass(frozen=True)
 class Crossing:
-    """What a watcher remembers between two looks: the event that it sent last, until that one is settled.
+    """The state of a watcher between two measurements: the last event, until it is settled.
 
-    Armed, it asks for an event as soon as the limits are passed. Then it is silent, however much the lag grows or
-    flutters around the limit, until a run has moved the position past what the event announced, or the lag fell to
+    While armed, it asks for an event as soon as the limits are exceeded. Then it asks for none, even if the lag grows
+    or varies around the limit, until a run has moved the position past what the event announced, or the lag fell to
     :data:`REARM` of each limit, or the position was rolled back (that is another backlog).
 
-    A DAG run that ended and left the backlog standing has failed, with all the retries of its tasks. The same backlog
-    starts another one after :data:`RETRY_AFTER`, and then after twice as long each time, while nothing of it is read.
-    Not when the pipeline's last run ended with a failure that trying again cannot heal: that one is for a person, who
-    clears the run.
+    A DAG run that ended without reading the backlog has failed, with all retries of its tasks. The same backlog starts
+    another one after :data:`RETRY_AFTER`, and then after twice as long each time, until some of it is read.
+    No run is started if the pipeline's last run ended with a failure that is never retried: somebody has to fix the
+    cause and clear the run.
 
-    The event is remembered first and sent second, so that a triggerer that dies in between has sent nothing twice.
-    What it did not send shows as an event that no DAG run answered, and is sent again, word for word: at once by a
-    triggerer that has just started, otherwise after :data:`PATIENCE` looks. Sent twice before the scheduler looked, it
-    still makes one run.
+    The state is stored before the event is sent. If the triggerer dies in between, no DAG run follows, and the same
+    event is sent again: at once by a triggerer that has just started, otherwise after :data:`PATIENCE` measurements. If
+    an event is sent twice before the scheduler handles it, it still makes one run.
 
     Parameters
     ----------
     announced
         The payload of the event; None when armed.
     runs
-        How many DAG runs there were before it.
+        The number of DAG runs before the event.
     heard
-        Whether a DAG run has begun since.
+        Whether a DAG run has started since.
     unheard
-        For how many looks none has. Not remembered over a restart.
+        For how many measurements none has. Not kept over a restart.
     failures
         How many events before this one were for the same backlog.
     ended
-        When the run that began since was first seen to have ended, in seconds since 1970; None: not yet.
+        When the run that started since was first found to have ended, in seconds since 1970; None: not yet.
     """
 
     announced: dict[str, Any] | None = None
@@ -78,7 +77,7 @@ class Crossing:
 
     @classmethod
     def of(cls, state: Any) -> Crossing:
-        """Return what :attr:`state` said; armed for anything else."""
+        """Read what :attr:`state` returned; anything else gives an armed one."""
         if not isinstance(state, dict) or not isinstance(state.get("announced"), dict):
             return cls()
         ended = state.get("ended")
@@ -92,18 +91,18 @@ class Crossing:
 
     @property
     def state(self) -> dict[str, Any]:
-        """What has to outlive a restart, ready for JSON."""
+        """The part that must survive a restart, ready for JSON."""
         if self.announced is None:
             return {}
         more = {"failures": self.failures, "ended": self.ended} if self.failures or self.ended else {}
         return {"announced": self.announced, "runs": self.runs, "heard": self.heard, **more}
 
     def wants_runs(self, found: Backlog) -> bool:
-        """Tell whether :meth:`step` has to know the DAG runs."""
+        """Return whether :meth:`step` needs the numbers of DAG runs."""
         return _is_worth_it(found) and not (self._rearmed(found).heard and is_hopeless(found))
 
     def outlook(self, found: Backlog, retry_after: float = RETRY_AFTER) -> str:
-        """Return, in words, what becomes of a backlog whose run failed; nothing where none did."""
+        """Return, in words, when a backlog whose run failed starts another one; empty if no run failed."""
         if not self.heard or not _is_worth_it(found):
             return ""
         if is_hopeless(found):
@@ -117,17 +116,17 @@ class Crossing:
     def step(
         self, found: Backlog, runs: Runs | None = None, *, retry_after: float = RETRY_AFTER
     ) -> tuple[Crossing, dict[str, Any] | None]:
-        """Take in a look; return what to remember, and the payload to send when there is one.
+        """Process a measurement; return the new state, and the payload to send, if any.
 
         Parameters
         ----------
         runs
-            None when nobody knows: then only the ledger says whether a run is at work, and no event is sent twice.
+            None if unknown: then only the ledger says whether a run is active, and no event is sent twice.
         retry_after
-            Instead of :data:`RETRY_AFTER`.
+            Overrides :data:`RETRY_AFTER`.
         """
         if found.incomplete:
-            return self, None  # unknown is neither much nor little: the next look will tell
+            return self, None  # an unknown lag decides nothing: the next measurement will
         now = self._rearmed(found)
         if found.running is not None or (runs is not None and runs.active):
             return replace(now, ended=None), None
@@ -140,7 +139,7 @@ class Crossing:
             return replace(now, heard=True), None
         if now.heard or runs.known > now.runs:
             return replace(now, heard=True)._after_a_failure(found, runs, retry_after)
-        now = replace(now, runs=runs.known)  # fewer than there were: somebody deleted some
+        now = replace(now, runs=runs.known)  # runs may have been deleted since
         if now.unheard < PATIENCE:
             return replace(now, unheard=now.unheard + 1), None
         return replace(now, unheard=0), now.announced
@@ -148,7 +147,7 @@ class Crossing:
     def _after_a_failure(
         self, found: Backlog, runs: Runs, retry_after: float
     ) -> tuple[Crossing, dict[str, Any] | None]:
-        """Send another event for the same backlog when the time for it has come."""
+        """Return another event for the same backlog, if the delay has passed."""
         if found.at is None or is_hopeless(found):
             return self, None
         at = found.at.timestamp()
@@ -168,7 +167,7 @@ class Crossing:
 
 
 def is_hopeless(found: Backlog) -> bool:
-    """Tell whether the last run failed in a way that another one, without a change by somebody, would fail as well."""
+    """Return whether the last run failed with an error that is never retried, because another run would fail, too."""
     last = found.last
     return last is not None and last.state == "failed" and error_for_exit_code(last.code or 1).retry is Retry.NEVER
 
@@ -182,7 +181,7 @@ def _is_worth_it(found: Backlog) -> bool:
 
 
 def _payload(found: Backlog) -> dict[str, Any]:
-    """Return the snapshot: the same for everybody who sees the same records, whenever they look."""
+    """Return the payload of an event; it depends only on the records, not on when they are measured."""
     oldest = None
     if found.age and found.at is not None:
         oldest = datetime.fromtimestamp(round(found.at.timestamp() - found.age, 3), UTC)
@@ -213,7 +212,7 @@ def _announced(payload: dict[str, Any], key: str, part: PartitionLag) -> int | N
 
 
 def _passed(payload: dict[str, Any], found: Backlog) -> bool:
-    """Whether a run has read all that was announced of what is still there."""
+    """Return whether a run has read everything that the event announced, in the partitions that still exist."""
     moved = False
     for part in found.partitions:
         start, end = _announced(payload, "positions", part), _announced(payload, "ends", part)
@@ -246,5 +245,5 @@ def _has_fallen(found: Backlog) -> bool:
         limits.match,
     )
     if limits.max_age is not None and any(p.records and p.age is None for p in found.partitions):
-        return False  # older than the limit or not is all that is known of it
+        return False  # it is only known whether the record is older than the limit
     return not replace(found, limits=lower).over

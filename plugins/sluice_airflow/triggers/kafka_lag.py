@@ -18,10 +18,10 @@ __all__ = ["KafkaLagTrigger"]
 
 
 class KafkaLagTrigger(BaseTrigger):
-    """Looks every ``poll_interval`` seconds until there is an answer; yields exactly one event.
+    """Measures the lag every ``poll_interval`` seconds until there is a decision; yields exactly one event.
 
-    All of its state is in its arguments: a triggerer that starts again, or another one, goes on to the same deadline.
-    It holds nothing open between two looks, so there is nothing to clean up. The triggerer needs the ``SLUICE_HOME``
+    All of its state is in its arguments: a restarted or another triggerer keeps the same deadline. It holds nothing
+    open between two measurements, so there is nothing to clean up. The triggerer needs the ``SLUICE_HOME``
     and ``SLUICE_LEDGER_URL`` of the workers, and this package on its path (a plugin folder is).
 
     Parameters
@@ -29,11 +29,11 @@ class KafkaLagTrigger(BaseTrigger):
     pipeline
         Name or path.
     kafka_conn_id
-        The connection; its secrets are read here, not handed over.
+        The connection's id; its secrets are read in the triggerer and not passed on.
     on_idle
         A value of :class:`~sluice_airflow.gate.OnIdle`.
     limits
-        Instead of the pipeline file's; see :func:`~sluice_airflow.gate.limits_of`.
+        Limits that override the pipeline file's; see :func:`~sluice_airflow.gate.limits_of`.
     hold_while_running
         Wait while a run of the pipeline is at work.
     poll_interval, broker_timeout

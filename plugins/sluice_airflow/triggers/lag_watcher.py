@@ -18,7 +18,7 @@ from sluice.lag.current import backlog
 from sluice.ledger import Ledger
 from sluice.pipeline import Pipeline, load
 from sluice.sources.kafka import Cluster, KafkaSettings
-from sluice_airflow import connections
+from sluice_airflow import connections, metrics
 from sluice_airflow.triggers.crossing import RETRY_AFTER, Crossing, Runs
 
 __all__ = ["POLL_INTERVAL", "LagWatcher", "lag_asset"]
@@ -27,7 +27,7 @@ POLL_INTERVAL = 15.0
 """Seconds within which a run starts once the limits are passed."""
 
 _HEADROOM = 3.0
-"""Seconds of them that Airflow needs to make a run of an event."""
+"""The part of these seconds that Airflow needs to create a run from an event."""
 
 _JOINING = 0.5
 """Seconds that the first look waits for watchers that start together."""
@@ -37,7 +37,7 @@ _KEY = "crossing"
 _log = logging.getLogger(__name__)
 
 _watching: dict[Hashable, dict[int, str]] = {}
-"""Who looks at which pipeline, by shared stream: a triggerer's process has one event loop, and one look for all."""
+"""The pipelines of each shared stream, by watcher; a triggerer process has one event loop for all of them."""
 
 
 def lag_asset(
@@ -47,9 +47,9 @@ def lag_asset(
     poll_interval: float = POLL_INTERVAL,
     retry_after: float = RETRY_AFTER,
 ) -> Asset:
-    """Return the asset of a pipeline's backlog, with its watcher; a DAG runs on lag by being scheduled on it.
+    """Return the asset of a pipeline's backlog, with its watcher; a DAG that is scheduled on it runs on lag.
 
-    It is not the sink's asset: that one has an event for what was written, this one for what waits.
+    It is another asset than the sink's, whose events announce what was written.
     """
     watcher = LagWatcher(
         pipeline=reference,
@@ -67,13 +67,13 @@ def lag_asset(
 
 class LagWatcher(BaseEventTrigger):
     """Yields one event each time a pipeline's lag rises above the limits of its file, and again after a run that failed
-    and may heal; never while a run is at work.
+    and may be retried; never while a run is active.
 
-    When an event is due, and when the next one may be, is for :class:`~sluice_airflow.triggers.crossing.Crossing` to
-    say. What it remembers lies in the asset's state store, so that a triggerer that starts again, or another one,
-    goes on where this one stopped. All watchers of one connection share one look at the broker; each reads its
-    pipeline's file anew, so edited limits count from the next look on. A broker, ledger or file that cannot be read
-    makes no event and ends no watcher: the next look tries again.
+    :class:`~sluice_airflow.triggers.crossing.Crossing` decides when an event is due. Its state is kept in the asset's
+    state store, so that a restarted or another triggerer continues where this one stopped. All watchers of one
+    connection share one look at the broker. Each look reads the pipeline's file again, so edited limits count from the
+    next one on. A broker, ledger or file that cannot be read causes no event and ends no watcher: the next look tries
+    again.
 
     Parameters
     ----------
@@ -94,9 +94,9 @@ class LagWatcher(BaseEventTrigger):
 
     Notes
     -----
-    The payload is the snapshot: ``pipeline``, ``verdict``, ``records``, ``lost``, ``oldest`` (the time of the first
-    unread record), ``limits``, ``positions`` and ``ends``. It depends on what lies in Kafka and on nothing else, so
-    two triggerers that see the same make the same of it.
+    The payload holds ``pipeline``, ``verdict``, ``records``, ``lost``, ``oldest`` (the time of the first unread
+    record), ``limits``, ``positions`` and ``ends``. It depends only on the limits and on what is in Kafka and read, so
+    two triggerers with the same measurement send the same payload.
     """
 
     def __init__(
@@ -136,12 +136,12 @@ class LagWatcher(BaseEventTrigger):
     # --- one look for all ----------------------------------------------------------------------------------------
 
     def shared_stream_key(self) -> Hashable:
-        """Return what watchers that share their looks have in common."""
+        """Return the key that is equal for watchers that share their measurements."""
         return _key(self.serialize()[1])
 
     @classmethod
     async def open_shared_stream(cls, kwargs: dict[str, Any]) -> AsyncIterator[dict[str, Backlog]]:
-        """Look at the pipelines of all watchers again and again; yield what was found, by the pipeline's reference."""
+        """Measure the pipelines of all watchers repeatedly; yield the backlogs by the pipeline's reference."""
         key, conn_id = _key(kwargs), kwargs["kafka_conn_id"]
         interval = max(kwargs["poll_interval"] - _HEADROOM, kwargs["poll_interval"] / 2)
         lookout = _Lookout(kwargs["broker_timeout"])
@@ -153,7 +153,7 @@ class LagWatcher(BaseEventTrigger):
                 try:
                     settings = KafkaSettings.from_connection(await connections.aget(conn_id))
                     found = await asyncio.to_thread(lookout.look, pipelines, settings, interval)
-                except Exception as error:  # let through, it would end every watcher of the connection
+                except Exception as error:  # raised, it would end every watcher of the connection
                     lookout.say(conn_id, error)
                     found = {}
                 yield found
@@ -179,7 +179,7 @@ class LagWatcher(BaseEventTrigger):
                 after, payload = crossing.step(mine, runs, retry_after=self.retry_after)
                 if after.state != crossing.state:
                     await self._remember(after.state)
-            except Exception as error:  # Airflow does not answer: nothing is sent that could not be remembered
+            except Exception as error:  # Airflow does not answer: send no event whose state is not stored
                 self.log.warning("%s: the next look tries again: %s: %s", self.pipeline, type(error).__name__, error)
                 continue
             crossing = after
@@ -188,12 +188,12 @@ class LagWatcher(BaseEventTrigger):
                 yield TriggerEvent(payload)
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
-        """Do the same alone, where nobody shares."""
+        """Yield the events without a shared stream."""
         async for event in self.filter_shared_stream(self.open_shared_stream(self.serialize()[1])):
             yield event
 
     async def cleanup(self) -> None:
-        """Leave the shared look."""
+        """Leave the shared stream."""
         key = self.shared_stream_key()
         if key in _watching:
             _watching[key].pop(id(self), None)
@@ -219,7 +219,7 @@ class LagWatcher(BaseEventTrigger):
         return Runs(await asyncio.to_thread(count, dag_id=self.dag_id), active)
 
     def _say(self, found: Backlog) -> None:
-        """Write a line whenever the pipeline's state is another one."""
+        """Log the pipeline's state whenever it changes."""
         unknown = f": {found.error.what}" if found.error else ""
         running = f"; run {found.running!r} is at work" if found.running else ""
         state = f"{found.verdict}{', over the limits' if found.over else ''}{unknown}{running}"
@@ -228,14 +228,14 @@ class LagWatcher(BaseEventTrigger):
             self._said = state
 
     def _warn(self, outlook: str) -> None:
-        """Write a line whenever a failed run means something else for the next one."""
+        """Log what follows a failed run, whenever that changes."""
         if outlook and outlook != self._warned:
             self.log.warning("%s: %s", self.pipeline, outlook)
         self._warned = outlook
 
 
 class _Lookout:
-    """Looks at pipelines with one client and one ledger; blocks, so it is called from a thread."""
+    """Measures pipelines with one client and one ledger. It blocks, so it is called from a thread."""
 
     def __init__(self, timeout: float) -> None:
         self._timeout = timeout
@@ -245,7 +245,7 @@ class _Lookout:
         self._said: dict[str, str] = {}
 
     def look(self, pipelines: list[str], settings: KafkaSettings, seconds: float) -> dict[str, Backlog]:
-        """Return the backlogs that can be had in about so many seconds; who had to wait is first next time."""
+        """Return the backlogs that can be measured in about ``seconds``; the next call starts with the others."""
         if self._cluster is None or self._cluster.settings != settings:
             self.close()
             self._cluster = Cluster(settings, timeout=self._timeout)
@@ -256,6 +256,7 @@ class _Lookout:
             try:
                 self._ledger = self._ledger or Ledger.open()
                 found[reference] = backlog(load(reference), self._cluster, home=Home.from_env(), ledger=self._ledger)
+                metrics.of_backlog(found[reference])
                 self._said.pop(reference, None)
             except Exception as error:
                 self._ledger = None
@@ -265,14 +266,14 @@ class _Lookout:
         return found
 
     def say(self, about: str, error: Exception) -> None:
-        """Write a line for an error that is another one than before."""
+        """Log an error, unless the same one was logged before."""
         text = error.what if isinstance(error, SluiceError) else f"{type(error).__name__}: {error}"
         if self._said.get(about) != text:
             self._said[about] = text
             _log.warning("%s: the lag is unknown, the next look tries again: %s", about, text)
 
     def close(self) -> None:
-        """End the client."""
+        """Close the client."""
         if self._cluster is not None:
             self._cluster.close()
             self._cluster = None

@@ -1,1 +1,1 @@
-"""The kinds of runs (live, interval, redrive), and the frame that they share."""
+"""The kinds of runs (live, interval, redrive), and what they share."""

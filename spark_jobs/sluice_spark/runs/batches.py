@@ -1,4 +1,4 @@
-"""The micro-batches of a live run: the bounded query that hands them over, and each batch's way to the ledger."""
+"""The micro-batches of a live run: the bounded query that produces them, and the steps of each batch."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ class MicroBatches:
     Parameters
     ----------
     states
-        The topics as the source saw them when the run was planned; empty when it did not answer.
+        The states of the topics when the run was planned; empty if the source did not answer.
     max_records
-        About how many records a batch may have.
+        Approximate maximum number of records in a batch.
     """
 
     context: RunContext
@@ -60,7 +60,7 @@ class MicroBatches:
         Raises
         ------
         SluiceError
-            What ``on_batch`` or the query died of, by type.
+            The typed failure of ``on_batch`` or of the query.
         """
         failures: list[Exception] = []
 
@@ -93,12 +93,12 @@ class MicroBatches:
             raise classify(cause, lambda: self.check.states(tables), self.reader.signs) from error
 
     def process(self, tables: Tables, writer: BatchWriter, number: int, batch: Batch, *, sweep: bool) -> None:
-        """Take one batch through to the ledger, by the run's strategy.
+        """Prepare one batch by the run's strategy, commit it and record it in the ledger.
 
         Parameters
         ----------
         sweep
-            Whether an earlier driver may have left files of the batch.
+            Whether an earlier driver may have left files of this batch.
         """
         ledger, watch, epoch = self.context.ledger, self.context.watch, tables.epoch.number
         with watch.phase("ledger"):
@@ -112,7 +112,7 @@ class MicroBatches:
         with watch.phase("commits"):
             writer.commit(number, prepared, {})
         if sweep or self.context.recovery.ignores:
-            tables.sweep(number)  # a driver that dies before the account is entered leaves this to the next one, too
+            tables.sweep(number)  # before the ledger has the batch: if the driver dies, the next run sweeps it, too
         with watch.phase("ledger"):
             ledger.batch_committed(
                 self.lease, epoch=epoch, batch=number, accounts=prepared.accounts, lost=prepared.lost

@@ -1,4 +1,4 @@
-"""What all parts of a run share: what it is asked to do, and where it keeps what it did."""
+"""What all parts of a run share: the request, and access to ledger, tables, source and Spark."""
 
 from __future__ import annotations
 
@@ -37,13 +37,13 @@ class RunContext:
     run_id
         The run's id. Another attempt of the same run uses the same id.
     open_session
-        Makes the Spark session; called only when there is something to read.
+        Creates the Spark session; called only if there is something to read or to validate.
     judge
-        Judges the run after its last batch; None leaves it without a verdict.
+        Validates the run after its last batch; None leaves the run without a verdict.
     reason
-        Why somebody asked for it; kept in the ledger.
+        The user's reason for the run, recorded in the ledger.
     resources
-        Closed when the run ends.
+        Resources that are closed when the run ends.
     """
 
     pipeline: Pipeline
@@ -63,15 +63,15 @@ class RunContext:
         return STRATEGIES[self.recovery]
 
     def tables(self, epoch: Epoch) -> Tables:
-        """Return the places of an epoch."""
+        """Return the tables of an epoch."""
         return Tables.of(self.pipeline, self.home, epoch)
 
     def redriven(self) -> Tables:
-        """Return the places under which redriven ranges are committed."""
+        """Return the tables under the application id of redrives."""
         return Tables.redriven(self.pipeline, self.home)
 
     def opened_source(self) -> Source:
-        """Return the source, which is closed when the run ends."""
+        """Open the source; it is closed when the run ends."""
         source = self.pipeline.source
         return self.resources.enter_context(source.kind.opened(source.config))
 
@@ -81,21 +81,21 @@ class RunContext:
         return reader
 
     def session(self) -> SparkSession:
-        """Return the Spark session, which takes seconds the first time."""
+        """Return the Spark session; creating it takes seconds."""
         if self.judge is not None:
-            self.judge.warm_up()  # from here on this process mostly waits for the JVM
+            self.judge.warm_up()  # in parallel: this process now mostly waits for the JVM
         with self.watch.phase("session"):
             spark = self.open_session()
         point("session-started")
         return spark
 
     def writer(self, spark: SparkSession, tables: Tables) -> BatchWriter:
-        """Return the writer of these tables' batches, after checking that transform and tables fit each other.
+        """Return the writer of batches for these tables, after checking that the transform fits the tables.
 
         Raises
         ------
         ConfigError
-            When they do not.
+            If it does not, or if the suite does not fit the transform.
         """
         with self.watch.phase("planning"):
             transform = transforms.transformer(self.pipeline)

@@ -1,4 +1,4 @@
-"""The direct route: records go from the source into the sink."""
+"""The direct route: batches are read from the source and written to the sink."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ __all__ = ["DirectRoute"]
 
 @dataclass(frozen=True)
 class DirectRoute:
-    """Drains the source into the sink."""
+    """Processes what the source holds, straight into the sink."""
 
     batches: MicroBatches
 
     def drain(self, tables: Tables) -> None:
-        """Process what the source holds, and no further.
+        """Process what the source holds now, then stop.
 
         Raises
         ------
         SluiceError
-            By type; batches that were committed stay, and the open one is read again by the next run.
+            By type. Committed batches stay, and the next run reads the open batch again.
         """
         context, strategy = self.batches.context, self.batches.context.strategy
         writer = context.writer(self.batches.spark, tables)
@@ -37,13 +37,13 @@ class DirectRoute:
         def on_batch(records: DataFrame, number: int) -> None:
             ranges = tuple(tables.checkpoint.ranges_of(number))
             if entered is not None and number <= entered.batch:
-                # the driver died between the sink's commit and Spark's; reconciling entered it into the ledger
-                logger.info("batch %d is in the sink already", number)
+                # a driver died between the sink's commit and Spark's; reconciling recorded the batch
+                logger.info("batch %d is already in the sink", number)
                 return
             with strategy.hold(records, source) as held:
                 if held.shortfall:
-                    logger.warning("strategy %s goes on as replay: %s", strategy.recovery, held.shortfall)
-                    note = f"{strategy.recovery} went on as replay: {held.shortfall}"
+                    logger.warning("strategy %s continues as replay: %s", strategy.recovery, held.shortfall)
+                    note = f"{strategy.recovery} continued as replay: {held.shortfall}"
                     context.ledger.degraded(self.batches.lease, note)
                 batch = Batch(tables.batch_name(number), ranges, held.source, held.frame, self.batches.spark)
                 self.batches.process(tables, writer, number, batch, sweep=number == sweep)

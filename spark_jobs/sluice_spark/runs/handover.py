@@ -1,4 +1,4 @@
-"""The hand-over from one epoch to the next: a change of strategy changes the route of the records."""
+"""The hand-over from one epoch to the next, when the strategy changes to or from ``wal``."""
 
 from __future__ import annotations
 
@@ -32,26 +32,26 @@ class HandOver:
     Parameters
     ----------
     route
-        By which what the log still holds is applied first: Kafka may no longer have it.
+        Applies the batches that only the log holds, before the epoch is closed: Kafka may no longer have them.
     """
 
     route: LogRoute
 
     def to(self, target: Epoch, tables: Tables, left: Sequence[Sealed]) -> Tables:
-        """Change over; return the tables of the new epoch.
+        """Hand over to the target epoch; return its tables.
 
-        The sink's commit decides: it takes the number of the batch that begins at these positions, so that a driver
-        that still works at it cannot commit.
+        The epoch is closed by a commit to the sink. The commit takes the number of the batch that would start at these
+        positions, so that a driver that still prepares this batch cannot commit it.
 
         Parameters
         ----------
         left
-            Batches of the old epoch that are in the log and not in the sink.
+            Batches of the old epoch that are in the log but not in the sink.
 
         Raises
         ------
         LeaseHeldError
-            When another driver committed that batch, just now.
+            If another driver committed that batch meanwhile.
         """
         batches = self.route.batches
         context, lease = batches.context, batches.lease
@@ -75,29 +75,29 @@ class HandOver:
         if not sink.commit(NOTHING, schema, number, note):
             raise overtaken(
                 f"committed batch {number} to {tables.sink.path}",
-                state="the epoch goes on; nothing was written by this driver",
-                next_step="run again: the next run begins behind that batch",
+                state="the epoch is still open; this driver did not close it",
+                next_step="run again: the next run continues after that batch",
             )
         point("epoch-closed")
         seal_off(tables, note)
         context.ledger.epoch_opened(lease, epoch=target.number, route=target.route, positions=positions)
         point("epoch-opened")
         logger.info(
-            "epoch %d (%s) ended; epoch %d (%s) begins where it stopped",
+            "epoch %d (%s) was closed; epoch %d (%s) starts at its positions",
             tables.epoch.number, tables.epoch.route.value, target.number, target.route.value,
         )  # fmt: skip
         return context.tables(Epoch(target.number, target.route, positions))
 
     def _to_close(self, tables: Tables, target: Epoch) -> tuple[Sink, StructType]:
-        """Return the sink, and the columns, by which an epoch is closed.
+        """Return the sink and the columns for the commit that closes an epoch.
 
-        Where the transform no longer fits the sink, an epoch that is to land records is opened all the same: the commit
-        that closes the old one has no rows, and takes the table as it is.
+        If the transform no longer fits the sink, the change to strategy ``wal`` is still possible, because landing does
+        not need the transform: the closing commit has no rows and uses the columns of the existing table.
 
         Raises
         ------
         SluiceError
-            When they do not fit, and the next epoch needs both, or the sink is not known to be this pipeline's.
+            If they do not fit, and the next epoch does not land records or this one committed nothing to the sink.
         """
         batches = self.route.batches
         try:
@@ -119,11 +119,11 @@ class HandOver:
         Raises
         ------
         DamagedLogError
-            When it has not.
+            If it does not.
         """
         positions = {topic: dict(parts) for topic, parts in behind.items()}
         for item in (item for sealed in reversed(unapplied) for item in sealed.ranges):
-            positions[item.topic][item.partition] = item.start  # Spark may have removed how these were planned
+            positions[item.topic][item.partition] = item.start  # Spark may have removed the plans of these batches
         states, name = self.route.batches.states, self.route.batches.context.pipeline.name
         try:
             known = self.route.batches.context.ledger.topic_ids(name)
@@ -132,5 +132,5 @@ class HandOver:
             raise damaged from None
         if not states:
             raise damaged
-        logger.warning("%s. Kafka still has these offsets: they are read from there", damaged.what)
+        logger.warning("%s. Kafka still has these offsets: they are read from Kafka", damaged.what)
         return positions

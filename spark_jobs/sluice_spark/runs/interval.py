@@ -33,25 +33,27 @@ from sluice_spark.sources.parts import RecordsInParts
 
 __all__ = ["IntervalRun"]
 
-_AS_BEFORE = "sink and quarantine are as they were before this run"
+_AS_BEFORE = "this run replaced nothing in sink and quarantine"
 
 
 @dataclass
 class IntervalRun(Run):
-    """Reads the offsets of an interval of record time again, and replaces exactly the interval's rows among them.
+    """Reads the offsets of an interval of record time again and replaces exactly the interval's rows.
 
     Parameters
     ----------
     interval
-        Of Kafka's record time.
+        The interval of Kafka's record time.
 
     Notes
     -----
-    It touches neither the live checkpoint nor what lies behind the live position, and needs a lease of its own
-    interval only: others may be replaced, and live runs append, at the same time. The sink changes in one transaction,
-    then the quarantine in another; the sink's note says what the quarantine must become. Killed before the first, the
-    tables are as they were; after it, the next run of the interval, of one that overlaps it, or the next live run, does
-    the rest. Run again, it leaves the same rows.
+    The run changes neither the live checkpoint nor anything beyond the live position. It needs only the lease of its
+    interval: live runs may append, and other intervals be replaced, at the same time.
+
+    The sink is changed in one transaction, then the quarantine in another. The commit metadata of the sink's commit
+    says what the quarantine must hold. If the driver dies before the first transaction, the tables are unchanged. If it
+    dies after that, the next run of the interval, of an overlapping interval, or the next live run finishes the work.
+    Idempotent: running it again leaves the same rows.
     """
 
     kind: ClassVar[str] = "interval"
@@ -66,7 +68,7 @@ class IntervalRun(Run):
 
     @property
     def scope(self) -> str:
-        """Its interval."""
+        """The key of its interval."""
         return self.interval.key
 
     def _drive(self, lease: Lease) -> str | None:
@@ -83,7 +85,7 @@ class IntervalRun(Run):
         name = self.pipeline.name
         redriven = self.context.redriven()
         self._examine(redriven)
-        # whoever moves the same records while this driver is frozen makes it give way
+        # the commit is refused if another run moves the same records while this driver is frozen
         self._fence = Fence(redriven.replacing().table_version(), self._is_rival)
         self._beside_redriving()
         self._beside_overlapping(lease)
@@ -132,7 +134,7 @@ class IntervalRun(Run):
         return [self.context.run_id]
 
     def _beside_redriving(self) -> None:
-        """Redriving moves records from the quarantine into the sink: not beside this."""
+        """Refuse to run beside a redrive, which moves records from the quarantine into the sink."""
         name = self.pipeline.name
         redriven = self.context.redriven()
         last = self.ledger.last_batch(name, REDRIVEN)
@@ -140,13 +142,13 @@ class IntervalRun(Run):
         if run is None and redriven.sink.version() <= (last.batch if last else -1):
             return
         raise LeaseHeldError(
-            f"pipeline {name!r}: " + (f"run {run!r} redrives" if run else "a run that redrove died halfway"),
+            f"pipeline {name!r}: " + (f"run {run!r} redrives" if run else "a redrive died before it was recorded"),
             state=_AS_BEFORE,
-            next_step="try again when it has ended" if run else "let a live run of the pipeline end it, then try again",
+            next_step="try again when it has ended" if run else "first run the pipeline live: it finishes the redrive",
         )
 
     def _beside_overlapping(self, lease: Lease) -> None:
-        """Of two drivers that replace the same rows, the sink would keep one's, and the quarantine the other's."""
+        """Refuse to run beside an overlapping interval: sink and quarantine could keep rows of different runs."""
         name = self.pipeline.name
         self._alone_in_its_time()
         tables = self.context.redriven()
@@ -166,7 +168,7 @@ class IntervalRun(Run):
             )
 
     def _is_rival(self, note: Mapping[str, Any]) -> bool:
-        """Tell whether a commit moved records that this run may be about to replace."""
+        """Return whether a commit moved records that this run may replace."""
         if note.get("interval") is None:
             return note.get("of") == "quarantined"
         return bool(note["interval"] != self.scope and self.interval.overlaps(Interval.from_key(note["interval"])))
@@ -175,14 +177,14 @@ class IntervalRun(Run):
         notes = list(self._offsets.notes)
         if resolved.beyond:
             count = sum(map(len, resolved.beyond))
-            notes.append(f"{count:,} offsets lie beyond the live position and are left to live runs: "
+            notes.append(f"{count:,} offsets are beyond the live position and are left to live runs: "
                          f"{describe(resolved.beyond)}")  # fmt: skip
         if not resolved.ranges:
             notes.append("no live run has read anything yet: run the pipeline without an interval first")
         if lost:
-            notes.append(f"{sum(len(i.range) for i in lost):,} offsets are lost and stay so until they are redriven")
+            notes.append(f"{sum(len(i.range) for i in lost):,} offsets are lost, and stay lost until they are redriven")
         if log:
-            notes.append(f"read from the write-ahead log, since Kafka no longer has them: {describe(log)}")
+            notes.append(f"read from the write-ahead log, because Kafka no longer has them: {describe(log)}")
         for note in notes:
             logger.warning("%s", note)
             self.ledger.degraded(lease, note)
@@ -212,10 +214,10 @@ class IntervalRun(Run):
         with self.context.watch.phase("batches"):
             prepared = self._prepare(writer, name, ranges, readable, lost, passed, source)
         if prepared.outside:
-            aside = f"{prepared.outside:,} records were read and lie outside of the interval: counted as filtered"
+            aside = f"{prepared.outside:,} records that were read are outside of the interval: counted as filtered"
             self.ledger.degraded(lease, aside)
         if passed:
-            between = f"{sum(map(len, passed)):,} offsets between them hold no record of the interval and were not read"
+            between = f"{sum(map(len, passed)):,} offsets that hold no record of the interval were not read"
             self.ledger.degraded(lease, f"{between}: counted as filtered")
         with self.context.watch.phase("commits"):
             gone = Slice(readable, start, end)
@@ -241,14 +243,14 @@ class IntervalRun(Run):
             if taken is None:
                 raise overtaken(
                     f"replaced {self.interval} in {tables.sink.path}",
-                    state="the interval is in the table once; this driver's files are not part of it",
+                    state="the interval's rows are in the table once; this driver's files are not part of it",
                     next_step="run again, if it must be replaced once more",
                 )
             self._committed = True
             point("sink-committed")
             moved = replace_quarantined(tables, gone, prepared.quarantine or NOTHING, batch, self.context.run_id)
             point("quarantine-committed")
-        tables.sweep(batch)  # before the account: a driver that dies here leaves the rest to who enters it
+        tables.sweep(batch)  # before the ledger has the batch: if the driver dies, the next run sweeps it, too
         with self.context.watch.phase("ledger"):
             self.ledger.batch_committed(
                 lease,
@@ -284,7 +286,7 @@ class IntervalRun(Run):
     def _nothing_vanishes(
         self, prepared: PreparedBatch, source: RecordsInParts, passed: Sequence[OffsetRange]
     ) -> Callable[[Mapping[Key, Any]], None]:
-        """Return a check that refuses to take out rows whose records the source no longer has, by compaction."""
+        """Return a check that raises if rows to remove come from records that compaction removed from the source."""
         gaps = {(a.range.topic, a.range.partition): a.range for a in prepared.accounts if a.counts.absent}
         not_read = [*(item.range for item in prepared.lost), *passed]
         read: dict[Key, Any] = {}

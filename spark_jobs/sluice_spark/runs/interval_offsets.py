@@ -1,4 +1,4 @@
-"""Which offsets a run of an interval replaces, and where their records can be read."""
+"""Finds which offsets an interval run replaces, and where their records can be read."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from sluice_spark.sources.times import times_of
 __all__ = ["IntervalOffsets"]
 
 _LOOKED_AT = 16
-"""Stretches of offsets that are read one by one to find out what is wrong with them."""
+"""Maximum number of ranges that are read to find out why rows are outside of the offsets to read."""
 
 
 @dataclass
@@ -43,7 +43,7 @@ class IntervalOffsets:
     Attributes
     ----------
     notes
-        What the account of the run is to say of offsets that could not be looked at.
+        Notes for the account of the run, on offsets that could not be examined.
     """
 
     context: RunContext
@@ -51,7 +51,7 @@ class IntervalOffsets:
     notes: list[str] = field(default_factory=list)
 
     def available(self) -> tuple[list[TopicState], Available]:
-        """Return the topics' states, none when the source does not answer, and what can be read where."""
+        """Return the topics' states (none if the source does not answer) and what can be read from where."""
         source = self.context.opened_source()
         log = self.context.redriven().log
         log.refresh()
@@ -59,7 +59,7 @@ class IntervalOffsets:
         try:
             states = source.snapshot()
         except SourceUnreachableError as error:
-            logger.warning("%s: only the write-ahead log is asked", error.what)
+            logger.warning("%s: only the write-ahead log is searched", error.what)
             states, trouble = [], error
         known = self.context.ledger.topic_ids(self.context.pipeline.name)
         return states, Available.of(
@@ -74,7 +74,7 @@ class IntervalOffsets:
         log: Sequence[OffsetRange],
         segments: Sequence[Segment],
     ) -> RecordsInParts:
-        """Return the records of the source's ranges and of those of the log, as one place to read from."""
+        """Return one source of records for the ranges that are read from Kafka and those that are read from the log."""
         sources: list[tuple[Records, Sequence[OffsetRange]]] = [
             (self.context.reader(spark, available.source), kafka),
             (LogRecords(spark, available.log, tuple(segments)), log),
@@ -82,12 +82,14 @@ class IntervalOffsets:
         return RecordsInParts(tuple((records, tuple(parts)) for records, parts in sources if parts))
 
     def resolve(self, lease: Lease, known: IntervalRow | None, available: Available) -> Resolved:
-        """Return the interval's offsets, when all of them that matter can be read.
+        """Return the interval's offsets, after checking that its records can still be read.
 
         Raises
         ------
         OffsetsGoneError
-            When some are in neither Kafka nor the log.
+            If some are in neither Kafka nor the log.
+        CheckpointError
+            If the tables hold rows of the interval whose records have another time.
         """
         name = self.context.pipeline.name
         reached = self.context.ledger.reached(name)
@@ -109,12 +111,12 @@ class IntervalOffsets:
             resolved = resolved_of(self.interval, reached, available, times, gaps, lost)
         excluded = [t.range for t in times if not t.meets(*self.interval.milliseconds)]
         doubtful = subtract(gaps, [*lost, *excluded])
-        # what was resolved once was there to be read: nobody knows which of its records a filter left out
+        # offsets that were resolved before are required: it is unknown which of their records a transform filtered
         gone = overlaps(doubtful, fixed)
         accounts = self.context.ledger.accounts(name) if doubtful else []
         settled = {(r.topic, r.partition) for r in fixed}
-        # Below what live runs began with nobody knows what was there; where the first record that can be read is not
-        # older than the interval's start, older ones may have been its.
+        # Below the start of the first live run it is unknown what was there. If the first readable record is not older
+        # than the interval's start, earlier records may have been in the interval.
         gone += [
             gap
             for gap in subtract(doubtful, [a.range for a in accounts])
@@ -130,15 +132,15 @@ class IntervalOffsets:
         filtered = [r for a in accounts if a.counts.filtered for r in overlaps([a.range], doubtful)]
         if filtered:
             self.notes.append(
-                f"{sum(map(len, filtered)):,} offsets are in neither Kafka nor the write-ahead log any more. None of "
-                f"the rows of {self.interval} came from them, but live runs filtered some of their records, which "
-                f"cannot be looked at again: {describe(filtered)}"
+                f"{sum(map(len, filtered)):,} offsets are no longer in Kafka or the write-ahead log. No row of "
+                f"{self.interval} came from them, but live runs filtered some of their records, which cannot be "
+                f"examined again: {describe(filtered)}"
             )
         return resolved
 
     def _look_at_times(self, lease: Lease, available: Available, unknown: Sequence[OffsetRange]) -> list[Times]:
-        """Read the times of records, and nothing else, where no account has them; enter them into the ledger."""
-        logger.info("looking at the times of %d offsets, which no account has", sum(map(len, unknown)))
+        """Read the times of records that no account has; record them in the ledger."""
+        logger.info("reading the times of %d offsets, because no account has them", sum(map(len, unknown)))
         source = self.source(self.context.session(), available, *available.split(unknown))
         try:
             with self.context.watch.phase("times"):
@@ -148,18 +150,18 @@ class IntervalOffsets:
         except Exception as error:
             raise source.diagnose(error, unknown) from error
         gone = source.missing(unknown)
-        if gone:  # while it was looked at: what was seen does not hold for all of it
+        if gone:  # removed during the read: the times found do not cover all of them
             raise OffsetsGoneError(
-                f"pipeline {self.context.pipeline.name!r}: Kafka dropped records while their times were looked at: "
+                f"pipeline {self.context.pipeline.name!r}: Kafka removed records while their times were read: "
                 f"{describe(gone)}",
-                next_step="run again. Raise the topic's retention for the next time",
+                next_step="run again. Raise the topic's retention to prevent this",
                 ranges=gone,
             )
         self.context.ledger.times_found(lease, found)
         return found
 
     def _held_outside(self, reached: Positions, resolved: Resolved) -> list[OffsetRange]:
-        """Return the offsets of the interval's rows in the tables that are not among those to be read."""
+        """Return the offsets of the interval's rows in the tables that are outside of the offsets to read."""
         below = [OffsetRange(t, n, 0, end) for t, parts in reached.items() for n, end in parts.items() if end]
         outside = Slice(subtract(below, resolved.read), *self.interval.milliseconds)
         if not outside.ranges:
@@ -172,7 +174,7 @@ class IntervalOffsets:
                 begins, ends = offsets[np.append(0, edges + 1)], offsets[np.append(edges, -1)]
                 found += [OffsetRange(topic, partition, int(a), int(b) + 1) for a, b in zip(begins, ends, strict=True)]
             if found:
-                table.check_replaceable()  # rows that are deleted by vectors are none
+                table.check_replaceable()  # rows that deletion vectors mark as deleted would be counted
         return sorted(set(found))
 
     def _gone_error(self, gone: Sequence[OffsetRange], firsts: Mapping[Key, int], available: Available) -> SluiceError:
@@ -182,22 +184,21 @@ class IntervalOffsets:
             return TopicRecreatedError(
                 f"pipeline {name!r}: topic {recreated[0]!r} was recreated, and the write-ahead log does not hold "
                 f"all of {self.interval}: {describe(gone)}",
-                next_step="these records are gone with the old topic; an interval of the new one needs a live run "
-                "first",
+                next_step="the records of the old topic are gone; an interval of the new topic needs a live run first",
             )
         begins = ", ".join(
             f"{t}-{n} from offset {firsts[t, n]}" for t, n in sorted({(r.topic, r.partition) for r in gone})
         )
         return OffsetsGoneError(
-            f"pipeline {name!r}: records of {self.interval} are in neither Kafka nor the write-ahead log any more: "
+            f"pipeline {name!r}: records of {self.interval} are no longer in Kafka or the write-ahead log: "
             f"{describe(gone)}",
-            next_step=f"choose an interval that begins later (what can be read begins: {begins}). Strategy wal "
-            "keeps records for wal.keep, beyond Kafka's retention",
+            next_step=f"choose an interval that starts later (readable: {begins}). Strategy wal "
+            "keeps records for the time wal.keep, also beyond Kafka's retention",
             ranges=gone,
         )
 
     def _stray_error(self, available: Available, stray: Sequence[OffsetRange]) -> SluiceError:
-        """Return why rows of the interval stand where no record of it does: compaction, or a time that was changed."""
+        """Return the error for rows whose records are not in the interval: compaction, or a changed ``_timestamp``."""
         source = self.source(self.context.session(), available, *available.split(stray))
         try:
             rows = source.read(stray).select("topic", "partition", "offset").collect()
@@ -210,17 +211,17 @@ class IntervalOffsets:
             return self.compacted(vanished)
         name = self.context.pipeline.name
         return CheckpointError(
-            f"pipeline {name!r}: rows of {self.interval} stand in the tables with offsets whose records "
+            f"pipeline {name!r}: the tables hold rows of {self.interval} whose records "
             f"have another time: {describe(stray)}. Was _timestamp changed, by the transform or in the table?",
-            next_step=f"give these rows the times of their records again (sluice audit {name} --deep "
-            "says what else differs). An interval cannot replace rows with another _timestamp",
+            next_step=f"set _timestamp of these rows to the times of their records (sluice audit {name} --deep "
+            "says what else differs). An interval run cannot replace rows with another _timestamp",
         )
 
     def compacted(self, vanished: Sequence[OffsetRange]) -> OffsetsGoneError:
         """Return the error for rows of the interval whose records the source no longer has."""
         return OffsetsGoneError(
-            f"pipeline {self.context.pipeline.name!r}: the tables hold records of {self.interval} that Kafka has "
-            f"compacted away: {describe(vanished)}",
-            next_step="this interval can no longer be replaced without losing them",
+            f"pipeline {self.context.pipeline.name!r}: the tables hold records of {self.interval} that Kafka "
+            f"removed by compaction: {describe(vanished)}",
+            next_step="keep the rows as they are: replacing this interval would lose them",
             ranges=vanished,
         )

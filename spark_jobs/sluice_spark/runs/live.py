@@ -1,4 +1,4 @@
-"""A live run: what Kafka holds now, and no further, into the sink; straight, or by way of the write-ahead log."""
+"""A live run: processes what the source holds now, directly or by way of the write-ahead log."""
 
 from __future__ import annotations
 
@@ -37,17 +37,17 @@ __all__ = ["LiveRun"]
 
 @dataclass
 class LiveRun(Run):
-    """Drains what Kafka holds when it starts.
+    """Processes what the source holds when the run starts.
 
     Parameters
     ----------
     max_records
-        About how many records a batch may have.
+        Approximate maximum number of records in a batch.
 
     Notes
     -----
-    Killed at any instruction, the next run (with the same id or another, with the same strategy or another) finds what
-    is committed, reads the open batch's ranges again, and ends with the same rows.
+    The driver may be killed at any instruction. The next run, with any id and any strategy, finds what is committed,
+    reads the open batch's ranges again, and ends with the same rows (less what an ``ignore_*`` strategy skips).
     """
 
     kind: ClassVar[str] = "live"
@@ -70,7 +70,7 @@ class LiveRun(Run):
         positions = tables.position()
         ranges = [r for batch in left for r in batch.ranges] + self._ahead(positions, states)
         busy = bool(ranges) or positions is None or tables.checkpoint.open_batch() is not None
-        target = self._target(tables) if busy else tables.epoch  # a change of strategy begins with its first records
+        target = self._target(tables) if busy else tables.epoch  # the epoch changes only when there are records
         self._plan(lease, ranges, states, epoch=target.number)
         kind, config = self.pipeline.source.kind, self.pipeline.source.config
         first = positions is None and kind.retention and config.starting_offsets == "earliest"
@@ -79,7 +79,7 @@ class LiveRun(Run):
         if positions is None and not self.pipeline.source.kind.notes_start:
             target = Epoch(target.number, target.route, self._beginning(states))
         if target.number == tables.epoch.number and target != tables.epoch:
-            # nothing was planned in this epoch yet: it changes its route, or fixes its start, in place
+            # nothing was planned in this epoch yet: change its route or set its start in place
             self.ledger.epoch_opened(lease, epoch=target.number, route=target.route, positions=target.positions)
             tables = self.context.tables(target)
         if busy:
@@ -95,14 +95,15 @@ class LiveRun(Run):
         return self._judge(lease, tables.sink)
 
     def _land_alone(self, lease: Lease, check: SourceCheck, unreadable: SluiceError) -> None:
-        """Land what Kafka holds, if this pipeline lands, though its sink cannot be read, or was rolled back.
+        """Land records although the sink cannot be read or was rolled back, if the strategy and the epoch are ``wal``.
 
-        Kafka's retention does not wait.
+        Kafka's retention does not wait for the sink.
 
         Raises
         ------
         SluiceError
-            Why the sink cannot be read, with what was landed; or why nothing could be.
+            If something was to be landed: ``unreadable``, whose state then says what was landed, or the error that
+            prevented the landing.
         """
         epoch = self.ledger.epoch(self.pipeline.name)
         if not self.context.recovery.route is epoch.route is Route.LOG:
@@ -112,7 +113,7 @@ class LiveRun(Run):
             reconcile_log(self.ledger, lease, tables)
             states = check.states(tables)
         except SluiceError as second:
-            logger.warning("nothing is landed: %s", second.what)
+            logger.warning("no records are landed: %s", second.what)
             return
         positions = tables.position()
         ranges = self._ahead(positions, states)
@@ -123,7 +124,7 @@ class LiveRun(Run):
             epoch = Epoch(epoch.number, epoch.route, self._beginning(states))
             self.ledger.epoch_opened(lease, epoch=epoch.number, route=epoch.route, positions=epoch.positions)
             tables = self.context.tables(epoch)
-        logger.warning("%s: records are landed in the write-ahead log, and not applied", unreadable.what)
+        logger.warning("%s: records are landed in the write-ahead log but not applied", unreadable.what)
         LogRoute(self._batches(lease, check, states, positions), unreadable).land(tables, [], None)
 
     def _batches(
@@ -142,7 +143,7 @@ class LiveRun(Run):
         trouble: SluiceError | None,
         target: Epoch,
     ) -> Tables:
-        """Apply what is left in the log, change over when the strategy asks for it, then drain the source."""
+        """Apply what is left in the log, hand over to the target epoch if it differs, then process the source."""
         if target.number != tables.epoch.number:
             tables = HandOver(LogRoute(batches)).to(target, tables, left)
             left = []
@@ -150,14 +151,14 @@ class LiveRun(Run):
             LogRoute(batches).land(tables, left, trouble)
         elif trouble is not None:
             raise with_state(
-                trouble, "what the write-ahead log held is in the sink; the next run goes on from Kafka alone"
+                trouble, "what the write-ahead log held is in the sink; the next run continues from Kafka alone"
             )
         else:
             DirectRoute(batches).drain(tables)
         return tables
 
     def _tell_of_gone(self, lease: Lease, expected: Positions, begun: Positions) -> None:
-        """Say, in the log and in the ledger, which offsets were gone before the pipeline read anything."""
+        """Report in the log and in the ledger which offsets were gone before the pipeline read anything."""
         note = never_read(expected, begun)
         if note is not None:
             logger.warning("%s", note)
@@ -179,29 +180,29 @@ class LiveRun(Run):
         return ranges_between(self._beginning(states) if positions is None else positions, ends(states))
 
     def _beginning(self, states: Sequence[TopicState]) -> Positions:
-        """Return where a pipeline begins that has read nothing yet."""
+        """Return the positions at which a pipeline starts that has read nothing yet."""
         return ends(states) if self.pipeline.source.config.starting_offsets == "latest" else starts(states)
 
     def _target(self, tables: Tables) -> Epoch:
-        """Return the epoch that this run's strategy works in."""
+        """Return the epoch that this run's strategy needs: the present one or the next."""
         now = tables.epoch
         if self.context.recovery.route is now.route:
             return now
         committed = tables.sink.version() >= 0 or tables.filled.version() >= 0
         if committed and self.pipeline.aggregates:
             raise ConfigError(
-                f"pipeline {self.pipeline.name!r} has rows: aggregate, and cannot change to or from strategy wal: its "
-                "batches would be cut differently between the two",
+                f"pipeline {self.pipeline.name!r} has rows: aggregate, and cannot change to or from strategy wal: "
+                "the two routes would cut its batches differently",
                 state="nothing was read or written; the position stays where it was",
                 next_step=f"run with --recovery {'wal' if now.route is Route.LOG else 'replay'} as before; or, for "
                 f"the new strategy, {BEGIN_ANEW}",
             )
-        # a batch that was planned may have left files, and a driver that still works at it: a new epoch shuts both out
+        # a planned batch may have left files, or a driver that still prepares it: a new epoch excludes both
         begun = committed or bool(tables.checkpoint.planned())
         return Epoch(now.number + 1 if begun else now.number, self.context.recovery.route, now.positions)
 
     def _mirror(self, source: Source, tables: Tables) -> None:
-        """Copy the committed positions into the group that the pipeline file names; best effort."""
+        """Copy the committed positions into the consumer group that the pipeline file names; best effort."""
         group, positions = self.pipeline.lag.mirror_group, tables.checkpoint.positions()
         if group is None or not positions or not isinstance(source, KafkaTopics):
             return
@@ -210,17 +211,17 @@ class LiveRun(Run):
         try:
             count = mirror(source.cluster.settings, group, positions, note)
         except MirrorError as error:
-            logger.warning("the positions could not be copied into the group %s: %s", group, error)
+            logger.warning("the positions could not be copied into the consumer group %s: %s", group, error)
         else:
-            logger.info("the positions of %d partitions were copied into the group %s", count, group)
+            logger.info("the positions of %d partitions were copied into the consumer group %s", count, group)
 
     def _clean(self, lease: Lease, tables: Tables) -> None:
-        """Let go of segments that are older than the pipeline keeps them."""
+        """Remove segments that are older than ``wal.keep``."""
         threshold = datetime.now(UTC) - self.pipeline.wal.keep
         applied = {tables.epoch.number: tables.sink.version()}
         try:
             found = clean(self.ledger, lease, tables.log, applied, threshold, thorough=False)
-        except SinkError as error:  # what was to be done is done; what is old can go another time
+        except SinkError as error:  # the records are processed; a later run can remove old segments
             logger.warning("the write-ahead log could not be cleaned: %s", error)
             return
         if found.segments:

@@ -1,4 +1,4 @@
-"""The route by the write-ahead log: records are landed in the log, and applied to the sink from there."""
+"""The route by way of the write-ahead log: records are landed in the log and then applied to the sink."""
 
 from __future__ import annotations
 
@@ -28,39 +28,39 @@ from sluice_spark.strategies.wal import Landing, landing_size
 
 __all__ = ["LogRoute", "with_state"]
 
-_APPLIED = "what the write-ahead log held was applied: {} batches; what came into Kafka since is not in the log yet"
+_APPLIED = "{} sealed batches of the write-ahead log were applied to the sink; newer records are not in the log yet"
 
 
 @dataclass(frozen=True)
 class LogRoute:
-    """Lands batches in the log, and applies sealed ones to the sink.
+    """Lands batches in the log and applies sealed batches to the sink.
 
     Parameters
     ----------
     unreadable
-        Why the sink could not be read: then nothing is applied, even if it can be read by now, since nobody knows which
-        batch would be the next.
+        Why the sink could not be read when the run started. Nothing is applied then, even if the sink can be read by
+        now, because it is unknown which batch is the next.
     """
 
     batches: MicroBatches
     unreadable: SluiceError | None = None
 
     def applier(self, tables: Tables, left: Sequence[Sealed]) -> Applier:
-        """Return what applies batches; where transform and sink do not fit, it says so when it is to be finished.
+        """Return the applier. If transform and sink do not fit each other, its ``finish`` raises that error.
 
         Parameters
         ----------
         left
-            Batches that are in the log and not in the sink; they are queued.
+            Batches that are in the log but not in the sink; they are queued.
         """
         writer: BatchWriter | None = None
         misfit: Exception | None = self.unreadable
         spark = self.batches.spark
         try:
             writer = None if misfit else self.batches.context.writer(spark, tables)
-        except Exception as error:  # no reason to leave records to Kafka's retention
+        except Exception as error:  # landing goes on, because Kafka's retention does not wait
             misfit = error
-        first = left[0].batch if left else None  # what an earlier driver may have died in
+        first = left[0].batch if left else None  # an earlier driver may have died while it applied this batch
 
         def apply(sealed: Sealed) -> None:
             assert writer is not None
@@ -74,19 +74,19 @@ class LogRoute:
         return applier
 
     def land(self, tables: Tables, left: Sequence[Sealed], trouble: SluiceError | None) -> None:
-        """Land what the source holds, and apply each batch as soon as it is sealed, beside the landing of the next.
+        """Land what the source holds, and apply each sealed batch while the next ones are landed.
 
         Parameters
         ----------
         left
-            Batches that are in the log and not in the sink.
+            Batches that are in the log but not in the sink.
         trouble
-            Why the source cannot be read: then only what is left is applied.
+            Why the source cannot be read; only the batches of ``left`` are applied then.
 
         Raises
         ------
         SluiceError
-            ``trouble``, or what landing or applying died of. What is sealed stays, and the next run applies it.
+            ``trouble``, or the failure of landing or applying. Sealed batches stay, and the next run applies them.
         """
         context, lease = self.batches.context, self.batches.lease
         pipeline, ledger = context.pipeline, context.ledger
@@ -133,28 +133,28 @@ class LogRoute:
 def _unapplied(
     failure: Exception, batches: Sequence[Sealed], landed: int, applied: int, trouble: SluiceError | None
 ) -> Exception:
-    """Return why sealed batches could not be applied, with what the write-ahead log holds all the same."""
+    """Return the failure of applying, with the batches that the write-ahead log holds in its state."""
     if not batches:
         return failure
     new = batches[len(batches) - landed :]
     records = sum(s.records for batch in new for s in batch.segments)
     held = (
         f"{landed} batches ({records} records) were landed by this run and are sealed in the write-ahead log; "
-        f"{len(batches) - applied} sealed batches wait there to be applied"
+        f"{len(batches) - applied} sealed batches are still to be applied"
     )
     if trouble is not None:
-        held += f". Landing did not get to its end: {trouble.what}"
+        held += f". Landing did not finish: {trouble.what}"
     logger.warning("%s", held)
-    if isinstance(failure, ConfigError):  # what it says of the data is true of a run that lands nothing
-        failure.state = f"{held}; nothing of them is in the sink"
-        failure.next_step += ". The next run applies what is sealed, and goes on"
+    if isinstance(failure, ConfigError):  # its own state describes a run that landed nothing
+        failure.state = f"{held}; none of them is in the sink"
+        failure.next_step += ". The next run applies the sealed batches and continues"
     elif isinstance(failure, SluiceError):
         failure.state = "; ".join(filter(None, [failure.state, held]))
     return failure
 
 
 def with_state(trouble: SluiceError, state: str) -> SluiceError:
-    """Return the trouble with a source, with what was achieved in spite of it."""
+    """Return the trouble with the source, with the state that this run reached."""
     kinds = (SourceUnreachableError, OffsetsGoneError, TopicRecreatedError, AuthorizationError, ConfigError)
     if isinstance(trouble, kinds):
         trouble.state = state

@@ -1,8 +1,8 @@
-"""Before a run reads anything: the ledger, the checkpoint, the log and the sink must tell one story.
+"""Makes ledger, checkpoint, log and sink agree before a run reads anything.
 
-A driver can die between any two steps, so one of them may be a step behind. Checkpoint, log and sink hold the truth;
-the ledger is brought up to it. What no crash can explain (a checkpoint or a table that was rolled back to an older
-state) is refused: going on would lose or double records.
+A driver can die between any two steps, so one of the four may be a step behind. Checkpoint, log and sink hold the
+truth; the ledger is updated from them. A state that no crash can leave (a checkpoint or a table that was rolled back)
+is refused, because going on would lose or double records.
 """
 
 from __future__ import annotations
@@ -40,49 +40,50 @@ __all__ = [
 ]
 
 HANDOVER = "handover"
-"""In the note of a sink's commit: it closes an epoch and says where the next one starts."""
+"""The key in the metadata of the commit that closes an epoch; its value says where the next epoch starts."""
 
-_UNTOUCHED = "nothing was read or written now; checkpoint, sink and ledger are as they were"
+_UNTOUCHED = "nothing was read or written now; checkpoint and sink are unchanged"
 
 
 def examine(tables: Tables) -> list[str]:
-    """Look at what others did to the tables since the last run; return, in words, what may concern rows.
+    """Check what others committed to the tables since the last run; return warnings about changed rows.
 
-    Calling it twice changes nothing the second time. Before anything else that a run does with its tables.
+    A run calls it before it uses its tables in any other way. Idempotent.
 
     Raises
     ------
     ConfigError
-        When a table is another pipeline's.
+        If a table belongs to another pipeline.
     CheckpointError
-        When commits of this pipeline were rolled back or damaged, or a table was replaced.
+        If commits of this pipeline were rolled back or damaged, or a table was replaced.
     """
     for table in {t.path: t for t in (tables.sink, tables.quarantine, tables.filled)}.values():
         if table.is_cut_off():
             raise _contradiction(
-                f"the newest commit of the table {table.path} is empty: the file was damaged, and what it committed "
-                "is in no reader's sight",
-                "put the file below _delta_log back from a copy. Where a power cut emptied it, remove it and run "
-                "again: what nothing else rests on is rewritten; sluice audit --deep tells that nothing is missing",
+                f"the newest commit of the table {table.path} is empty: the file was damaged, and readers do "
+                "not see what it committed",
+                "restore the file below _delta_log from a copy. If a power cut emptied it, remove it and run again: "
+                "the run writes again what no other commit depends on; then sluice audit --deep says whether "
+                "something is missing",
             )
     return [*tables.sink.examine(), *tables.quarantine.examine()]
 
 
 def reconcile(ledger: Ledger, lease: Lease, tables: Tables, redriven: Tables, *, forgo: bool = False) -> None:
-    """Bring quarantine and ledger up to what checkpoint, log and sink hold, and close runs whose driver died.
+    """Update quarantine and ledger from checkpoint, log and sink, and close runs whose driver died. Idempotent.
 
-    Calling it twice changes nothing the second time. When the epoch was closed by a driver that died before it could
-    say so, the ledger has the next epoch afterwards: look again.
+    If a driver closed the epoch and died before the ledger had that, the ledger has the next epoch afterwards. The
+    caller must then reconcile that epoch.
 
     Parameters
     ----------
     forgo
-        Whether to go on without staged refused records that are gone; the log says how many.
+        Whether to continue without staged refused records that are gone; the log and the ledger say how many.
 
     Raises
     ------
     CheckpointError
-        When checkpoint, log, sink and ledger contradict each other in a way that no crash leaves behind.
+        If checkpoint, log, sink and ledger contradict each other in a way that no crash can cause.
     """
     number, checkpoint, sink = tables.epoch.number, tables.checkpoint, tables.sink
     tables.mend_checkpoint()
@@ -91,13 +92,13 @@ def reconcile(ledger: Ledger, lease: Lease, tables: Tables, redriven: Tables, *,
     if upto > held:
         raise _contradiction(
             f"the ledger has batch {upto} committed, but the sink {sink.path} holds only up to {held}",
-            f"put table and checkpoint back together; or, to start over, {BEGIN_ANEW}",
+            f"restore table and checkpoint to the same state; or, to start over, {BEGIN_ANEW}",
         )
     # the table's history is read only when the ledger is behind
     notes = _notes(sink, upto, held)
     closed = next((note for note in notes if HANDOVER in note), None)
     if closed is not None:
-        pass  # whoever closed the epoch had seen that all of it agrees
+        pass  # the driver that closed the epoch had reconciled it
     elif tables.epoch.route is Route.LOG:
         _follows(tables.log_table, tables.log_table.version(), checkpoint, "the write-ahead log")
         _seals(ledger, lease, tables)
@@ -105,7 +106,7 @@ def reconcile(ledger: Ledger, lease: Lease, tables: Tables, redriven: Tables, *,
             raise _contradiction(
                 f"the sink {sink.path} holds batch {held}, but the write-ahead log {tables.log.path} holds only up to "
                 f"{tables.log_table.version()}: it was removed or rolled back",
-                "put the log back from a copy",
+                "restore the log from a copy",
             )
     else:
         _follows(sink, held, checkpoint, "the sink")
@@ -124,21 +125,21 @@ def reconcile(ledger: Ledger, lease: Lease, tables: Tables, redriven: Tables, *,
         )
         logger.info("reconciled: epoch %d was closed by run %s", number, closed["run"])
     for known in half_done(ledger, lease.pipeline, tables.replaceable):
-        with suppress(LeaseHeldError):  # somebody is at it
+        with suppress(LeaseHeldError):  # another driver works on it
             take_over(ledger, lease, redriven, known, forgo=forgo)
     at_work = ledger.at_work(lease.pipeline)
     _abandon(ledger, lease, [row for row in _open(ledger, lease) if at_work.get(row.interval or "") != row.run])
 
 
 def reconcile_log(ledger: Ledger, lease: Lease, tables: Tables) -> None:
-    """Bring the ledger up to the write-ahead log alone, so that a run can land while the sink cannot be read.
+    """Update the ledger from the write-ahead log only, so that a run can land while the sink cannot be read.
 
     Raises
     ------
     CheckpointError
-        When checkpoint and log contradict each other.
+        If checkpoint and log contradict each other.
     SinkError
-        When the log cannot be read.
+        If the log cannot be read.
     """
     tables.mend_checkpoint()
     _follows(tables.log_table, tables.log_table.version(), tables.checkpoint, "the write-ahead log")
@@ -146,7 +147,7 @@ def reconcile_log(ledger: Ledger, lease: Lease, tables: Tables) -> None:
 
 
 def half_done(ledger: Ledger, pipeline: str, sink: ReplaceableSink | None) -> list[IntervalRow]:
-    """Return the intervals of which the sink holds more than the ledger says."""
+    """Return the intervals for which the sink holds a commit that the ledger does not have."""
     intervals = ledger.intervals(pipeline)
     if sink is None or not intervals:
         return []
@@ -157,30 +158,30 @@ def half_done(ledger: Ledger, pipeline: str, sink: ReplaceableSink | None) -> li
 
 
 def take_over(ledger: Ledger, lease: Lease, tables: Tables, known: IntervalRow, *, forgo: bool = False) -> None:
-    """Enter what a dead driver left of another interval; see :func:`enter_interval`.
+    """Finish the work of a dead driver on another interval; see :func:`enter_interval`.
 
     Raises
     ------
     LeaseHeldError
-        When its driver may be alive, or another one is at it.
+        If that driver may be alive, or another driver works on the interval.
     """
     with ledger.acquire(lease.pipeline, lease.holder.run, scope=known.interval) as own:
         enter_interval(ledger, own, tables.of_interval(lease.pipeline, known.interval, known.number), forgo=forgo)
 
 
 def enter_interval(ledger: Ledger, lease: Lease, tables: Tables, *, forgo: bool = False) -> None:
-    """Bring quarantine and ledger up to what the sink holds of an interval, when a driver died in between.
+    """Update quarantine and ledger from the sink's commits for an interval, and close its runs whose driver died.
 
-    Calling it twice changes nothing the second time.
+    Idempotent.
 
     Parameters
     ----------
     lease
-        The interval's.
+        The lease of the interval.
     tables
-        As of :meth:`Tables.of_interval`.
+        The interval's tables: :meth:`Tables.of_interval`.
     forgo
-        As of :func:`reconcile`.
+        As in :func:`reconcile`.
     """
     number = tables.epoch.number
     upto = _last(ledger, lease.pipeline, number)
@@ -201,16 +202,16 @@ def enter_interval(ledger: Ledger, lease: Lease, tables: Tables, *, forgo: bool 
             replaced={span: (taken.get(key, 0), aside.get(key, 0)) for span, key in keys.items()},
             run_id=note["run"],
         )
-        logger.info("reconciled: run %s had replaced %s; entered into the ledger", note["run"], note["interval"])
+        logger.info("reconciled: run %s replaced %s; recorded in the ledger", note["run"], note["interval"])
     _abandon(ledger, lease, [row for row in _open(ledger, lease) if row.interval == lease.scope])
 
 
 def replace_quarantined(
     tables: Tables, gone: Slice, staged: Staged, batch: int, run_id: str
 ) -> dict[tuple[str, int], int]:
-    """Make the quarantine what an interval's commit to the sink says; return how many offsets went out of it.
+    """Replace the quarantine's part of an interval after the sink's commit; return how many offsets were removed.
 
-    Doing it twice changes nothing the second time, and returns the same.
+    Idempotent; a second call returns the same numbers.
     """
     quarantine = tables.quarantine
     if not staged.files and quarantine.table() is None:
@@ -239,42 +240,42 @@ def _last(ledger: Ledger, pipeline: str, epoch: int) -> int:
 
 
 def _follows(table: Sink, held: int, checkpoint: Checkpoint, what: str) -> None:
-    """A table that a stream fills holds the checkpoint's last done batch, and at most its last planned one."""
+    """Check that a table holds the last batch that its checkpoint committed, and none beyond the last planned one."""
     planned, done = checkpoint.planned(), checkpoint.committed()
     last_planned, last_done = (planned or [-1])[-1], (done or [-1])[-1]
     if held > last_planned:
         raise _contradiction(
-            f"{what} {table.path} holds batch {held}, but the checkpoint {checkpoint.path} was never planned beyond "
-            f"{last_planned}: it was removed or rolled back",
-            f"put the checkpoint back from a copy; or, to start over, {BEGIN_ANEW}",
+            f"{what} {table.path} holds batch {held}, but the checkpoint {checkpoint.path} has no plan "
+            f"beyond {last_planned}: it was removed or rolled back",
+            f"restore the checkpoint from a copy; or, to start over, {BEGIN_ANEW}",
         )
     if held < last_done:
         raise _contradiction(
             f"the checkpoint {checkpoint.path} has committed batch {last_done}, but {what} {table.path} holds only up "
             f"to {held}: it was removed or rolled back",
-            f"put the table back; or, to start over, {BEGIN_ANEW}",
+            f"restore the table; or, to start over, {BEGIN_ANEW}",
         )
 
 
 def _notes(table: Sink, upto: int, held: int) -> list[dict[str, Any]]:
-    """Return the notes of the commits behind ``upto``, oldest first."""
+    """Return the metadata of the commits after ``upto``, oldest first."""
     notes = list(reversed(list(table.notes(newer_than=upto)))) if held > upto else []
     if [note["version"] for note in notes] != list(range(upto + 1, held + 1)):
         raise _contradiction(
-            f"the table {table.path} holds batches {upto + 1} to {held}, for which neither the ledger nor the table's "
-            "history accounts",
-            "put the ledger back from a copy",
+            f"the table {table.path} holds batches {upto + 1} to {held}, but neither the ledger nor its history has an "
+            "account of all of them",
+            "restore the ledger from a copy",
         )
     return notes
 
 
 def seal_off(tables: Tables, note: Mapping[str, Any]) -> None:
-    """End the log of an epoch that its sink's commit closed, too, and remove what attempts at its open batch left.
+    """Close the log of an epoch, too, after the sink's commit closed it; remove leftovers of its open batch.
 
     Parameters
     ----------
     note
-        The one of the sink's commit.
+        The metadata of the sink's commit.
     """
     tables.sweep(tables.sink.version())
     if tables.epoch.route is Route.LOG:
@@ -282,7 +283,7 @@ def seal_off(tables: Tables, note: Mapping[str, Any]) -> None:
         ended = any(HANDOVER in note for note in log.last_notes())
         number = log.version() + (not ended)
         if not ended:
-            with suppress(LeaseHeldError):  # a driver that slept until now sealed it: it is in the log, and in no sink
+            with suppress(LeaseHeldError):  # a frozen driver sealed it: in the log, not in the sink
                 log.commit(NOTHING, RECORD_SCHEMA, number, {HANDOVER: note[HANDOVER]})
         log.sweep(tables.landing_name(number))
 
@@ -292,7 +293,7 @@ def _enter(ledger: Ledger, lease: Lease, note: Mapping[str, Any], tables: Tables
     accounts = [RangeAccount.from_dict(a) for a in note["accounts"]]
     lost = [LostRange.from_dict(item) for item in note.get("lost") or []]
     if note.get("of") == "quarantined":
-        # by their offsets, not by the files in which they once were: somebody may have compacted those
+        # by their offsets, because OPTIMIZE may have replaced the files in which they were
         spans = [account.range for account in accounts]
         take_out(tables.quarantine, spans, version, run, name=tables.batch_name(version))
     elif note.get("refused") and tables.quarantine.version() < version:
@@ -311,7 +312,7 @@ def _enter(ledger: Ledger, lease: Lease, note: Mapping[str, Any], tables: Tables
         source=note.get("source"),
         run_id=run,
     )
-    logger.info("reconciled: batch %d of run %s is in the sink; entered into the ledger", version, run)
+    logger.info("reconciled: batch %d of run %s is in the sink; recorded in the ledger", version, run)
 
 
 def _refused(
@@ -339,10 +340,10 @@ def _refused(
 def _as_lost(
     tables: Tables, accounts: Sequence[RangeAccount], lost: Sequence[LostRange], staged: Staged
 ) -> tuple[list[RangeAccount], list[LostRange]] | None:
-    """Count as lost what neither table holds of the ranges in which records were refused.
+    """Count the offsets that neither table holds as lost, in the ranges in which records were refused.
 
-    Nobody knows any more which of these offsets were refused, filtered or absent: redriving reads them again, and then
-    it is known. None where the sink cannot tell which offsets it has, or somebody deleted some of them.
+    It is unknown which of these offsets were refused, filtered or absent; a redrive reads them again and finds out.
+    Returns None if the sink cannot tell which offsets it holds, or if rows of these ranges were deleted from it.
     """
     there, replaceable = tables.sink.as_it_is(), tables.replaceable
     if there is None or replaceable is None or "_offset" not in there[1].names:
@@ -388,9 +389,9 @@ def _same_end(ledger: Ledger, name: str, epoch: int, checkpoint: Checkpoint) -> 
         r = account.range
         if ends.get(r.topic, {}).get(r.partition) != r.end:
             raise _contradiction(
-                f"batch {known.batch} ends at {r.end} in {r.topic}-{r.partition} for the ledger, at "
-                f"{ends.get(r.topic, {}).get(r.partition)} for the checkpoint {checkpoint.path}",
-                "this is another pipeline's checkpoint or a changed one: put the right one back",
+                f"batch {known.batch} of {r.topic}-{r.partition} ends at {r.end} in the ledger, but at "
+                f"{ends.get(r.topic, {}).get(r.partition)} in the checkpoint {checkpoint.path}",
+                "the checkpoint was changed or belongs to another pipeline: restore the right one",
             )
 
 

@@ -1,4 +1,4 @@
-"""A redrive run: what was lost or refused before, from wherever it still is, into the sink once."""
+"""A redrive run: writes lost ranges or quarantined records into the sink, from wherever they can still be read."""
 
 from __future__ import annotations
 
@@ -33,18 +33,18 @@ from sluice_spark.strategies.ignore import can_be_ignored, dies_of, narrow
 __all__ = ["REDRIVING", "RedriveRun", "portions", "windows"]
 
 REDRIVING = "redrive"
-"""The scope of the lease of who empties the quarantine: nobody replaces an interval meanwhile."""
+"""The scope of the lease for redriving quarantined records; no interval is replaced meanwhile."""
 
 _RANGES = 500
-"""Ranges that one commit takes at most: a plan of Spark's has a part for each."""
+"""Maximum number of ranges in one commit: Spark's query plan grows with each."""
 
 _STRETCHES = 5000
-"""Stretches of offsets that one commit moves out of the quarantine at most: its metadata names each."""
+"""Maximum number of gapless ranges that one commit moves out of the quarantine: its metadata names each."""
 
 
 @dataclass
 class RedriveRun(Run):
-    """Redrives open lost ranges, or quarantined records that decode by now.
+    """Redrives open lost ranges, or quarantined records that decode and pass the row rules now.
 
     Parameters
     ----------
@@ -53,13 +53,13 @@ class RedriveRun(Run):
     of_run
         Only what this run lost or quarantined; None for all.
     quarantined
-        Redrive from the quarantine, not what was lost.
+        Redrive quarantined records instead of lost ranges.
 
     Notes
     -----
-    Each commit names what it redrove, under an application id of its own: killed at any instruction, the next run of
-    the pipeline, of whatever kind, enters it into the ledger, and nothing is redriven twice. What cannot be read
-    anywhere, and what still fails, stays as it was.
+    Each commit has an application id of its own, and its metadata names what was redriven. If the driver dies, the next
+    live run or redrive of the pipeline records the commit in the ledger, so nothing is redriven twice. What cannot be
+    read anywhere, or still fails, stays open or quarantined.
     """
 
     kind: ClassVar[str] = "redrive"
@@ -91,7 +91,7 @@ class RedriveRun(Run):
             states = self._states() if wanted else []
             found = locate(wanted, tables.log, states, self.ledger.topic_ids(name))
         if found.nowhere:
-            logger.warning("neither the write-ahead log nor Kafka has them any more: %s", describe(found.nowhere))
+            logger.warning("no longer in the write-ahead log or Kafka: %s", describe(found.nowhere))
         self._plan(lease, found.found, [], epoch=REDRIVEN)
         if not found.found:
             return
@@ -108,7 +108,7 @@ class RedriveRun(Run):
         try:
             return self.context.opened_source().snapshot()
         except SluiceError as error:
-            logger.warning("%s: only the write-ahead log is asked", error.what)
+            logger.warning("%s: only the write-ahead log is searched", error.what)
             return []
 
     def _sources(
@@ -138,7 +138,7 @@ class RedriveRun(Run):
         except SluiceError as error:
             if not can_be_ignored(error):
                 raise
-            logger.warning("%s; looking for what still fails", error.what)
+            logger.warning("%s; searching for the records that still fail", error.what)
             still = narrow(lambda part: dies_of(writer, source, part, lambda e: source.diagnose(e, part)), ranges)
             for item in still:
                 logger.warning("still lost: %s: %s", item.range, item.reason)
@@ -167,7 +167,7 @@ class RedriveRun(Run):
         gone = source.missing([a.range for a in accounts if a.counts.absent])
         if gone or (quarantine and quarantine.rows != sum(map(len, bad.values()))):
             raise OffsetsGoneError(
-                f"pipeline {self.pipeline.name!r}: Kafka dropped records while they were redriven: {describe(gone)}",
+                f"pipeline {self.pipeline.name!r}: Kafka removed records while they were redriven: {describe(gone)}",
                 state="nothing of this step is visible in the sink; the ranges stay open",
                 next_step="run the same command again: it redrives what is left",
                 ranges=gone,
@@ -183,7 +183,7 @@ class RedriveRun(Run):
             rows = sum(map(len, written.values()))
             if staged.rows != rows:
                 raise PromiseError(
-                    f"the promise about rows is broken: {staged.rows} rows of {rows} records came out, where rows: "
+                    f"the promise about rows is broken: {staged.rows} rows came from {rows} records, but rows: "
                     f"{self.pipeline.rows.value} allows one row per record",
                     state="nothing of this step is visible in the sink; the ranges stay open",
                     next_step="fix the transform, or declare what it does in the pipeline file",
@@ -205,7 +205,7 @@ class RedriveRun(Run):
     ) -> None:
         lease.verify()
         writer.commit(batch, prepared, {"of": of, "source": dict(source)}, moved=moved, fence=fence)
-        tables.sweep(batch)  # before the account: a driver that dies here leaves the rest to who enters it
+        tables.sweep(batch)  # before the ledger has the batch: if the driver dies, the next run sweeps it, too
         self.ledger.batch_committed(
             lease, epoch=REDRIVEN, batch=batch, accounts=prepared.accounts, redriven=of, source=source
         )
@@ -215,38 +215,38 @@ class RedriveRun(Run):
         logger.info("redriven: %d ranges, %s", len(prepared.accounts), split or "nothing")
 
     def _beside_intervals(self) -> None:
-        """Both move records between quarantine and sink, by what they saw there before."""
+        """Refuse to run beside an interval run: each decides by data that the other is about to change."""
         others = {k: run for k, run in self.ledger.at_work(self.pipeline.name).items() if k not in ("", REDRIVING)}
         if others:
             interval, run = next(iter(others.items()))
             raise LeaseHeldError(
                 f"pipeline {self.pipeline.name!r}: run {run!r} replaces the interval {interval}",
-                state="nothing was redriven",
+                state="quarantined records that are not redriven yet stay in the quarantine",
                 next_step="try again when it has ended",
             )
 
     # --- quarantined records ---------------------------------------------------------------------------------------
 
     def _from_quarantine(self, lease: Lease, emptying: Lease, tables: Tables) -> None:
-        """Redrive quarantined records that decode now; the others stay where they are, as they are."""
+        """Redrive quarantined records that decode and pass the row rules now; the others stay unchanged."""
         if tables.quarantine.table() is None:
             refused = sum(a.counts.quarantined for a in self.ledger.accounts(self.pipeline.name))
             if refused:
                 raise ConfigError(
-                    f"there is no quarantine at {tables.quarantine.path}, and the ledger has {refused:,} refused "
+                    f"there is no quarantine at {tables.quarantine.path}, but the ledger has {refused:,} refused "
                     "records",
                     state="nothing was redriven",
-                    next_step="name the place where they are, as quarantine.delta.path in the pipeline file",
+                    next_step="set quarantine.delta.path in the pipeline file to the table that holds them",
                 )
             return
-        sink = tables.replacing()  # the sink keeps out who moves the same records
+        sink = tables.replacing()  # its fence refuses rivals that move the same records
         tables.quarantine.check_replaceable()
         spark = self.context.session()
         writer = self.context.writer(spark, tables)
         with self.context.watch.phase("query"):
             came = _offsets(self._decodable(spark, tables))
             if not came:
-                logger.info("no quarantined record decodes by the present pipeline file")
+                logger.info("no quarantined record decodes and passes the row rules of the pipeline file now")
                 return
             for window in windows(came, self.pipeline.source.config.max_records_per_batch):
                 self._take_out(spark, lease, emptying, tables, sink, writer, window)
@@ -262,8 +262,8 @@ class RedriveRun(Run):
         writer: BatchWriter,
         window: Sequence[OffsetRange],
     ) -> None:
-        """Move what decodes of some offsets from the quarantine into the sink, by one commit to each."""
-        # an interval moves the same records: what it commits from here on makes this driver give way
+        """Move the decodable records of some offsets from the quarantine into the sink, by one commit to each."""
+        # an interval run moves the same records: once one commits, this driver's commit is refused
         emptying.verify()
         self._beside_intervals()
         fence = Fence(sink.table_version(), lambda note: note.get("interval") is not None)
@@ -293,7 +293,7 @@ class RedriveRun(Run):
         )
 
     def _decodable(self, spark: SparkSession, tables: Tables) -> DataFrame:
-        """Return the quarantined records that were asked for and decode by now, decoded."""
+        """Return the requested quarantined records that decode and pass the row rules now, decoded."""
         rows = tables.quarantine.rows(spark)
         if self.of_run is not None:
             rows = rows.where(F.col("_run") == self.of_run)
@@ -307,15 +307,17 @@ class RedriveRun(Run):
 
 
 def windows(came: Offsets, offsets: int, count: int = _STRETCHES) -> Iterator[list[OffsetRange]]:
-    """Yield ranges that hold so many of some offsets, and so many stretches of them without a gap, at most; pure.
+    """Yield lists of ranges that cover some offsets, each with a maximum of offsets and of gapless stretches; pure.
 
-    A commit names each stretch: scattered offsets make many, and a commit of all of them would be read by every
-    run that looks at the table's history.
+    The metadata of a commit names each stretch, and everyone who reads the table's history reads it. Scattered offsets
+    make many stretches, so they are split into several commits.
 
     Parameters
     ----------
     came
         Ascending offsets per topic and partition.
+    offsets, count
+        Maximum number of offsets, and of stretches, in each list.
     """
     window: list[OffsetRange] = []
     room, left = offsets, count
@@ -335,7 +337,7 @@ def windows(came: Offsets, offsets: int, count: int = _STRETCHES) -> Iterator[li
 
 
 def portions(ranges: Iterable[OffsetRange], offsets: int, count: int = _RANGES) -> Iterator[list[OffsetRange]]:
-    """Yield ranges in portions of so many offsets and ranges at most; a range that is longer is cut; pure."""
+    """Yield ranges in portions of at most ``offsets`` offsets and ``count`` ranges; longer ranges are split; pure."""
     portion: list[OffsetRange] = []
     room = offsets
     for item in ranges:

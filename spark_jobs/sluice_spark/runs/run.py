@@ -1,4 +1,4 @@
-"""The frame of every run: lease, account, verdict, and an ending that is on record."""
+"""The frame of every run: takes the lease, gets the verdict, and records how the run ended."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ __all__ = ["Run"]
 
 @dataclass
 class Run(ABC):
-    """One opening of the gate: a lease, a plan, an account, a verdict, and an ending that is on record."""
+    """One bounded execution of a pipeline, with a lease, a plan, an account, a verdict and a recorded end."""
 
     kind: ClassVar[str]
 
@@ -35,26 +35,28 @@ class Run(ABC):
 
     @property
     def pipeline(self) -> Pipeline:
-        """The pipeline that runs."""
+        """The pipeline of the run."""
         return self.context.pipeline
 
     @property
     def ledger(self) -> Ledger:
-        """Where the run is on record."""
+        """The ledger that records the run."""
         return self.context.ledger
 
     @property
     def scope(self) -> str:
-        """What only one driver may do at a time; see :class:`~sluice.ledger.Lease`."""
+        """The scope of the run's lease; see :class:`~sluice.ledger.Lease`."""
         return ""
 
     def execute(self) -> dict[str, Any]:
-        """Run it; return its account.
+        """Execute the run; return its account.
 
         Raises
         ------
         SluiceError
             By type, after the run was closed as ``failed`` in the ledger.
+        LeaseHeldError
+            If another driver holds the lease or came first; the run is not closed in the ledger then.
         """
         began = time.monotonic()
         name = self.pipeline.name
@@ -62,14 +64,14 @@ class Run(ABC):
             try:
                 verdict = self._drive(lease)
             except LeaseHeldError:
-                raise  # fenced: whoever took over writes the ledger now
+                raise  # fenced: the driver that took over writes the ledger now
             except SluiceError as error:
                 self._close_failed(lease, error, time.monotonic() - began)
                 raise
             except Exception as error:
                 unknown = SluiceError(
                     f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"[:800],
-                    state="batches that were committed are in the sink; the open batch is read again by the next run",
+                    state="committed batches are in the sink; the next run reads the open batch again",
                     next_step="read the traceback above; run again when the cause is fixed",
                 )
                 self._close_failed(lease, unknown, time.monotonic() - began)
@@ -85,7 +87,7 @@ class Run(ABC):
     # --- what every kind of run does -------------------------------------------------------------------------------
 
     def _reconciled(self, lease: Lease) -> Tables:
-        """Return the tables of the present epoch, after the ledger was brought up to them."""
+        """Return the tables of the present epoch, after reconciling the ledger with them."""
         redriven = self.context.redriven()
         while True:
             tables = self.context.tables(self.ledger.epoch(self.pipeline.name))
@@ -95,7 +97,7 @@ class Run(ABC):
                 return tables
 
     def _examine(self, tables: Tables) -> None:
-        """Look at what others did to the tables; what concerns rows is entered into the ledger with the plan."""
+        """Check what others did to the tables; warnings are recorded in the ledger with the plan."""
         for found in examine(tables):
             if found not in self._found:
                 logger.warning("%s", found)
@@ -127,7 +129,7 @@ class Run(ABC):
             runs = self._to_judge()
             if not any(self.ledger.accounts(name, run) for run in runs):
                 self.ledger.judged(lease, name, self.context.run_id, verdict="empty", judgement={})
-                logger.info("nothing new: verdict empty")
+                logger.info("no new records: verdict empty")
                 return "empty"
             if self.context.judge is None:
                 return None
@@ -140,7 +142,7 @@ class Run(ABC):
             return judgement.verdict
 
     def _to_judge(self) -> list[str]:
-        # rows of a run that died before it was judged are judged with this one
+        # rows of a run whose driver died before judging are judged with this run
         return [*self.ledger.unjudged(self.pipeline.name), self.context.run_id]
 
     def _close_failed(self, lease: Lease, error: SluiceError, seconds: float) -> None:
@@ -153,4 +155,4 @@ class Run(ABC):
                 self._plan(lease, [], [], epoch=self.ledger.epoch(self.pipeline.name).number)
             self.ledger.run_closed(lease, state="failed", seconds=round(seconds, 3), error=report)
         except SluiceError as second:
-            logger.warning("the failure could not be entered into the ledger: %s", second.what)
+            logger.warning("the failure could not be recorded in the ledger: %s", second.what)

@@ -1,4 +1,4 @@
-"""Which batches the write-ahead log holds, and the sink does not."""
+"""Finds the batches that are sealed in the write-ahead log but not applied to the sink."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ __all__ = ["sealed_batches"]
 
 
 def sealed_batches(tables: Tables) -> list[Sealed]:
-    """Return the batches of an epoch that are in the log and not in the sink, oldest first.
+    """Return the batches of an epoch that are in the log but not in the sink, oldest first.
 
     Raises
     ------
     SinkError
-        When the log's history does not tell of all of them.
+        If the log's history does not have all of them.
     """
     applied, sealed = tables.sink.version(), tables.log_table.version()
     if sealed <= applied:
-        return []  # without a look at the history
+        return []  # without reading the history
     found = [
         Sealed(
             note["version"],
@@ -33,9 +33,9 @@ def sealed_batches(tables: Tables) -> list[Sealed]:
     told = [batch.batch for batch in found]
     if told[: sealed - applied] != list(range(applied + 1, sealed + 1)):
         raise SinkError(
-            f"the write-ahead log {tables.log.path} holds batches {applied + 1} to {sealed} that were not applied; its "
-            f"history tells only of {', '.join(map(str, told)) or 'none'}",
+            f"the write-ahead log {tables.log.path} holds batches {applied + 1} to {sealed}, which were not applied, "
+            f"but its history has only {', '.join(map(str, told)) or 'none'}",
             state="nothing was read or written now; nothing was skipped",
-            next_step="put the log's _delta_log back from a copy",
+            next_step="restore the log's _delta_log from a copy",
         )
     return found

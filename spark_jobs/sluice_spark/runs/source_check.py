@@ -1,4 +1,4 @@
-"""Whether a source still has what a live run must read: asked before the run, and when a batch fails."""
+"""Checks that the source still has what a live run must read: before the run, and when a batch fails."""
 
 from __future__ import annotations
 
@@ -22,22 +22,22 @@ __all__ = ["CheckedRecords", "SourceCheck"]
 
 @dataclass(frozen=True)
 class SourceCheck:
-    """Asks the source of a live run."""
+    """Checks the source of a live run."""
 
     context: RunContext
     source: Source
 
     def states(self, tables: Tables) -> list[TopicState]:
-        """Return the topics' states, when everything that the run must read can be read.
+        """Return the topics' states, after checking that everything that the run must read can be read.
 
         Raises
         ------
         SluiceError
-            By type, when not.
+            By type, if not.
         """
         checkpoint, states = tables.checkpoint, self.source.snapshot()
         open_batch = checkpoint.open_batch()
-        # what is sealed, or in the sink, is not read again, whatever Spark still has to note down
+        # a batch that is sealed or in the sink is not read again, even if the checkpoint has not committed it
         unread = open_batch is not None and open_batch > tables.filled.version()
         open_ranges = checkpoint.ranges_of(open_batch) if open_batch is not None and unread else []
         name = self.context.pipeline.name
@@ -47,7 +47,7 @@ class SourceCheck:
 
 @dataclass(frozen=True)
 class CheckedRecords:
-    """The records of a live run's source. When reading them fails, the source is asked as before the run."""
+    """The records of a live run's source. If reading them fails, the source is checked again as before the run."""
 
     reader: SourceReader
     check: SourceCheck
@@ -58,22 +58,22 @@ class CheckedRecords:
         return self.reader.read(ranges)
 
     def missing(self, ranges: Sequence[OffsetRange]) -> list[OffsetRange]:
-        """Return the parts of these ranges that are no longer there."""
+        """Return the parts of these ranges that can no longer be read."""
         return self.reader.missing(ranges)
 
     def verify(self, read: Mapping[tuple[str, int], int], ranges: Sequence[OffsetRange]) -> None:
-        """Compare as the source does."""
+        """Check the number of records that were read, as the source does."""
         self.reader.verify(read, ranges)
 
     def diagnose(self, error: Exception, ranges: Sequence[OffsetRange]) -> SluiceError:
-        """Ask the source as before the run, then read the message."""
+        """Return the typed error: from the check of the source, else from the error's message."""
         return classify(error, lambda: self._ask(ranges), self.reader.signs)
 
     def _ask(self, reading: Sequence[OffsetRange]) -> None:
         try:
             self.check.states(self.tables)
         except OffsetsGoneError as found:
-            if self.check.context.recovery.ignores:  # what it has given up already is no reason any more
+            if self.check.context.recovery.ignores:  # offsets outside of these ranges were skipped already
                 found.ranges = tuple(self.reader.missing(reading))
                 if not found.ranges:
                     return

@@ -1,4 +1,4 @@
-"""Everything durable that one epoch of a pipeline consists of."""
+"""The durable state of one epoch of a pipeline: checkpoint, sink, quarantine and write-ahead log."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ from sluice_spark.sinks.delta.table import DeltaSink
 __all__ = ["Tables"]
 
 _KEEPS_HISTORY = {"delta.enableExpiredLogCleanup": "false"}
-"""Of the write-ahead log: what is sealed and not applied yet is found by the notes of its commits, however old."""
+"""Settings of the log's table: batches still to be applied are found by the metadata of its commits, however old."""
 
 
 @dataclass(frozen=True)
 class Tables:
-    """The places of one epoch; none of them need exist yet.
+    """The checkpoint and the tables of one epoch; none of them need exist yet.
 
     Attributes
     ----------
@@ -48,7 +48,7 @@ class Tables:
 
     @classmethod
     def of(cls, pipeline: Pipeline, home: Home, epoch: Epoch) -> Tables:
-        """Return the places of a pipeline's epoch; number 0 is what was redriven."""
+        """Return the tables of a pipeline's epoch; epoch 0 is for redrives."""
         number = epoch.number
         path, kind = home.resolve(pipeline.sink.config.path), pipeline.sink.kind
         app = app_id(pipeline.name, number)
@@ -66,16 +66,18 @@ class Tables:
 
     @classmethod
     def redriven(cls, pipeline: Pipeline, home: Home) -> Tables:
-        """Return the places under which redriven ranges are committed: a count of their own."""
+        """Return the tables for redrives, which have a batch count of their own."""
         return cls.of(pipeline, home, Epoch(REDRIVEN, Route.DIRECT, None))
 
     def of_interval(self, pipeline: str, interval: str, number: int) -> Tables:
-        """Return the same tables as an interval's runs write them: a count for each interval.
+        """Return the same tables for runs of an interval; each interval has a batch count of its own.
 
         Parameters
         ----------
         interval
-            Its key; number is what the ledger gave it.
+            The key of the interval.
+        number
+            Its number in the ledger.
         """
         app = interval_app_id(pipeline, interval)
         return replace(
@@ -87,60 +89,60 @@ class Tables:
 
     @property
     def filled(self) -> Sink:
-        """The table that the epoch's stream fills."""
+        """The table that the epoch's stream fills: the log or the sink."""
         return self.log_table if self.epoch.route is Route.LOG else self.sink
 
     @property
     def replaceable(self) -> ReplaceableSink | None:
-        """The sink, where rows of it can be replaced."""
+        """The sink, if its rows can be replaced; else None."""
         return cast(ReplaceableSink, self.sink) if self.kind.replaceable else None
 
     def replacing(self) -> ReplaceableSink:
-        """Return the sink, to replace rows of it.
+        """Return the sink, for replacing rows.
 
         Raises
         ------
         ConfigError
-            When it cannot.
+            If its rows cannot be replaced.
         """
         sink = self.replaceable
         if sink is None:
             raise ConfigError(
-                f"rows of the sink {self.sink.path} cannot be replaced: it is of a kind that only appends",
-                state="nothing was read or written; sink and quarantine are as they were",
-                next_step="choose a sink that can, such as sink.delta; sluice redrive still fills lost ranges",
+                f"rows of the sink {self.sink.path} cannot be replaced: this kind of sink only appends",
+                state="nothing was read or written; sink and quarantine are unchanged",
+                next_step="use a sink that can replace rows, such as sink.delta; this one allows redriving lost ranges",
             )
         return sink
 
     def position(self) -> Positions | None:
-        """Return where the stream stopped; None before the first batch."""
+        """Return the position of the stream; None before the first batch."""
         return self.position_behind(self.filled.version())
 
     def position_behind(self, held: int) -> Positions | None:
-        """Return where the newest batch of :attr:`filled` ends: Spark's own record may be one batch behind."""
+        """Return the position after batch ``held`` of :attr:`filled`; Spark's commits may be one batch behind."""
         return self.checkpoint.end_of(held) if held in self.checkpoint.planned() else self.checkpoint.positions()
 
     def mend_checkpoint(self) -> None:
-        """Clear out of Spark's way what a power cut emptied and nothing rests on: :meth:`Checkpoint.mend`."""
+        """Remove incomplete files that no commit depends on, so that Spark can start: :meth:`Checkpoint.mend`."""
         for name in self.checkpoint.mend(self.filled.version()):
             logger.warning(
-                "%s/%s was empty, as a power cut leaves a file: Spark makes it again", self.checkpoint.path, name
+                "%s/%s was empty, as after a power cut: removed; Spark writes it again", self.checkpoint.path, name
             )
 
     def sweep(self, batch: int) -> None:
-        """Remove what attempts at a batch left in sink and quarantine.
+        """Remove leftovers of uncommitted attempts at a batch from sink and quarantine.
 
-        Only once the sink holds the batch: until then a driver that was fenced between its last look at the lease and
-        its commit may still enter its files, and they must be there.
+        Call it only when the sink holds the batch. Until then, a driver that lost its lease after its last check may
+        still commit its files, which must exist then.
         """
         self.sink.sweep(self.batch_name(batch))
         self.quarantine.sweep(self.batch_name(batch))
 
     def batch_name(self, batch: int) -> str:
-        """Return the name of a batch's folders in sink and quarantine, where another pipeline may write, too."""
+        """Return the name of a batch's folders in sink and quarantine, which other pipelines may share."""
         number = self.epoch.number
         return f"{self.pipeline}-{f'e{number}' if number >= REDRIVEN else f'i{-number}'}-{batch:06d}"
 
     def landing_name(self, batch: int) -> str:
-        """Return the name of a batch's folders in the write-ahead log, by which a segment tells its batch."""
+        """Return the name of a batch's folders in the write-ahead log; a segment's batch is known from it."""
         return f"e{self.epoch.number}-{batch:06d}"

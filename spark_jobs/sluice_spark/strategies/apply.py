@@ -1,4 +1,4 @@
-"""Strategy ``wal``, second query: applies sealed batches to the sink, in their order, beside the landing of others."""
+"""Strategy ``wal``, second step: applies sealed batches to the sink in order, while later ones are landed."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ __all__ = ["Applier", "Sealed"]
 
 @dataclass(frozen=True)
 class Sealed:
-    """A batch that the log holds: what it was planned with, and its segments."""
+    """A batch that is sealed in the write-ahead log: its planned ranges and its segments."""
 
     batch: int
     ranges: tuple[OffsetRange, ...]
@@ -24,17 +24,17 @@ class Sealed:
 
 
 class Applier:
-    """A thread that applies batches one after the other.
+    """A thread that applies sealed batches one after another.
 
-    Landing goes on when applying fails, since what is in the log is safe from Kafka's retention; the failure is raised
-    at the end. A batch behind a failed one is not applied: the sink takes them in order.
+    If a batch fails, landing continues, because records in the log are safe from Kafka's retention; the failure is
+    raised at the end. The batches after a failed one are not applied, because the sink takes batches in order.
 
     Parameters
     ----------
     apply
-        Takes one batch into the sink.
+        Applies one batch to the sink.
     failure
-        Why nothing can be applied, when that is known from the beginning.
+        Why nothing can be applied, if that is known from the start.
     """
 
     def __init__(self, apply: Callable[[Sealed], None], failure: BaseException | None = None) -> None:
@@ -55,16 +55,16 @@ class Applier:
         self._thread.join()
 
     def put(self, sealed: Sealed) -> None:
-        """Hand over a batch; returns at once."""
+        """Queue a batch; return at once."""
         self._todo.put(sealed)
 
     def finish(self) -> None:
-        """Wait until everything was applied.
+        """Wait until all queued batches are applied.
 
         Raises
         ------
         Exception
-            Whatever the first batch died of that could not be applied.
+            The failure of the first batch that could not be applied, or the one that was known from the start.
         """
         self._todo.put(None)
         self._thread.join()

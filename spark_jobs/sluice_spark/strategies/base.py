@@ -1,4 +1,4 @@
-"""What a strategy decides in a live run, and ``replay``, which lies beneath all of them."""
+"""What a strategy decides in a live run, and ``replay``, on which the other strategies build."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ __all__ = ["Batch", "Held", "Replay", "Strategy"]
 
 @dataclass(frozen=True)
 class Batch:
-    """A micro-batch that is to be prepared.
+    """A micro-batch to prepare.
 
     Parameters
     ----------
     name
-        Of its folders in the tables.
+        The name of its folders in the tables.
     ranges
-        What it was planned with.
+        Its planned ranges.
     source
-        Where its records can be read again.
+        Reads its records again.
     frame
-        Its records, as the engine handed them over; None when they are to be read from ``source``.
+        Its records, as the engine passed them; None if they have to be read from ``source``.
     """
 
     name: str
@@ -41,12 +41,12 @@ class Batch:
 
 
 class Held(NamedTuple):
-    """A batch's records as a strategy holds them.
+    """A batch's records, as a strategy holds them.
 
     Parameters
     ----------
     shortfall
-        Why they are not held as the strategy promises; the run goes on as under ``replay``, and records this.
+        Why they are not held as the strategy promises. The run then continues as under ``replay`` and records this.
     """
 
     frame: DataFrame
@@ -55,25 +55,25 @@ class Held(NamedTuple):
 
 
 class Strategy(Protocol):
-    """How a live run recovers. One object serves all runs: it keeps nothing between two calls.
+    """How a live run recovers. One object serves all runs and keeps no state between calls.
 
-    The route that an epoch's records take, ``recovery.route``, is a strategy's other half: the pipeline model, the
-    ledger and the hand-over between epochs need it without Spark.
+    A strategy also has a route, ``recovery.route``. It is defined apart from this protocol, because the pipeline
+    model, the ledger and the hand-over between epochs need it without Spark.
     """
 
     @property
     def recovery(self) -> Recovery:
-        """Its name in pipeline file, form and ledger."""
+        """Its name in the pipeline file, the trigger form and the ledger."""
 
     @property
     def headers(self) -> bool:
-        """Whether the frames that it holds must have the column ``headers``."""
+        """Whether the frames to hold need the column ``headers``."""
 
     def admit(self, gone: OffsetsGoneError) -> None:
         """Accept that planned offsets are gone, before the run reads anything; raise ``gone`` to refuse the run."""
 
     def hold(self, frame: DataFrame, source: Records) -> AbstractContextManager[Held]:
-        """Hold a batch's records for as long as the block lasts."""
+        """Hold a batch's records until the block ends."""
 
     def prepare(self, writer: BatchWriter, batch: Batch) -> PreparedBatch:
         """Write a batch to files and account for each of its offsets. Commits nothing.
@@ -81,13 +81,13 @@ class Strategy(Protocol):
         Raises
         ------
         SluiceError
-            When it cannot be prepared: the run ends, and the next one reads the same ranges again.
+            If it cannot be prepared. The run ends, and the next run reads the same ranges again.
         """
 
 
 @dataclass(frozen=True)
 class Replay:
-    """Refuses what is gone; a batch that fails ends the run, and is read again from its logged ranges."""
+    """Refuses offsets that are gone. A batch that fails ends the run; the next run reads its logged ranges again."""
 
     recovery: Recovery = Recovery.REPLAY
     headers: bool = False
@@ -97,7 +97,7 @@ class Replay:
         raise gone
 
     def hold(self, frame: DataFrame, source: Records) -> AbstractContextManager[Held]:
-        """Hold nothing: the records are read again from the source where they are needed again."""
+        """Hold nothing: records that are needed again are read from the source."""
         return nullcontext(Held(frame, source))
 
     def prepare(self, writer: BatchWriter, batch: Batch) -> PreparedBatch:

@@ -1,4 +1,4 @@
-"""Which strategy each name of a pipeline file stands for."""
+"""The strategy for each name in a pipeline file."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ __all__ = ["STRATEGIES"]
 
 STRATEGIES: dict[Recovery, Strategy] = {
     Recovery.REPLAY: Replay(),
-    Recovery.WAL: Replay(Recovery.WAL),  # its route is the log; what is sealed there is replayed from there
+    Recovery.WAL: Replay(Recovery.WAL),  # its route is the log, from which a failed batch is read again
     Recovery.HOT: Hot(),
     Recovery.IGNORE_BATCH: Ignoring(Recovery.IGNORE_BATCH),
     Recovery.IGNORE_RANGE: Ignoring(Recovery.IGNORE_RANGE),
 }
-"""A strategy that is added needs a name in :class:`~sluice.recovery.Recovery` and a line here."""
+"""A new strategy needs a name in :class:`~sluice.recovery.Recovery` and a line here."""

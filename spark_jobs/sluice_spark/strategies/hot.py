@@ -1,4 +1,4 @@
-"""Strategy ``hot``: each batch is kept on two executors before anything is done with it."""
+"""Strategy ``hot``: keeps each batch on two executors before its first use."""
 
 from __future__ import annotations
 
@@ -20,20 +20,20 @@ from sluice_spark.strategies.base import Held, Replay
 __all__ = ["Hot", "executors", "held_twice"]
 
 _LATE = 15.0
-"""Seconds that a session's second executor is waited for, once."""
+"""Seconds to wait for the second executor, once per application."""
 
 _awaited: set[str] = set()
 
 
 @dataclass(frozen=True)
 class Hot(Replay):
-    """Replays, from executors where the second copy survives."""
+    """Works as ``replay``, but reads records again from the executors that hold them, not from the source."""
 
     recovery: Recovery = Recovery.HOT
     headers: bool = True
 
     def hold(self, frame: DataFrame, source: Records) -> AbstractContextManager[Held]:
-        """Hold the records on two executors; with fewer than two, the shortfall says so."""
+        """Hold the records on two executors; if there are fewer than two, the shortfall says so."""
         return _held(frame, source)
 
 
@@ -44,16 +44,16 @@ def _held(frame: DataFrame, source: Records) -> Iterator[Held]:
 
 
 def executors(spark: SparkSession) -> int:
-    """Return how many executors there are now: those that answer when each core of the cluster is given a task.
+    """Return how many executors answer a small job that has a task for each core of the cluster.
 
-    A cluster's executors register one by one while the session is already usable. So when fewer than two answer for
-    the first time in an application they are asked again, for up to 15 s; later answers are taken as they come.
+    Executors register one by one while the session is already usable. If the first call in an application finds fewer
+    than two, it asks again for up to 15 s. Later calls ask once.
 
     Notes
     -----
-    Executors are told apart by process id and host name, which a tiny job asks of them: public API only, so that it
-    works over Spark Connect too. An idle executor always gets one of the tasks, since they are dealt out in turn; one
-    whose cores are all busy with another job of this application is not met. A local master runs no job and is one.
+    The job returns each executor's process id and host name. It needs only the public API, and so also works over
+    Spark Connect. An idle executor always gets a task, because Spark assigns tasks in turn. An executor whose cores are
+    all busy with another job of this application is not counted. A local master counts as one executor, without a job.
     """
     if spark.conf.get("spark.master", "").startswith("local"):
         return 1
@@ -70,38 +70,39 @@ def executors(spark: SparkSession) -> int:
 
 @contextmanager
 def held_twice(records: DataFrame) -> Iterator[tuple[DataFrame, str | None]]:
-    """Keep a batch on two executors for as long as the block lasts.
+    """Keep a batch on two executors until the block ends.
 
-    The whole frame is read once, by a job of its own that has ended when the block begins. From then on an executor
-    that dies takes nothing with it: what it held is read from its twin, and the source is not asked again.
+    A separate job reads the whole frame once before the block begins. If an executor is lost after that, its part is
+    read from the second copy, and the source is not read again.
 
     Parameters
     ----------
     records
-        A batch frame, as the source gives it. All its columns are kept: select what is needed before.
+        The batch as the source returns it. All its columns are kept, so select the needed ones first.
 
     Yields
     ------
     tuple[DataFrame, str or None]
-        The frame to work with, and None; or, when there are fewer than two executors, the frame as it came and the
-        reason in words. Nothing is kept then: losing an executor costs a second read, as under ``replay``, and the
-        caller has to record that the strategy degraded.
+        The frame to work with, and None. If there are fewer than two executors: the frame unchanged, and the reason in
+        words. Nothing is kept then: losing an executor costs a second read, as under ``replay``, and the caller has to
+        record that the strategy degraded.
 
     Notes
     -----
-    What it does not do: an executor that dies during that first read makes its tasks read again. Of two executors that
-    die at once, or of a second one that dies in the same block (what the first held is not copied once more), the
-    records are read again. The driver's death ends the run; the next one reads the logged ranges again. That each part
-    found a second place is Spark's word: executors only warn in their own logs when not, as they do for a minute after
-    one of them died unless ``spark.storage.cachedPeersTtl`` is 0, which :mod:`sluice.launch.submit` sees to. Two
-    executors may stand on one machine. What does not fit into memory lies on the executors' disks; all of it is
-    released at the end of the block whatever happens.
+    The source is read again if an executor is lost during the first read, if two executors are lost at once, or if a
+    second one is lost in the same block (the first one's copies are not made again). If the driver dies, the run ends,
+    and the next run reads the logged ranges again.
+
+    Spark does not guarantee the second copy: an executor that finds no peer only warns in its own log. After an
+    executor was lost, that can happen for a minute unless ``spark.storage.cachedPeersTtl`` is 0, which
+    :mod:`sluice.launch.submit` sets. Both executors may be on one machine. What does not fit into memory is kept on the
+    executors' disks. Everything is released when the block ends, also after an error.
     """
     count = executors(records.sparkSession)
     if count < 2:
         yield records, f"there {'is one executor' if count == 1 else 'is no executor'}, and a second copy needs two"
         return
-    # serialized, which is what the twin is sent anyway
+    # serialized, which is how blocks are sent to the second executor anyway
     held = records.persist(StorageLevel.MEMORY_AND_DISK_2)
     try:
         held.count()
@@ -109,12 +110,12 @@ def held_twice(records: DataFrame) -> Iterator[tuple[DataFrame, str | None]]:
     finally:
         try:
             held.unpersist()
-        except Exception as error:  # the block's own error must not be hidden by one that follows from it
-            logger.warning("a batch that was held twice could not be released: %s", error)
+        except Exception as error:  # it must not hide the block's own error
+            logger.warning("the copies of a batch could not be released: %s", error)
 
 
 def _answering(spark: SparkSession) -> int:
     process = F.reflect(F.lit("java.lang.ProcessHandle"), F.lit("current"))
     host = F.try_reflect(F.lit("java.net.InetAddress"), F.lit("getLocalHost"))
-    # left to Spark, the range is cut into as many tasks as the cluster has cores
+    # by default, Spark splits a range into as many tasks as the cluster has cores
     return len(set(spark.range(4096).select(process, host).collect()))

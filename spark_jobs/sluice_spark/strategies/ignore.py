@@ -1,4 +1,4 @@
-"""Strategies ``ignore_batch`` and ``ignore_range``: what cannot be had is given up, exactly; the rest is written."""
+"""Strategies ``ignore_batch`` and ``ignore_range``: skip what cannot be read or processed, and write the rest."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ from sluice_spark.strategies.base import Batch, Replay
 __all__ = ["Ignoring", "can_be_ignored", "dies_of", "narrow"]
 
 _ATTEMPTS = 3
-"""How often a batch is tried in a row when none of its records can be found to be at fault."""
+"""How often in a row a batch is tried if none of its records is found to cause the failure."""
 
 _PROBES = 160
-"""Small jobs that finding the failing records of a batch may cost."""
+"""Maximum number of trials, each a Spark job, to find the failing records of a batch."""
 
 _FEW = 3
-"""Failing records that are looked for one by one, before all that fails is halved evenly."""
+"""Number of failing parts that are searched one by one, before all failing parts are halved evenly."""
 
 _SAMPLES = 8
 _SAMPLE_LENGTH = 200
@@ -36,41 +36,40 @@ _SAMPLE_LENGTH = 200
 
 @dataclass(frozen=True)
 class Ignoring(Replay):
-    """Prepares batches that may lose something.
+    """Prepares batches without records that cannot be read or processed, and counts those as lost.
 
-    Only what one can go on without is ignored: records that are gone or cannot be read, and records of which decoding
-    or transforming dies. A broker, sink or ledger that is down, missing rights, a wrong pipeline file or a broken
-    promise about rows end the run as under every other strategy: dropping data would not fix them. So does the death
-    of the driver itself, after which the batch is tried again.
+    Only these records are skipped: records that are gone or cannot be read, and records on which decoding or the
+    transform fails. Other failures end the run as under every other strategy, because dropping data would not fix
+    them: a broker, sink or ledger that is down, missing rights, a wrong pipeline file, or a broken promise about rows.
+    If the driver dies, the next run tries the batch again.
 
-    Records are at fault only when they fail a second time with no sink involved, and when Spark at the same time does
-    a job that has none of them.
+    Records count as the cause only if they fail again without a sink, while Spark completes a job without them.
 
     Parameters
     ----------
     recovery
-        ``IGNORE_BATCH`` gives up the whole batch. ``IGNORE_RANGE`` looks for the failing ranges by halving, and gives
-        up these.
+        ``IGNORE_BATCH`` skips the whole batch. ``IGNORE_RANGE`` finds the failing ranges by halving and skips only
+        those.
     """
 
     recovery: Recovery = Recovery.IGNORE_RANGE
 
     def admit(self, gone: OffsetsGoneError) -> None:
-        """Go on: each batch finds out which of its offsets are gone, and records them as lost."""
+        """Accept: each batch finds out which of its offsets are gone and records them as lost."""
         logger.warning("%s: they will be recorded as lost", gone.what)
 
     def prepare(self, writer: BatchWriter, batch: Batch) -> PreparedBatch:
-        """Prepare a batch, without what it dies of.
+        """Prepare a batch without the ranges that make it fail.
 
         Raises
         ------
         SluiceError
-            When the failure cannot be ignored, or cannot be pinned to any range.
+            If the failure cannot be ignored, or if no range is found that causes it.
         """
         ranges, source = batch.ranges, batch.source
         lost: list[LostRange] = []
         failures = 0
-        found = self._without(ranges, source.missing(ranges))  # known to be gone: not even tried
+        found = self._without(ranges, source.missing(ranges))  # known to be gone: no trial needed
         while True:
             for item in found:
                 logger.warning("lost: %s: %s", item.range, item.reason)
@@ -93,12 +92,12 @@ class Ignoring(Replay):
     def _at_fault(
         self, failure: SluiceError, healthy: Sequence[OffsetRange], writer: BatchWriter, batch: Batch
     ) -> list[LostRange]:
-        """Return what to give up so that the rest can go on; nothing when everything passes when it is tried again."""
+        """Return the ranges to skip so that the rest can be written; none if a second trial of everything succeeds."""
         source = batch.source
         gone = _gone(failure, healthy, source)
         if gone:
             return self._without(healthy, gone, failure)
-        logger.warning("the batch failed: %s; looking for the records that it dies of", failure.what)
+        logger.warning("the batch failed: %s; searching for the records that cause it", failure.what)
 
         def dies(part: Sequence[OffsetRange]) -> str | None:
             return dies_of(writer, source, part, lambda error: _of_records(error, part, source))
@@ -122,12 +121,12 @@ class Ignoring(Replay):
 
 
 def _of_records(error: Exception, part: Sequence[OffsetRange], source: Records) -> SluiceError:
-    """Type what a trial died of.
+    """Return the typed failure of a trial.
 
     Raises
     ------
     OffsetsGoneError
-        When it is known which of these records are gone: then there is nothing to look for.
+        If it is known which of these records are gone: a search is not needed then.
     """
     failure = source.diagnose(error, part)
     if _gone(failure, part, source):
@@ -136,13 +135,13 @@ def _of_records(error: Exception, part: Sequence[OffsetRange], source: Records) 
 
 
 def _check_spark(spark: SparkSession, failure: SluiceError) -> None:
-    """Do a job without any of the records: when that fails too, they are not at fault."""
+    """Run a job without any of the records: if it fails too, they are not the cause."""
     try:
         spark.range(1).write.format("noop").mode("overwrite").save()
     except Exception as error:
         raise EngineError(
-            f"Spark fails, whatever it reads: {failure.what}",
-            state="nothing was given up; batches that were committed are in the sink and stay",
+            f"Spark fails even without these records: {failure.what}",
+            state="nothing was skipped; committed batches are in the sink and stay",
             next_step="read the log above; run again when the cause is fixed",
         ) from error
 
@@ -150,14 +149,14 @@ def _check_spark(spark: SparkSession, failure: SluiceError) -> None:
 def dies_of(
     writer: BatchWriter, source: Records, ranges: Sequence[OffsetRange], diagnose: Callable[[Exception], SluiceError]
 ) -> str | None:
-    """Return why the records of these ranges cannot be read or processed; None when they can.
+    """Return why the records of these ranges cannot be read or processed; None if they can.
 
-    Nothing is written: a sink that fails is no fault of theirs.
+    Nothing is written, so that a failing sink cannot be mistaken for failing records.
 
     Raises
     ------
     SluiceError
-        When the failure is none that can be ignored.
+        If the failure cannot be ignored.
     """
     try:
         rows = writer.rows_of(decoded(source.read(ranges), writer.pipeline))
@@ -171,8 +170,8 @@ def dies_of(
 
 
 def can_be_ignored(error: SluiceError) -> bool:
-    """Tell whether a run can go on without the records that died of this, should it be their fault."""
-    # a failure without a type of its own is one of decoding, transforming or writing
+    """Return whether a run may skip records that cause this failure."""
+    # decoding, transforming and writing fail without a type of their own
     return type(error) is SluiceError or isinstance(error, OffsetsGoneError)
 
 
@@ -183,12 +182,12 @@ def _gone(failure: SluiceError, ranges: Sequence[OffsetRange], source: Records) 
     return overlaps(ranges, failure.ranges) or source.missing(ranges)
 
 
-# --- the search ------------------------------------------------------------------------------------------------------
+# --- search -----------------------------------------------------------------------------------------------------------
 
 
 @dataclass(order=True)
 class _Part:
-    """Ranges that fail, by a trial of their own or because nothing else is left that could; largest first."""
+    """Ranges that fail, by their own trial or because the other half passed; ordered by size, largest first."""
 
     rank: int = field(init=False)
     ranges: tuple[OffsetRange, ...]
@@ -221,22 +220,22 @@ def narrow(
     Parameters
     ----------
     dies_of
-        Tries ranges; returns the reason when it fails.
+        Tries ranges; returns the reason if they fail.
     probes
-        How many trials are made at most; one is always made. What is not narrowed by then is returned as it is.
+        Maximum number of trials; one is always made. Ranges that are not narrowed by then are returned as they are.
 
     Returns
     -------
     list of LostRange
-        In the order of offsets, neighbours with the same reason joined. Each failed in a trial of its own, or as a
-        part of one when the trials were used up. Empty when everything passes when it is tried again.
+        In the order of offsets; neighbours with the same reason are joined. Each range failed in its own trial, or in
+        that of a larger part when the trials were used up. Empty if they all pass when they are tried again.
 
     Notes
     -----
-    All ranges are one sequence, whatever their number. When the first half of what fails passes, the second is taken
-    to fail without a trial. The first few failing records are looked for one by one: the second halves beside them are
-    tried all together afterwards, so that one among n costs log2(n) + 3 trials. Where more fails than that, the
-    largest part is halved next and both of its halves are tried, so that everything is narrowed evenly.
+    All ranges are searched as one sequence. If the first half of a failing part passes, the second half is assumed to
+    fail. At first, failing records are searched one by one: if the first half fails, the second half is set aside, and
+    all parts set aside are tried together later. So one failing record among n costs log2(n) + 3 trials. After a few
+    such searches, the largest failing part is halved next and both halves are tried, so that all parts shrink evenly.
     """
     used = 0
 
@@ -246,13 +245,13 @@ def narrow(
         return dies_of(part)
 
     found: list[LostRange] = []
-    aside: list[OffsetRange] = []  # not tried since the part that they belong to failed
+    aside: list[OffsetRange] = []  # not tried again since a larger part with them failed
     whole = tuple(sorted(ranges))
     reason = try_(whole)
     failing = [_Part(whole, reason, tried=True)] if reason is not None else []
     descents = 1
     while failing or aside:
-        # nothing is given up that was not tried: trials are kept back for that
+        # trials are reserved for the parts without a trial of their own: nothing untried is skipped
         owed = sum(not part.tried for part in failing) + bool(aside)
         if not failing or (used + owed + 2 > probes):
             if aside:
@@ -306,11 +305,11 @@ def _joined(found: Iterable[LostRange]) -> list[LostRange]:
     return joined
 
 
-# --- what is told of it ----------------------------------------------------------------------------------------------
+# --- samples for the ledger -------------------------------------------------------------------------------------------
 
 
 def _sample(source: Records, span: OffsetRange) -> dict[str, Any] | None:
-    """Return the first record of a range as readable text; None when it cannot be read."""
+    """Return the first record of a range as readable text; None if it cannot be read."""
     try:
         rows = source.read([span]).select("offset", "key", "value").limit(1).collect()
     except Exception:

@@ -1,4 +1,4 @@
-"""Strategy ``wal``, first query: lands records verbatim in the write-ahead log."""
+"""Strategy ``wal``, first step: lands records verbatim in the write-ahead log."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _WRITER = {"compression": "snappy", "parquet.page.write-checksum.enabled": "true
 
 @dataclass(frozen=True)
 class Landed:
-    """A batch in files that nobody sees yet."""
+    """A batch in staged files, which are not part of the log yet."""
 
     staged: Staged
     segments: tuple[Segment, ...]
@@ -36,7 +36,7 @@ class Landed:
 
 
 _FEWEST = 1000
-"""Records that a landing may take however slow the last one was: smaller ones would only cost more."""
+"""Minimum number of records of a landing, however slow earlier ones were: smaller ones would only cost more."""
 
 
 def landing_size(notes: Sequence[Mapping[str, Any]], roll: float, most: int) -> int:
@@ -45,16 +45,16 @@ def landing_size(notes: Sequence[Mapping[str, Any]], roll: float, most: int) -> 
     Parameters
     ----------
     notes
-        Of the newest seals.
+        The commit metadata of the newest seals.
     roll
-        Seconds within which a segment is to be sealed.
+        Seconds within which a segment should be sealed.
     most
-        How many records a batch may have in any case.
+        The maximum number of records in a batch.
 
     Notes
     -----
-    The largest tells the pace: the newest is, as a rule, what was left at the end of a run. One that took less than
-    half of the time says nothing: it may have been a small one.
+    The pace is that of the largest of these landings, because the newest one is often only the rest at the end of a
+    run. A largest landing that took less than half of the time shows no limit.
     """
     landings = ((sum(s["records"] for s in note["segments"]), note["seconds"]) for note in notes)
     records, seconds = max(landings, default=(0, 0.0))
@@ -72,9 +72,9 @@ class Landing:
     table
         The log as a Delta table, under the epoch's application id.
     source
-        Asked whether offsets without a record are gone.
+        Says whether offsets without a record are gone.
     segment_records
-        How many records a segment holds at most.
+        Maximum number of records in a segment.
     """
 
     pipeline: str
@@ -84,12 +84,12 @@ class Landing:
     segment_records: int
 
     def stage(self, records: DataFrame, name: str, ranges: Sequence[OffsetRange]) -> Landed:
-        """Write a batch's records to segments. Seals nothing.
+        """Write a batch's records to segments, without sealing them.
 
         Raises
         ------
         OffsetsGoneError
-            When Kafka dropped records of these ranges before they were read.
+            If Kafka removed records of these ranges before they were read.
         """
         began = time.monotonic()
         options = {**_WRITER, "maxRecordsPerFile": str(self.segment_records)}
@@ -100,11 +100,11 @@ class Landing:
         gone = self.source.missing([r for r in ranges if _records(segments, r) < len(r)])
         if gone:
             raise OffsetsGoneError(
-                f"pipeline {self.pipeline!r}: Kafka dropped records before they were in the write-ahead log: "
+                f"pipeline {self.pipeline!r}: Kafka removed records before they were in the write-ahead log: "
                 f"{describe(gone)}",
-                state="what was sealed before is in the log and is applied; nothing of this batch is sealed",
+                state="batches that were sealed before are in the log and are applied; nothing of this batch is sealed",
                 next_step="run with --recovery ignore_range: it records them as lost and goes on. Raise the topic's "
-                f"retention, or run more often. With rows: aggregate the strategy stays what it was: {BEGIN_ANEW}",
+                f"retention, or run more often. With rows: aggregate the strategy cannot be changed: {BEGIN_ANEW}",
                 ranges=gone,
             )
         if staged.folder and staged.files:
@@ -118,7 +118,7 @@ class Landing:
         Raises
         ------
         LeaseHeldError
-            When another driver sealed this batch first.
+            If another driver sealed this batch first.
         """
         point("before-seal")
         note = {
@@ -132,7 +132,7 @@ class Landing:
             raise overtaken(
                 f"sealed batch {batch} of {self.table.path}",
                 state="the batch is in the log once; this driver's files are not part of it",
-                next_step="run again: the next run goes on behind it",
+                next_step="run again: the next run continues after that batch",
             )
         point("sealed")
 

@@ -17,7 +17,9 @@ def main() -> int:
     folder = Path(os.environ["FAKE_SPARK"])
     main_file = next(Path(a).name for a in sys.argv if a.endswith(("bounded_run.py", "validate_sink.py", "redrive.py")))
     (folder / f"{main_file}.call").write_text(json.dumps({"argv": sys.argv[1:], "env": dict(os.environ)}))
-    plan_file = folder / f"{main_file}.plan"
+    plan_file = folder / f"{Path(_argument('--pipeline')).stem}.{main_file}.plan"
+    if not plan_file.exists():
+        plan_file = folder / f"{main_file}.plan"
     plan = json.loads(plan_file.read_text()) if plan_file.exists() else {}
     for line in plan.get("say", []):
         print(line, flush=True)

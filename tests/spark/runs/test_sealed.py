@@ -25,5 +25,5 @@ def test_sealed_batches_are_those_that_the_sink_does_not_hold_and_none_is_skippe
     table.create_checkpoint()
     for entry in sorted((made.root / "_delta_log").glob("*.json"))[:4]:  # the table's own, and batches 0 to 2
         entry.unlink()
-    with pytest.raises(SinkError, match=r"batches 2 to 3 that were not applied; its history tells only of 3"):
+    with pytest.raises(SinkError, match=r"batches 2 to 3, which were not applied, but its history has only 3"):
         sealed_batches(tables(made, 1))

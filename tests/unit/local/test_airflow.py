@@ -1,4 +1,4 @@
-"""Airflow on SQLite: a savepoint beside another writer waits for the lock, and does not fail."""
+"""Airflow on SQLite waits for the lock beside another writer; who waits for a DAG waits for a busy API server."""
 
 from __future__ import annotations
 
@@ -6,6 +6,9 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+
+import httpx
+import pytest
 
 from sluice.local.airflow import Airflow
 
@@ -65,3 +68,16 @@ def test_a_backfill_is_created_beside_a_scheduler(tmp_path: Path) -> None:
     assert "database is locked" in without.stderr, "SQLite or SQLAlchemy have become better: remove the cure"
     cured = run(str(tmp_path / "cured.db"), str(airflow.folder / "config"))
     assert (cured.stdout.strip(), cured.stderr) == ("300", "")
+
+
+def test_who_waits_for_a_dag_asks_again_when_nobody_answers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    airflow, asked = Airflow(tmp_path / "airflow"), []
+
+    def call(_method: str, path: str) -> None:
+        asked.append(path)
+        if len(asked) == 1:
+            raise httpx.ReadTimeout("timed out")
+
+    monkeypatch.setattr(airflow, "call", call)
+    airflow.wait_for_dag("orders")
+    assert asked == ["/dags/orders/details"] * 2

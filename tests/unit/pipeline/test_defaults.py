@@ -90,6 +90,11 @@ def test_what_lies_under_what(own: dict[str, Any], defaults: dict[str, Any], mer
     ("more", "told"),
     [
         ("recovery_choices: [wal]", "lacks replay"),
+        ("airflow: {email: [nobody]}", "airflow.email"),
+        ("airflow: {start_date: soon}", "airflow.start_date"),
+        ("airflow: {access_control: {Analyst: can_read}}", "airflow.access_control"),
+        ('airflow: {freshness: {cron: "0 7 * * *"}}', "airflow.freshness.max_age"),
+        ("airflow: {freshness: {max_age: 2h, cron: at seven}}", "is not a cron expression"),
         ("airflow: {on_failure: [nowhere]}", "write package.module:function"),
         ("airflow: {on_failure: ['nowhere:f']}", "no module 'nowhere'"),
         ("airflow: {on_failure: ['json:nothing']}", "no function 'nothing'"),

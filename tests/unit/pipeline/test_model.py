@@ -86,3 +86,18 @@ def test_the_schema_for_editors_is_that_of_the_model() -> None:
     printed = subprocess.run([str(program), "schema"], capture_output=True, text=True, check=True).stdout
     assert (CHECKOUT / "include" / "pipeline.schema.json").read_text() == printed
     assert json.loads(printed)["additionalProperties"] is False
+
+
+@pytest.mark.parametrize(
+    ("more", "why"),
+    [
+        ("vacuum: {keep: 12h}", "vacuum.keep: a run may take"),
+        ("vacuum: {keep: 2d}\nairflow: {execution_timeout: 3d}", "vacuum.keep: a run may take 3 days"),
+        ("airflow: {maintenance_steps: [vacuum, audit]}", "in the order audit, clean, compact, vacuum"),
+        ("airflow: {maintenance_steps: [audit, audit]}", "each step at most once"),
+        ("airflow: {maintenance_steps: []}", "maintenance_steps"),
+    ],
+)
+def test_maintenance_that_would_harm_a_run_is_refused(tmp_path: Path, more: str, why: str) -> None:
+    with pytest.raises(ConfigError, match=re.escape(why)):
+        load(write(tmp_path, f"{GOOD}\n{more}\n"))

@@ -6,7 +6,7 @@ from collections.abc import Collection
 from datetime import datetime
 from types import TracebackType
 
-from sluice.connections import Connection
+from sluice.connections import find
 from sluice.sources.base import SourceKind
 from sluice.sources.kafka.cluster import Cluster
 from sluice.sources.kafka.config import KafkaSource
@@ -21,7 +21,7 @@ class KafkaTopics:
 
     def __init__(self, config: KafkaSource) -> None:
         self.config = config
-        self.cluster = Cluster(KafkaSettings.from_connection(Connection.from_env(config.connection)))
+        self.cluster = Cluster(KafkaSettings.from_connection(find(config.connection)))
 
     def snapshot(self) -> list[TopicState]:
         """Return the state of each topic: :meth:`Cluster.snapshot <sluice.sources.kafka.Cluster.snapshot>`."""

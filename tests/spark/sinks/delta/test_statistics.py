@@ -28,12 +28,6 @@ LIST = "delta.dataSkippingStatsColumns"
 START = 1_356_998_400
 
 
-@pytest.fixture(autouse=True)
-def small(spark: SparkSession) -> None:
-    """A small table needs no fifty tasks."""
-    spark.conf.set("spark.databricks.delta.snapshotPartitions", "2")
-
-
 def rows(spark: SparkSession, first: int, last: int, run: str, columns: int = 40, **extra: str) -> DataFrame:
     users = "".join(f", id + {n} AS c{n:02d}" for n in range(columns - 1))
     more = "".join(f", {sql} AS {name}" for name, sql in extra.items())

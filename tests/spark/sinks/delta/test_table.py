@@ -347,7 +347,6 @@ def test_a_slice_of_a_partitioned_table_with_awkward_names(spark: SparkSession, 
 
 def test_rows_of_a_table_with_deletion_vectors_are_not_replaced(spark: SparkSession, tmp_path: Path) -> None:
     """A copy of a file's other rows would bring back what was deleted; appending goes on."""
-    spark.conf.set("spark.databricks.delta.snapshotPartitions", "2")  # a small table needs no fifty tasks
     sink = DeltaSink(str(tmp_path / "t"), "live")
     put(sink, rows(spark, 0, 10), 0)
     spark.sql(f"ALTER TABLE delta.`{sink.path}` SET TBLPROPERTIES ('delta.enableDeletionVectors' = true)")

@@ -176,8 +176,8 @@ def test_what_an_attempt_left_beside_a_batch_is_swept_and_the_batchs_own_files_s
     ("planned", "done", "held", "known", "says"),
     [
         (2, 1, 1, 2, "the ledger has batch 1 committed, but the sink .* holds only up to 0"),
-        (1, 1, 2, 2, "holds batch 1, but the checkpoint .* was never planned beyond 0"),
-        (0, 0, 1, 1, "holds batch 0, but the checkpoint .* was never planned beyond -1"),
+        (1, 1, 2, 2, "holds batch 1, but the checkpoint .* has no plan beyond 0"),
+        (0, 0, 1, 1, "holds batch 0, but the checkpoint .* has no plan beyond -1"),
         (2, 2, 1, 1, "has committed batch 1, but the sink .* holds only up to 0"),
     ],
     ids=["the sink was taken back", "the checkpoint was taken back", "the checkpoint is gone", "a commit is missing"],
@@ -202,7 +202,7 @@ def test_another_pipelines_checkpoint_is_known_by_where_its_batches_end(pipe: Pi
     pipe.commit(0)
     pipe.enter(0)
     Path(pipe.home.checkpoint("p", 1), "offsets/0").write_text('v1\n{}\n{"t": {"0": 9}}')
-    with pytest.raises(CheckpointError, match="batch 0 ends at 10 in t-0 for the ledger, at 9 for the checkpoint"):
+    with pytest.raises(CheckpointError, match="batch 0 of t-0 ends at 10 in the ledger, but at 9 in the checkpoint"):
         pipe.reconcile()
 
 

@@ -416,7 +416,7 @@ def test_what_only_writing_dies_of_is_not_the_records_fault(strategy: Recovery) 
 def test_when_spark_itself_is_dead_nothing_is_lost(strategy: Recovery) -> None:
     """A JVM that was killed leaves the Python side alive, for which every record fails from then on."""
     world = World(spark_is_dead=True)
-    with pytest.raises(EngineError, match="Spark fails, whatever it reads"):
+    with pytest.raises(EngineError, match="Spark fails even without these records"):
         prepare(world, strategy)
     assert world.written is None
 

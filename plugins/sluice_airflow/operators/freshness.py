@@ -1,0 +1,83 @@
+"""Fails when a pipeline's table is not fresh."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from airflow.sdk import BaseOperator
+from airflow.sdk.exceptions import AirflowFailException
+
+from sluice.errors import SourceUnreachableError
+from sluice.pipeline import load
+from sluice.text import length
+from sluice_airflow.gate import look
+from sluice_airflow.hooks.kafka import KafkaHook
+from sluice_airflow.last_words import tells
+from sluice_airflow.log_tables import lag_table
+
+if TYPE_CHECKING:
+    from airflow.sdk import Context
+
+__all__ = ["FreshnessOperator"]
+
+
+class FreshnessOperator(BaseOperator):
+    """Compares the checkpoint with the broker: is a record that is older than ``max_age`` still unread?
+
+    It looks at what waits, not at the newest row: while producers are silent a table is as fresh as its topic. It reads
+    no data and starts no run.
+
+    Parameters
+    ----------
+    pipeline
+        Name or path of the pipeline (templated).
+    max_age
+        The largest age of an unread record, by Kafka's timestamp.
+    broker_timeout
+        Seconds for the look.
+
+    Returns
+    -------
+    float
+        The XCom ``return_value``: the age in seconds of the oldest unread record, 0 for none.
+
+    Raises
+    ------
+    AirflowFailException
+        When an unread record is older.
+    SluiceError
+        When the broker does not say: unknown is not fresh.
+    """
+
+    template_fields: ClassVar[tuple[str, ...]] = ("pipeline",)
+
+    def __init__(self, *, pipeline: str, max_age: timedelta, broker_timeout: float = 20.0, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.pipeline = str(pipeline)
+        self.max_age = max_age
+        self.broker_timeout = broker_timeout
+
+    @tells
+    def execute(self, context: Context) -> float:
+        """Look; fail if it is too old."""
+        pipeline = load(self.pipeline)
+        settings = KafkaHook(pipeline.kafka.connection).settings()
+        found = look(self.pipeline, settings, limits={"max_age": self.max_age}, timeout=self.broker_timeout)
+        self.log.info("%s\n%s", found.verdict, lag_table(found.as_dict()))
+        age, allowed = found.age or 0.0, self.max_age.total_seconds()
+        too_old = age > allowed
+        if too_old or any(p.late for p in found.partitions):
+            old = f"{length(age)} old" if too_old else f"older than {length(allowed)}"
+            at_work = f"; run {found.running!r} is at work" if found.running else ""
+            raise AirflowFailException(
+                f"{pipeline.name!r} is not fresh: a record that is {old} is not in the table, and may be "
+                f"{length(allowed)} old\n"
+                f"  data: what is in the table is accounted for; {found.records or 0:,} records wait{at_work}\n"
+                f"  next: sluice status {pipeline.name}; once a run has read them, clear this task to check again"
+            )
+        if found.incomplete:
+            raise found.error or SourceUnreachableError(
+                f"the lag of {pipeline.name!r} is unknown", state="nothing was read or written", next_step="try again"
+            )
+        return age

@@ -1,0 +1,85 @@
+"""The example DAGs of docs/examples: each runs, and docs/airflow.md shows what runs."""
+
+from __future__ import annotations
+
+import importlib
+import re
+import textwrap
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from airflow.sdk import DAG
+from tests.airflow.conftest import PROJECT, FakeSpark
+
+from sluice.lag import Backlog, PartitionLag
+from sluice_airflow.provider import get_provider_info
+
+pytestmark = [pytest.mark.airflow, pytest.mark.usefixtures("airflow_db")]
+
+EXAMPLES = PROJECT / "docs" / "examples"
+PAGE = PROJECT / "docs" / "airflow.md"
+_PART = re.compile(r"^ *# \[START (\w+)\]\n(.*?)^ *# \[END \1\]\n", re.MULTILINE | re.DOTALL)
+
+
+def parts() -> dict[str, str]:
+    texts = (file.read_text() for file in sorted(EXAMPLES.glob("*.py")))
+    return {name: textwrap.dedent(body) for text in texts for name, body in _PART.findall(text)}
+
+
+@pytest.fixture
+def examples(
+    pipeline_file: Callable[..., Path], dags_in: Any, spark: FakeSpark, monkeypatch: pytest.MonkeyPatch
+) -> dict[str, DAG]:
+    """All of them, with the two pipelines that they name, the fake spark-submit and a broker that has a little."""
+    pipeline_file("refunds")
+    monkeypatch.setenv("SLUICE_PIPELINES", str(pipeline_file("orders").parent))
+    full = Backlog("any", (PartitionLag("any", 0, 0, 0, 200_000),))
+    for module in ("sensors.kafka_lag", "operators.freshness"):
+        monkeypatch.setattr(f"sluice_airflow.{module}.look", lambda *_, **__: full)
+    found: dict[str, DAG] = dags_in(EXAMPLES)
+    for task in (task for dag in found.values() for task in dag.tasks if hasattr(task, "_spark_binary")):
+        task._spark_binary = spark.binary
+    spark.plan("bounded_run.py", written=[12], verdict="passed")
+    return found
+
+
+NOT_RUN = {"example_consumer": "for an event, which test() has none of"}
+
+
+def states(dag: DAG) -> dict[str, str]:
+    return {ti.task_id: str(ti.state) for ti in dag.test(logical_date=None).get_task_instances()}
+
+
+def test_each_example_runs(examples: dict[str, DAG]) -> None:
+    repair = states(examples.pop("example_repair"))  # first: there is no table behind the runs of the others
+    assert repair.pop("redrive") == "skipped", "nothing is lost"
+    assert (len(repair), set(repair.values())) == (5, {"success"}), repair
+    ended = {name: states(dag) for name, dag in examples.items() if name not in NOT_RUN}
+    assert {name for name, found in ended.items() if set(found.values()) != {"success"}} == set(), ended
+
+
+def test_the_consumer_reads_the_ranges_of_events(examples: dict[str, DAG]) -> None:
+    from types import SimpleNamespace
+
+    from sluice_airflow.operators.account import asset_of
+
+    events = [SimpleNamespace(extra={"ranges": [["orders", 0, 0, 5]]}), SimpleNamespace(extra={"ranges": []})]
+    consume = examples["example_consumer"].get_task("consume").python_callable
+    assert consume({asset_of("orders"): events}) == [["orders", 0, 0, 5]]
+
+
+def test_the_page_shows_each_part_as_it_runs() -> None:
+    shown = re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL)
+    assert [name for name, text in parts().items() if not any(text in block for block in shown)] == []
+
+
+def test_each_operator_sensor_and_trigger_has_an_example() -> None:
+    info, text = get_provider_info(), "\n".join(parts().values())
+    modules = [m for kind in ("operators", "sensors", "triggers") for m in info[kind][0]["python-modules"]]
+    public = {name: module for module in modules for name in importlib.import_module(module).__all__}
+    made = {name for name in public if name.endswith(("Operator", "Sensor"))}
+    assert {name for name in made if f"{name}(" not in text} == set()
+    # the triggers are arguments of what is made here: KafkaLagTrigger is what the sensor waits by
+    assert "lag_asset(" in text

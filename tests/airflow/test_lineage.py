@@ -1,0 +1,104 @@
+"""What OpenLineage's provider sends of a run, by its file transport."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from deltalake import write_deltalake
+from tests.airflow.conftest import SECRET, FakeSpark
+
+pytestmark = [pytest.mark.airflow, pytest.mark.usefixtures("airflow_db")]
+
+DAG_FILE = """\
+from airflow.sdk import DAG
+from sluice_airflow.operators.bounded_run import BoundedRunOperator
+from sluice_airflow.operators.validate import ValidateOperator
+
+with DAG("lineage", schedule=None, default_args={{"retries": 0, "spark_binary": {binary!r}}}):
+    BoundedRunOperator(task_id="ingest", pipeline={file!r}) >> ValidateOperator(task_id="validate", pipeline={file!r})
+"""
+
+JUDGEMENT = {
+    "results": [
+        {"expectation": "expect_column_values_to_not_be_null", "column": "carrier", "success": False,
+         "severity": "critical"},
+        {"expectation": "expect_table_row_count_to_be_between", "column": None, "success": True, "severity": "warning"},
+    ],
+    "excesses": [{"limit": "max_quarantined", "verdict": "failed", "why": "98 of 100 records are in quarantine"}],
+}  # fmt: skip
+
+
+@pytest.fixture
+def sent(
+    pipeline_file: Callable[..., Path], spark: FakeSpark, tmp_path: Path, home: Path
+) -> Callable[[], dict[str, dict[str, Any]]]:
+    """Run the DAG in a process of its own, where Airflow loads the provider; the last event of each task."""
+
+    def run() -> dict[str, dict[str, Any]]:
+        folder, events = tmp_path / "dags", tmp_path / "events.json"
+        folder.mkdir()
+        (folder / "lineage.py").write_text(DAG_FILE.format(binary=spark.binary, file=str(pipeline_file())))
+        transport = {"type": "file", "log_file_path": str(events), "append": True}
+        done = subprocess.run(
+            [sys.executable, "-m", "airflow", "dags", "test", "lineage"], capture_output=True, text=True, timeout=300,
+            env=os.environ | {
+                "AIRFLOW__CORE__DAGS_FOLDER": str(folder), "AIRFLOW__OPENLINEAGE__TRANSPORT": json.dumps(transport),
+            },
+        )  # fmt: skip
+        assert events.exists(), done.stdout[-4000:] + done.stderr[-4000:]
+        assert SECRET not in events.read_text()
+        found = [json.loads(line) for line in events.read_text().splitlines()]
+        return {event["job"]["name"]: event for event in found if event["eventType"] in ("COMPLETE", "FAIL")}
+
+    return run
+
+
+def test_a_run_tells_of_its_offsets_its_table_and_each_expectation(sent: Any, spark: FakeSpark, home: Path) -> None:
+    for _ in range(3):
+        write_deltalake(str(home / "demo"), pa.table({"a": [1]}), mode="append")
+    spark.plan("bounded_run.py", written=[5, 7], verdict="failed", judgement=JUDGEMENT)
+    events = sent()
+    ingest, validate = events["lineage.ingest"], events["lineage.validate"]
+    assert (ingest["eventType"], validate["eventType"]) == ("COMPLETE", "FAIL")
+
+    (topic,), (table,) = ingest["inputs"], ingest["outputs"]
+    assert (topic["namespace"], topic["name"]) == ("kafka://broker:9092", "demo")
+    assert topic["inputFacets"]["sluice_ranges"]["ranges"] == [{"partition": 0, "start": 0, "end": 12}]
+    assert (table["namespace"], table["name"]) == ("file", str(home / "demo"))
+    assert table["facets"]["version"]["datasetVersion"] == "2"
+    assert table["outputFacets"]["outputStatistics"]["rowCount"] == 12
+    account = ingest["run"]["facets"]["sluice_run"]
+    assert (account["planned"], account["written"], account["lost"], account["recovery"]) == (12, 12, 0, "replay")
+
+    (judged,) = validate["inputs"]
+    assert (judged["namespace"], judged["name"]) == (table["namespace"], table["name"])
+    found = judged["inputFacets"]["dataQualityAssertions"]["assertions"]
+    assert [(a["assertion"], a.get("column"), a["success"], a["severity"]) for a in found] == [
+        ("expect_column_values_to_not_be_null", "carrier", False, "error"),
+        ("expect_table_row_count_to_be_between", None, True, "warn"),
+        ("max_quarantined", None, False, "error"),
+    ]
+
+
+def test_a_run_that_failed_before_it_was_planned_names_topic_and_table(sent: Any, spark: FakeSpark) -> None:
+    spark.plan("bounded_run.py", record=False, code=20, say=["sluice: error: no broker answers"])
+    ingest = sent()["lineage.ingest"]
+    assert (ingest["eventType"], ingest["inputs"][0]["name"]) == ("FAIL", "demo")
+    assert "sluice_run" not in ingest["run"]["facets"]
+
+
+def test_the_operators_do_not_need_the_provider() -> None:
+    program = (
+        "import sys; sys.modules['openlineage'] = None;"
+        "import sluice_airflow.factory as f; assert f.build_all(); assert 'sluice_airflow.lineage' not in sys.modules"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr[-800:]

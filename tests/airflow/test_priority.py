@@ -1,0 +1,86 @@
+"""Who gets a free place: Airflow's own scheduler decides, in its own database."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from airflow.sdk import DAG, timezone
+
+from sluice_airflow import priority
+from sluice_airflow.factory import build_dag
+
+pytestmark = [pytest.mark.airflow, pytest.mark.usefixtures("airflow_db")]
+
+FIRST = timezone.datetime(2013, 3, 1)
+
+
+@pytest.fixture
+def queued(
+    pipeline_file: Callable[..., Path], dags_in: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Callable[[str], list[str]]:
+    """Let the scheduler fill the one free place for ``ingest``: a day of a backfill runs, more and a live run wait."""
+    from airflow.jobs.job import Job
+    from airflow.jobs.scheduler_job_runner import SchedulerJobRunner
+    from airflow.models.dag import DagModel
+    from airflow.models.dagrun import DagRun
+    from airflow.models.serialized_dag import SerializedDagModel
+    from airflow.timetables.base import DataInterval
+    from airflow.utils.session import create_session
+    from airflow.utils.types import DagRunTriggeredByType, DagRunType
+
+    def fill(name: str) -> list[str]:
+        more = 'schedule: {cron: "@daily"}\nairflow: {priority: 5, max_drivers: 2}\n'
+        monkeypatch.setenv("SLUICE_PIPELINES", str(pipeline_file(name, more=more).parent))
+        folder = tmp_path / f"dags_{name}"
+        folder.mkdir()
+        (folder / f"{name}.py").write_text(
+            f"from sluice_airflow.factory import build_dag\n\n# Airflow's DAG\ndag = build_dag({name!r})\n"
+        )
+        dags_in(folder)
+        with create_session() as session:
+            session.get(DagModel, name).is_paused = False
+            dag = SerializedDagModel.get_dag(name, session=session)
+            days = [FIRST + timedelta(days=day) for day in range(4)]
+            runs = [("backfill", DagRunType.BACKFILL_JOB, day) for day in days]
+            for kind, run_type, day in [*runs, ("scheduled", DagRunType.SCHEDULED, timezone.datetime(2026, 11, 2))]:
+                run = dag.create_dagrun(
+                    run_id=f"{kind}__{day.isoformat()}", run_type=run_type, logical_date=day, run_after=day,
+                    data_interval=DataInterval(day, day), state="running", session=session,
+                    triggered_by=DagRunTriggeredByType.TEST,
+                )  # fmt: skip
+                ingest = run.get_task_instance("ingest", session=session)
+                ingest.state = "running" if (kind, day) == ("backfill", days[0]) else "scheduled"
+            session.flush()
+            found = SchedulerJobRunner(Job())._executable_task_instances_to_queued(max_tis=8, session=session)
+            chosen = [str(ti.run_id) for ti in found if ti.dag_id == name]
+            for run in session.query(DagRun).filter(DagRun.dag_id == name):
+                session.delete(run)
+        return chosen
+
+    return fill
+
+
+def test_a_live_run_gets_a_free_place_before_a_backfill(queued: Callable[[str], list[str]]) -> None:
+    assert queued("mixed") == ["scheduled__2026-11-02T00:00:00+00:00"]
+
+
+def test_without_the_rule_airflow_prefers_the_oldest(
+    queued: Callable[[str], list[str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sluice_airflow.group.weight_rule", lambda: None)
+    assert queued("plain") == ["backfill__2013-03-02T00:00:00+00:00"], "should it ever not, the rule may go"
+
+
+def test_where_no_plugin_names_the_rule_dags_go_on_without_it(
+    pipeline_file: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def rules(dag: DAG) -> set[bool]:
+        return {isinstance(task.weight_rule, priority.LiveFirst) for task in dag.tasks}
+
+    assert rules(build_dag(pipeline_file())) == {True}
+    monkeypatch.setattr(priority, "get_priority_weight_strategy_plugins", dict)
+    assert rules(build_dag(pipeline_file())) == {False}

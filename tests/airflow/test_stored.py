@@ -1,0 +1,108 @@
+"""The command ``sluice`` reads what Airflow keeps: a real metadata database with a Fernet key, a secrets backend."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from cryptography.fernet import Fernet
+
+from sluice.connections import look_up
+from sluice_airflow.stored import STORE
+
+pytestmark = [pytest.mark.airflow, pytest.mark.usefixtures("airflow_db")]
+
+SECRET = "hunter2-of-the-database"
+
+PIPELINE = """\
+pipeline: {name}
+source: {{kafka: {{connection: kafka_{name}, topics: [t]}}}}
+decode: {{text: {{}}}}
+sink: {{delta: {{path: {name}}}}}
+"""
+
+
+def kafka(port: int) -> str:
+    extra = {"bootstrap.servers": f"127.0.0.1:{port}", "security.protocol": "SASL_PLAINTEXT",
+             "sasl.mechanism": "PLAIN", "sasl.username": "reader", "sasl.password": SECRET}  # fmt: skip
+    return json.dumps({"conn_type": "kafka", "extra": extra})
+
+
+def run(command: str, *arguments: str, **env: str) -> subprocess.CompletedProcess[str]:
+    argv = [str(Path(sys.executable).with_name(command)), *arguments]
+    return subprocess.run(argv, env=os.environ | env, capture_output=True, text=True, check=False, timeout=300)
+
+
+def errors(done: subprocess.CompletedProcess[str]) -> dict[str, str]:
+    """What ``sluice lag --json`` says is wrong with each pipeline; its stdout has nothing else."""
+    return {found["pipeline"]: found["error"]["what"] for found in json.loads(done.stdout)}
+
+
+def test_database_and_backend_are_asked_and_errors_say_where(tmp_path: Path) -> None:
+    for name in ("database", "backend", "nowhere"):
+        (tmp_path / f"{name}.yaml").write_text(PIPELINE.format(name=name))
+    vault = tmp_path / "vault.json"
+    vault.write_text(json.dumps({"kafka_backend": json.loads(kafka(2))}))
+    env = {
+        "SLUICE_PIPELINES": str(tmp_path),
+        "AIRFLOW__CORE__FERNET_KEY": Fernet.generate_key().decode(),
+        "AIRFLOW__SECRETS__BACKEND": "airflow.secrets.local_filesystem.LocalFilesystemBackend",
+        "AIRFLOW__SECRETS__BACKEND_KWARGS": json.dumps({"connections_file_path": str(vault)}),
+    }
+    given = tmp_path / "given.json"  # Airflow writes a command's arguments, with their secrets, into its audit log
+    given.write_text(json.dumps({"kafka_database": json.loads(kafka(1))}))
+    added = run("airflow", "connections", "import", str(given), **env)
+    assert added.returncode == 0, added.stderr
+    database = Path(os.environ["AIRFLOW_HOME"], "airflow.db").read_bytes()
+    assert (b"kafka_database" in database, SECRET.encode() in database) == (True, False), "it is encrypted"
+
+    done = run("sluice", "lag", "--json", **env)
+    found = errors(done)
+    assert "127.0.0.1:1" in found["database"], "the broker of the database's connection does not answer"
+    assert "127.0.0.1:2" in found["backend"]
+    missing = found["nowhere"]
+    for place in ("AIRFLOW_CONN_KAFKA_NOWHERE is not set", "airflow.cfg", "LocalFilesystemBackend", "MetastoreBackend"):
+        assert place in missing
+    assert SECRET not in done.stdout + done.stderr
+
+    other = run("sluice", "lag", "database", **env | {"AIRFLOW__CORE__FERNET_KEY": Fernet.generate_key().decode()})
+    assert "AIRFLOW__CORE__FERNET_KEY" in other.stdout + other.stderr
+    assert SECRET not in other.stdout + other.stderr
+    assert "Traceback" not in other.stderr
+    broken = run("sluice", "lag", "nowhere", "--json",
+                 **env | {"AIRFLOW__DATABASE__SQL_ALCHEMY_CONN": f"sqlite:///{tmp_path}/none.db"})  # fmt: skip
+    assert "MetastoreBackend (which failed: OperationalError)" in errors(broken)["nowhere"]
+
+
+def test_airflow_is_not_imported_where_nobody_needs_it(pipeline_file: Callable[..., Path]) -> None:
+    program = """\
+import sys
+from sluice.cli.main import app
+for arguments in (["status"], ["lag", sys.argv[1]]):
+    app(arguments, standalone_mode=False)
+    assert "airflow" not in sys.modules, arguments
+"""
+    argv = [sys.executable, "-c", program, str(pipeline_file("p"))]
+    done = subprocess.run(argv, capture_output=True, text=True, check=False, timeout=120)
+    assert done.returncode == 0, done.stderr
+
+
+def test_a_variable_comes_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(type(STORE), "get", lambda *_: pytest.fail("Airflow was asked"))
+    found = look_up("kafka_default")
+    assert found is not None
+    assert found.extra["bootstrap.servers"] == "broker:9092"
+
+
+def test_an_airflow_that_nobody_configured_is_not_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in [name for name in os.environ if name.startswith("AIRFLOW")]:
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert STORE.get("kafka_default") is None
+    assert STORE.explain("kafka_default") == "Airflow was not asked, because AIRFLOW_HOME is not set"
+    assert list(tmp_path.glob("airflow*")) == []
