@@ -68,10 +68,16 @@ def _file(name: str) -> Pipeline:
     return found
 
 
-def overview(allowed: Collection[str]) -> list[dict[str, Any]]:
-    """Return the pipelines among these names, each at a glance."""
+def overview(allowed: Callable[[Collection[str]], set[str]]) -> list[dict[str, Any]]:
+    """Return the pipelines that are allowed, each at a glance.
+
+    Parameters
+    ----------
+    allowed
+        Which of some names are.
+    """
     book, files = ledger(), _files()
-    names = sorted((book.pipelines() | set(files)) & set(allowed))
+    names = sorted(allowed(book.pipelines() | set(files)))
     found = book.glances(names)
     return [{**_about(name, files.get(name)), **_glance(found[name])} for name in names]
 
