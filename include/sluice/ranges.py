@@ -16,6 +16,7 @@ __all__ = [
     "RangeAccount",
     "Times",
     "describe",
+    "joined",
     "overlaps",
     "ranges_between",
     "runs_of",
@@ -222,6 +223,18 @@ def subtract(ranges: Iterable[OffsetRange], holes: Iterable[OffsetRange]) -> lis
         if start < item.end or not len(item):
             rest.append(OffsetRange(item.topic, item.partition, start, item.end))
     return sorted(rest)
+
+
+def joined(ranges: Iterable[OffsetRange]) -> list[OffsetRange]:
+    """Return the ranges in order, those that follow on each other put together."""
+    found: list[OffsetRange] = []
+    for now in sorted(ranges):
+        last = found[-1] if found else None
+        if last and (last.topic, last.partition, last.end) == (now.topic, now.partition, now.start):
+            found[-1] = OffsetRange(last.topic, last.partition, last.start, now.end)
+        else:
+            found.append(now)
+    return found
 
 
 def overlaps(ranges: Iterable[OffsetRange], others: Iterable[OffsetRange]) -> list[OffsetRange]:

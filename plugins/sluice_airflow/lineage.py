@@ -17,9 +17,10 @@ from openlineage.client.facet_v2 import output_statistics_output_dataset as stat
 from sluice.home import Home
 from sluice.ledger import Ledger, UnknownRunError
 from sluice.pipeline import Pipeline, Rows
+from sluice.ranges import joined
+from sluice.sources.kafka import KafkaSettings
 from sluice_airflow import connections
-from sluice_airflow.operators.account import version_of
-from sluice_airflow.operators.bounded_run import joined
+from sluice_airflow.sink import version_of
 
 __all__ = ["SluiceRangesFacet", "SluiceRunFacet", "of_ingest", "of_validate"]
 
@@ -56,7 +57,7 @@ def of_ingest(pipeline: Pipeline, run_id: str) -> OperatorLineage:
         account = ledger.account(pipeline.name, run_id)
     except UnknownRunError:
         account = {}
-    ranges = joined(ledger.accounts(pipeline.name, run_id)) if account else []
+    ranges = joined(a.range for a in ledger.accounts(pipeline.name, run_id)) if account else []
     namespace = _source(pipeline)
     inputs = []
     for stream in pipeline.source.config.streams:
@@ -94,7 +95,7 @@ def _source(pipeline: Pipeline) -> str:
     kafka = pipeline.source.kafka
     if kafka is None:
         return f"x-sluice://{pipeline.source.key}"
-    servers = str(connections.get(kafka.connection).extra.get("bootstrap.servers", ""))
+    servers = KafkaSettings.from_connection(connections.get(kafka.connection)).bootstrap
     return f"kafka://{servers.split(',')[0].strip()}"
 
 

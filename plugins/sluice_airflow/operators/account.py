@@ -7,22 +7,22 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from airflow.sdk import Asset, AssetAlias, BaseOperator
 from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
 
-from sluice.delta.table import Table
 from sluice.errors import ConfigError, SluiceError
-from sluice.home import Home
 from sluice.ledger import Ledger, Unannounced, UnknownRunError
 from sluice.pipeline import Pipeline, load
+from sluice.ranges import joined
 from sluice_airflow import metrics
 from sluice_airflow.last_words import tells
 from sluice_airflow.links.page import PageLink
 from sluice_airflow.log_tables import account_table
-from sluice_airflow.operators.bounded_run import ingest_before, joined
+from sluice_airflow.operators.bounded_run import ingest_before
+from sluice_airflow.sink import version_of
 from sluice_airflow.window import run_window
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
-__all__ = ["AccountOperator", "alias_of", "asset_of", "version_of"]
+__all__ = ["AccountOperator", "alias_of", "asset_of"]
 
 
 def asset_of(pipeline: str) -> Asset:
@@ -137,7 +137,7 @@ class AccountOperator(BaseOperator):
         rows = {run: ledger.run(name, run) for run in news.written}
         extra = {
             **account,
-            "ranges": [r.as_list() for r in joined(news.accounts)],
+            "ranges": [r.as_list() for r in joined(a.range for a in news.accounts)],
             "runs": [
                 {"run": run, "verdict": row.verdict if (row := rows[run]) else None, "written": written}
                 for run, written in news.written.items()
@@ -176,14 +176,6 @@ class AccountOperator(BaseOperator):
 
 def _note(context: Context) -> None:
     context["ti"].task.note(context)
-
-
-def version_of(pipeline: Pipeline) -> int | None:
-    """Return the version of a Delta sink, None for another one or one that is not there."""
-    if not pipeline.sink.kind.delta:
-        return None
-    delta = Table.open("the sink", Home.from_env().resolve(pipeline.delta_path)).delta
-    return None if delta is None else int(delta.version())
 
 
 def _and(tasks: list[str]) -> str:

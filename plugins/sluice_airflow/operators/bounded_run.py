@@ -10,7 +10,7 @@ from sluice.lag.current import waiting
 from sluice.launch.submit import bounded_run
 from sluice.ledger import Ledger, UnknownRunError
 from sluice.pipeline import load
-from sluice.ranges import OffsetRange, RangeAccount
+from sluice.ranges import joined
 from sluice.recovery import Recovery
 from sluice.run.request import RunRequest
 from sluice_airflow.last_words import tells
@@ -22,7 +22,7 @@ from sluice_airflow.window import run_window
 if TYPE_CHECKING:
     from airflow.sdk import BaseOperator, Context
 
-__all__ = ["BoundedRunOperator", "ingest_before", "joined"]
+__all__ = ["BoundedRunOperator", "ingest_before"]
 
 
 class BoundedRunOperator(SubmitOperator):
@@ -121,19 +121,7 @@ class BoundedRunOperator(SubmitOperator):
             ) from None
         accounts = ledger.accounts(pipeline, self.run_id)
         self.log.info("Account of run %s\n%s", self.run_id, account_table(accounts))
-        return {**account, "ranges": [r.as_list() for r in joined(accounts)]}
-
-
-def joined(accounts: list[RangeAccount]) -> list[OffsetRange]:
-    """Return the ranges, those of successive batches put together: small enough for an XCom."""
-    joined: list[OffsetRange] = []
-    for now in sorted(a.range for a in accounts):
-        last = joined[-1] if joined else None
-        if last and (last.topic, last.partition, last.end) == (now.topic, now.partition, now.start):
-            joined[-1] = OffsetRange(last.topic, last.partition, last.start, now.end)
-        else:
-            joined.append(now)
-    return joined
+        return {**account, "ranges": [r.as_list() for r in joined(a.range for a in accounts)]}
 
 
 def ingest_before(task: BaseOperator) -> str:

@@ -4,7 +4,7 @@ import * as api from "./api.js";
 import { chip, el, tone } from "./dom.js";
 import { ago, compact, length, number, plural, time } from "./format.js";
 import { lagCells } from "./lag.js";
-import { failure, go } from "./page.js";
+import { failure, go } from "./shell.js";
 import { every } from "./refresh.js";
 
 const RECENT = 30;

@@ -1,30 +1,12 @@
 // Which view is shown: the pipelines at a glance, or one of them. The address says so: ?pipeline=NAME&run=ID.
 
 import "./theme.js";
-import { el } from "./dom.js";
+import { MOVED, notice } from "./shell.js";
 import { overview } from "./overview.js";
 import { pipeline } from "./pipeline.js";
 
 const view = document.getElementById("view");
 let close = () => {};
-
-export function go(query, { replace = false } = {}) {
-  const address = new URL(query || ".", location.href);
-  if (!query) address.search = "";
-  history[replace ? "replaceState" : "pushState"](null, "", address);
-  show();
-}
-
-export function notice(text, bad = false) {
-  const line = document.getElementById("notice");
-  line.textContent = text;
-  line.className = bad ? "bad" : "";
-  line.hidden = !text;
-}
-
-export function failure(error) {
-  return el("p", { class: "failure", role: "alert" }, error.message, error.next && el("span", {}, `Next: ${error.next}`));
-}
 
 function show() {
   close();
@@ -37,4 +19,5 @@ function show() {
 }
 
 window.addEventListener("popstate", show);
+window.addEventListener(MOVED, show);
 show();

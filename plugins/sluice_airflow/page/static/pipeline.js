@@ -5,7 +5,7 @@ import { draw, PARTS, told, worst } from "./charts.js";
 import { chip, el, table } from "./dom.js";
 import { ago, compact, length, number, plural, time } from "./format.js";
 import { lagCells } from "./lag.js";
-import { failure, go, notice } from "./page.js";
+import { failure, go, notice } from "./shell.js";
 import { redriveButton } from "./redrive.js";
 import { every } from "./refresh.js";
 import { runDialog } from "./run.js";

@@ -4,7 +4,7 @@ import * as api from "./api.js";
 import { chip, el, table } from "./dom.js";
 import { PARTS } from "./charts.js";
 import { length, number, time } from "./format.js";
-import { failure } from "./page.js";
+import { failure } from "./shell.js";
 
 const RESULTS = [
   { title: "Expectation", cell: (r) => r.expectation.replace(/^expect_/, "").replaceAll("_", " ") },

@@ -1,0 +1,23 @@
+// What every view needs of the page around it: to move to another view, to say something, to show an error.
+
+import { el } from "./dom.js";
+
+export const MOVED = "sluice-moved";
+
+export function go(query, { replace = false } = {}) {
+  const address = new URL(query || ".", location.href);
+  if (!query) address.search = "";
+  history[replace ? "replaceState" : "pushState"](null, "", address);
+  window.dispatchEvent(new Event(MOVED));
+}
+
+export function notice(text, bad = false) {
+  const line = document.getElementById("notice");
+  line.textContent = text;
+  line.className = bad ? "bad" : "";
+  line.hidden = !text;
+}
+
+export function failure(error) {
+  return el("p", { class: "failure", role: "alert" }, error.message, error.next && el("span", {}, `Next: ${error.next}`));
+}
