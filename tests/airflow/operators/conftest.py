@@ -15,7 +15,7 @@ from sluice_airflow.operators.bounded_run import BoundedRunOperator
 @pytest.fixture
 def ingest(pipeline_file: Callable[..., Path], spark: FakeSpark) -> Callable[..., BoundedRunOperator]:
     def make(**kwargs: Any) -> BoundedRunOperator:
-        kwargs = {"run": "manual__1", "spark_binary": spark.binary, **kwargs}
+        kwargs = {"run_id": "manual__1", "spark_binary": spark.binary, **kwargs}
         return BoundedRunOperator(task_id="ingest", pipeline=str(pipeline_file()), **kwargs)
 
     return make

@@ -24,7 +24,7 @@ def made(pipeline_file: Callable[..., Path], spark: FakeSpark) -> Callable[..., 
 
     def make(**more: Any) -> RedriveOperator:
         return RedriveOperator(
-            task_id="redrive", pipeline=str(file), spark_binary=spark.binary, **{"run": "again", **more}
+            task_id="redrive", pipeline=str(file), spark_binary=spark.binary, **{"run_id": "again", **more}
         )
 
     return make

@@ -42,7 +42,7 @@ def test_what_a_task_says_reaches_spark_submit_over_the_file(
     operator: Any, main: str, pipeline_file: Callable[..., Path], spark: FakeSpark, context: Any
 ) -> None:
     file = pipeline_file(more="spark: {driver_memory: 1g, executor_cores: 3, conf: {spark.a: 1, spark.b: 1}}\n")
-    shared = {"pipeline": str(file), "run": "manual__1", "spark_binary": spark.binary}
+    shared = {"pipeline": str(file), "run_id": "manual__1", "spark_binary": spark.binary}
     if main == "validate_sink":
         spark.plan("bounded_run.py", written=[1])
         BoundedRunOperator(task_id="ingest", **shared).execute(context())

@@ -37,7 +37,7 @@ BAD = {
 @pytest.fixture
 def validate(pipeline_file: Callable[..., Path], spark: FakeSpark) -> Callable[..., ValidateOperator]:
     def make(on_failed: str = "fail", **kwargs: Any) -> ValidateOperator:
-        kwargs = {"run": "manual__1", "spark_binary": spark.binary, **kwargs}
+        kwargs = {"run_id": "manual__1", "spark_binary": spark.binary, **kwargs}
         return ValidateOperator(task_id="validate", pipeline=str(pipeline_file(on_failed=on_failed)), **kwargs)
 
     return make
