@@ -71,7 +71,10 @@ async def aget(conn_id: str) -> Connection:
 
 
 def stored(conn_id: str) -> Connection:
-    """Do what :func:`get` does in the API server, which reads Airflow's database itself."""
+    """Do what :func:`get` does in the API server, which reads Airflow's database itself.
+
+    A server's threads share stdout, so it is left alone, unlike by :class:`~sluice_airflow.stored.AirflowStore`.
+    """
     from airflow.models.connection import Connection as Row
 
     try:

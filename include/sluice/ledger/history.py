@@ -157,14 +157,23 @@ class Histories(LedgerQueries):
             .limit(newest)
             .cte("chosen")
         )
-        sizes = sa.select(
-            window.c.span,
+        spans: dict[int, dict[str, Any]] = {}
+        kinds = (window.c.span, window.c.verdict, window.c.state)
+        tallies = sa.select(
+            *kinds,
             sa.func.count().label("runs"),
             sa.func.min(window.c.sequence).label("from"),
             sa.func.max(window.c.sequence).label("upto"),
             sa.func.sum(window.c.seconds).label("seconds"),
-        ).group_by(window.c.span)
-        spans = {int(r["span"]): dict(r) for r in self._rows(sizes)}
+        ).group_by(*kinds)
+        for r in self._rows(tallies):
+            s = spans.setdefault(int(r["span"]), {"runs": 0, "seconds": 0.0, "verdicts": {}, "states": {}})
+            s["runs"] += int(r["runs"])
+            s["seconds"] += float(r["seconds"] or 0)
+            s["from"], s["upto"] = min(r["from"], s.get("from", r["from"])), max(r["upto"], s.get("upto", r["upto"]))
+            for what, value in (("verdicts", r["verdict"]), ("states", r["state"])):
+                if value is not None:
+                    s[what][value] = s[what].get(value, 0) + int(r["runs"])
         each = _split_of(window, window.c.span, window.c.kind, window.c.run).subquery()
         sums = {c: sa.func.sum(each.c[c]).label(c) for c in _COUNTS}
         most = sa.func.max(sa.case((each.c.kind == "live", sum(each.c[c] for c in _COUNTS)))).label("most")
@@ -183,30 +192,21 @@ class Histories(LedgerQueries):
                 )
             )
         }
-        verdicts = self._tally(window, window.c.verdict)
-        states = self._tally(window, window.c.state)
         return [
             Span(
-                runs=int(s["runs"]),
+                runs=s["runs"],
                 first=ends[s["from"]]["run"],
                 last=ends[s["upto"]]["run"],
                 begin=ends[s["from"]]["opened_at"],
                 end=ends[s["upto"]]["opened_at"],
-                seconds=float(s["seconds"] or 0),
+                seconds=s["seconds"],
                 counts=_counts(split[number]) if number in split else Counts(),
                 found=found.get(number),
-                verdicts=verdicts.get(number, {}),
-                states=states.get(number, {}),
+                verdicts=s["verdicts"],
+                states=s["states"],
             )
             for number, s in sorted(spans.items(), reverse=True)
         ]
-
-    def _tally(self, window: sa.CTE, column: sa.ColumnElement[Any]) -> dict[int, dict[str, int]]:
-        found: dict[int, dict[str, int]] = {}
-        query = sa.select(window.c.span, column.label("value"), sa.func.count().label("n")).where(column.is_not(None))
-        for r in self._rows(query.group_by(window.c.span, column)):
-            found.setdefault(r["span"], {})[r["value"]] = int(r["n"])
-        return found
 
     def _planned(self, window: sa.CTE) -> dict[int, int]:
         """Return, by span, the most that a live run planned which is not done: its account says less."""

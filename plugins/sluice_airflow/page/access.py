@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from urllib.parse import urlencode
 
 from airflow.api_fastapi.app import get_auth_manager
@@ -24,9 +25,17 @@ READS_RECORDS = Depends(requires_access_dag("GET", DagAccessEntity.TASK_LOGS))
 """Whoever may read its task logs as well: like these, Data Docs and judgements show values of records."""
 
 
-def readable(user: GetUserDep) -> set[str]:
-    """Return the ids of the DAGs that the user may read."""
-    return set(get_auth_manager().get_authorized_dag_ids(user=user, method="GET"))
+def readable(user: GetUserDep, names: Collection[str]) -> set[str]:
+    """Return the pipelines among these names whose DAG the user may read, as :data:`READS` decides it for one.
+
+    A pipeline that only tasks of other DAGs run has no DAG of its name; whoever may read all DAGs sees it.
+    """
+    teams = DagModel.get_dag_id_to_team_name_mapping(list(names))
+    by_team: dict[str | None, set[str]] = {}
+    for name in names:
+        by_team.setdefault(teams.get(name), set()).add(name)
+    ask = get_auth_manager().filter_authorized_dag_ids
+    return set().union(*(ask(dag_ids=own, user=user, method="GET", team_name=t) for t, own in by_team.items()))
 
 
 def may_trigger(user: GetUserDep, dag_id: str) -> bool:

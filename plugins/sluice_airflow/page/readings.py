@@ -68,10 +68,16 @@ def _file(name: str) -> Pipeline:
     return found
 
 
-def overview(allowed: Collection[str]) -> list[dict[str, Any]]:
-    """Return the pipelines among these names, each at a glance."""
+def overview(allowed: Callable[[Collection[str]], set[str]]) -> list[dict[str, Any]]:
+    """Return the pipelines that are allowed, each at a glance.
+
+    Parameters
+    ----------
+    allowed
+        Which of some names are.
+    """
     book, files = ledger(), _files()
-    names = sorted((book.pipelines() | set(files)) & set(allowed))
+    names = sorted(allowed(book.pipelines() | set(files)))
     found = book.glances(names)
     return [{**_about(name, files.get(name)), **_glance(found[name])} for name in names]
 
@@ -120,7 +126,7 @@ def pipeline(name: str, *, newest: int) -> dict[str, Any]:
     about = _about(name, spec)
     if spec is not None:
         about |= {
-            "sink": Home.from_env().resolve(spec.sink.config.path),
+            "sink": spec.sink.config.path,
             "log": spec.recovery.route is Route.LOG,
             "maintenance": f"{name}{SUFFIX}" if spec.airflow.maintenance is not None else None,
             "running": book.running(name),

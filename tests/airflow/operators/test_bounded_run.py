@@ -30,6 +30,14 @@ def test_it_brings_back_the_account_and_the_joined_ranges(ingest: Any, spark: Fa
     json.dumps(account)
 
 
+def test_the_button_to_the_page_is_there_while_the_run_is_at_work(ingest: Any, spark: FakeSpark, context: Any) -> None:
+    spark.plan("bounded_run.py", code=20)
+    here = context()
+    with pytest.raises(SluiceError):
+        ingest().execute(here)
+    assert here["ti"].xcoms["_link_PageLink"].endswith("/plugin/sluice/sluice/?pipeline=demo&run=manual__1")
+
+
 def test_argv_is_the_cores(ingest: Any, spark: FakeSpark, context: Any) -> None:
     ingest().execute(context(recovery="replay", max_records_per_batch=77, validate=False))
     argv = spark.call("bounded_run.py")["argv"]

@@ -54,7 +54,8 @@ def server(airflow_db: None, tmp_path_factory: pytest.TempPathFactory) -> Iterat
 
 @pytest.fixture(scope="module")
 def lived_in(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A home and pipeline files: two pipelines that ran, one of them ten thousand times, and one that did not."""
+    """A home and pipeline files: pipelines that ran, one of them ten thousand times, one without a DAG of
+    its own, and one that did not run."""
     folder = tmp_path_factory.mktemp("lived-in")
     home, pipelines = folder / "home", folder / "pipelines"
     pipelines.mkdir()
@@ -63,6 +64,7 @@ def lived_in(tmp_path_factory: pytest.TempPathFactory) -> Path:
     ledger = Ledger.open(f"sqlite:///{home}/ledger.db")
     fill(ledger, "orders", Past(10_000, partitions=1, losses={3: 17}, verdicts={1: "warned"}))
     fill(ledger, "secret", Past(3))
+    fill(ledger, "grouped", Past(2))
     quarantine(home / "orders_quarantine", [("decode", None, 4)])
     data_docs(home, "orders", "scheduled__1")
     return folder

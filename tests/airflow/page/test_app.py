@@ -62,7 +62,7 @@ def test_nothing_can_be_changed_here() -> None:
 
 def test_the_pipelines_at_a_glance(server: Server, past: Ledger) -> None:
     found = {p["name"]: p for p in server("vic").get("/sluice/api/pipelines").json()}
-    assert set(found) == {"orders", "secret", "idle"}
+    assert set(found) == {"orders", "secret", "idle", "grouped"}
     orders = found["orders"]
     assert (orders["lost"], orders["verdict"]["verdict"], len(orders["recent"])) == (17, "passed", 30)
     assert orders["recent"][1]["verdict"] == "warned"
@@ -115,7 +115,7 @@ def test_who_may_not_trigger_is_offered_no_button(server: Server, past: Ledger, 
 def test_a_dag_that_may_not_be_read_hides_its_pipeline(server: Server, past: Ledger, rights: Any) -> None:
     client = server("vic")
     rights("secret")
-    assert [p["name"] for p in client.get("/sluice/api/pipelines").json()] == ["idle", "orders"]
+    assert [p["name"] for p in client.get("/sluice/api/pipelines").json()] == ["grouped", "idle", "orders"]
     hidden = [f"/sluice/api/pipelines/secret{more}" for more in OF_A_PIPELINE] + ["/sluice/data-docs/secret/index.html"]
     assert {a: client.get(a).status_code for a in hidden} == dict.fromkeys(hidden, 403)
     assert client.get("/sluice/api/pipelines/orders").status_code == 200
