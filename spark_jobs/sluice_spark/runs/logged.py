@@ -134,7 +134,7 @@ def _unapplied(
     failure: Exception, batches: Sequence[Sealed], landed: int, applied: int, trouble: SluiceError | None
 ) -> Exception:
     """Return the failure of applying, with the batches that the write-ahead log holds in its state."""
-    if not batches:
+    if not batches and trouble is None:
         return failure
     new = batches[len(batches) - landed :]
     records = sum(s.records for batch in new for s in batch.segments)
