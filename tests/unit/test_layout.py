@@ -28,7 +28,7 @@ OF_NO_MODULE = {
     "airflow/test_failed_runs.py": "what a failed run means to watcher, triggerer and retry policy together",
     "airflow/test_limits.py": "how many drivers run at once: factory, file and environment",
     "airflow/test_on_idle.py": "one key of the file, in sensor, gate and factory",
-    "airflow/test_page_in_browser.py": "scripts, styles, app and a real API server, as a person meets them",
+    "airflow/test_in_browser.py": "the page and a connection's form in a real API server, as a person meets them",
     "airflow/test_telling.py": "what people read, from task logs to durations",
     "airflow/test_timeout.py": "a driver that hangs: operator, hook and factory",
     "airflow/test_wheel.py": "the three packages as one wheel, where there is no checkout",

@@ -1,4 +1,4 @@
-"""The page in a browser, of a real API server: what a person sees, and what the button does."""
+"""A real API server in a browser: the page with its button, and the form of a connection with its button."""
 
 from __future__ import annotations
 
@@ -36,6 +36,7 @@ def server(airflow_db: None, tmp_path_factory: pytest.TempPathFactory) -> Iterat
     env = {
         "SLUICE_HOME": str(home),
         "SLUICE_PIPELINES": str(pipelines),
+        "AIRFLOW__CORE__TEST_CONNECTION": "Enabled",
         "AIRFLOW_CONN_KAFKA_DEFAULT": '{"conn_type": "kafka", "extra": {"bootstrap.servers": "127.0.0.1:1"}}',
     }
     users = {"ada": "admin", "vic": "viewer"}
@@ -191,3 +192,34 @@ def test_who_may_not_trigger_sees_the_button_and_cannot_press_it(server: ApiServ
         window.open("/sluice/?pipeline=orders")
         button = window.find(".bar .act[disabled]")
         assert button.get_attribute("title") == "You may not trigger orders.maintenance"
+
+
+def test_a_connection_to_kafka_is_made_in_the_form_and_tried_by_its_button(window: Browser, server: ApiServer) -> None:
+    window.open("/connections")
+    press(window, "Add Connection")
+    window.find("input[name=connection_id]").send_keys("shop")
+    kind = window.find("[role=dialog] input[role=combobox]")
+    kind.send_keys("Apache Kafka")
+    kind.send_keys(Keys.ENTER)
+    window.find("input[name=port]").send_keys("9092")
+    press(window, "Extra Fields")
+    assert "null" not in window.text("[role=dialog]")
+    window.find("input[name='element_bootstrap.servers']").send_keys("127.0.0.1:1")
+    press(window, "Save")
+    window.find("[aria-label='Test Connection']").click()
+    window.wait(lambda: "connections/test" in str(window.listen() or window.asked))
+    stored = server.ask("/api/v2/connections/shop", "ada")
+    assert (stored["conn_type"], stored["port"]) == ("kafka", 9092)
+    assert '"bootstrap.servers": "127.0.0.1:1"' in stored["extra"]
+
+
+def press(window: Browser, words: str) -> None:
+    """Press the button with these words, once it is there."""
+
+    def found() -> bool:
+        buttons = [b for b in window.driver.find_elements("css selector", "button") if b.text.strip() == words]
+        if buttons:
+            buttons[-1].click()
+        return bool(buttons)
+
+    window.wait(found)
