@@ -319,27 +319,37 @@ def test_a_backlog_starts_one_run_and_only_one(host: Host) -> None:
     assert [on_lag.ledger.account("parcels", run["dag_run_id"])["written"] for run in on_lag.runs()] == [120, 120]
 
 
-REFUSED = """\
+LETTERS = """\
 pipeline: letters
-source: {kafka: {topics: [letters]}}
-decode: {text: {}}
-transform: {sql: "SELECT * FROM source LATERAL VIEW explode(array(1, 2)) AS twice"}
-sink: {delta: {path: letters}}
+source: {{kafka: {{topics: [letters]}}}}
+decode: {{text: {{}}}}
+sink: {{delta: {{path: "{folder}/letters"}}}}
 schedule: on_lag
-airflow: {email: [team@example.org]}
+airflow: {{email: [team@example.org], retries: 0}}
 """
 
 
-def test_a_run_that_a_backlog_started_and_that_failed_sends_a_mail(host: Host, mail: Mail) -> None:
-    letters = Stack(host, "letters", REFUSED, options=f", poll_interval={INTERVAL}")
+def test_a_backlog_whose_run_failed_sends_a_mail_and_starts_another_run(host: Host, mail: Mail) -> None:
+    folder = host.root / "storage"
+    broken = folder / "letters" / "_delta_log" / f"{0:020}.json"
+    broken.parent.mkdir(parents=True)
+    broken.write_text("{")
+    options = f", poll_interval={INTERVAL}, retry_after=5"
+    letters = Stack(host, "letters", LETTERS.format(folder=folder), options=options)
     letters.topics.create("letters", 1)
     letters.topics.produce("letters", [(0, None, b"a letter")] * 3)
     letters.begin()
     letters.await_that(lambda: mail.messages, "the mail came", 900)
-    (run, *_) = letters.runs()
-    assert (run["run_type"], run["state"]) == ("asset_triggered", "failed")
+    failed = letters.runs()[0]
+    assert (failed["run_type"], failed["state"]) == ("asset_triggered", "failed")
     said = mail.messages[0]
     assert said.startswith("to team@example.org: letters: ingest failed\n")
-    assert run["dag_run_id"] in said
-    for words in ("promise about rows is broken", "<b>Data:</b>", "<b>Next:</b>"):
+    assert failed["dag_run_id"] in said
+    for words in (str(folder), "<b>Data:</b>", "<b>Next:</b>"):
         assert words in said
+
+    broken.unlink()  # nobody tells Airflow
+    letters.await_that(lambda: letters.runs()[-1]["state"] == "success", "another run succeeded", 600)
+    begun = letters.runs()[-1]
+    assert begun["run_type"] == "asset_triggered"
+    assert letters.ledger.account("letters", begun["dag_run_id"])["written"] == 3
