@@ -13,14 +13,22 @@ from datetime import timedelta
 from pathlib import Path
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable, write_deltalake
+from deltalake.transaction import AddAction, RemoveAction
 from tests.fixtures.books import Place, rows
-from tests.fixtures.deltas import aged
+from tests.fixtures.deltas import aged, marked
 
-from sluice.errors import CheckpointError, ConfigError, SinkError
+from sluice.delta.names import ADOPTING, HOLDS, OWNER
+from sluice.errors import CheckpointError, ConfigError, LeaseHeldError, SinkError
+from sluice.home import Home
 from sluice.pipeline import load
+from sluice.pipeline.sections import Sink
 from sluice.upkeep import compact, vacuum
+
+DIED, LIVE = "batches/p-e1-000004-0123abcd", "batches/p-i2-000000-89abcdef"
+"""Folders of attempts at a batch of the live epoch, and of an interval."""
 
 
 def files(path: str) -> set[str]:
@@ -64,7 +72,7 @@ def test_only_what_went_out_of_use_long_ago_is_removed(story: Place) -> None:
     spec = load(story.file)
     first = used(story.path)
     compact(spec, story.home)
-    orphan, staged = Path(story.path, "batches", "died", "x.parquet"), Path(story.path, "batches", "now", "y.parquet")
+    orphan, staged = Path(story.path, DIED, "x.parquet"), Path(story.path, LIVE, "y.parquet")
     for file in (orphan, staged):
         file.parent.mkdir(parents=True)
         file.write_bytes(b"rows that nobody committed")
@@ -80,7 +88,7 @@ def test_only_what_went_out_of_use_long_ago_is_removed(story: Place) -> None:
 
     aged(story.path, nine_days)
     assert [row["files"] for row in vacuum(story.ledger, spec, story.home)] == [3, 0]
-    assert files(story.path) == used(story.path) | {"batches/now/y.parquet"}
+    assert files(story.path) == used(story.path) | {f"{LIVE}/y.parquet"}
     assert story.deep().problems == []
 
 
@@ -169,13 +177,14 @@ def killed(place: Place, rows: int) -> set[str]:
         numbers = range(part * rows // 8, (part + 1) * rows // 8)
         data = {"_offset": list(numbers), "text": [f"{n * 7919 % 1000003:x}" * 8 for n in numbers]}
         write_deltalake(place.path, pa.table(data), mode="append")
+    marked(place.path, "p", "sink")
     before = files(place.path)
     argv = [sys.executable, "-c", KILLED, str(place.file), place.home.root]
     with subprocess.Popen(argv, stdout=subprocess.PIPE) as process:
         while files(place.path) == before and process.poll() is None:
             pass
         process.send_signal(signal.SIGKILL)
-    committed = DeltaTable(place.path).version() > 7
+    committed = DeltaTable(place.path).version() > 8
     return set() if committed or process.returncode == 0 else files(place.path) - before
 
 
@@ -187,10 +196,170 @@ def test_killed_while_it_writes_it_has_changed_nothing(place: Place) -> None:
 
     spec = load(place.file)
     assert compact(spec, place.home)[0]["merged"] == 8
-    then = time.time() - timedelta(days=9).total_seconds()
     for name in files(place.path):
-        os.utime(Path(place.path, name), (then, then))
-    assert vacuum(place.ledger, spec, place.home)[0]["files"] == len(left)
+        old(Path(place.path, name))
+    assert vacuum(place.ledger, spec, place.home)[0]["files"] == 0
     aged(place.path, timedelta(days=9))
     assert vacuum(place.ledger, spec, place.home)[0]["files"] == 8
+    assert files(place.path) == used(place.path) | left, "they lie where anybody's files may lie"
     assert sorted(DeltaTable(place.path).to_pyarrow_table()["_offset"].to_pylist()) == list(range(rows))
+
+
+def old(*paths: Path, days: int = 9) -> None:
+    """Let files, which need not exist, and folders be as old as this."""
+    then = time.time() - timedelta(days=days).total_seconds()
+    for path in paths:
+        if not path.exists():
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(b"something")
+    for path in paths:
+        os.utime(path, (then, then))
+
+
+def swept(place: Place) -> list[int]:
+    """Vacuum, after a look at what that would remove; return how many files went from each table."""
+    spec = load(place.file)
+    would = [row["files"] for row in vacuum(place.ledger, spec, place.home, dry_run=True)]
+    did = [row["files"] for row in vacuum(place.ledger, spec, place.home)]
+    assert did == would
+    return did
+
+
+def test_no_file_that_is_not_a_leftover_of_an_attempt_is_removed(story: Place, tmp_path: Path) -> None:
+    """However old it is: what others keep below the sink, deletion vectors, and what a link leads to."""
+    story.write()
+    sink = Path(story.path)
+    write_deltalake(str(sink / "nested"), pa.table({"a": [1]}))
+    nested = [path for path in (sink / "nested").rglob("*") if path.is_file()]
+    elsewhere = tmp_path / "elsewhere"
+    others = [
+        *nested,
+        sink / "deletion_vector_61d16c75-6994-46b7-a15b-8b538852e50e.bin",
+        sink / "notes" / "readme.txt",
+        sink / "batches" / "mine" / "x.parquet",
+        sink / "batches" / "q-e1-000000-0123abcd" / "x.parquet",
+        sink / "batches" / "p-x-e1-000000-0123abcd" / "x.parquet",
+        sink / "batches" / "p-e1-000000-0123abcd-copy" / "x.parquet",
+        elsewhere / "linked.parquet",
+        elsewhere / "p-e1-000000-0123abcd" / "linked.parquet",
+    ]
+    old(*others)
+    (sink / DIED).mkdir(parents=True)
+    (sink / DIED / "linked").symlink_to(elsewhere)
+    (sink / DIED / "linked.parquet").symlink_to(elsewhere / "linked.parquet")
+    (sink / LIVE).symlink_to(elsewhere)
+    quarantine = Path(f"{story.path}_quarantine")
+    (quarantine / "batches").symlink_to(elsewhere)
+
+    assert swept(story) == [0, 0]
+    assert [str(path) for path in others if not path.exists()] == []
+    assert (sink / DIED / "linked").is_symlink()
+    assert DeltaTable(str(sink / "nested")).to_pyarrow_table()["a"].to_pylist() == [1]
+
+
+def test_a_sink_around_the_home_loses_no_file_of_the_home(story: Place) -> None:
+    home = Home(str(Path(story.path, "home")))
+    ledger = Path(home.root, "ledger.db")
+    story.write()
+    old(ledger, Path(home.checkpoint("p", 1), "offsets", "0"), Path(home.log("p"), "_delta_log", "0.json"))
+    before = set(Path(home.root).rglob("*"))
+    spec = load(story.file).model_copy(update={"sink": Sink.model_validate({"delta": {"path": story.path}})})
+    assert [row["files"] for row in vacuum(story.ledger, spec, home)] == [0, 0]
+    assert set(Path(home.root).rglob("*")) == before
+
+
+def test_of_attempts_only_what_is_old_and_in_no_version_goes(story: Place) -> None:
+    """An attempt's files that were committed stay with their checksums; and those whose rows were replaced just now."""
+    story.partition_by = ["_run"]
+    story.write()
+    sink = Path(story.path)
+    first, second = (sink / DIED / "_run=a b%2Fc" / f"{n}.parquet" for n in (1, 2))
+    for file in (first, second):
+        file.parent.mkdir(parents=True, exist_ok=True)
+        pq.write_table(pa.table({"id": [1], "_topic": ["t"], "_partition": [0], "_offset": [77]}), file)
+        table = DeltaTable(story.path)
+        name = str(file.relative_to(sink))
+        entry = AddAction(name, file.stat().st_size, {"_run": "a b/c"}, 0, True, "{}")
+        table.create_write_transaction([entry], "append", table.schema(), ["_run"])
+    table = DeltaTable(story.path)
+    gone = RemoveAction(str(second.relative_to(sink)), True, int(time.time() * 1000))
+    table.create_write_transaction([gone], "append", table.schema(), ["_run"])
+    assert used(story.path) & {str(file.relative_to(sink)) for file in (first, second)} == {
+        str(first.relative_to(sink))
+    }
+    # a checkpoint forgets what was removed, here at once
+    table = DeltaTable(story.path)
+    table.alter.set_table_properties({"delta.deletedFileRetentionDuration": "interval 0 seconds"})
+    DeltaTable(story.path).create_checkpoint()
+
+    third, young = first.with_name("3.parquet"), sink / LIVE / "y.parquet"
+    sums = [file.with_name(f".{file.name}.crc") for file in (first, third)]
+    gone_folder = sink / "batches" / "p-e0-1234567-00000000"
+    old(first, second, third, *sums, gone_folder / "_temporary" / "0" / "part.parquet")
+    empty = sink / "batches" / "p-i3-000000-00000000"
+    empty.mkdir()
+    old(*(path for path in gone_folder.rglob("*") if path.is_dir()), gone_folder, empty)
+    young.parent.mkdir()
+    young.write_bytes(b"of a run that is at work")
+
+    assert swept(story) == [2, 0]
+    left = {path.name for path in first.parent.iterdir()}
+    assert left == {"1.parquet", ".1.parquet.crc", "2.parquet"}
+    assert (young.exists(), gone_folder.exists(), empty.exists()) == (True, False, False)
+
+
+def test_what_a_former_name_left_goes_too(story: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    story.write()
+    monkeypatch.setattr(type(story.ledger), "former_names", lambda *_: {"was"})
+    left = Path(story.path, "batches", "was-e1-000000-0123abcd", "x.parquet")
+    old(left)
+    assert swept(story) == [1, 0]
+    assert not left.exists()
+
+
+@pytest.mark.parametrize(
+    ("settings", "what", "then"),
+    [
+        ({}, "belongs to no pipeline yet", "run p once"),
+        ({OWNER: "p"}, "is the None of pipeline 'p'", "name the path of the sink"),
+        ({OWNER: "p", HOLDS: "quarantine"}, "is the quarantine of pipeline 'p'", "name the path of the sink"),
+        ({OWNER: "p", HOLDS: "sink", ADOPTING: "was"}, "was interrupted", "sluice adopt was --as p"),
+    ],
+)
+def test_a_table_that_is_not_said_to_be_this_one_is_left_alone(
+    story: Place, settings: dict[str, str], what: str, then: str
+) -> None:
+    story.marked = False
+    story.write()
+    if settings:
+        DeltaTable(story.path).alter.set_table_properties(settings, raise_if_not_exists=False)
+    left = Path(story.path, DIED, "x.parquet")
+    old(left)
+    spec = load(story.file)
+    for work in (lambda: compact(spec, story.home), lambda: vacuum(story.ledger, spec, story.home)):
+        with pytest.raises(ConfigError, match=what) as refused:
+            work()
+        assert story.path in str(refused.value)
+        assert then in refused.value.next_step
+    assert left.exists()
+
+
+def test_a_driver_between_sink_and_ledger_is_waited_for(story: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sluice.upkeep._PAUSE", 0)
+    story.write()
+    story.append(rows("now", 20), {"sluice:p:2": story.ends["sluice:p:2"] + 1})
+    with story.ledger.acquire("p", "now"), pytest.raises(LeaseHeldError, match="now is at work"):
+        vacuum(story.ledger, load(story.file), story.home)
+    with pytest.raises(CheckpointError, match="a driver died"):
+        vacuum(story.ledger, load(story.file), story.home)
+
+
+@pytest.mark.parametrize(
+    ("size", "small"), [("1b", 0), ("1", 0), ("134217728b", 3), ("128mb", 3), ("1 GB", 3), ("much", 3), ("0", 3)]
+)
+def test_the_size_to_which_files_are_merged_may_have_a_unit(story: Place, size: str, small: int) -> None:
+    story.write()
+    DeltaTable(story.path).alter.set_table_properties({"delta.targetFileSize": size})
+    spec = load(story.file)
+    assert compact(spec, story.home, dry_run=True)[0]["small"] == small
+    assert compact(spec, story.home)[0]["merged"] == small

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import re
+from datetime import timedelta
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -68,6 +70,7 @@ class Pipeline(Strict):
     """Thresholds of the backlog that start a run; ``sluice lag`` and the task ``wait_for_lag`` use them, too."""
 
     _file: Path | None = PrivateAttr(default=None)
+    _places: dict[str, str] | None = PrivateAttr(default=None)
 
     @field_validator("name")
     @classmethod
@@ -131,10 +134,11 @@ class Pipeline(Strict):
 
     @model_validator(mode="after")
     def _vacuum(self) -> Pipeline:
-        if self.vacuum.keep <= self.airflow.execution_timeout:
+        if self.vacuum_keep <= self.airflow.execution_timeout:
             raise ValueError(
                 f"vacuum.keep: a run may take {self.airflow.execution_timeout} (airflow.execution_timeout), and the "
-                "files that it reads or has staged must stay: write a longer time, such as 7d"
+                f"files that it reads or has staged must stay: write a longer time, such as {self.default_keep.days}d, "
+                "or leave it out"
             )
         return self
 
@@ -142,6 +146,16 @@ class Pipeline(Strict):
     @classmethod
     def _schedule(cls, value: Any) -> Any:
         return "none" if value is None else value
+
+    @property
+    def default_keep(self) -> timedelta:
+        """``vacuum.keep`` where the file does not say it, in whole days: 7, or more if a run may take as long."""
+        return timedelta(days=max(7, math.ceil(self.airflow.execution_timeout / timedelta(days=1)) + 1))
+
+    @property
+    def vacuum_keep(self) -> timedelta:
+        """``vacuum.keep``, or its default."""
+        return self.default_keep if self.vacuum.keep is None else self.vacuum.keep
 
     @property
     def file(self) -> Path:

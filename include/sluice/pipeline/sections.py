@@ -205,8 +205,8 @@ class Wal(Strict):
 class Vacuum(Strict):
     """Settings of ``sluice vacuum``, which removes files of sink and quarantine that these no longer use."""
 
-    keep: Duration = timedelta(days=7)
-    """How long such files stay, for readers of an older version and for ``RESTORE``."""
+    keep: Duration | None = None
+    """How long such files stay, for old versions: by default ``7d``, or a day longer than a run may take."""
 
 
 class IntervalRuns(Strict):

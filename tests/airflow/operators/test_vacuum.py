@@ -10,7 +10,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
-from tests.fixtures.deltas import aged
+from tests.fixtures.deltas import aged, marked
 
 from sluice.errors import ConfigError
 from sluice.home import Home
@@ -24,6 +24,7 @@ def test_it_removes_what_is_long_out_of_use(pipeline_file: Callable[..., Path], 
     path = Home.from_env().resolve("p")
     for number in range(3):
         write_deltalake(path, pa.table({"a": [number]}), mode="append")
+    marked(path, "p", "sink")
     DeltaTable(path).optimize.compact()
     (row,) = VacuumOperator(task_id="v", pipeline=str(file)).execute(context())
     assert row["files"] == 0
