@@ -119,11 +119,12 @@ def load(name_or_path: str | Path) -> Pipeline:
     except ValidationError as error:
         raise _refuse(path, list(_explain(error, tree, model, shared))) from None
     pipeline._file = path
-    if pipeline.quarantine is not None:
-        places = _places(pipeline)
-        if _touch(places["sink"], places["quarantine"]):
-            where = _place(tree, ("quarantine", "delta", "path"))
-            raise _refuse(path, [f"{where}quarantine.delta.path: it is, or lies in, the sink: choose another path"])
+    pipeline._places = places = _places(pipeline)
+    if pipeline.quarantine is not None and _touch(places["sink"], places["quarantine"]):
+        where = _place(tree, ("quarantine", "delta", "path"))
+        raise _refuse(path, [f"{where}quarantine.delta.path: it is, or lies in, the sink: choose another path"])
+    if problems := list(_in_the_way(pipeline, tree)):
+        raise _refuse(path, problems)
     suite = pipeline.suite_file
     if suite is not None and not suite.is_file():
         where = _place(tree, ("quality", "suite"))
@@ -138,7 +139,7 @@ def load_all(folder: Path | None = None) -> Iterator[tuple[Path, Pipeline | Conf
     overlap, the second is refused.
     """
     owners: dict[str, Path] = {}
-    valid: list[Pipeline] = []
+    taken = _Taken()
     for path in _files((folder or pipelines_folder()).glob("*.yaml")):
         try:
             pipeline = load(path)
@@ -146,13 +147,12 @@ def load_all(folder: Path | None = None) -> Iterator[tuple[Path, Pipeline | Conf
             yield path, error
             continue
         owner = owners.setdefault(pipeline.name, path)
-        clash = clash_of(pipeline, valid)
         if owner != path:
             yield path, _refuse(path, [f"pipeline: {pipeline.name!r} is the name of {owner.name} already"])
-        elif clash is not None:
+        elif (clash := taken.clash_of(pipeline)) is not None:
             yield path, clash
         else:
-            valid.append(pipeline)
+            taken.add(pipeline)
             yield path, pipeline
 
 
@@ -162,17 +162,45 @@ def clash_of(pipeline: Pipeline, others: Iterable[Pipeline]) -> ConfigError | No
     Two pipelines in one table would replace, redrive and validate each other's rows. If a table is within the folder of
     another one, a ``VACUUM`` of the outer table removes files of the inner one.
     """
-    mine = _places(pipeline)
+    taken = _Taken()
     for other in others:
-        if other.name == pipeline.name:
-            continue  # the same one
-        for what, place in mine.items():
-            for whose, theirs in _places(other).items():
-                if _touch(place, theirs):
-                    how = "is" if place == theirs else "lies in, or around,"
-                    problem = f"sink.delta.path: its {what} {how} the {whose} of {relative(other.file)}"
-                    return _refuse(pipeline.file, [f"{problem} (pipeline {other.name!r}): choose another path"])
-    return None
+        if other.name != pipeline.name:  # otherwise it is the same one
+            taken.add(other)
+    return taken.clash_of(pipeline)
+
+
+class _Taken:
+    """The places of tables, by their paths and by each folder above them: a look-up costs the same among thousands."""
+
+    def __init__(self) -> None:
+        self._at: dict[str, tuple[str, Pipeline]] = {}
+        self._below: dict[str, tuple[str, Pipeline]] = {}
+
+    def add(self, pipeline: Pipeline) -> None:
+        for whose, place in _places(pipeline).items():
+            self._at.setdefault(place, (whose, pipeline))
+            for folder in _above(place):
+                self._below.setdefault(folder, (whose, pipeline))
+
+    def clash_of(self, pipeline: Pipeline) -> ConfigError | None:
+        for what, place in _places(pipeline).items():
+            around = (self._at[folder] for folder in _above(place) if folder in self._at)
+            if (same := self._at.get(place)) is not None:
+                how, (whose, other) = "is", same
+            elif (near := next(around, self._below.get(place))) is not None:
+                how, (whose, other) = "lies in, or around,", near
+            else:
+                continue
+            problem = f"sink.delta.path: its {what} {how} the {whose} of {relative(other.file)}"
+            return _refuse(pipeline.file, [f"{problem} (pipeline {other.name!r}): choose another path"])
+        return None
+
+
+def _above(place: str) -> Iterator[str]:
+    """Yield the folders that a place lies in, the nearest first; of a URL, down to its bucket or host."""
+    while "/" in place.partition("://")[2] or ("://" not in place and place):
+        place = place.rpartition("/")[0]
+        yield place
 
 
 def _touch(one: str, other: str) -> bool:
@@ -180,10 +208,44 @@ def _touch(one: str, other: str) -> bool:
 
 
 def _places(pipeline: Pipeline) -> dict[str, str]:
+    if pipeline._places is not None:
+        return pipeline._places
     home = Home.from_env()
     paths = {"sink": pipeline.sink.config.path, "quarantine": pipeline.quarantine_path}
-    found = {what: home.resolve(path) for what, path in paths.items()}
-    return {what: (path if "://" in path else os.path.realpath(path)).rstrip("/") for what, path in found.items()}
+    return {what: _real(home.resolve(path)) for what, path in paths.items()}
+
+
+def _real(path: str) -> str:
+    """Return one spelling of a path or URL for all that name the same place."""
+    scheme, is_url, rest = path.partition("://")
+    scheme = scheme.lower()
+    if is_url and scheme != "file":
+        return f"{'s3' if scheme in ('s3a', 's3n') else scheme}://{rest}".rstrip("/")
+    return os.path.realpath(f"/{rest.removeprefix('localhost').lstrip('/')}" if is_url else path).rstrip("/")
+
+
+_OWN = ("checkpoints", "logs", "quality", "jars", "jvm")
+"""The folders in ``SLUICE_HOME`` that are no table's."""
+
+
+def _in_the_way(pipeline: Pipeline, tree: Any) -> Iterator[str]:
+    """Yield a message for each table that would lie in, or around, what Sluice itself keeps."""
+    home = Home.from_env()
+    root = _real(home.root)
+    own = {_real(home.join(name)) for name in _OWN}
+    if home.ledger_url.startswith("sqlite:///"):
+        own.add(_real(home.ledger_url.removeprefix("sqlite:///").partition("?")[0]))
+    keys = {"sink": ("sink", pipeline.sink.key, "path"), "quarantine": ("quarantine", "delta", "path")}
+    for what, place in _places(pipeline).items():
+        if f"{root}/".startswith(f"{place}/"):
+            how = "is SLUICE_HOME, or around it"
+        elif (near := next((path for path in sorted(own) if _touch(place, path)), None)) is not None:
+            how = f"is, or lies in or around, {near}, which Sluice keeps for itself"
+        else:
+            continue
+        if what == "quarantine" and pipeline.quarantine is None:
+            how += " (it is beside the sink, by default)"
+        yield f"{_place(tree, keys[what])}{'.'.join(keys[what])}: {place or '/'} {how}: choose another path"
 
 
 def relative(path: Path) -> str:

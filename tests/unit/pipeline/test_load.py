@@ -168,6 +168,74 @@ def test_of_two_pipelines_with_one_table_the_second_is_refused(tmp_path: Path, p
     assert what in refused.what
 
 
+@pytest.mark.parametrize(
+    ("one", "other", "what"),
+    [
+        ("{home}/p", "file://{home}/p", "its sink is the sink of"),
+        ("file://{home}/p/below", "p", "its sink lies in, or around, the sink of"),
+        ("p", "file://localhost{home}/p/", "its sink is the sink of"),
+        ("s3://lake/p", "s3a://lake/p/", "its sink is the sink of"),
+        ("s3n://lake/p/below", "S3://lake/p", "its sink lies in, or around, the sink of"),
+        ("s3://lake/p", "s3a://lake", "its sink lies in, or around, the sink of"),
+        ("s3://lake/p", "s3a://other/p", ""),
+        ("s3://lake/p", "gs://lake/p", ""),
+        ("s3://lake/p", "s3://lake/pp", ""),
+        ("p", "pp", ""),
+    ],
+)
+def test_one_place_has_many_spellings(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, one: str, other: str, what: str
+) -> None:
+    home = tmp_path / "home"
+    monkeypatch.setenv("SLUICE_HOME", str(home))
+    for name, place in (("p", one), ("q", other)):
+        sink = {"delta": {"path": place.format(home=home)}}
+        write(tmp_path, yaml.safe_dump({**yaml.safe_load(GOOD), "pipeline": name, "sink": sink}), f"{name}.yaml")
+    (_, first), (_, second) = load_all(tmp_path / "pipelines")
+    assert isinstance(first, Pipeline)
+    assert (what in second.what) if isinstance(second, ConfigError) else not what
+
+
+@pytest.mark.parametrize(
+    ("place", "what"),
+    [
+        (".", "is SLUICE_HOME, or around it"),
+        ("..", "is SLUICE_HOME, or around it"),
+        ("/", "is SLUICE_HOME, or around it"),
+        ("file://{home}", "is SLUICE_HOME, or around it"),
+        ("checkpoints", "{home}/checkpoints, which Sluice keeps"),
+        ("logs/q", "{home}/logs, which Sluice keeps"),
+        ("quality/data", "{home}/quality, which Sluice keeps"),
+        ("jars", "{home}/jars, which Sluice keeps"),
+        ("file://{home}/jvm", "{home}/jvm, which Sluice keeps"),
+        ("ledger.db", "{home}/ledger.db, which Sluice keeps"),
+        ("{home}-elsewhere", "{home}-elsewhere/ledger.db, which Sluice keeps"),
+        ("p", ""),
+        ("logs_of_shops", ""),
+        ("shops/logs", ""),
+        ("s3://lake/logs", ""),
+    ],
+)
+@pytest.mark.parametrize("table", ["sink", "quarantine"])
+def test_no_table_lies_in_or_around_what_sluice_keeps(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: str, what: str, table: str
+) -> None:
+    home = tmp_path / "home"
+    monkeypatch.setenv("SLUICE_HOME", str(home))
+    monkeypatch.delenv("SLUICE_LEDGER_URL", raising=False)
+    if "elsewhere" in place:
+        monkeypatch.setenv("SLUICE_LEDGER_URL", f"sqlite:///{home}-elsewhere/ledger.db?timeout=3")
+    paths = {"sink": "t", table: place.format(home=home)}
+    text = yaml.safe_dump(yaml.safe_load(GOOD) | {key: {"delta": {"path": path}} for key, path in paths.items()})
+    if not what:
+        assert isinstance(load(write(tmp_path, text)), Pipeline)
+        return
+    told = refuse(tmp_path, text)
+    assert f"{table}.delta.path: " in told
+    # a table around the home is around the sink, too
+    assert what.format(home=home) in told or "it is, or lies in, the sink" in told
+
+
 def test_the_pipelines_of_the_project_are_valid() -> None:
     found = dict(load_all())
     assert found

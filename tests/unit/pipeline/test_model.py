@@ -93,6 +93,7 @@ def test_the_schema_for_editors_is_that_of_the_model() -> None:
     [
         ("vacuum: {keep: 12h}", "vacuum.keep: a run may take"),
         ("vacuum: {keep: 2d}\nairflow: {execution_timeout: 3d}", "vacuum.keep: a run may take 3 days"),
+        ("vacuum: {keep: 7d}\nairflow: {execution_timeout: 8d}", "write a longer time, such as 9d, or leave it out"),
         ("airflow: {maintenance_steps: [vacuum, audit]}", "in the order audit, clean, compact, vacuum"),
         ("airflow: {maintenance_steps: [audit, audit]}", "each step at most once"),
         ("airflow: {maintenance_steps: []}", "maintenance_steps"),
@@ -101,3 +102,11 @@ def test_the_schema_for_editors_is_that_of_the_model() -> None:
 def test_maintenance_that_would_harm_a_run_is_refused(tmp_path: Path, more: str, why: str) -> None:
     with pytest.raises(ConfigError, match=re.escape(why)):
         load(write(tmp_path, f"{GOOD}\n{more}\n"))
+
+
+@pytest.mark.parametrize(("timeout", "days"), [("12h", 7), ("6d", 7), ("145h", 8), ("7d", 8), ("8d", 9)])
+def test_files_out_of_use_stay_for_a_week_and_longer_than_a_run_takes(tmp_path: Path, timeout: str, days: int) -> None:
+    spec = load(write(tmp_path, f"{GOOD}\nairflow: {{execution_timeout: {timeout}}}\n"))
+    assert spec.vacuum_keep == timedelta(days=days)
+    said = load(write(tmp_path, f"{GOOD}\nvacuum: {{keep: 30d}}\nairflow: {{execution_timeout: {timeout}}}\n"))
+    assert said.vacuum_keep == timedelta(days=30)
