@@ -363,3 +363,12 @@ def test_the_size_to_which_files_are_merged_may_have_a_unit(story: Place, size: 
     spec = load(story.file)
     assert compact(spec, story.home, dry_run=True)[0]["small"] == small
     assert compact(spec, story.home)[0]["merged"] == small
+
+
+def test_a_sink_by_its_url_is_swept_like_one_by_its_path(story: Place) -> None:
+    story.write()
+    story.configure(sink={"delta": {"path": f"file://{story.path}"}})
+    left, another = (Path(story.path, folder, "x.parquet") for folder in (DIED, "batches/q-e1-000004-0123abcd"))
+    old(left, another)
+    assert swept(story) == [1, 0]
+    assert (left.exists(), another.exists()) == (False, True)
