@@ -9,6 +9,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from deltalake import write_deltalake
+from tests.fixtures.deltas import marked
 
 from sluice.home import Home
 from sluice_airflow.operators.compact import CompactOperator
@@ -22,6 +23,7 @@ def test_it_merges_the_tables_small_files(pipeline_file: Callable[..., Path], co
     path = Home.from_env().resolve("p")
     for number in range(3):
         write_deltalake(path, pa.table({"a": [number]}), mode="append")
+    marked(path, "p", "sink")
     (row,) = CompactOperator(task_id="c", pipeline=str(file), dry_run=True).execute(context())
     assert (row["files"], row["small"]) == (3, 3)
     (row,) = CompactOperator(task_id="c", pipeline=str(file)).execute(context())
