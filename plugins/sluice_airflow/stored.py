@@ -105,24 +105,24 @@ def _sqlite() -> Path | None:
         parsed = make_url(url)
     except ArgumentError:
         return None
-    here = parsed.get_backend_name() == "sqlite" and parsed.database
-    return Path(parsed.database) if here and parsed.database != ":memory:" else None
+    if parsed.get_backend_name() != "sqlite" or parsed.database in (None, "", ":memory:"):
+        return None
+    return Path(str(parsed.database))
 
 
 def _setting(section: str, key: str) -> str:
     """Return one of Airflow's settings as far as it can be read without Airflow; empty if it is not set.
 
-    Of one that a command or a secret says, return that.
+    Of one that a command or a secret says, return the command, or the secret's name. Variables come
+    first, as in Airflow.
     """
     given = ConfigParser(interpolation=None, strict=False, allow_no_value=True)
     with contextlib.suppress(OSError, ValueError, Error):
         given.read(_config(), encoding="utf-8")
-    for suffix in ("", "_cmd", "_secret"):
-        variable = f"AIRFLOW__{section}__{key}{suffix}".upper()
-        found = os.environ.get(variable) or given.get(section, key + suffix, fallback="")
-        if found:
-            return os.path.expandvars(os.path.expanduser(found)).replace("%%", "%") if not suffix else found
-    return ""
+    forms = [f"{key}{suffix}" for suffix in ("", "_cmd", "_secret")]
+    variables = [os.environ.get(f"AIRFLOW__{section}__{form}".upper()) for form in forms]
+    said = [*variables, *(given.get(section, form, fallback=None) for form in forms)]
+    return os.path.expandvars(os.path.expanduser(next((text for text in said if text), ""))).replace("%%", "%")
 
 
 def _home() -> Path:

@@ -5,19 +5,22 @@ from __future__ import annotations
 from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from airflow.sdk import DAG, TaskGroup
+from airflow.sdk import DAG, TaskGroup, timezone
 from tests.airflow.conftest import FakeSpark
 
 from sluice.errors import ConfigError, SluiceError
 from sluice.lag import Backlog, PartitionLag
 from sluice.ledger import Ledger
+from sluice.pipeline import load
 from sluice_airflow.factory import build_dag
 from sluice_airflow.group import SluiceTaskGroup, reference_of
 from sluice_airflow.params import of
 from sluice_airflow.retry import TypedRetryPolicy
+from sluice_airflow.window import run_window
 
 pytestmark = [pytest.mark.airflow, pytest.mark.usefixtures("airflow_db")]
 
@@ -161,9 +164,7 @@ def test_a_second_group_of_a_pipeline_needs_a_run_of_its_own(pipeline_file: Call
                 SluiceTaskGroup(file, group_id=f"no_{len(same)}", run_id=same)
 
 
-def test_two_dags_of_one_pipeline_never_share_a_run(
-    pipeline_file: Callable[..., Path], spark: FakeSpark, context: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_two_dags_of_one_pipeline_never_share_a_run(pipeline_file: Callable[..., Path], context: Any) -> None:
     from jinja2 import Environment
 
     file = pipeline_file()
@@ -177,13 +178,14 @@ def test_two_dags_of_one_pipeline_never_share_a_run(
     assert found[:3] == [scheduled, f"first.{scheduled}", f"second.{scheduled}"]
     assert len(set(found)) == len(ids)
     assert max(map(len, found)) < 150
+    day = {"data_interval_start": timezone.datetime(2013, 3, 1), "data_interval_end": timezone.datetime(2013, 3, 2)}
+    backfill = {**context(), **day, "dag_run": SimpleNamespace(run_type="backfill", conf=None)}
+    assert run_window(backfill, load(file), "first.backfill__1").run_id == "first.backfill__1__interval"
 
 
 def test_tasks_find_a_file_below_the_folder_by_its_name(
     pipeline_file: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from sluice.pipeline import load
-
     file = pipeline_file()
     assert reference_of(load(file)) == str(file)
     monkeypatch.setenv("SLUICE_PIPELINES", str(file.parent.parent))

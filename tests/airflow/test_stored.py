@@ -136,3 +136,21 @@ def test_a_database_that_is_not_there_is_not_made(
     done = subprocess.run(argv, env=env, capture_output=True, text=True, check=False, timeout=120)
     assert f"its database {file} is missing or empty" in errors(done)["p"]
     assert sorted(folder.rglob("*")) == before
+
+
+def test_a_database_that_only_airflow_can_find_is_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from sluice_airflow.stored import _absent
+
+    (tmp_path / "airflow.cfg").write_text(f"[database]\nsql_alchemy_conn = sqlite:///{tmp_path}/none.db\n")
+    for name in [name for name in os.environ if name.startswith("AIRFLOW")]:
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("AIRFLOW_HOME", str(tmp_path))
+    assert "none.db is missing or empty" in _absent()
+    for name, value in (
+        ("DATABASE__SQL_ALCHEMY_CONN_CMD", "cat /run/secrets/url"),
+        ("DATABASE__SQL_ALCHEMY_CONN", "postgresql://db/airflow"),
+        ("SECRETS__BACKEND", "a.vault.Backend"),
+    ):
+        with monkeypatch.context() as patch:
+            patch.setenv(f"AIRFLOW__{name}", value)
+            assert _absent() == "", name
