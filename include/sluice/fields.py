@@ -24,8 +24,12 @@ class Strict(BaseModel):
 
 
 def _duration(value: Any) -> Any:
+    if isinstance(value, timedelta):
+        return value
     match = _DURATION.match(value) if isinstance(value, str) else None
-    return timedelta(**{_UNITS[match[2]]: int(match[1])}) if match else value
+    if match is None:
+        raise ValueError(f"{value!r} is not a duration: write 30s, 15m, 2h or 7d")
+    return timedelta(**{_UNITS[match[2]]: int(match[1])})
 
 
 Duration = Annotated[timedelta, BeforeValidator(_duration)]

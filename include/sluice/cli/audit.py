@@ -7,7 +7,7 @@ from typing import Any
 
 from sluice.audit import AuditReport, audit, deep_audit
 from sluice.cli.names import name_of
-from sluice.cli.output import COUNTS, err, print_json, print_table
+from sluice.cli.output import COUNTS, err, print_json, print_table, say_empty
 from sluice.errors import ExitCode
 from sluice.home import Home
 from sluice.ledger import Ledger
@@ -58,6 +58,8 @@ def _show(report: AuditReport, argument: str) -> None:
         err.print(f"problem: {problem}", markup=False)
     if len(report.problems) > _SHOWN:
         err.print(f"and {len(report.problems) - _SHOWN:,} more problems; --json has them", markup=False)
+    if not report.partitions:
+        say_empty(argument)
     err.print("balanced" if report.balanced else "NOT balanced")
 
 

@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from sluice import __version__
-from sluice.cli.output import COUNTS, err, print_json, print_table
+from sluice.cli.output import COUNTS, err, print_json, print_table, say_empty
 from sluice.errors import ConfigError, SluiceError
 from sluice.recovery import Recovery
 
@@ -122,7 +122,7 @@ def run(
 @app.command()
 def status(
     pipeline: OptionalName = None,
-    limit: Annotated[int, typer.Option(metavar="N", help="Maximum number of runs.")] = 20,
+    limit: Annotated[int, typer.Option(min=1, metavar="N", help="Maximum number of runs.")] = 20,
     as_json: AsJson = False,
 ) -> None:
     """Show the newest runs: state, offset counts, verdict, seconds."""
@@ -146,6 +146,8 @@ def status(
         print_json(rows)
     else:
         print_table(rows, ["pipeline", "run", "kind", "state", "recovery", *COUNTS, "verdict", "seconds"])
+        if not rows:
+            say_empty(name)
         for row in rows:
             for note in [*row["notes"], *(f"{row['verdict']}: {why}" for why in row.get("reasons", []))]:
                 err.print(f"{row['run']}: {note}", markup=False)
@@ -201,7 +203,7 @@ def lag(
 def ledger(
     pipeline: Name,
     run_id: Annotated[str | None, typer.Option("--run", metavar="ID", help="Only the events of this run.")] = None,
-    limit: Annotated[int, typer.Option(metavar="N", help="Maximum number of events.")] = 50,
+    limit: Annotated[int, typer.Option(min=1, metavar="N", help="Maximum number of events.")] = 50,
     as_json: AsJson = False,
 ) -> None:
     """Show the newest events that the ledger recorded for a pipeline, oldest first."""
@@ -215,6 +217,8 @@ def ledger(
         return
     rows = [{**e, "payload": json.dumps(e["payload"])[:160]} for e in events]
     print_table(rows, ["id", "at", "type", "run", "payload"])
+    if not rows:
+        say_empty(pipeline)
 
 
 @app.command()

@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-__all__ = ["COUNTS", "err", "print_json", "print_table"]
+__all__ = ["COUNTS", "err", "print_json", "print_table", "say_empty"]
 
 COUNTS = ("planned", "written", "filtered", "quarantined", "absent", "lost")
 
@@ -34,6 +34,16 @@ def print_table(rows: Sequence[Mapping[str, Any]], columns: Sequence[str]) -> No
     for row in rows:
         table.add_row(*(_cell(row.get(c)) for c in columns))
     out.print(table)
+
+
+def say_empty(pipeline: str | None) -> None:
+    """Say on stderr that the ledger has nothing to show, and which ledger that is: the home may be a wrong one."""
+    from sqlalchemy import make_url
+
+    from sluice.home import Home
+
+    ledger = make_url(Home.from_env().ledger_url).render_as_string(hide_password=True)
+    err.print(f"no run{f' of {pipeline}' if pipeline else ''} in the ledger {ledger}", markup=False)
 
 
 def _cell(value: Any) -> str:

@@ -65,7 +65,7 @@ def open_engine(url: str) -> sa.Engine:
         ) from None
     if sqlite and parsed.database:
         _warn_of_network(Path(parsed.database))
-        Path(parsed.database).parent.mkdir(parents=True, exist_ok=True)
+        _make(Path(parsed.database).parent)
     if sqlite:
         _one_writer_at_a_time(engine)
     try:
@@ -79,6 +79,18 @@ def open_engine(url: str) -> sa.Engine:
             next_step="start the database or fix SLUICE_LEDGER_URL, then run again",
         ) from error
     return engine
+
+
+def _make(folder: Path) -> None:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ConfigError(
+            f"the ledger's folder {folder} cannot be created: {error.strerror or error}",
+            state="nothing was read or written",
+            next_step="create it and make it writable for this user, or set SLUICE_HOME (or SLUICE_LEDGER_URL) to "
+            "another place",
+        ) from None
 
 
 @contextmanager

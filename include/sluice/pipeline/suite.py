@@ -52,7 +52,7 @@ class Suite:
         if file is None:
             return None
         try:
-            data = json.loads(file.read_text(encoding="utf-8"), object_pairs_hook=_object)
+            data = json.loads(file.read_text(encoding="utf-8-sig"), object_pairs_hook=_object)
         except (ValueError, OSError, RecursionError) as error:
             raise _refuse(file, [f"{type(error).__name__}: {error}"]) from None
         problems = list(_problems(data))

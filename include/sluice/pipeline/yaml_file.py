@@ -11,6 +11,15 @@ import yaml
 __all__ = ["YamlError", "read"]
 
 
+class _Loader(yaml.SafeLoader):
+    """Leaves dates as text: what is no date is then refused where a date is wanted, with its line."""
+
+    yaml_implicit_resolvers = {  # noqa: RUF012
+        first: [(tag, pattern) for tag, pattern in found if tag != "tag:yaml.org,2002:timestamp"]
+        for first, found in yaml.SafeLoader.yaml_implicit_resolvers.items()
+    }
+
+
 class YamlError(ValueError):
     """A file is not YAML, or has duplicate keys; each argument is one mistake."""
 
@@ -27,10 +36,13 @@ def read(file: Path) -> tuple[Any, Any]:
     """
     try:
         text = file.read_text(encoding="utf-8")
-        data, tree = yaml.safe_load(text), yaml.compose(text, Loader=yaml.SafeLoader)
+        data, tree = yaml.load(text, Loader=_Loader), yaml.compose(text, Loader=_Loader)  # a SafeLoader
     except FileNotFoundError:
         raise
-    except (yaml.YAMLError, UnicodeDecodeError, OSError) as error:
+    except UnicodeDecodeError as error:
+        line = file.read_bytes()[: error.start].count(b"\n") + 1
+        raise YamlError(f"line {line}: this is not UTF-8: save the file as UTF-8") from None
+    except (yaml.YAMLError, ValueError, OSError) as error:
         raise YamlError(f"not YAML: {error}") from None
     if doubled := list(_doubled(tree)):
         raise YamlError(*doubled)

@@ -154,7 +154,7 @@ def test_a_killed_task_fails_and_leaves_no_process(ingest: Any, spark: FakeSpark
         fifo.read_text()
         operator.on_kill()
 
-    killer = threading.Thread(target=kill_when_it_hangs)
+    killer = threading.Thread(target=kill_when_it_hangs, daemon=True)
     killer.start()
     with pytest.raises(SluiceError, match="killed") as caught:
         operator.execute(context())
@@ -184,7 +184,7 @@ def test_the_runs_own_death_by_signal_is_named(ingest: Any, spark: FakeSpark, co
         for pid in map(int, (spark.folder / "pids").read_text().split()):
             os.kill(pid, signal.SIGKILL)
 
-    killer = threading.Thread(target=out_of_memory)
+    killer = threading.Thread(target=out_of_memory, daemon=True)
     killer.start()
     with pytest.raises(SluiceError, match="SIGKILL"):
         ingest().execute(context())

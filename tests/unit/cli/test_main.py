@@ -38,3 +38,16 @@ def test_a_wrong_command_line_has_a_code_of_its_own(monkeypatch: pytest.MonkeyPa
     for main_of in (bounded_run.parse, redrive.parse):
         with pytest.raises(ConfigError, match="required"):
             main_of([])
+
+
+@pytest.mark.parametrize("command", ["status", "ledger", "audit"])
+def test_an_empty_ledger_is_named(
+    command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("SLUICE_HOME", str(tmp_path / "another"))
+    file = tmp_path / "p.yaml"
+    file.write_text(
+        'pipeline: p\nsource: {kafka: {topics: [p]}}\ndecode: {json: {schema: "a INT"}}\nsink: {delta: {path: p}}\n'
+    )
+    assert run_cli(monkeypatch, command, str(file)) == 0
+    assert f"in the ledger sqlite:///{tmp_path}/another/ledger.db" in capsys.readouterr().err

@@ -212,3 +212,9 @@ def test_a_ledger_file_on_the_network_is_warned_of(
     assert "network file system (nfs4)" in told
     assert "more than one host" in told
     assert "PostgreSQL" in told
+
+
+def test_a_home_that_cannot_be_made_is_one_message(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("no folder")
+    with pytest.raises(ConfigError, match="cannot be created: Not a directory"):
+        Ledger.open(f"sqlite:///{tmp_path}/file/home/ledger.db")

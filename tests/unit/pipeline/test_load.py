@@ -83,7 +83,7 @@ MISTAKES = [
     ('schedule: {crom: "0 * * * *"}', 9, "schedule.crom", "did you mean 'cron'?"),
     ("schedule: daily", 9, "schedule", "'on_lag' or 'none'"),
     ("lag: {max_records: -1}", 9, "lag.max_records", "greater than or equal to 0"),
-    ("lag: {max_age: 15 parsecs}", 9, "lag.max_age", "given: '15 parsecs'"),
+    ("lag: {max_age: 15 parsecs}", 9, "lag.max_age", "write 30s, 15m, 2h or 7d"),
     ("lag: {max_retention_share: 1.5}", 9, "lag.max_retention_share", "less than or equal to 1"),
 ]
 

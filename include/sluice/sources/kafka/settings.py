@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import difflib
+import re
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -35,6 +38,30 @@ _LOGIN_MODULE = {
 }
 
 
+_PROTOCOLS = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
+_ADDRESS = re.compile(r"(\[[^\]]+\]|[^:\[\]]+):\d{1,5}")
+
+
+def _mistake(properties: Mapping[str, str]) -> tuple[str, str] | None:
+    """Return what cannot be meant, and what to write instead.
+
+    A misspelt key must not pass: without ``security.protocol`` a client would speak in plain text.
+    """
+    for key in properties.keys() - _PYTHON.keys():
+        if near := difflib.get_close_matches(key, _PYTHON, 1, 0.9):
+            return f"{key!r} is not a key that is read", f"write {near[0]} instead"
+    for server in filter(None, map(str.strip, properties["bootstrap.servers"].split(","))):
+        if not _ADDRESS.fullmatch(server):
+            return f"bootstrap.servers: {server!r} is not an address with a port", "write host:port, such as kafka:9092"
+    protocol = properties.get("security.protocol", "PLAINTEXT")
+    if protocol not in _PROTOCOLS:
+        return f"security.protocol {protocol!r} is not known", f"write one of {', '.join(_PROTOCOLS)}"
+    for key in ("sasl.mechanism", "sasl.mechanisms"):
+        if (mechanism := properties.get(key)) is not None and mechanism not in _LOGIN_MODULE:
+            return f"{key} {mechanism!r} is not supported", f"write one of {', '.join(_LOGIN_MODULE)}"
+    return None
+
+
 @dataclass(frozen=True)
 class KafkaSettings:
     """A cluster's address and credentials; ``repr`` shows the address only."""
@@ -62,6 +89,12 @@ class KafkaSettings:
                 next_step='give it the type kafka and the extra {"bootstrap.servers": "host:9092"}',
             )
         properties["bootstrap.servers"] = bootstrap
+        if wrong := _mistake(properties):
+            raise ConfigError(
+                f"connection {connection.conn_id!r}: {wrong[0]}",
+                state="nothing was read or written",
+                next_step=f"in the connection's extra, {wrong[1]}",
+            )
         return cls(bootstrap, properties)
 
     def for_python(self) -> dict[str, Any]:

@@ -77,3 +77,24 @@ def test_what_is_no_kafka_connection_is_refused_with_an_example(wrong: Connectio
     with pytest.raises(ConfigError, match="not a Kafka connection") as caught:
         KafkaSettings.from_connection(wrong)
     assert "bootstrap.servers" in caught.value.next_step
+
+
+@pytest.mark.parametrize(
+    ("extra", "says"),
+    [
+        ({"securty.protocol": "SASL_SSL"}, "write security.protocol instead"),
+        ({"security_protocol": "SASL_SSL"}, "write security.protocol instead"),
+        ({"bootstrap.servers": "localhost"}, "'localhost' is not an address with a port"),
+        ({"bootstrap.servers": "a:1,b:x"}, "'b:x' is not an address with a port"),
+        ({"security.protocol": "SASL_TLS"}, "write one of PLAINTEXT, SSL, SASL_PLAINTEXT, SASL_SSL"),
+        ({"sasl.mechanism": "OAUTHBEARER"}, "not supported"),
+    ],
+)
+def test_what_cannot_be_meant_is_refused_before_a_broker_is_asked(extra: dict[str, str], says: str) -> None:
+    with pytest.raises(ConfigError, match=says):
+        KafkaSettings.from_connection(connection({"bootstrap.servers": "a:1"} | extra))
+
+
+@pytest.mark.parametrize("servers", ["a:1", "a:1, b:2", "a:1,b:2,", "[::1]:9092", "kafka.example.org:9092"])
+def test_addresses_as_people_write_them(servers: str) -> None:
+    assert KafkaSettings.from_connection(connection({"bootstrap.servers": servers, "linger.ms": "5"}))
