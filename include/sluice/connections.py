@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import sys
 from dataclasses import dataclass, field
 from functools import cache
 from importlib.metadata import entry_points
@@ -97,12 +98,17 @@ class Store(Protocol):
             If it is there and cannot be read.
         """
 
+    def __str__(self) -> str:
+        """Return where this is, for people."""
+
     def explain(self, conn_id: str) -> str:
         """Return why :meth:`get` returned None, for an error: where it looked, and what failed. No secret."""
 
 
 def look_up(conn_id: str) -> Connection | None:
     """Return a connection from the environment or, if it is not there, from the first store that has it.
+
+    Of one from a store, stderr says so, once in a process: it changes where a run goes, and nobody sees it in a shell.
 
     Raises
     ------
@@ -111,7 +117,12 @@ def look_up(conn_id: str) -> Connection | None:
     """
     if os.environ.get(variable_of(conn_id)):
         return Connection.from_env(conn_id)
-    return next((found for store in _stores() if (found := store.get(conn_id)) is not None), None)
+    for store in _stores():
+        found = store.get(conn_id)
+        if found is not None:
+            _tell(conn_id, found.host or "", str(store))
+            return found
+    return None
 
 
 def find(conn_id: str) -> Connection:
@@ -128,6 +139,12 @@ def find(conn_id: str) -> Connection:
             conn_id, [f"{variable_of(conn_id)} is not set", *(store.explain(conn_id) for store in _stores())]
         )
     return found
+
+
+@cache
+def _tell(conn_id: str, host: str, store: str) -> None:
+    at = f", host {host}" if host else ""
+    sys.stderr.write(f"connection {conn_id!r} is that of {store}{at}: {variable_of(conn_id)} is not set\n")
 
 
 @cache

@@ -17,7 +17,9 @@ _LONGEST = 60
 
 
 def from_exit(code: int | None, output: Sequence[str], *, command: str) -> SluiceError:
-    """Return the error with which an application ended.
+    """Return the error with which an application ended: in its own words, or by how it ended.
+
+    Other lines of its output stay in the task's log: an error's text goes into mails, and they may hold a secret.
 
     Parameters
     ----------
@@ -30,10 +32,7 @@ def from_exit(code: int | None, output: Sequence[str], *, command: str) -> Sluic
     """
     kind = error_for_exit_code(code if code is not None else int(ExitCode.OTHER))
     what, state, next_step = _last_words(output)
-    if not what:
-        tail = "\n".join(f"  {line}" for line in list(output)[-20:] if line.strip())
-        what = f"{_how_it_ended(code)}\n{tail}".rstrip()
-    return kind(what, state=state or _MEND, next_step=next_step or command)
+    return kind(what or _how_it_ended(code), state=state or _MEND, next_step=next_step or command)
 
 
 def _how_it_ended(code: int | None) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
 from typing import Any
 
 from airflow.sdk import DAG, CronTriggerTimetable, timezone
@@ -10,8 +9,8 @@ from airflow.sdk import DAG, CronTriggerTimetable, timezone
 from sluice.pipeline import Pipeline
 from sluice.pipeline.airflow import Freshness
 from sluice.text import length
+from sluice_airflow.group import default_args_of
 from sluice_airflow.operators.freshness import FreshnessOperator
-from sluice_airflow.retry import TypedRetryPolicy
 
 __all__ = ["SUFFIX", "freshness_dag"]
 
@@ -52,13 +51,7 @@ def freshness_dag(pipeline: Pipeline, wanted: Freshness, reference: str, **team:
             timezone=wanted.timezone,
             age=length(wanted.max_age.total_seconds()),
         ),
-        default_args={
-            **({"owner": pipeline.airflow.owner} if pipeline.airflow.owner else {}),
-            "retries": pipeline.airflow.retries,
-            "retry_delay": timedelta(minutes=1),
-            "retry_policy": TypedRetryPolicy(),
-            "execution_timeout": pipeline.airflow.execution_timeout,
-        },
+        default_args=default_args_of(pipeline),
         **team,
     )
     with dag:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import timedelta
@@ -25,7 +27,10 @@ from sluice_airflow.sensors.kafka_lag import KafkaLagSensor
 __all__ = ["RUN", "SluiceTaskGroup", "Tasks", "add_tasks", "default_args_of", "pool_of", "reference_of"]
 
 RUN = "{{ run_id }}"
-"""A run's id, unless a task says otherwise: Airflow's."""
+"""A run's id in the DAG of a file: Airflow's."""
+
+_LONGEST_DAG = 100
+"""How much of a DAG's id a run's id may hold: Airflow allows 250 characters, and the ledger 250 for all of it."""
 
 _PER_TASK = {
     "owner": "owner",
@@ -51,8 +56,8 @@ class SluiceTaskGroup(TaskGroup):
     """``wait_for_lag`` → ``ingest`` → ``validate`` → ``account`` of one pipeline, in a DAG of one's own.
 
     The tasks are those of the DAG that a pipeline file makes, with ids such as ``orders.ingest``, and attributes of
-    this group. What depends on the group depends on ``account``. A run's id in the ledger is Airflow's ``run_id``; a
-    pipeline has one live writer, so a DAG whose runs overlap makes the second one wait for the first.
+    this group. What depends on the group depends on ``account``. A pipeline has one live writer, so a DAG whose runs
+    overlap makes the second one wait for the first.
 
     A backfill of the DAG means the interval of each of its runs, as in a pipeline's own DAG. The trigger form has
     Sluice's fields if the DAG is made with ``params=sluice_airflow.params.of(pipeline)``.
@@ -71,7 +76,8 @@ class SluiceTaskGroup(TaskGroup):
     spark_conn_id
         The Spark connection, instead of the one that the file names.
     run_id
-        The run's id in the ledger (templated).
+        The run's id in the ledger (templated). By default the DAG's id, a dot and Airflow's ``run_id``, which is unique
+        only within a DAG: those of one cron line have the same.
     default_args
         Arguments of these tasks. They override the keys of the file's ``airflow`` that are for tasks (owner, queue,
         retries, priority, execution_timeout); these override the DAG's ``default_args``, and those what is Sluice's
@@ -93,20 +99,25 @@ class SluiceTaskGroup(TaskGroup):
         recovery: Recovery | str | None = None,
         on_idle: OnIdle | None = None,
         spark_conn_id: str | None = None,
-        run_id: str = RUN,
+        run_id: str | None = None,
         default_args: Mapping[str, Any] | None = None,
         **kwargs: Any,
     ) -> None:
         spec = pipeline if isinstance(pipeline, Pipeline) else load(pipeline)
         super().__init__(group_id or spec.name, **{"tooltip": f"One bounded run of {spec.name}", **kwargs})
         self.pipeline = spec.name
-        self.run_id = run_id
+        self.run_id = _run_of(self.dag.dag_id) if run_id is None else run_id
         self._refuse_a_second()
         around = {**self.dag.default_args, **(self.parent_group.default_args if self.parent_group else {})}
         self.default_args: dict[str, Any] = default_args_of(spec, around, default_args)
         with self:
             tasks = add_tasks(
-                spec, reference_of(spec), recovery=recovery, on_idle=on_idle, spark_conn_id=spark_conn_id, run_id=run_id
+                spec,
+                reference_of(spec),
+                recovery=recovery,
+                on_idle=on_idle,
+                spark_conn_id=spark_conn_id,
+                run_id=self.run_id,
             )
         self.wait_for_lag = tasks.wait_for_lag
         self.ingest = tasks.ingest
@@ -117,13 +128,26 @@ class SluiceTaskGroup(TaskGroup):
         for other in self.dag.task_group.get_task_group_dict().values():
             if other is self or not isinstance(other, SluiceTaskGroup):
                 continue
-            if (other.pipeline, other.run_id) == (self.pipeline, self.run_id):
+            if (other.pipeline, other._rendered()) == (self.pipeline, self._rendered()):
                 raise ConfigError(
                     f"DAG {self.dag.dag_id!r} has two groups of pipeline {self.pipeline!r}, {other.group_id!r} and "
                     f"{self.group_id!r}, whose runs would be one run in the ledger",
                     state="nothing was read or written",
-                    next_step="remove one, or give it a run of its own: run_id='{{ run_id }}__again'",
+                    next_step="remove one, or give it a run of its own: run_id='{{ dag.dag_id }}.again.{{ run_id }}'",
                 )
+
+    def _rendered(self) -> str:
+        """Return the template of the run's id such that two of one meaning are equal, as far as that can be seen."""
+        text = re.sub(r"\{\{-?\s*(.*?)\s*-?\}\}", r"{{\1}}", self.run_id.strip())
+        return text.replace("{{dag.dag_id}}", self.dag.dag_id)
+
+
+def _run_of(dag_id: str) -> str:
+    """Return the template of a run's id that no other DAG has."""
+    if len(dag_id) > _LONGEST_DAG:
+        digest = hashlib.sha256(dag_id.encode()).hexdigest()[:16]
+        dag_id = f"{dag_id[: _LONGEST_DAG - len(digest) - 1]}~{digest}"
+    return f"{dag_id}.{RUN}"
 
 
 def add_tasks(
@@ -141,8 +165,10 @@ def add_tasks(
     ----------
     reference
         The pipeline's name or path, by which the tasks find it.
-    recovery, on_idle, spark_conn_id, run_id
+    recovery, on_idle, spark_conn_id
         As of :class:`SluiceTaskGroup`.
+    run_id
+        The run's id in the ledger (templated).
     """
     wait = (
         KafkaLagSensor(

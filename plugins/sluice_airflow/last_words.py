@@ -6,19 +6,46 @@ import functools
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-from airflow.sdk.exceptions import AirflowException, AirflowRescheduleException, AirflowSkipException
+from airflow.sdk.exceptions import (
+    AirflowFailException,
+    AirflowRescheduleException,
+    AirflowSensorTimeout,
+    AirflowSkipException,
+    AirflowTaskTimeout,
+)
 from airflow.sdk.log import redact
 
 from sluice.errors import SluiceError
 
-__all__ = ["KEY", "tells", "words_of"]
+__all__ = ["KEY", "Hopeless", "tells", "words_of"]
 
 KEY = "failure"
 """The XCom of a task that failed: ``what`` happened, the ``state`` of the data, the ``next_step``."""
 
 _LONGEST = 1500
 
+_TIMEOUTS = {
+    AirflowTaskTimeout: SluiceError(
+        "the attempt took longer than its execution_timeout, and was ended",
+        state="what was committed before is in the sink, accounted for; what was open is finished by the next attempt",
+        next_step="read the log for what it waited for, or raise execution_timeout; then clear the task",
+    ),
+    AirflowSensorTimeout: SluiceError(
+        "the sensor waited longer than its timeout",
+        state="nothing was read or written",
+        next_step="read the log for what it waited for, then clear the task",
+    ),
+}
+
 _Execute = TypeVar("_Execute", bound=Callable[..., Any])
+
+
+class Hopeless(AirflowFailException):
+    """An error of Sluice's that Airflow must not try again, whatever the task's retry policy is."""
+
+    def __init__(self, what: str, *, state: str, next_step: str) -> None:
+        self.error = SluiceError(what, state=state, next_step=next_step)
+        super().__init__(str(self.error))
 
 
 def words_of(error: BaseException) -> dict[str, str]:
@@ -26,12 +53,10 @@ def words_of(error: BaseException) -> dict[str, str]:
 
     Of a foreign error only its type: what else it says may be a secret that nobody named.
     """
-    if isinstance(error, SluiceError):
-        words = {"what": error.what, "state": error.state, "next_step": error.next_step}
-    elif isinstance(error, AirflowException):
-        what, _, rest = str(error).partition("\n  data: ")
-        state, _, next_step = rest.partition("\n  next: ")
-        words = {"what": what, "state": state, "next_step": next_step}
+    told = error.error if isinstance(error, Hopeless) else error
+    told = next((told_of for kind, told_of in _TIMEOUTS.items() if isinstance(error, kind)), told)
+    if isinstance(told, SluiceError):
+        words = {"what": told.what, "state": told.state, "next_step": told.next_step}
     else:
         words = {"what": f"{type(error).__name__} was raised", "state": "", "next_step": ""}
     return {name: str(redact(text))[:_LONGEST] for name, text in words.items()}
@@ -49,7 +74,7 @@ def tells(execute: _Execute) -> _Execute:
             return execute(self, context, *args, **kwargs)
         except (AirflowSkipException, AirflowRescheduleException):
             raise
-        except Exception as error:
+        except (Exception, AirflowTaskTimeout) as error:  # the timeout is no Exception
             try:
                 context["ti"].xcom_push(key=KEY, value=words_of(error))
             except Exception as trouble:  # of a task that is being ended, say: the failure itself must not be hidden

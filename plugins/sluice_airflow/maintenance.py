@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
 from typing import Any
 
 from airflow.sdk import DAG, CronTriggerTimetable, Param, TriggerRule, chain, timezone
 
 from sluice.pipeline import Pipeline
+from sluice_airflow.group import default_args_of
 from sluice_airflow.operators.audit import AuditOperator
 from sluice_airflow.operators.clean import CleanOperator
 from sluice_airflow.operators.compact import CompactOperator
 from sluice_airflow.operators.redrive import RedriveOperator
 from sluice_airflow.operators.vacuum import VacuumOperator
-from sluice_airflow.retry import TypedRetryPolicy
 
 __all__ = ["SUFFIX", "maintenance_dag"]
 
@@ -93,13 +92,7 @@ def maintenance_dag(pipeline: Pipeline, reference: str, *, pool: str | None = No
                 description_md="What the run with this id lost or quarantined.",
             ),
         },
-        default_args={
-            **({"owner": pipeline.airflow.owner} if pipeline.airflow.owner else {}),
-            "retries": pipeline.airflow.retries,
-            "retry_delay": timedelta(minutes=1),
-            "retry_policy": TypedRetryPolicy(),
-            "execution_timeout": pipeline.airflow.execution_timeout,
-        },
+        default_args=default_args_of(pipeline),
         **team,
     )
     with dag:

@@ -103,19 +103,39 @@ def failure_of(context: Mapping[str, Any]) -> Failure:
 
 
 def _first(dag: Any, run_id: str, ti: Any) -> tuple[str, dict[str, str]]:
-    """Return the failed task before which none failed, and what it said."""
+    """Return the failed task before which none failed, and what it said; never one that did not fail itself."""
     if ti is None:
         return "", {}
+    first: list[_Failed] = []
     try:
         states = ti.get_task_states(dag_id=dag.dag_id, run_ids=[run_id])
-        failed = [task for of_run in states.values() for task, state in of_run.items() if str(state) == "failed"]
-        known = {task: dag.get_task(task) for task in failed if dag.has_task(task)}
-        first = [t for t, task in known.items() if not known.keys() & task.get_flat_relative_ids(upstream=True)]
-        for task in [*sorted(first), *sorted(known.keys() - set(first))]:  # a killed one left no words: a later one did
-            words = ti.xcom_pull(task_ids=task, key=KEY, map_indexes=-1)
+        found = [name for of_run in states.values() for name, state in of_run.items() if str(state) == "failed"]
+        failed = sorted(task for name in found if (task := _Failed.of(dag, name)) is not None)
+        ids = {task.task_id for task in failed}
+        first = [t for t in failed if not ids & dag.get_task(t.task_id).get_flat_relative_ids(upstream=True)]
+        for task in [*first, *(t for t in failed if t not in first)]:  # a killed one left no words: a later one did
+            words = ti.xcom_pull(task_ids=task.task_id, key=KEY, map_indexes=task.map_index)
             if words:
-                return (first or [task])[0], words
+                return str(first[0]), words
     except Exception as error:  # an alert that says less is better than none
         _log.warning("Airflow does not say what failed: %s: %s", type(error).__name__, error)
-        return ti.task_id, {}
-    return (sorted(first) or [ti.task_id])[0], {}
+    return (str(first[0]) if first else ""), {}
+
+
+@dataclass(frozen=True, order=True)
+class _Failed:
+    """A task instance that failed."""
+
+    task_id: str
+    map_index: int = -1
+
+    @classmethod
+    def of(cls, dag: Any, name: str) -> _Failed | None:
+        """Read what Airflow calls it beside its state: ``TASK``, or ``TASK_INDEX`` of a mapped task."""
+        if dag.has_task(name):
+            return cls(name)
+        task, _, index = name.rpartition("_")
+        return cls(task, int(index)) if index.isdecimal() and dag.has_task(task) else None
+
+    def __str__(self) -> str:
+        return self.task_id if self.map_index < 0 else f"{self.task_id}[{self.map_index}]"

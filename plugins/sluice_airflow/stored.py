@@ -2,8 +2,8 @@
 
 A task asks Airflow's API server. A command on a machine with Airflow's configuration does what the command ``airflow
 connections get`` does: it asks the secrets backends and the metadata database. It needs the same database URL and
-Fernet key as Airflow's components. Importing Airflow takes seconds, so that happens only for a connection that no
-variable defines, and only where an Airflow is configured.
+Fernet key as Airflow's components. Importing Airflow takes seconds and makes files, so that happens only for a
+connection that no variable defines, and only where there is an Airflow.
 """
 
 from __future__ import annotations
@@ -12,9 +12,13 @@ import contextlib
 import os
 import sys
 from collections.abc import Iterator
+from configparser import ConfigParser, Error
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+from sqlalchemy.engine import make_url
+from sqlalchemy.exc import ArgumentError
 
 from sluice.errors import ConfigError
 
@@ -65,29 +69,69 @@ class AirflowStore:
             f"AIRFLOW__CORE__FERNET_KEY, until airflow connections get {conn_id} shows it",
         )
 
+    def __str__(self) -> str:
+        return f"Airflow ({_config()})"
+
     def explain(self, conn_id: str) -> str:
         """Return where it looked, with the backends that failed."""
         absent = _absent()
         if absent:
             return absent
         with contextlib.redirect_stdout(sys.stderr):
-            from airflow.configuration import AIRFLOW_CONFIG
-
             asked = [name + (f" (which failed: {failure})" if failure else "") for name, _, failure in _asked(conn_id)]
-        return f"Airflow ({AIRFLOW_CONFIG}) does not have it in {', '.join(asked)}"
+        return f"{self} does not have it in {', '.join(asked)}"
 
 
 STORE = AirflowStore()
 
 
 def _absent() -> str:
-    """Return why there is no Airflow to ask; empty if there is. Importing one that nobody configured would make one."""
+    """Return why there is no Airflow to ask; empty if there is. Importing one that is not there would make one."""
     if find_spec("airflow") is None:
         return "Airflow is not installed here"
     named = any(os.environ.get(name + suffix) for name in _SETTINGS for suffix in ("", "_CMD", "_SECRET"))
-    if named or Path("~/airflow/airflow.cfg").expanduser().is_file():
-        return ""
-    return "Airflow was not asked, because AIRFLOW_HOME is not set"
+    if not named and not _config().is_file():
+        return "Airflow was not asked, because AIRFLOW_HOME is not set"
+    file = None if _setting("secrets", "backend") else _sqlite()
+    if file is not None and not (file.is_file() and file.stat().st_size):
+        return f"Airflow was not asked, because its database {file} is missing or empty"
+    return ""
+
+
+def _sqlite() -> Path | None:
+    """Return the file of Airflow's database; None if it is another database, or cannot be known without Airflow."""
+    url = _setting("database", "sql_alchemy_conn") or f"sqlite:///{_home()}/airflow.db"
+    try:
+        parsed = make_url(url)
+    except ArgumentError:
+        return None
+    if parsed.get_backend_name() != "sqlite" or parsed.database in (None, "", ":memory:"):
+        return None
+    return Path(str(parsed.database))
+
+
+def _setting(section: str, key: str) -> str:
+    """Return one of Airflow's settings as far as it can be read without Airflow; empty if it is not set.
+
+    Of one that a command or a secret says, return the command, or the secret's name. Variables come
+    first, as in Airflow.
+    """
+    given = ConfigParser(interpolation=None, strict=False, allow_no_value=True)
+    with contextlib.suppress(OSError, ValueError, Error):
+        given.read(_config(), encoding="utf-8")
+    forms = [f"{key}{suffix}" for suffix in ("", "_cmd", "_secret")]
+    variables = [os.environ.get(f"AIRFLOW__{section}__{form}".upper()) for form in forms]
+    said = [*variables, *(given.get(section, form, fallback=None) for form in forms)]
+    return os.path.expandvars(os.path.expanduser(next((text for text in said if text), ""))).replace("%%", "%")
+
+
+def _home() -> Path:
+    return Path(os.environ.get("AIRFLOW_HOME") or "~/airflow").expanduser()
+
+
+def _config() -> Path:
+    given = os.environ.get("AIRFLOW_CONFIG")
+    return Path(given).expanduser() if given else _home() / "airflow.cfg"
 
 
 def _asked(conn_id: str) -> Iterator[tuple[str, bool, str]]:

@@ -5,19 +5,22 @@ from __future__ import annotations
 from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from airflow.sdk import DAG, TaskGroup
+from airflow.sdk import DAG, TaskGroup, timezone
 from tests.airflow.conftest import FakeSpark
 
 from sluice.errors import ConfigError, SluiceError
 from sluice.lag import Backlog, PartitionLag
 from sluice.ledger import Ledger
+from sluice.pipeline import load
 from sluice_airflow.factory import build_dag
 from sluice_airflow.group import SluiceTaskGroup, reference_of
 from sluice_airflow.params import of
 from sluice_airflow.retry import TypedRetryPolicy
+from sluice_airflow.window import run_window
 
 pytestmark = [pytest.mark.airflow, pytest.mark.usefixtures("airflow_db")]
 
@@ -84,12 +87,12 @@ def test_two_pipelines_in_one_dag_have_a_run_a_verdict_and_an_event_each(
     run = two.test(logical_date=None)
     tasks = {f"{group}.{task}" for group in ("orders", "back") for task in TASKS}
     assert states(run) == dict.fromkeys(tasks | {"report"}, "success")
-    assert xcom(run, "report") == f"7 of {run.run_id}"
+    assert xcom(run, "report") == f"7 of two.{run.run_id}"
     assert [(uri, extra["written"], extra["verdict"]) for uri, extra in sorted(events())] == [
         ("x-sluice://orders", 7, "passed"),
         ("x-sluice://refunds", 5, "warned"),
     ]
-    assert [Ledger.open().run(name, run.run_id).state for name in ("orders", "refunds")] == ["done", "done"]
+    assert [Ledger.open().run(name, f"two.{run.run_id}").state for name in ("orders", "refunds")] == ["done", "done"]
     argv = spark.call("bounded_run.py")["argv"]
     assert argv[argv.index("--recovery") + 1] in ("hot", "replay")
     links = {
@@ -97,7 +100,7 @@ def test_two_pipelines_in_one_dag_have_a_run_a_verdict_and_an_event_each(
         for link in two.get_task("back.validate").operator_extra_links
     }
     assert links["Data Docs"] == "https://docs.example/site/p.html"
-    assert all(part in links["Sluice"] for part in ("refunds", run.run_id[:20]))
+    assert all(part in links["Sluice"] for part in ("refunds", f"run=two.{run.run_id[:20]}"))
 
 
 def test_one_that_fails_leaves_the_other_alone(two: DAG, spark: FakeSpark, events: Any) -> None:
@@ -129,7 +132,8 @@ def test_the_dag_of_a_file_has_the_same_tasks_without_a_group(pipeline_file: Cal
         group = SluiceTaskGroup(pipeline_file(), prefix_group_id=False)
     assert [t.task_id for t in group] == TASKS
     for mine, theirs in zip(group, dag.tasks, strict=True):
-        for name in (*type(mine).template_fields, "retries", "execution_timeout", "max_active_tis_per_dag", "pool"):
+        mine_of = {*type(mine).template_fields} - {"run_id"}
+        for name in (*mine_of, "retries", "execution_timeout", "max_active_tis_per_dag", "pool"):
             assert getattr(mine, name) == getattr(theirs, name), name
         assert mine.upstream_task_ids == theirs.upstream_task_ids
 
@@ -155,13 +159,33 @@ def test_a_second_group_of_a_pipeline_needs_a_run_of_its_own(pipeline_file: Call
         assert {t.run_id for t in (again.ingest, again.validate, again.account)} == {"{{ run_id }}__again"}
         with pytest.raises(ConfigError, match="two groups of pipeline 'demo'"):
             SluiceTaskGroup(file, group_id="once_more")
+        for same in ("mine.{{run_id}}", "{{ dag.dag_id}}.{{  run_id  }}", "{{- run_id -}}__again"):
+            with pytest.raises(ConfigError, match="two groups of pipeline 'demo'"):
+                SluiceTaskGroup(file, group_id=f"no_{len(same)}", run_id=same)
+
+
+def test_two_dags_of_one_pipeline_never_share_a_run(pipeline_file: Callable[..., Path], context: Any) -> None:
+    from jinja2 import Environment
+
+    file = pipeline_file()
+    long = "d" * 240
+    ids = [build_dag(file).get_task("ingest").run_id]
+    for name in ("first", "second", f"{long}1", f"{long}2"):
+        with DAG(name, schedule="@hourly"):
+            ids.append(SluiceTaskGroup(file).ingest.run_id)
+    scheduled = "scheduled__2026-11-02T00:00:00+00:00"
+    found = [Environment().from_string(text).render(run_id=scheduled) for text in ids]
+    assert found[:3] == [scheduled, f"first.{scheduled}", f"second.{scheduled}"]
+    assert len(set(found)) == len(ids)
+    assert max(map(len, found)) < 150
+    day = {"data_interval_start": timezone.datetime(2013, 3, 1), "data_interval_end": timezone.datetime(2013, 3, 2)}
+    backfill = {**context(), **day, "dag_run": SimpleNamespace(run_type="backfill", conf=None)}
+    assert run_window(backfill, load(file), "first.backfill__1").run_id == "first.backfill__1__interval"
 
 
 def test_tasks_find_a_file_below_the_folder_by_its_name(
     pipeline_file: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from sluice.pipeline import load
-
     file = pipeline_file()
     assert reference_of(load(file)) == str(file)
     monkeypatch.setenv("SLUICE_PIPELINES", str(file.parent.parent))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,8 @@ from tests.airflow.conftest import FakeSpark
 from tests.airflow.operators.test_audit import commit
 
 from sluice_airflow.factory import build_all
+from sluice_airflow.priority import LiveFirst
+from sluice_airflow.retry import TypedRetryPolicy
 
 pytestmark = [pytest.mark.airflow, pytest.mark.usefixtures("airflow_db")]
 
@@ -34,6 +37,20 @@ def test_a_file_chooses_the_steps(pipeline_file: Callable[..., Path]) -> None:
     assert [t.task_id for t in dag.tasks if t.trigger_rule == "none_failed"] == ["audit"]
     assert "`redrive` → `audit` → `compact` → `vacuum`" in str(dag.doc_md)
     assert "`sluice audit --deep`" in str(dag.doc_md)
+
+
+def test_each_dag_of_a_file_has_what_the_file_says_of_tasks(pipeline_file: Callable[..., Path]) -> None:
+    more = (
+        "airflow: {maintenance: manual, queue: far, priority: 5, retries: 7, execution_timeout: 90m, "
+        'freshness: {max_age: 2h, cron: "0 7 * * *"}}\n'
+    )
+    dags = build_all(pipeline_file("p", more=more).parent)
+    assert set(dags) == {"p", "p.maintenance", "p.freshness"}
+    for task in (task for dag in dags.values() for task in dag.tasks):
+        said = (task.queue, task.priority_weight, task.retries, task.execution_timeout)
+        assert said == ("far", 5, 7, timedelta(minutes=90)), task
+        assert isinstance(task.retry_policy, TypedRetryPolicy)
+        assert isinstance(task.weight_rule, LiveFirst)
 
 
 def test_a_bad_cron_line_is_a_mistake_of_its_file(pipeline_file: Callable[..., Path]) -> None:

@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
 from airflow.providers.smtp.notifications.smtp import SmtpNotifier
 from airflow.sdk import DAG
-from airflow.sdk.exceptions import AirflowSkipException
+from airflow.sdk.exceptions import AirflowException, AirflowFailException, AirflowSensorTimeout, AirflowSkipException
 from tests.airflow.conftest import DOWN, SECRET, FakeSpark
 from tests.fixtures.mail import mail_server
 
 from sluice.errors import OffsetsGoneError
 from sluice.lag import Backlog, PartitionLag
+from sluice_airflow.last_words import Hopeless
 from sluice_airflow.notifiers import Failure, FailureNotifier, failure_of
 from sluice_airflow.operators.bounded_run import BoundedRunOperator
 from sluice_airflow.operators.validate import ValidateOperator
@@ -111,6 +113,69 @@ def test_a_run_that_succeeds_alerts_nobody(alerting: Any, spark: FakeSpark, tmp_
     assert not (tmp_path / "paged").exists()
 
 
+MAPPED = """\
+from airflow.sdk import DAG
+from alerts_of_runs import page
+from sluice_airflow.operators.bounded_run import BoundedRunOperator
+from sluice_airflow.operators.validate import ValidateOperator
+
+with DAG("mapped", schedule=None, default_args={{"retries": 0, "spark_binary": {binary!r}}}, on_failure_callback=page):
+    runs = BoundedRunOperator.partial(task_id="ingest").expand(pipeline=["orders", "refunds"])
+    runs >> ValidateOperator(task_id="validate", pipeline="orders")
+"""
+
+
+def test_a_mapped_task_that_failed_is_named_and_not_what_waited_for_it(
+    pipeline_file: Callable[..., Path],
+    dags_in: Any,
+    call_back: Any,
+    spark: FakeSpark,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    pipeline_file("refunds")
+    monkeypatch.setenv("SLUICE_PIPELINES", str(pipeline_file("orders").parent))
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    monkeypatch.delitem(sys.modules, "alerts_of_runs", raising=False)
+    (tmp_path / "alerts_of_runs.py").write_text(ALERTS.format(file=str(tmp_path / "paged")))
+    folder = tmp_path / "dags"
+    folder.mkdir()
+    (folder / "mapped.py").write_text(MAPPED.format(binary=spark.binary))
+    spark.plan("bounded_run.py", written=[5], verdict="passed")
+    spark.plan("bounded_run.py", only="refunds", code=21, say=GONE)
+    run = dags_in(folder)["mapped"].test(logical_date=None)
+    states = {(ti.task_id, ti.map_index): str(ti.state) for ti in run.get_task_instances()}
+    assert states == {("ingest", 0): "success", ("ingest", 1): "failed", ("validate", -1): "upstream_failed"}
+    call_back(run, folder / "mapped.py")
+    assert (tmp_path / "paged").read_text().startswith("mapped: ingest[1] failed\noffsets are gone from Kafka")
+
+
+def test_a_run_that_took_too_long_alerts_with_words_of_its_own(
+    alerting: Any, call_back: Any, spark: FakeSpark, tmp_path: Path
+) -> None:
+    dag = alerting()
+    dag.get_task("ingest").execution_timeout = timedelta(seconds=5)
+    spark.plan("bounded_run.py", hang=str(tmp_path / "hangs"), once=True)
+    run = dag.test(logical_date=None)
+    assert str(run.state) == "failed"
+    call_back(run, tmp_path / "dags" / "pipelines.py")
+    said = (tmp_path / "paged").read_text()
+    assert said.startswith("demo: ingest failed\nthe attempt took longer than its execution_timeout, and was ended\n")
+    assert "finished by the next attempt" in said
+
+
+def test_an_alert_has_nothing_of_a_drivers_output(
+    alerting: Any, call_back: Any, spark: FakeSpark, tmp_path: Path
+) -> None:
+    spark.plan("bounded_run.py", code=30, say=[f"fs.s3a.secret.key={SECRET}", "java.io.IOException: refused"])
+    call_back(alerting().test(logical_date=None), tmp_path / "dags" / "pipelines.py")
+    said = (tmp_path / "paged").read_text()
+    assert said.startswith("demo: ingest failed\nthe Spark application ended with exit code 30 (sink_failed)\n  data: ")
+    assert SECRET not in said
+    assert "IOException" not in said
+
+
 # --- mail ----------------------------------------------------------------------------------------------------------
 
 
@@ -143,9 +208,18 @@ def failed(context: dict[str, Any], task: str, error: BaseException) -> dict[str
 
 
 def test_a_foreign_error_is_named_by_its_type_only(context: Any) -> None:
-    found = failure_of(failed(context(), "ingest", ValueError(f"password={SECRET}")))
-    assert (found.what, SECRET in str(found)) == ("ValueError was raised", False)
-    assert "read the log of ingest" in found.text
+    for kind in (ValueError, AirflowException, AirflowFailException):
+        text = f"password={SECRET}\n  data: {SECRET}\n  next: {SECRET}"
+        found = failure_of(failed(context(), "ingest", kind(text)))
+        assert (found.what, SECRET in str(found)) == (f"{kind.__name__} was raised", False)
+        assert "read the log of ingest" in found.text
+
+
+def test_a_failure_that_is_never_tried_again_is_told_as_well(context: Any) -> None:
+    found = failure_of(failed(context(), "fresh", Hopeless("it is late", state="untouched", next_step="wait")))
+    assert (found.what, found.state, found.next_step) == ("it is late", "untouched", "wait")
+    found = failure_of(failed(context(), "wait_for_lag", AirflowSensorTimeout(f"after {SECRET}")))
+    assert found.what == "the sensor waited longer than its timeout"
 
 
 def test_what_airflow_does_not_say_is_left_out(context: Any) -> None:

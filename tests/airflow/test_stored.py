@@ -66,6 +66,11 @@ def test_database_and_backend_are_asked_and_errors_say_where(tmp_path: Path) -> 
     found = errors(done)
     assert "127.0.0.1:1" in found["database"], "the broker of the database's connection does not answer"
     assert "127.0.0.1:2" in found["backend"]
+    home = os.environ["AIRFLOW_HOME"]
+    told = [line for line in done.stderr.splitlines() if line.startswith("connection 'kafka_database' is that of ")]
+    assert told == [
+        f"connection 'kafka_database' is that of Airflow ({home}/airflow.cfg): AIRFLOW_CONN_KAFKA_DATABASE is not set"
+    ]
     missing = found["nowhere"]
     for place in ("AIRFLOW_CONN_KAFKA_NOWHERE is not set", "airflow.cfg", "LocalFilesystemBackend", "MetastoreBackend"):
         assert place in missing
@@ -75,9 +80,10 @@ def test_database_and_backend_are_asked_and_errors_say_where(tmp_path: Path) -> 
     assert "AIRFLOW__CORE__FERNET_KEY" in other.stdout + other.stderr
     assert SECRET not in other.stdout + other.stderr
     assert "Traceback" not in other.stderr
+    (tmp_path / "old.db").write_bytes(b"no database")
     broken = run("sluice", "lag", "nowhere", "--json",
-                 **env | {"AIRFLOW__DATABASE__SQL_ALCHEMY_CONN": f"sqlite:///{tmp_path}/none.db"})  # fmt: skip
-    assert "MetastoreBackend (which failed: OperationalError)" in errors(broken)["nowhere"]
+                 **env | {"AIRFLOW__DATABASE__SQL_ALCHEMY_CONN": f"sqlite:///{tmp_path}/old.db"})  # fmt: skip
+    assert "MetastoreBackend (which failed: DatabaseError)" in errors(broken)["nowhere"]
 
 
 def test_airflow_is_not_imported_where_nobody_needs_it(pipeline_file: Callable[..., Path]) -> None:
@@ -107,3 +113,45 @@ def test_an_airflow_that_nobody_configured_is_not_made(tmp_path: Path, monkeypat
     assert STORE.get("kafka_default") is None
     assert STORE.explain("kafka_default") == "Airflow was not asked, because AIRFLOW_HOME is not set"
     assert list(tmp_path.glob("airflow*")) == []
+
+
+@pytest.mark.parametrize(
+    "there", ["an empty home", "no file", "an empty file", "a file of airflow.cfg that is not there"]
+)
+def test_a_database_that_is_not_there_is_not_made(
+    there: str, tmp_path: Path, pipeline_file: Callable[..., Path]
+) -> None:
+    folder = tmp_path / "airflow"
+    folder.mkdir()
+    file = folder / ("airflow.db" if there == "an empty home" else "other.db")
+    env = {name: value for name, value in os.environ.items() if not name.startswith("AIRFLOW")}
+    env["AIRFLOW_HOME"] = str(folder)
+    if "cfg" in there:
+        (folder / "airflow.cfg").write_text(f"[database]\nsql_alchemy_conn = sqlite:///{file}\n")
+    elif there != "an empty home":
+        env["AIRFLOW__DATABASE__SQL_ALCHEMY_CONN"] = f"sqlite:///{file}"
+    if there == "an empty file":
+        file.touch()
+    before = sorted(folder.rglob("*"))
+    argv = [str(Path(sys.executable).with_name("sluice")), "lag", str(pipeline_file("p")), "--json"]
+    done = subprocess.run(argv, env=env, capture_output=True, text=True, check=False, timeout=120)
+    assert f"its database {file} is missing or empty" in errors(done)["p"]
+    assert sorted(folder.rglob("*")) == before
+
+
+def test_a_database_that_only_airflow_can_find_is_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from sluice_airflow.stored import _absent
+
+    (tmp_path / "airflow.cfg").write_text(f"[database]\nsql_alchemy_conn = sqlite:///{tmp_path}/none.db\n")
+    for name in [name for name in os.environ if name.startswith("AIRFLOW")]:
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("AIRFLOW_HOME", str(tmp_path))
+    assert "none.db is missing or empty" in _absent()
+    for name, value in (
+        ("DATABASE__SQL_ALCHEMY_CONN_CMD", "cat /run/secrets/url"),
+        ("DATABASE__SQL_ALCHEMY_CONN", "postgresql://db/airflow"),
+        ("SECRETS__BACKEND", "a.vault.Backend"),
+    ):
+        with monkeypatch.context() as patch:
+            patch.setenv(f"AIRFLOW__{name}", value)
+            assert _absent() == "", name

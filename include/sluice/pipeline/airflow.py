@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import date, timedelta
 from typing import Annotated, Literal, get_args
 
-from pydantic import AfterValidator, Field, field_validator
+from pydantic import AfterValidator, Field, field_validator, model_validator
 
 from sluice.fields import Duration, Strict
 from sluice.pipeline.starting import Schedule
@@ -54,7 +54,7 @@ class Airflow(Strict):
     """How often a task is tried again, where trying again may help."""
     queue: Annotated[str, Field(min_length=1)] | None = None
     """The queue of the DAG's tasks, for executors that have queues."""
-    priority: Annotated[int, Field(ge=1)] = 1
+    priority: Annotated[int, Field(ge=1, le=1_000_000)] = 1
     """The priority weight of the DAG's tasks: a larger one gets a free place first."""
     maintenance: Annotated[str, Field(min_length=1)] | None = None
     """A DAG ``PIPELINE.maintenance`` that redrives on request, audits and cleans: a cron line (UTC), or ``manual``."""
@@ -80,6 +80,12 @@ class Airflow(Strict):
         if list(steps) != [step for step in order if step in steps]:
             raise ValueError(f"each step at most once, in the order {', '.join(order)}")
         return steps
+
+    @model_validator(mode="after")
+    def _steps_of_something(self) -> Airflow:
+        if "maintenance_steps" in self.model_fields_set and self.maintenance is None:
+            raise ValueError("maintenance_steps does nothing without maintenance: add a cron line, or manual")
+        return self
 
     @field_validator("execution_timeout")
     @classmethod

@@ -5,14 +5,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from airflow.sdk import Asset, AssetAlias, BaseOperator
-from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
+from airflow.sdk.exceptions import AirflowSkipException
 
 from sluice.errors import ConfigError, SluiceError
 from sluice.ledger import Ledger, Unannounced, UnknownRunError
 from sluice.pipeline import Pipeline, load
 from sluice.ranges import joined
 from sluice_airflow import metrics
-from sluice_airflow.last_words import tells
+from sluice_airflow.last_words import Hopeless, tells
 from sluice_airflow.links.page import PageLink
 from sluice_airflow.log_tables import account_table
 from sluice_airflow.operators.bounded_run import ingest_before
@@ -60,7 +60,7 @@ class AccountOperator(BaseOperator):
 
     Parameters
     ----------
-    pipeline, run
+    pipeline, run_id
         As of :class:`~sluice_airflow.operators.submit.SubmitOperator`.
 
     Returns
@@ -100,10 +100,10 @@ class AccountOperator(BaseOperator):
             account = ledger.account(name, self.run_id)
         except ConfigError as error:
             if failed:
-                raise AirflowFailException(
-                    "the run failed before it was planned: there is no account, and this DAG run ends as failed\n"
-                    "  data: the ledger has nothing of this run\n"
-                    "  next: read the log of the first task that failed, then clear that task"
+                raise Hopeless(
+                    "the run failed before it was planned: there is no account, and this DAG run ends as failed",
+                    state="the ledger has nothing of this run",
+                    next_step="read the log of the first task that failed, then clear that task",
                 ) from None
             if not isinstance(error, UnknownRunError):
                 raise
@@ -120,10 +120,10 @@ class AccountOperator(BaseOperator):
             self.log.info("%s: %s", account["verdict"], reason)
         metrics.of_run(name, account["verdict"], sum(len(row.range) for row in ledger.lost(name)))
         if failed:
-            raise AirflowFailException(
-                f"{_and(failed)} failed: what the run did is told above, and this DAG run ends as failed\n"
-                f"  data: what was committed is in the sink, accounted for; no event was sent of it\n"
-                f"  next: see the log of {failed[0]}; once it is cleared and succeeds, this task runs again"
+            raise Hopeless(
+                f"{_and(failed)} failed: what the run did is told above, and this DAG run ends as failed",
+                state="what was committed is in the sink, accounted for; no event was sent of it",
+                next_step=f"see the log of {failed[0]}; once it is cleared and succeeds, this task runs again",
             )
         self._announce(pipeline, account, ledger, context)
         return account

@@ -37,7 +37,7 @@ class BoundedRunOperator(SubmitOperator):
     recovery, max_records_per_batch, validate
         What this task asks for (templated). None leaves it to the DAG's param of the same name, and without one to the
         pipeline's file.
-    pipeline, run, conn_id, spark_binary, conf, driver_memory, …
+    pipeline, run_id, conn_id, spark_binary, conf, driver_memory, …
         As of :class:`SubmitOperator`.
 
     Returns

@@ -6,14 +6,13 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from airflow.sdk import BaseOperator
-from airflow.sdk.exceptions import AirflowFailException
 
 from sluice.errors import SourceUnreachableError
 from sluice.pipeline import load
 from sluice.text import length
 from sluice_airflow.gate import look
 from sluice_airflow.hooks.kafka import KafkaHook
-from sluice_airflow.last_words import tells
+from sluice_airflow.last_words import Hopeless, tells
 from sluice_airflow.log_tables import lag_table
 
 if TYPE_CHECKING:
@@ -70,11 +69,11 @@ class FreshnessOperator(BaseOperator):
         if too_old or any(p.late for p in found.partitions):
             old = f"{length(age)} old" if too_old else f"older than {length(allowed)}"
             at_work = f"; run {found.running!r} is at work" if found.running else ""
-            raise AirflowFailException(
+            raise Hopeless(
                 f"{pipeline.name!r} is not fresh: a record that is {old} is not in the table, and may be "
-                f"{length(allowed)} old\n"
-                f"  data: what is in the table is accounted for; {found.records or 0:,} records wait{at_work}\n"
-                f"  next: sluice status {pipeline.name}; once a run has read them, clear this task to check again"
+                f"{length(allowed)} old",
+                state=f"what is in the table is accounted for; {found.records or 0:,} records wait{at_work}",
+                next_step=f"sluice status {pipeline.name}; once a run has read them, clear this task to check again",
             )
         if found.incomplete:
             raise found.error or SourceUnreachableError(

@@ -41,7 +41,7 @@ class RedriveOperator(SubmitOperator):
         empty for all. (Templated.)
     of_run
         Only what the run with this id lost or quarantined. (Templated.)
-    pipeline, run, conn_id, spark_binary, conf, driver_memory, …
+    pipeline, run_id, conn_id, spark_binary, conf, driver_memory, …
         As of :class:`SubmitOperator`. The run's id must not be that of another run; by default it holds the ids of the
         DAG and of the DAG run.
 

@@ -37,7 +37,7 @@ class ValidateOperator(SubmitOperator):
     ----------
     rejudge
         Judge again in any case.
-    pipeline, run, conn_id, spark_binary, conf, driver_memory, …
+    pipeline, run_id, conn_id, spark_binary, conf, driver_memory, …
         As of :class:`SubmitOperator`.
 
     Returns

@@ -97,6 +97,8 @@ def test_the_schema_for_editors_is_that_of_the_model() -> None:
         ("airflow: {maintenance_steps: [vacuum, audit]}", "in the order audit, clean, compact, vacuum"),
         ("airflow: {maintenance_steps: [audit, audit]}", "each step at most once"),
         ("airflow: {maintenance_steps: []}", "maintenance_steps"),
+        ("airflow: {maintenance_steps: [audit]}", "does nothing without maintenance: add a cron line, or manual"),
+        ("airflow: {priority: 1000001}", "1000000"),
     ],
 )
 def test_maintenance_that_would_harm_a_run_is_refused(tmp_path: Path, more: str, why: str) -> None:
