@@ -13,62 +13,12 @@ from urllib.parse import unquote
 
 __all__ = ["harmless"]
 
-_TAGS = frozenset(
-    [
-        "a",
-        "abbr",
-        "b",
-        "blockquote",
-        "br",
-        "caption",
-        "code",
-        "col",
-        "colgroup",
-        "dd",
-        "del",
-        "details",
-        "div",
-        "dl",
-        "dt",
-        "em",
-        "footer",
-        "h1",
-        "h2",
-        "h3",
-        "h4",
-        "h5",
-        "h6",
-        "header",
-        "hr",
-        "i",
-        "ins",
-        "kbd",
-        "label",
-        "li",
-        "main",
-        "nav",
-        "ol",
-        "p",
-        "pre",
-        "s",
-        "section",
-        "small",
-        "span",
-        "strong",
-        "sub",
-        "summary",
-        "sup",
-        "table",
-        "tbody",
-        "td",
-        "tfoot",
-        "th",
-        "thead",
-        "tr",
-        "u",
-        "ul",
-    ]
+_SHOWN = (
+    "a abbr b blockquote br caption code col colgroup dd del details div dl dt em footer h1 h2 h3 h4 h5 h6 header hr i "
+    "ins kbd label li main nav ol p pre s section small span strong sub summary sup table tbody td tfoot th thead tr u "
+    "ul"
 )
+_TAGS = frozenset(_SHOWN.split())
 _VOID = frozenset(("br", "col", "hr"))
 _ATTRIBUTES = frozenset(("class", "id", "colspan", "rowspan", "scope", "title", "data-toggle"))
 
