@@ -63,12 +63,18 @@ def limits_of(pipeline: Pipeline, instead: Mapping[str, Any] | None = None) -> L
 
 
 def look(
-    pipeline: str, settings: KafkaSettings, *, limits: Mapping[str, Any] | None = None, timeout: float = 20.0
+    pipeline: str,
+    settings: KafkaSettings,
+    *,
+    limits: Mapping[str, Any] | None = None,
+    timeout: float = 20.0,
+    ledger: Ledger | None = None,
 ) -> Backlog:
     """Return the backlog of a pipeline (name or path), judged by its file's limits or by ``limits`` instead.
 
     Blocks for about ``timeout`` seconds at most; call it from a thread where that matters. A broker that is silent or
     refuses is an answer: see :class:`~sluice.lag.Backlog`. What it finds goes to Airflow's metrics as well.
+    ``ledger`` is one that is open already.
 
     Raises
     ------
@@ -78,7 +84,7 @@ def look(
     spec = load(pipeline)
     judged_by = limits_of(spec, limits)
     with Cluster(settings, timeout=timeout) as cluster:
-        found = backlog(spec, cluster, home=Home.from_env(), ledger=Ledger.open(), limits=judged_by)
+        found = backlog(spec, cluster, home=Home.from_env(), ledger=ledger or Ledger.open(), limits=judged_by)
     metrics.of_backlog(found)
     return found
 

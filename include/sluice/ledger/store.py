@@ -56,7 +56,7 @@ def open_engine(url: str) -> sa.Engine:
         ) from None
     sqlite = parsed.drivername.partition("+")[0] == "sqlite"
     try:
-        engine = sa.create_engine(parsed, connect_args=_waiting(parsed) if sqlite else {}, pool_pre_ping=not sqlite)
+        engine = sa.create_engine(parsed, connect_args=_waiting(parsed), pool_pre_ping=not sqlite)
     except (sa.exc.ArgumentError, ImportError) as error:
         raise ConfigError(
             f"SLUICE_LEDGER_URL names {parsed.drivername!r}, for which there is no driver: {error}",
@@ -155,8 +155,11 @@ def _warn_of_network(database: Path) -> None:
 
 
 def _waiting(url: sa.engine.URL) -> dict[str, Any]:
-    # seconds to wait for a locked file, unless the URL sets it: "sqlite:///ledger.db?timeout=5"
-    return {} if "timeout" in url.query else {"timeout": 30}
+    # seconds to wait for a locked file, and for a host that accepts and does not answer; a URL may set its own
+    name, _, driver = url.drivername.partition("+")
+    libpq = name == "postgresql" and driver in ("", "psycopg", "psycopg2")
+    argument = ("timeout", 30) if name == "sqlite" else ("connect_timeout", 10) if libpq else None
+    return {} if argument is None or argument[0] in url.query else dict([argument])
 
 
 def _one_writer_at_a_time(engine: sa.Engine) -> None:

@@ -9,11 +9,14 @@ from airflow.api_fastapi.app import get_auth_manager
 from airflow.api_fastapi.auth.managers.models.resource_details import AccessView, DagAccessEntity, DagDetails
 from airflow.api_fastapi.core_api.security import GetUserDep, requires_access_dag, requires_access_view
 from airflow.models.dag import DagModel
+from airflow.models.dagrun import DagRun
+from airflow.utils.session import create_session
 from fastapi import Depends, HTTPException, Request, Response
 from fastapi.exception_handlers import http_exception_handler
 from fastapi.responses import RedirectResponse
+from sqlalchemy import select
 
-__all__ = ["LOGGED_IN", "READS", "READS_RECORDS", "may_trigger", "readable", "to_login"]
+__all__ = ["LOGGED_IN", "READS", "READS_RECORDS", "has_run", "may_trigger", "readable", "to_login"]
 
 LOGGED_IN = Depends(requires_access_view(AccessView.PLUGINS))
 """A user who may see plugins. Without a login: 401."""
@@ -36,6 +39,12 @@ def readable(user: GetUserDep, names: Collection[str]) -> set[str]:
         by_team.setdefault(teams.get(name), set()).add(name)
     ask = get_auth_manager().filter_authorized_dag_ids
     return set().union(*(ask(dag_ids=own, user=user, method="GET", team_name=t) for t, own in by_team.items()))
+
+
+def has_run(dag_id: str, run_id: str) -> bool:
+    """Tell whether the DAG has a run of this id: a group's runs belong to a DAG of another name, and some to none."""
+    with create_session() as session:
+        return session.scalar(select(DagRun.id).where(DagRun.dag_id == dag_id, DagRun.run_id == run_id)) is not None
 
 
 def may_trigger(user: GetUserDep, dag_id: str) -> bool:

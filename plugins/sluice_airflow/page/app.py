@@ -17,7 +17,8 @@ from starlette.middleware.gzip import GZipMiddleware
 from sluice.errors import SluiceError
 from sluice.ledger import UnknownRunError
 from sluice_airflow.page import data_docs, readings
-from sluice_airflow.page.access import LOGGED_IN, READS, READS_RECORDS, may_trigger, readable, to_login
+from sluice_airflow.page.access import LOGGED_IN, READS, READS_RECORDS, has_run, may_trigger, readable, to_login
+from sluice_airflow.page.answers import AskedError
 
 __all__ = ["app"]
 
@@ -38,7 +39,8 @@ app.add_exception_handler(HTTPException, to_login)  # type: ignore[arg-type]
 def _told(_: Request, error: SluiceError) -> Response:
     unknown = isinstance(error, readings.UnknownPipelineError | UnknownRunError)
     body = {"what": error.what, "state": error.state, "next_step": error.next_step}
-    return JSONResponse(body, status_code=404 if unknown else 503)
+    again = {"Retry-After": "2"} if isinstance(error, AskedError) else None
+    return JSONResponse(body, status_code=404 if unknown else 503, headers=again)
 
 
 @app.get("/")
@@ -86,7 +88,8 @@ def runs(
 @app.get("/api/pipelines/{dag_id}/run", dependencies=[READS_RECORDS])
 def run(dag_id: str, id: str) -> dict[str, Any]:
     """Return one run."""
-    return readings.account(dag_id, id)
+    found = readings.account(dag_id, id)
+    return {**found, "in_airflow": found["kind"] == "live" and has_run(dag_id, id)}
 
 
 @app.get("/api/pipelines/{dag_id}/lag", dependencies=[READS])

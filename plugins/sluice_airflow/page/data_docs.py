@@ -1,8 +1,8 @@
 """Serves Data Docs out of ``SLUICE_HOME``: confined to a pipeline's pages, and without a request to another host.
 
-Great Expectations' pages load Bootstrap and scripts from other hosts, and they show values of records. So Bootstrap's
-styles come from here, and no script runs: a page of the same origin could use the reader's session. The index is
-written here, because theirs is made by a script.
+Great Expectations' pages load Bootstrap and scripts from other hosts, and they show values of records unescaped. So
+Bootstrap's styles come from here, and of a page only harmless markup is left: a page of the same origin could use the
+reader's session. The index is written here, because theirs is made by a script.
 """
 
 from __future__ import annotations
@@ -16,16 +16,17 @@ from fastapi import HTTPException
 from fastapi.responses import FileResponse, HTMLResponse, Response
 
 from sluice.home import Home
+from sluice_airflow.page.markup import harmless
 
 __all__ = ["POLICY", "serve", "site_of"]
 
 POLICY = (
-    "default-src 'none'; style-src 'self' 'unsafe-inline'; img-src 'self' data:; font-src 'self'; "
+    "sandbox allow-same-origin; default-src 'none'; style-src 'self'; img-src 'self'; font-src 'self'; "
     "frame-ancestors 'self'; base-uri 'none'; form-action 'none'"
 )
-"""The Content-Security-Policy of every answer."""
+"""The Content-Security-Policy of every answer. With another origin a browser would ask for the styles without a login;
+it gives a page nothing in which no script may run."""
 
-_ELSEWHERE = re.compile(r"<script\b.*?</script>|<(?:link|img)\b[^>]*?(?:href|src)=\"https?://[^>]*>", re.S | re.I)
 _TYPES = {".html", ".css", ".png", ".gif", ".svg", ".ico", ".otf", ".woff", ".woff2"}
 
 
@@ -60,12 +61,13 @@ def serve(pipeline: str, page: str, static: str) -> Response:
         return HTMLResponse(_index(pipeline, site, static), headers=headers)
     if file.suffix != ".html":
         return FileResponse(file, headers=headers)
-    return HTMLResponse(_offline(file.read_text(encoding="utf-8", errors="replace"), static), headers=headers)
+    shown = harmless(file.read_text(encoding="utf-8", errors="replace"), file.relative_to(site).as_posix())
+    return HTMLResponse(_document(f"Data Docs of {pipeline}", f"<body>{shown}", static), headers=headers)
 
 
-def _offline(html: str, static: str) -> str:
-    """Return a page without what it would load from other hosts."""
-    return _ELSEWHERE.sub("", html).replace("</head>", f"{_styles(static)}</head>", 1)
+def _document(title: str, body: str, static: str) -> str:
+    head = f'<meta charset="utf-8"><title>{escape(title)}</title>{_styles(static)}'
+    return f'<!DOCTYPE html><html lang="en"><head>{head}</head>{body}</body></html>'
 
 
 def _styles(static: str) -> str:
@@ -84,12 +86,13 @@ def _index(pipeline: str, site: Path, static: str) -> str:
         f'<a href="{quote(page.relative_to(site).as_posix())}">{escape(page.stem)}</a>'
         for page in sorted(site.glob("expectations/*.html"))
     )
-    return (
-        f'<!DOCTYPE html><html lang="en"><head><meta charset="utf-8"><title>Data Docs of {escape(pipeline)}</title>'
-        f'{_styles(static)}</head><body class="sluice-index"><h1>Data Docs of {escape(pipeline)}</h1>'
+    title = f"Data Docs of {pipeline}"
+    body = (
+        f'<body class="sluice-index"><h1>{escape(title)}</h1>'
         f"<p>Suites: {suites or 'none'}</p><table><thead><tr><th>Run</th><th>Suite</th><th>Validated</th></tr></thead>"
-        f"<tbody>{rows}</tbody></table></body></html>"
+        f"<tbody>{rows}</tbody></table>"
     )
+    return _document(title, body, static)
 
 
 def _time(stamp: str) -> str:

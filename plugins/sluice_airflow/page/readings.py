@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import threading
-import time
 from collections.abc import Callable, Collection
-from functools import cache
-from typing import Any, TypeVar, cast
+from typing import Any
 
 from sluice.delta.refused import refused
-from sluice.errors import ConfigError, SluiceError
+from sluice.errors import SluiceError
 from sluice.home import Home
 from sluice.ledger import Ledger
 from sluice.ledger.history import Glance
-from sluice.pipeline import Pipeline, load_all
+from sluice.pipeline import Pipeline
 from sluice.recovery import Route
 from sluice.sources.kafka import Cluster, KafkaSettings
 from sluice.wal import WriteAheadLog
@@ -21,16 +18,17 @@ from sluice.wal.coverage import coverage
 from sluice_airflow import connections
 from sluice_airflow.gate import look
 from sluice_airflow.maintenance import SUFFIX
+from sluice_airflow.page.answers import Answers
+from sluice_airflow.page.files import Files
 
 __all__ = ["UnknownPipelineError", "account", "lag", "ledger", "log", "losses", "overview", "pipeline", "runs"]
 
 PATIENCE = 8.0
 """Seconds for which a broker is asked."""
 
-_FRESH = 10.0
-"""Seconds for which an answer of a broker or of a table serves everybody who looks."""
-
-_Answer = TypeVar("_Answer")
+_answers = Answers()
+_files = Files()
+_ledgers: dict[str, Ledger] = {}
 
 _LISTED = 500
 """Open lost ranges that are listed one by one."""
@@ -41,24 +39,21 @@ class UnknownPipelineError(SluiceError):
 
 
 def ledger() -> Ledger:
-    """Return the ledger, which is opened once."""
-    return _ledger(Home.from_env().ledger_url)
+    """Return the ledger, which is opened once.
 
-
-@cache
-def _ledger(url: str) -> Ledger:
-    return Ledger.open(url)
-
-
-def _files() -> dict[str, Pipeline]:
-    try:
-        return {spec.name: spec for _, spec in load_all() if isinstance(spec, Pipeline)}
-    except ConfigError:  # the API server has no folder of pipelines: the ledger still tells of them
-        return {}
+    Raises
+    ------
+    SluiceError
+        If it cannot be opened, or another thread opens it.
+    """
+    url = Home.from_env().ledger_url
+    if url not in _ledgers:
+        _ledgers[url] = _answers.of(("ledger", url), lambda: Ledger.open(url))
+    return _ledgers[url]
 
 
 def _file(name: str) -> Pipeline:
-    found = _files().get(name)
+    found = _files.named(name)
     if found is None:
         raise UnknownPipelineError(
             f"the folder of pipelines has no valid file of {name!r}",
@@ -76,7 +71,7 @@ def overview(allowed: Callable[[Collection[str]], set[str]]) -> list[dict[str, A
     allowed
         Which of some names are.
     """
-    book, files = ledger(), _files()
+    book, files = ledger(), _files.valid()
     names = sorted(allowed(book.pipelines() | set(files)))
     found = book.glances(names)
     return [{**_about(name, files.get(name)), **_glance(found[name])} for name in names]
@@ -113,7 +108,7 @@ def pipeline(name: str, *, newest: int) -> dict[str, Any]:
     UnknownPipelineError
         If there is none of this name.
     """
-    book, spec = ledger(), _files().get(name)
+    book, spec = ledger(), _files.named(name)
     count = book.count(name)
     if spec is None and not count:
         raise UnknownPipelineError(
@@ -177,8 +172,8 @@ def losses(name: str) -> dict[str, Any]:
     SinkError
         If the quarantine cannot be read.
     """
-    rows, spec = ledger().lost(name), _files().get(name)
-    found = _fresh(("refused", name), lambda: _refused(spec)) if spec else None
+    rows, spec = ledger().lost(name), _files.named(name)
+    found = _answers.of(("quarantine", name), lambda: _refused(spec)) if spec else None
     listed = [{k: v for k, v in row.as_dict().items() if k != "sample"} for row in rows[:_LISTED]]
     return {
         "ranges": listed,
@@ -200,11 +195,12 @@ def lag(name: str) -> dict[str, Any]:
     SluiceError
         If file, connection, checkpoint or ledger cannot be read. (A silent broker is an answer.)
     """
-    return _fresh(("lag", name), lambda: _lag(_file(name)))
+    book = ledger()
+    return _answers.of(("lag", name), lambda: _lag(_file(name), book))
 
 
-def _lag(spec: Pipeline) -> dict[str, Any]:
-    return look(str(spec.file), _settings(spec), timeout=PATIENCE).as_dict()
+def _lag(spec: Pipeline, book: Ledger) -> dict[str, Any]:
+    return look(str(spec.file), _settings(spec), timeout=PATIENCE, ledger=book).as_dict()
 
 
 def log(name: str) -> dict[str, Any]:
@@ -215,7 +211,7 @@ def log(name: str) -> dict[str, Any]:
     SluiceError
         As :func:`lag`.
     """
-    return _fresh(("log", name), lambda: _log(_file(name)))
+    return _answers.of(("log", name), lambda: _log(_file(name)))
 
 
 def _log(spec: Pipeline) -> dict[str, Any]:
@@ -233,17 +229,3 @@ def _log(spec: Pipeline) -> dict[str, Any]:
 
 def _settings(spec: Pipeline) -> KafkaSettings:
     return KafkaSettings.from_connection(connections.stored(spec.kafka.connection))
-
-
-_answers: dict[tuple[str, str], tuple[float, Any]] = {}
-_asking: dict[tuple[str, str], threading.Lock] = {}
-
-
-def _fresh(key: tuple[str, str], ask: Callable[[], _Answer]) -> _Answer:
-    """Return an answer that is at most ten seconds old; one thread asks, and the others wait for it."""
-    with _asking.setdefault(key, threading.Lock()):
-        asked, answer = _answers.get(key, (0.0, None))
-        if not asked or asked + _FRESH < time.monotonic():
-            answer = ask()
-            _answers[key] = (time.monotonic(), answer)
-        return cast("_Answer", answer)

@@ -54,13 +54,14 @@ def server(airflow_db: None, tmp_path_factory: pytest.TempPathFactory) -> Iterat
 
 @pytest.fixture(scope="module")
 def lived_in(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A home and pipeline files: pipelines that ran, one of them ten thousand times, one without a DAG of
-    its own, and one that did not run."""
+    """A home and pipeline files: pipelines that ran, one of them ten thousand times, one in a folder below
+    and without a DAG of its own, and one that did not run."""
     folder = tmp_path_factory.mktemp("lived-in")
     home, pipelines = folder / "home", folder / "pipelines"
     pipelines.mkdir()
-    for name in ("orders", "secret", "idle"):
-        (pipelines / f"{name}.yaml").write_text(PIPELINE.format(name=name, recovery="replay"))
+    (pipelines / "finance").mkdir()
+    for name in ("orders", "secret", "idle", "finance/grouped"):
+        (pipelines / f"{name}.yaml").write_text(PIPELINE.format(name=Path(name).name, recovery="replay"))
     ledger = Ledger.open(f"sqlite:///{home}/ledger.db")
     fill(ledger, "orders", Past(10_000, partitions=1, losses={3: 17}, verdicts={1: "warned"}))
     fill(ledger, "secret", Past(3))

@@ -9,8 +9,10 @@ import pytest
 from airflow.api_fastapi.auth.managers.models.resource_details import DagAccessEntity
 from fastapi.routing import APIRoute
 from fastapi.testclient import TestClient
+from sqlalchemy import delete
 
 from sluice.ledger import Ledger
+from sluice_airflow.page import readings
 from sluice_airflow.page.app import app
 
 pytestmark = pytest.mark.airflow
@@ -99,6 +101,49 @@ def test_losses_and_quarantine_are_those_of_ledger_and_table(server: Server, pas
 def test_a_silent_broker_is_an_answer_and_not_zero(server: Server, past: Ledger) -> None:
     body = server("vic").get("/sluice/api/pipelines/orders/lag").json()
     assert (body["verdict"], body["lag"], body["error"]["exit_code"]) == ("UNKNOWN", None, 20)
+
+
+def test_a_pipeline_in_a_folder_below_is_as_well_known_as_the_others(server: Server, past: Ledger) -> None:
+    client = server("vic")
+    found = {p["name"]: p["file"] for p in client.get("/sluice/api/pipelines").json()}
+    assert found == dict.fromkeys(("orders", "secret", "idle", "grouped"), True)
+    assert client.get("/sluice/api/pipelines/grouped/lag").json()["verdict"] == "UNKNOWN"
+    assert client.get("/sluice/api/pipelines/grouped/losses").json()["quarantine"] == []
+
+
+def test_what_somebody_else_asks_for_is_told_as_such(server: Server, past: Ledger) -> None:
+    readings._answers._asking.add(("lag", "orders"))
+    try:
+        answer = server("vic").get("/sluice/api/pipelines/orders/lag")
+    finally:
+        readings._answers._asking.clear()
+    assert (answer.status_code, answer.headers["retry-after"]) == (503, "2")
+    assert answer.json() == {
+        "what": "the lag is being asked for",
+        "state": "nothing is known of it yet",
+        "next_step": "ask again in some seconds",
+    }
+
+
+def test_a_run_that_airflow_does_not_have_has_no_link_there(server: Server, past: Ledger) -> None:
+    from airflow.models.dagrun import DagRun
+    from airflow.utils.session import create_session
+    from airflow.utils.types import DagRunType
+
+    run = past.page("orders")[0].run_id
+    client = server("vic")
+
+    def linked() -> bool:
+        return bool(client.get("/sluice/api/pipelines/orders/run", params={"id": run}).json()["in_airflow"])
+
+    assert not linked()
+    with create_session() as session:
+        session.add(DagRun(dag_id="orders", run_id=run, run_type=DagRunType.SCHEDULED))
+    try:
+        assert linked()
+    finally:
+        with create_session() as session:
+            session.execute(delete(DagRun).where(DagRun.run_id == run))
 
 
 def test_a_pipeline_that_is_unknown_is_said_to_be(server: Server, past: Ledger) -> None:

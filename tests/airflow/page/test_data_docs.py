@@ -39,11 +39,22 @@ def test_the_index_lists_the_runs_and_needs_no_script(server: Server, site: Path
 def test_a_page_loads_nothing_from_another_host_and_runs_nothing(server: Server, site: Path) -> None:
     link = "validations/orders-slice/scheduled__1/20261122T193103.137570Z/orders.html"
     answer = server("vic").get(f"/sluice/data-docs/orders/{link}")
-    assert not [word for word in ("<script", "example/", "alert") if word in answer.text]
+    assert not [word for word in ("<script", "example/", "alert", "<img") if word in answer.text]
     assert 'href="/sluice/static/vendor/bootstrap/bootstrap.min.css"' in answer.text
     assert answer.headers["content-security-policy"] == POLICY
     assert "script-src" not in POLICY
     assert "default-src 'none'" in POLICY
+    assert POLICY.startswith("sandbox allow-same-origin;"), "no script, no form, no new window"
+    assert answer.headers["x-content-type-options"] == "nosniff"
+
+
+def test_a_value_of_a_record_cannot_lead_the_reader_away(server: Server, home: Path) -> None:
+    value = '<meta http-equiv="refresh" content="0;url=https://evil.example/"><b>unexpected</b>'
+    page = data_docs(home, "orders", "scheduled__1", value).relative_to(home / "quality/orders/gx/uncommitted")
+    path = page.relative_to("data_docs/local_site").as_posix()
+    answer = server("vic").get(f"/sluice/data-docs/orders/{path}")
+    assert "<h1>Judged</h1><b>unexpected</b></body>" in answer.text
+    assert "evil" not in answer.text
 
 
 @pytest.mark.parametrize(

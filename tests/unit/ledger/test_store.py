@@ -12,6 +12,7 @@ import threading
 import traceback
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import sqlalchemy as sa
@@ -93,6 +94,22 @@ def test_a_database_that_does_not_answer_is_named_without_its_password() -> None
             Ledger.open(f"postgresql+psycopg2://sluice:{PASSWORD}@127.0.0.1:{port}/ledger")
     assert "127.0.0.1" in caught.value.what
     assert PASSWORD not in "".join(traceback.format_exception(caught.value))
+
+
+def test_a_host_that_accepts_and_does_not_answer_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[dict[str, Any]] = []
+    real = sa.create_engine
+
+    def create(url: sa.engine.URL, **options: Any) -> sa.Engine:
+        asked.append(options["connect_args"])
+        return real(url, **options)
+
+    monkeypatch.setattr(sa, "create_engine", create)
+    for url in ("postgresql+psycopg2://", "postgresql+psycopg2://?connect_timeout=3"):
+        where, _, query = url.partition("?")
+        with pytest.raises(LedgerError):
+            Ledger.open(f"{where}nobody@127.0.0.1:1/none?{query}")
+    assert asked == [{"connect_timeout": 10}, {}]
 
 
 def test_what_is_no_database_url_is_refused_without_being_repeated() -> None:

@@ -26,8 +26,14 @@ function login() {
 
 const name = encodeURIComponent;
 
-export const ask = (path, signal) =>
-  fetch(new URL(`api/${path}`, HERE), { signal, headers: { Accept: "application/json" } }).then(answer);
+/** Asks again while the server has no answer yet because somebody else asks for it. */
+export async function ask(path, signal, tries = 6) {
+  const response = await fetch(new URL(`api/${path}`, HERE), { signal, headers: { Accept: "application/json" } });
+  const wait = response.headers.get("Retry-After");
+  if (response.status !== 503 || !wait || tries <= 1) return answer(response);
+  await new Promise((later) => setTimeout(later, 1000 * wait));
+  return signal?.aborted ? answer(response) : ask(path, signal, tries - 1);
+}
 
 export const pipelines = (signal) => ask("pipelines", signal);
 export const pipeline = (p, newest, signal) => ask(`pipelines/${name(p)}?newest=${newest}`, signal);

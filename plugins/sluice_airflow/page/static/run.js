@@ -41,7 +41,7 @@ function content(pipeline, r) {
   return [
     el("dl", { class: "facts" }, facts.map(([k, v]) => el("div", {}, el("dt", {}, k), el("dd", {}, v)))),
     el("p", { class: "links" },
-      /^(scheduled|manual|asset_triggered|backfill)__/.test(r.run) && r.kind === "live" ? out("Run in Airflow", api.dagRun(pipeline.name, r.run)) : null,
+      r.in_airflow ? out("Run in Airflow", api.dagRun(pipeline.name, r.run)) : null,
       r.data_docs ? out("Data Docs", api.dataDocs(pipeline.name)) : null),
     r.error?.what && el("div", { class: "failure" }, r.error.what, r.error.state && el("span", {}, `Data: ${r.error.state}`), r.error.next_step && el("span", {}, `Next: ${r.error.next_step}`)),
     (r.notes ?? []).map((n) => el("p", { class: "note" }, n)),

@@ -1,0 +1,82 @@
+"""What slow brokers, tables and databases may cost: few threads, and nobody else's patience."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+
+from sluice.errors import SourceUnreachableError
+from sluice_airflow.page.answers import Answers, AskedError
+
+pytestmark = pytest.mark.airflow
+
+
+class Silent:
+    """What does not answer until it is told to."""
+
+    def __init__(self, answers: Answers, count: int) -> None:
+        self.go, asked = threading.Event(), threading.Semaphore(0)
+
+        def ask() -> str:
+            asked.release()
+            self.go.wait()
+            return "new"
+
+        self.threads = [threading.Thread(target=answers.of, args=(("lag", f"p{n}"), ask)) for n in range(count)]
+        for thread in self.threads:
+            thread.start()
+        for _ in self.threads:
+            asked.acquire()
+
+    def answer(self) -> None:
+        self.go.set()
+        for thread in self.threads:
+            thread.join()
+
+
+def test_one_thread_asks_and_the_others_do_not_wait() -> None:
+    answers = Answers()
+    silent = Silent(answers, 1)
+    with pytest.raises(AskedError, match="the lag is being asked for"):
+        answers.of(("lag", "p0"), lambda: "asked twice")
+    silent.answer()
+    assert answers.of(("lag", "p0"), lambda: "asked twice") == "new"
+
+
+def test_the_old_answer_serves_while_a_thread_asks() -> None:
+    answers = Answers(fresh=0.0)
+    assert answers.of(("lag", "p0"), lambda: "old") == "old"
+    silent = Silent(answers, 1)
+    assert answers.of(("lag", "p0"), lambda: "asked twice") == "old"
+    silent.answer()
+
+
+def test_silent_brokers_take_a_bounded_number_of_threads() -> None:
+    answers = Answers(askers=2)
+    silent = Silent(answers, 2)
+    with pytest.raises(AskedError):
+        answers.of(("lag", "p2"), lambda: "a third")
+    silent.answer()
+    assert answers.of(("lag", "p2"), lambda: "a third") == "a third"
+
+
+def test_a_failure_is_an_answer_too() -> None:
+    answers, asked = Answers(), []
+
+    def ask() -> None:
+        asked.append(1)
+        raise SourceUnreachableError("no broker answered")
+
+    for _ in range(3):
+        with pytest.raises(SourceUnreachableError):
+            answers.of(("log", "p"), ask)
+    assert len(asked) == 1
+
+
+def test_answers_that_nobody_asks_for_are_forgotten() -> None:
+    answers = Answers(kept=0.0)
+    for n in range(50):
+        answers.of(("lag", f"p{n}"), lambda: None)
+    assert len(answers._said) == 1
+    assert not answers._asking
