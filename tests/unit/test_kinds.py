@@ -61,7 +61,7 @@ def test_what_cannot_be_read_again_has_no_intervals_and_is_not_asked_when_it_is_
 def test_no_batch_is_committed_whose_refused_records_have_no_place() -> None:
     committed: list[int] = []
 
-    def refuse() -> None:
+    def refuse(_: Staged) -> None:
         raise ConfigError("another pipeline's", state="", next_step="")
 
     sink = SimpleNamespace(path="s", commit=lambda *_, **__: committed.append(1) or True)
@@ -72,6 +72,6 @@ def test_no_batch_is_committed_whose_refused_records_have_no_place() -> None:
     with pytest.raises(ConfigError, match="another pipeline's"):
         writer.commit(0, prepared, {})
     assert committed == []
-    quarantine.admit = lambda: None
+    quarantine.admit = lambda _: None
     writer.commit(0, prepared, {})
     assert committed == [1, 2]

@@ -229,7 +229,8 @@ class BatchWriter:
             If another driver committed this batch meanwhile.
         """
         if prepared.quarantine:
-            self.quarantine.admit()  # checked before the sink's commit, which would otherwise be half a batch
+            # checked before the sink's commit, which would otherwise be half a batch
+            self.quarantine.admit(prepared.quarantine)
         point("before-sink-commit")
         refused = prepared.quarantine.folder if prepared.quarantine else None
         full = {

@@ -227,7 +227,7 @@ class IntervalRun(Run):
             self._beside_redriving()
             self._alone_in_its_time()
             if prepared.quarantine:
-                tables.quarantine.admit()
+                tables.quarantine.admit(prepared.quarantine)
             point("before-sink-commit")
             note = {
                 "pipeline": self.pipeline.name,

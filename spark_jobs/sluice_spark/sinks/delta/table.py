@@ -68,14 +68,17 @@ class DeltaSink(Writer):
         """Check what others committed since the last check by this pipeline: :meth:`Guard.examine`."""
         return self._guard.examine()
 
-    def admit(self) -> None:
-        """Raise the errors that a commit to this table would raise, before another table's commit that needs it.
+    def admit(self, staged: Staged) -> None:
+        """Raise the errors that a commit of these files would raise, before another table's commit that needs it.
 
         Raises
         ------
         ConfigError, CheckpointError
             As :meth:`examine`.
+        SinkError
+            If staged files are gone.
         """
+        self._still_there(staged)
         table = self.table()
         if table is not None:
             self._guard.let_pass(table)

@@ -65,6 +65,8 @@ def test_staged_files_that_vanished_are_not_committed(tmp_path: Path, spoil: Cal
     with pytest.raises(SinkError, match=what):
         table.commit(files, SCHEMA, 1, {"run": "r"})
     assert table.version() == 0
+    with pytest.raises(SinkError, match=what):
+        table.admit(files)  # before another table's commit
 
 
 # --- fences --------------------------------------------------------------------------------------------------------
