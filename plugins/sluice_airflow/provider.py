@@ -45,7 +45,11 @@ def get_provider_info() -> dict[str, Any]:
         "hooks": [_modules("hooks.kafka", "hooks.spark")],
         "triggers": [_modules("triggers.kafka_lag", "triggers.lag_watcher")],
         "notifications": ["sluice_airflow.notifiers.FailureNotifier"],
-        "extra-links": ["sluice_airflow.links.data_docs.DataDocsLink", "sluice_airflow.links.page.PageLink"],
+        "extra-links": [
+            "sluice_airflow.links.data_docs.DataDocsLink",
+            "sluice_airflow.links.page.PageLink",
+            "sluice_airflow.links.spark_ui.SparkUiLink",
+        ],
         **({} if _is_installed(_OTHER) else {"connection-types": [_KAFKA]}),
     }
 

@@ -116,10 +116,12 @@ def test_an_aggregate_accounts_for_the_records_that_went_in(sandbox: Sandbox) ->
         kafka={"max_records_per_batch": 100},
         transform={"sql": "SELECT id % 2 AS parity, count(*) AS n FROM source GROUP BY 1"},
         rows="aggregate",
+        spark={"conf": {"spark.ui.enabled": True}},
     )
     sandbox.feed(9, bad_every=3)
     done = sandbox.cli("run", str(sandbox.file), "--json", "--no-validate", "--run", "r")
     assert done.returncode == 0, done.stderr[-4000:]
+    assert "sluice: Spark's web UI: http://" in done.stderr
     account = json.loads(done.stdout.splitlines()[-1])
     assert account.keys() >= {"run", "recovery", "planned", "written", "verdict", "seconds"}
     assert (account["planned"], account["written"], account["quarantined"]) == (9, 6, 3)

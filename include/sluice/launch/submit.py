@@ -16,8 +16,7 @@ from sluice.errors import ConfigError
 from sluice.home import Home
 from sluice.launch import jars
 from sluice.pipeline import Pipeline
-from sluice.pipeline.spark import CORE as _CONF
-from sluice.pipeline.spark import Spark
+from sluice.pipeline.spark import CORE, DEFAULTS, Spark
 from sluice.ranges import OffsetRange
 from sluice.run.request import RunRequest
 from sluice.shipped import base, shipped
@@ -237,8 +236,9 @@ def _submit(
         application=shipped(f"spark_jobs/{main}"),
         arguments=arguments,
         master=master,
-        conf=settings.conf
-        | _CONF
+        conf=DEFAULTS
+        | settings.conf
+        | CORE
         | {"spark.sql.warehouse.dir": home.join("warehouse")}  # by default Spark creates one in the working directory
         | {"spark.driver.extraClassPath": ":".join(map(str, found))},
         jars=[] if local else found,

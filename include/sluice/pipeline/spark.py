@@ -31,10 +31,15 @@ CORE = {
     "spark.sql.files.ignoreMissingFiles": "false",
     # files are named one by one from a table's log: more than 32 of them must not cost a Spark job to list
     "spark.sql.sources.parallelPartitionDiscovery.threshold": "10000",
-    "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
 }
 """Settings of every application, which nobody else sets: rows, their times and the account depend on them."""
+
+DEFAULTS = {"spark.ui.enabled": "false"}
+"""Settings of every application where ``conf`` says nothing else. Spark's web UI costs time at each start."""
+
+WEB_UI = "Spark's web UI: "
+"""The words before its address in a driver's log."""
 
 RESERVED = {
     "spark.master": "the Spark connection's host is the master",

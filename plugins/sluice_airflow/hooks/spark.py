@@ -1,15 +1,16 @@
-"""spark-submit as Airflow's Spark provider starts it, with three corrections."""
+"""spark-submit as Airflow's Spark provider starts it, with four additions."""
 
 from __future__ import annotations
 
 import os
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from airflow.providers.apache.spark.hooks.spark_submit import SparkSubmitHook
 
 from sluice.launch.submit import SparkSubmit
+from sluice.pipeline.spark import WEB_UI
 
 __all__ = ["SparkHook"]
 
@@ -22,14 +23,18 @@ class SparkHook(SparkSubmitHook):
     - The master is the one that :func:`sluice.launch.submit.spark_master` accepted. The provider alone silently
       turns a connection that it cannot read into ``yarn``.
     - Secrets go to the child's environment; on YARN and Kubernetes the provider's ``env_vars`` would be in argv.
+    - ``on_web_ui`` is called with the address of Spark's web UI once the driver has one.
     - :attr:`exit_code` and :attr:`output` survive a failure; the provider's exception has them only as prose.
 
     The child stays in the task's process group on purpose: Airflow's supervisor ends the whole group, so that a JVM
     does not outlive a task that was killed by SIGKILL.
     """
 
-    def __init__(self, submit: SparkSubmit, **kwargs: Any) -> None:
+    def __init__(
+        self, submit: SparkSubmit, *, on_web_ui: Callable[[str], None] = lambda _: None, **kwargs: Any
+    ) -> None:
         self._submit = submit
+        self._on_web_ui = on_web_ui
         self.output: deque[str] = deque(maxlen=_KEPT)
         self.killed = False
         super().__init__(**kwargs)
@@ -67,6 +72,8 @@ class SparkHook(SparkSubmitHook):
     def _kept(self, lines: Iterator[Any]) -> Iterator[Any]:
         for line in lines:
             self.output.append(line.rstrip())
+            if WEB_UI in line:
+                self._on_web_ui(line.partition(WEB_UI)[2].strip())
             yield line
 
     def on_kill(self) -> None:

@@ -15,6 +15,7 @@ from sluice.recovery import Recovery
 from sluice.run.request import RunRequest
 from sluice_airflow.last_words import tells
 from sluice_airflow.links.page import PageLink
+from sluice_airflow.links.spark_ui import SparkUiLink
 from sluice_airflow.log_tables import account_table
 from sluice_airflow.operators.submit import SubmitOperator
 from sluice_airflow.window import run_window
@@ -52,7 +53,7 @@ class BoundedRunOperator(SubmitOperator):
         One class for each exit code; :class:`~sluice_airflow.retry.TypedRetryPolicy` reads from it whether to retry.
     """
 
-    operator_extra_links = (PageLink(),)
+    operator_extra_links = (PageLink(), SparkUiLink())
     template_fields: ClassVar[tuple[str, ...]] = (
         *SubmitOperator.template_fields,
         "recovery",

@@ -14,6 +14,7 @@ from sluice.pipeline import load
 from sluice.ranges import OffsetRange
 from sluice_airflow.last_words import tells
 from sluice_airflow.links.page import PageLink
+from sluice_airflow.links.spark_ui import SparkUiLink
 from sluice_airflow.log_tables import account_table
 from sluice_airflow.operators.submit import SubmitOperator
 
@@ -58,7 +59,7 @@ class RedriveOperator(SubmitOperator):
         When there is nothing to redrive.
     """
 
-    operator_extra_links = (PageLink(),)
+    operator_extra_links = (PageLink(), SparkUiLink())
     template_fields: ClassVar[tuple[str, ...]] = (*SubmitOperator.template_fields, "what", "ranges", "of_run")
 
     def __init__(

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, NoReturn
 
@@ -18,6 +19,7 @@ from sluice.pipeline.spark import RESOURCES, Spark
 from sluice_airflow import connections, failure
 from sluice_airflow.gate import given
 from sluice_airflow.hooks.spark import SparkHook
+from sluice_airflow.links.spark_ui import SparkUiLink
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -107,6 +109,7 @@ class SubmitOperator(SparkSubmitOperator):
         self.total_executor_cores = total_executor_cores
         Spark().over(**_plain(self._asked_of_spark()))
         self._submission: SparkSubmit | None = None
+        self._web_ui: Callable[[str], None] = lambda _: None
         self._killed = False
 
     def spark_settings(self, pipeline: Pipeline) -> Spark:
@@ -149,7 +152,7 @@ class SubmitOperator(SparkSubmitOperator):
         SluiceError
             The typed failure of its exit code, in the application's own words.
         """
-        self._submission = submission
+        self._submission, self._web_ui = submission, partial(SparkUiLink().show, self, context)
         self.application = str(submission.application)
         self.conf = dict(submission.conf)
         if submission.java_options:
@@ -188,6 +191,7 @@ class SubmitOperator(SparkSubmitOperator):
             name=submission.name,
             application_args=submission.arguments,
             spark_binary=self._spark_binary or submission.argv()[0],
+            on_web_ui=self._web_ui,
             **submission.resources,
         )
         hook.killed = self._killed

@@ -14,6 +14,7 @@ from sluice.pipeline import Pipeline, load
 from sluice_airflow.last_words import tells
 from sluice_airflow.links.data_docs import DataDocsLink, address_of
 from sluice_airflow.links.page import PageLink
+from sluice_airflow.links.spark_ui import SparkUiLink
 from sluice_airflow.log_tables import table
 from sluice_airflow.operators.bounded_run import ingest_before
 from sluice_airflow.operators.submit import SubmitOperator
@@ -54,7 +55,7 @@ class ValidateOperator(SubmitOperator):
         When the DAG's param ``validate`` is false.
     """
 
-    operator_extra_links = (PageLink(), DataDocsLink())
+    operator_extra_links = (PageLink(), DataDocsLink(), SparkUiLink())
     template_fields: ClassVar[tuple[str, ...]] = (*SubmitOperator.template_fields, "rejudge")
 
     def __init__(self, *, rejudge: bool = False, **kwargs: Any) -> None:

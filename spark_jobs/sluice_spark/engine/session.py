@@ -11,6 +11,8 @@ from collections.abc import Callable
 from pyspark.sql import SparkSession
 
 from sluice.errors import ConfigError, ExitCode, SluiceError
+from sluice.pipeline.spark import WEB_UI
+from sluice_spark.engine.logs import logger
 
 __all__ = ["Parser", "run_main", "session"]
 
@@ -23,8 +25,14 @@ class Parser(argparse.ArgumentParser):
 
 
 def session() -> SparkSession:
-    """Return the session that spark-submit configured."""
-    return SparkSession.builder.getOrCreate()
+    """Return the session that spark-submit configured; log where its web UI is, if it has one.
+
+    The Airflow operator reads that line for its button.
+    """
+    spark = SparkSession.builder.getOrCreate()
+    if spark.conf.get("spark.ui.enabled", "true") == "true":
+        logger.info("%s%s", WEB_UI, spark.sparkContext.uiWebUrl)
+    return spark
 
 
 def run_main(main: Callable[[], None]) -> None:

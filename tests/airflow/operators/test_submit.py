@@ -98,7 +98,7 @@ def test_an_argument_that_would_do_nothing_is_refused(operator: Any, name: str) 
 @pytest.mark.parametrize(
     ("asked", "says"),
     [
-        ({"conf": {"spark.ui.enabled": "true"}}, "Sluice sets it"),
+        ({"conf": {"spark.ui.showConsoleProgress": "true"}}, "Sluice sets it"),
         ({"conf": {"spark.driver.memory": "4g"}}, "write driver_memory"),
         ({"driver_memory": "much"}, "no amount of memory"),
         ({"executor_cores": 0}, "executor_cores"),

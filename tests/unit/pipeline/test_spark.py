@@ -13,7 +13,7 @@ from sluice.errors import ConfigError
 from sluice.launch import submit
 from sluice.launch.submit import SparkSubmit, bounded_run, redrive, validate_sink, validate_spec
 from sluice.pipeline import Pipeline, load
-from sluice.pipeline.spark import CORE, RESERVED, Spark
+from sluice.pipeline.spark import CORE, DEFAULTS, RESERVED, Spark
 from sluice.run.request import RunRequest
 
 LOCAL = Connection("spark_default", "spark", host="local[2]")
@@ -81,8 +81,8 @@ def test_without_the_key_nothing_is_asked_for(orders: Any) -> None:
 def test_all_that_the_core_sets_is_refused_in_a_file(orders: Any, master: str) -> None:
     spark = Connection("spark_default", "spark", host=master)
     submission = bounded_run(orders(""), RunRequest("r"), spark=spark, kafka=None)
-    assert set(submission.conf) <= set(CORE) | set(RESERVED)
-    for key in submission.conf:
+    assert set(submission.conf) <= set(CORE) | set(DEFAULTS) | set(RESERVED)
+    for key in submission.conf.keys() - DEFAULTS:
         with pytest.raises(ConfigError, match="leave it out") as caught:
             orders(f"{{conf: {{{key}: x}}}}")
         assert key in caught.value.what
@@ -121,7 +121,7 @@ def test_a_task_replaces_key_by_key() -> None:
     assert over.conf == {"spark.a": "1", "spark.b": "2", "spark.c": "true"}
     assert (over.driver_memory, over.executor_cores) == ("4g", 2)
     with pytest.raises(ConfigError, match="Sluice sets it"):
-        spark.over(conf={"spark.ui.enabled": "true"})
+        spark.over(conf={"spark.ui.showConsoleProgress": "true"})
     with pytest.raises(ConfigError, match="conf"):
         spark.over(conf="spark.a=1")
 
@@ -169,3 +169,8 @@ def test_a_secret_is_refused_wherever_its_name_stands(key: str, value: str) -> N
 )
 def test_what_only_leads_to_a_secret_is_taken(key: str) -> None:
     assert Spark(conf={key: "x"}).conf == {key: "x"}
+
+
+def test_a_default_of_ours_can_be_set(orders: Any) -> None:
+    assert MAINS["run"](orders("")).conf["spark.ui.enabled"] == "false"
+    assert MAINS["run"](orders("{conf: {spark.ui.enabled: true}}")).conf["spark.ui.enabled"] == "true"
