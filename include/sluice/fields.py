@@ -26,6 +26,8 @@ class Strict(BaseModel):
 def _duration(value: Any) -> Any:
     if isinstance(value, timedelta):
         return value
+    if isinstance(value, int | float) and not isinstance(value, bool) and value >= 0:
+        return timedelta(seconds=value)  # as code writes it
     match = _DURATION.match(value) if isinstance(value, str) else None
     if match is None:
         raise ValueError(f"{value!r} is not a duration: write 30s, 15m, 2h or 7d")
@@ -33,7 +35,7 @@ def _duration(value: Any) -> Any:
 
 
 Duration = Annotated[timedelta, BeforeValidator(_duration)]
-"""A duration such as ``15m``, ``2h``, ``7d``."""
+"""A duration such as ``15m``, ``2h``, ``7d``; a number means seconds."""
 
 
 def given(model: BaseModel) -> list[str]:
