@@ -9,7 +9,7 @@ from typing import Any
 import sqlalchemy as sa
 
 from sluice.ledger import schema
-from sluice.ledger.queries import REDRIVEN, LedgerQueries
+from sluice.ledger.queries import LedgerQueries, effective
 from sluice.ranges import Counts
 
 __all__ = ["Glance", "Histories", "RunLine", "Span"]
@@ -241,15 +241,12 @@ class Histories(LedgerQueries):
 
 
 def _split_of(window: sa.CTE, *by: sa.ColumnElement[Any]) -> sa.Select[Any]:
-    """Return the sums of the accounts of a window's runs; of an interval that a run replaced again only the last."""
-    parts, same = schema.account, schema.account.alias()
-    last = sa.select(sa.func.max(same.c.batch)).where(
-        same.c.pipeline == parts.c.pipeline, same.c.run == parts.c.run, same.c.epoch == parts.c.epoch
-    )
+    """Return the sums of the accounts of a window's runs."""
+    parts = schema.account
     return (
         sa.select(*by, *(sa.func.sum(parts.c[c]).label(c) for c in _COUNTS))
         .join_from(window, parts, sa.and_(parts.c.pipeline == window.c.pipeline, parts.c.run == window.c.run))
-        .where(sa.or_(parts.c.epoch >= REDRIVEN, parts.c.batch == last.scalar_subquery()))
+        .where(effective(parts))
         .group_by(*by)
     )
 

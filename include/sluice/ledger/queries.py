@@ -15,7 +15,7 @@ from sluice.ledger.store import reading, spoken
 from sluice.ranges import Counts, OffsetRange, Positions, RangeAccount, Times
 from sluice.recovery import Route
 
-__all__ = ["REDRIVEN", "LedgerQueries", "UnknownRunError"]
+__all__ = ["REDRIVEN", "LedgerQueries", "UnknownRunError", "effective"]
 
 REDRIVEN = 0
 """The epoch number of redrives: live epochs count from 1 upwards, intervals from -1 downwards."""
@@ -31,6 +31,18 @@ class UnknownRunError(ConfigError):
             next_step=f"choose one of: sluice status {pipeline}. When the run ended well elsewhere, use the "
             "ledger of that place: SLUICE_LEDGER_URL, or SLUICE_HOME",
         )
+
+
+def effective(table: sa.FromClause) -> sa.ColumnElement[bool]:
+    """Return the condition that an account counts for its run.
+
+    If a run replaced its interval several times, only the last split counts.
+    """
+    same = schema.account.alias()
+    last = sa.select(sa.func.max(same.c.batch)).where(
+        same.c.pipeline == table.c.pipeline, same.c.run == table.c.run, same.c.epoch == table.c.epoch
+    )
+    return sa.or_(table.c.epoch >= REDRIVEN, table.c.batch == last.scalar_subquery())
 
 
 class LedgerQueries:
@@ -284,20 +296,11 @@ class LedgerQueries:
     def accounts(
         self, pipeline: str, run_id: str | None = None, *, batch: BatchRow | None = None
     ) -> list[RangeAccount]:
-        """Return the split ranges of one run, of one batch, or of all live runs, in the order of offsets.
-
-        If a run replaced its interval several times, only the last split counts.
-        """
+        """Return the split ranges of one run, of one batch, or of all live runs, in the order of offsets."""
         table = schema.account
         query = sa.select(table).where(table.c.pipeline == pipeline)
         if run_id is not None:
-            same = table.alias()
-            last = sa.select(sa.func.max(same.c.batch)).where(
-                same.c.pipeline == pipeline, same.c.run == run_id, same.c.epoch == table.c.epoch
-            )
-            query = query.where(
-                table.c.run == run_id, sa.or_(table.c.epoch >= REDRIVEN, table.c.batch == last.scalar_subquery())
-            )
+            query = query.where(table.c.run == run_id, effective(table))
         elif batch is None:
             query = query.where(table.c.epoch > REDRIVEN)
         if batch is not None:

@@ -7,7 +7,9 @@ import os
 import sys
 import traceback
 from collections.abc import Callable
+from contextlib import suppress
 
+from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from sluice.errors import ConfigError, ExitCode, SluiceError
@@ -31,7 +33,8 @@ def session() -> SparkSession:
     """
     spark = SparkSession.builder.getOrCreate()
     if spark.conf.get("spark.ui.enabled", "true") == "true":
-        logger.info("%s%s", WEB_UI, spark.sparkContext.uiWebUrl)
+        with suppress(PySparkException):  # over Spark Connect there is no context to ask
+            logger.info("%s%s", WEB_UI, spark.sparkContext.uiWebUrl)
     return spark
 
 
