@@ -49,8 +49,7 @@ def run_of(args: argparse.Namespace, open_session: Callable[[], SparkSession]) -
     context = RunContext(pipeline, request.run_id, Ledger.open(), home, open_session, recovery, judge, request.reason)
     if request.interval is not None:
         return IntervalRun(context, request.interval)
-    size = request.max_records_per_batch or pipeline.source.config.max_records_per_batch
-    return LiveRun(context, size)
+    return LiveRun(context, request.max_records_per_batch or pipeline.source.config.max_records_per_batch)
 
 
 def main() -> None:

@@ -11,6 +11,7 @@ from pyspark.sql import SparkSession
 from sluice.errors import ConfigError
 from sluice.pipeline import Pipeline, load
 from sluice.pipeline.suite import Suite
+from sluice_spark.arrow.path import NotArrowError, plan_of
 from sluice_spark.engine.logs import set_up
 from sluice_spark.engine.session import Parser, run_main, session
 from sluice_spark.engine.settings import wrong_settings
@@ -23,13 +24,16 @@ def main() -> None:
     set_up()
     parser = Parser(prog="validate_spec.py", description="Check transforms and suites without reading records.")
     parser.add_argument("--pipeline", required=True, action="append", metavar="NAME_OR_PATH")
-    parser.add_argument("--result", required=True, metavar="FILE", help="JSON output: the problems of each file")
+    parser.add_argument("--result", required=True, metavar="FILE", help="JSON output: problems and path of each file")
     args = parser.parse_args()
     pipelines = [load(name) for name in args.pipeline]
     if any(pipeline.suite_file for pipeline in pipelines):
         warm_up()
     spark = session()
-    found = {str(pipeline.file): list(problems(spark, pipeline)) for pipeline in pipelines}
+    found = {
+        str(pipeline.file): {"problems": list(problems(spark, pipeline)), "path": path(spark, pipeline)}
+        for pipeline in pipelines
+    }
     Path(args.result).write_text(json.dumps(found), encoding="utf-8")
 
 
@@ -49,6 +53,18 @@ def problems(spark: SparkSession, pipeline: Pipeline) -> Iterator[str]:
     if suite is not None:
         wrong = [*problems_of(suite), *(suite.unknown_columns(columns) if columns is not None else [])]
         yield from (f"quality.suite: {suite.file.name}: {problem}" for problem in wrong)
+
+
+def path(spark: SparkSession, pipeline: Pipeline) -> str | None:
+    """Return which path the records of live runs take, and why if it is Spark's; None if the transform is wrong."""
+    try:
+        schema = shape_of(spark, pipeline, transforms.transformer(pipeline)).schema
+        plan_of(spark, pipeline, pipeline.recovery, schema)
+    except NotArrowError as why:
+        return f"Spark path: {why}"
+    except ConfigError:
+        return None
+    return "Arrow path"
 
 
 if __name__ == "__main__":

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
-
 from airflow.sdk import DAG
 
 from sluice_airflow.operators.audit import AuditOperator
@@ -24,7 +22,7 @@ with DAG("example_repair", schedule="@daily", catchup=False, default_args={"retr
     # [END howto_operator_audit]
 
     # [START howto_operator_clean]
-    clean = CleanOperator(task_id="clean", pipeline="orders", older_than=timedelta(days=14))
+    clean = CleanOperator(task_id="clean", pipeline="orders", older_than="14d")
     # [END howto_operator_clean]
 
     # [START howto_operator_compact]
@@ -32,11 +30,11 @@ with DAG("example_repair", schedule="@daily", catchup=False, default_args={"retr
     # [END howto_operator_compact]
 
     # [START howto_operator_vacuum]
-    vacuum = VacuumOperator(task_id="vacuum", pipeline="orders", older_than=timedelta(days=14))
+    vacuum = VacuumOperator(task_id="vacuum", pipeline="orders", older_than="14d")
     # [END howto_operator_vacuum]
 
     # [START howto_operator_freshness]
-    fresh = FreshnessOperator(task_id="fresh", pipeline="orders", max_age=timedelta(hours=2))
+    fresh = FreshnessOperator(task_id="fresh", pipeline="orders", max_age="2h")
     # [END howto_operator_freshness]
 
     redrive >> audit >> clean >> compact >> vacuum >> fresh

@@ -7,14 +7,17 @@ from datetime import timedelta
 from typing import Annotated, Any
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict
+from pydantic.json_schema import GenerateJsonSchema, JsonSchemaValue
+from pydantic_core.core_schema import TimedeltaSchema
 
-__all__ = ["METADATA_COLUMNS", "Duration", "Strict", "given", "one_of"]
+__all__ = ["METADATA_COLUMNS", "Duration", "JsonSchema", "Strict", "duration", "given", "one_of"]
 
 METADATA_COLUMNS = ("_topic", "_partition", "_offset", "_timestamp", "_run")
 """Metadata columns, which Sluice adds to every sink row."""
 
 _DURATION = re.compile(r"^(\d+)\s*(s|m|h|d)$")
-_UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
+_UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
+_LONGEST = 36_525 * 86_400  # what is subtracted from now has to stay a date
 
 
 class Strict(BaseModel):
@@ -23,19 +26,49 @@ class Strict(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True, use_attribute_docstrings=True)
 
 
-def _duration(value: Any) -> Any:
+def duration(value: Any) -> timedelta:
+    """Return a duration, written as in a pipeline file: ``30s``, ``15m``, ``2h``, ``7d``.
+
+    Raises
+    ------
+    ValueError
+        If it is anything else; a number without a unit, too: not everybody means seconds.
+    """
     if isinstance(value, timedelta):
         return value
-    if isinstance(value, int | float) and not isinstance(value, bool) and value >= 0:
-        return timedelta(seconds=value)  # as code writes it
-    match = _DURATION.match(value) if isinstance(value, str) else None
+    text = str(value) if isinstance(value, str | int) and not isinstance(value, bool) else ""
+    if text.isdecimal():
+        raise ValueError(f"{value!r} is a duration without a unit: write {text}s, {text}m, {text}h or {text}d")
+    match = _DURATION.match(text)
     if match is None:
         raise ValueError(f"{value!r} is not a duration: write 30s, 15m, 2h or 7d")
-    return timedelta(**{_UNITS[match[2]]: int(match[1])})
+    seconds = int(match[1]) * _UNITS[match[2]]
+    if seconds > _LONGEST:
+        raise ValueError(f"{value!r} is longer than 100 years")
+    return timedelta(seconds=seconds)
 
 
-Duration = Annotated[timedelta, BeforeValidator(_duration)]
-"""A duration such as ``15m``, ``2h``, ``7d``; a number means seconds."""
+class JsonSchema(GenerateJsonSchema):
+    """The JSON Schema of these models, in which a duration is written as in a pipeline file."""
+
+    def timedelta_schema(self, schema: TimedeltaSchema) -> JsonSchemaValue:
+        """Return the schema of a duration."""
+        return {"type": "string", "pattern": _DURATION.pattern}
+
+    def encode_default(self, dft: Any) -> Any:
+        """Return a default as a file has it."""
+        if isinstance(dft, BaseModel):
+            return {name: self.encode_default(value) for name, value in dft}
+        if not isinstance(dft, timedelta):
+            return super().encode_default(dft)
+        whole = round(dft.total_seconds())
+        fitting = (unit for unit, seconds in reversed(_UNITS.items()) if whole % seconds == 0 and whole >= seconds)
+        unit = next(fitting, "s")
+        return f"{whole // _UNITS[unit]}{unit}"
+
+
+Duration = Annotated[timedelta, BeforeValidator(duration)]
+"""A duration such as ``15m``, ``2h``, ``7d``."""
 
 
 def given(model: BaseModel) -> list[str]:

@@ -12,7 +12,7 @@ from airflow.sdk import DAG, Asset, CronDataIntervalTimetable, get_parsing_conte
 from sluice.errors import ConfigError, SluiceError
 from sluice.kinds import imported
 from sluice.pipeline import Pipeline, load, load_all, pipelines_folder
-from sluice.pipeline.load import relative
+from sluice.pipeline.load import Clash, relative
 from sluice.pipeline.starting import Schedule
 from sluice_airflow import docs, params
 from sluice_airflow.freshness import freshness_dag
@@ -112,14 +112,14 @@ def build_all(folder: Path | None = None) -> dict[str, DAG]:
 
 
 def refuse_bad_files(folder: Path | None = None) -> None:
-    """Do nothing when every pipeline file of a folder makes a DAG.
+    """Do nothing when every pipeline file of a folder makes a DAG, and none in folders below has its name or table.
 
     Raises
     ------
     ConfigError
         Naming each bad file with its mistakes.
     """
-    problems = [found for _, found in _read(folder) if isinstance(found, SluiceError)]
+    problems = [found for _, found in _read(folder, below=True) if isinstance(found, SluiceError)]
     if len(problems) == 1:
         raise problems[0].with_traceback(None)  # the import error should show the file's mistake, not our frames
     if problems:
@@ -130,8 +130,16 @@ def refuse_bad_files(folder: Path | None = None) -> None:
         )
 
 
-def _read(folder: Path | None) -> Iterator[tuple[Path, DAG | SluiceError]]:
-    for path, spec in load_all(folder):
+def _read(folder: Path | None, *, below: bool = False) -> Iterator[tuple[Path, DAG | SluiceError]]:
+    """Yield the DAGs of a folder's files, and the errors of bad ones.
+
+    Files in folders below make no DAG. With ``below`` an error tells if one of them has the name or the table of
+    another file: a group's DAG would harm that one's.
+    """
+    root = folder or pipelines_folder()
+    for path, spec in load_all(root, below=below):
+        if path.parent != root and not isinstance(spec, Clash):
+            continue
         if isinstance(spec, SluiceError):
             yield path, spec
             continue

@@ -15,11 +15,13 @@ from sluice.lag import Backlog, Limits
 from sluice.lag.current import backlog
 from sluice.ledger import Ledger
 from sluice.pipeline import Pipeline, load
+from sluice.pipeline.mistakes import said
 from sluice.pipeline.starting import Lag
 from sluice.sources.kafka import Cluster, KafkaSettings
 from sluice_airflow import metrics
+from sluice_airflow.arguments import is_known, is_unset
 
-__all__ = ["OnIdle", "decide", "given", "limits_of", "look", "why_waiting"]
+__all__ = ["OnIdle", "check", "decide", "given", "limits_of", "look", "why_waiting"]
 
 
 class OnIdle(StrEnum):
@@ -39,7 +41,7 @@ def given(**limits: Any) -> dict[str, Any]:
     A template that renders to nothing, or to the text ``None``, sets no limit.
     """
     plain = {k: v.total_seconds() if isinstance(v, timedelta) else v for k, v in limits.items()}
-    return {k: v for k, v in plain.items() if v is not None and str(v).strip() not in ("", "None")}
+    return {k: v for k, v in plain.items() if not is_unset(v)}
 
 
 def limits_of(pipeline: Pipeline, instead: Mapping[str, Any] | None = None) -> Limits:
@@ -50,16 +52,33 @@ def limits_of(pipeline: Pipeline, instead: Mapping[str, Any] | None = None) -> L
     ConfigError
         If a limit of ``instead`` is not valid.
     """
+    return Limits.of(_checked(pipeline.lag.model_dump(exclude_unset=True) | dict(instead or {})))
+
+
+def check(**limits: Any) -> None:
+    """Check the limits of a task; what is a template, or is not set, is left out.
+
+    Raises
+    ------
+    ConfigError
+        If one of them is not valid.
+    """
+    _checked(given(**{name: value for name, value in limits.items() if is_known(value)}))
+
+
+def _checked(limits: Mapping[str, Any]) -> Lag:
+    own = dict(limits)
+    if isinstance(seconds := own.get("max_age"), int | float) and not isinstance(seconds, bool):
+        own["max_age"] = timedelta(seconds=seconds)  # as code writes it, and as given() stores it
     try:
-        merged = Lag.model_validate(pipeline.lag.model_dump(exclude_unset=True) | dict(instead or {}))
+        return Lag.model_validate(own)
     except ValidationError as error:
-        wrong = "; ".join(f"{'.'.join(map(str, e['loc']))}={e.get('input')!r}: {e['msg']}" for e in error.errors())
+        wrong = "; ".join(f"{'.'.join(map(str, e['loc']))}: {said(e)}" for e in error.errors())
         raise ConfigError(
             f"the limits of this task are not valid: {wrong}",
             state="nothing was read or written",
             next_step="fix max_records, max_age (15m, 2h), max_retention_share (0 to 1) or match (any, all)",
         ) from None
-    return Limits.of(merged)
 
 
 def look(

@@ -17,7 +17,7 @@ from airflow.sdk.log import redact
 
 from sluice.errors import SluiceError
 
-__all__ = ["KEY", "Hopeless", "tells", "words_of"]
+__all__ = ["KEY", "Hopeless", "WaitedTooLong", "tells", "words_of"]
 
 KEY = "failure"
 """The XCom of a task that failed: ``what`` happened, the ``state`` of the data, the ``next_step``."""
@@ -40,6 +40,14 @@ _TIMEOUTS = {
 _Execute = TypeVar("_Execute", bound=Callable[..., Any])
 
 
+class WaitedTooLong(AirflowSensorTimeout):
+    """The end of a sensor's patience, in three sentences. Airflow does not try a sensor again after its timeout."""
+
+    def __init__(self, what: str, *, state: str, next_step: str) -> None:
+        self.error = SluiceError(what, state=state, next_step=next_step)
+        super().__init__(str(self.error))
+
+
 class Hopeless(AirflowFailException):
     """An error of Sluice's that Airflow must not try again, whatever the task's retry policy is."""
 
@@ -53,8 +61,8 @@ def words_of(error: BaseException) -> dict[str, str]:
 
     Of a foreign error only its type: what else it says may be a secret that nobody named.
     """
-    told = error.error if isinstance(error, Hopeless) else error
-    told = next((told_of for kind, told_of in _TIMEOUTS.items() if isinstance(error, kind)), told)
+    told = next((told_of for kind, told_of in _TIMEOUTS.items() if isinstance(error, kind)), error)
+    told = error.error if isinstance(error, Hopeless | WaitedTooLong) else told
     if isinstance(told, SluiceError):
         words = {"what": told.what, "state": told.state, "next_step": told.next_step}
     else:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from sluice.ranges import Counts, RangeAccount
@@ -31,7 +31,7 @@ def _cell(value: Any) -> str:
     return f"{value:,}" if isinstance(value, int) else f"{value:,.1f}"
 
 
-def lag_table(backlog: dict[str, Any]) -> str:
+def lag_table(backlog: Mapping[str, Any]) -> str:
     """Return the lag per partition, from :meth:`sluice.lag.Backlog.as_dict`; ages in words."""
     keys = ("topic", "partition", "status", "position", "start", "end", "lag", "age", "lost")
     parts = [part | {"age": None if part["age"] is None else length(part["age"])} for part in backlog["partitions"]]

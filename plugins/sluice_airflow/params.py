@@ -54,10 +54,11 @@ def of(pipeline: Pipeline) -> dict[str, Param]:
         ),
         "max_records_per_batch": Param(
             pipeline.source.config.max_records_per_batch,
-            type="integer",
+            type=["null", "integer"],
             minimum=1,
             title="Records per batch, about",
-            description_md="Smaller batches use less memory and lose less work to a crash; larger ones are faster.",
+            description_md="Smaller batches lose less work to a crash; larger ones are faster. "
+            "Empty: 500,000, or 2,000,000 on the Arrow path.",
         ),
         "validate": Param(
             True,

@@ -27,6 +27,10 @@ class LiveFirst(PriorityWeightStrategy):
         after = ti.task.get_flat_relative_ids(upstream=False) if dag else ()
         return int(ti.task.priority_weight + sum(dag.task_dict[task_id].priority_weight for task_id in after))
 
+    def __repr__(self) -> str:
+        """Return the same in each process: Airflow stores it, and takes any other text for a new version of the DAG."""
+        return f"{type(self).__name__}()"
+
 
 def weight_rule() -> LiveFirst | None:
     """Return the rule; None where Airflow does not know it, such as before an upgrade's entry points are installed."""

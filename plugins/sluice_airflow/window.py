@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Set
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any
@@ -17,7 +18,7 @@ from sluice.text import run_of_interval
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
-__all__ = ["Mode", "RunWindow", "run_window"]
+__all__ = ["Mode", "RunWindow", "refuse_unknown", "run_window"]
 
 _BACKFILL = "backfill"
 _UNTOUCHED = "nothing was read or written"
@@ -69,7 +70,7 @@ def run_window(context: Context, pipeline: Pipeline, run_id: str | None = None) 
         When ``mode``, ``start`` and ``end`` contradict each other or the run, or the interval is not valid; and if the
         run was given a param that a DAG of a pipeline file does not have.
     """
-    _refuse_unknown(context)
+    refuse_unknown(context, {"mode", "recovery", "validate"})
     params = dict(context.get("params") or {})
     name = run_id or str(context["run_id"])
     mode = _mode(params.get("mode"))
@@ -111,11 +112,22 @@ def run_window(context: Context, pipeline: Pipeline, run_id: str | None = None) 
     return RunWindow(name if interval is None else run_of_interval(name), interval, request.reason)
 
 
-def _refuse_unknown(context: Context) -> None:
-    """Refuse unknown params: Airflow accepts any key, and a misspelt one would start a live run by mistake."""
+def refuse_unknown(context: Context, ours: Set[str]) -> None:
+    """Refuse unknown params: Airflow accepts any key, and with a misspelt one a run does what nobody asked for.
+
+    Parameters
+    ----------
+    ours
+        Params by which a DAG of Sluice's is known: others may have params of their own.
+
+    Raises
+    ------
+    ConfigError
+        With the nearest param.
+    """
     known = list(getattr(context.get("dag"), "params", None) or {})
-    if not {"mode", "recovery", "validate"} <= set(known):
-        return  # a user's own DAG, with its own params
+    if not ours <= set(known):
+        return
     given = getattr(context.get("dag_run"), "conf", None) or {}
     unknown = [str(key) for key in given if key not in known]
     if unknown:

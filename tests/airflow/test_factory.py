@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import os
 import subprocess
 import sys
 from collections.abc import Callable
@@ -66,12 +68,54 @@ def test_one_bad_file_is_one_import_error_and_takes_no_other_down(
     assert says in what
 
 
+def test_a_dag_that_is_parsed_again_is_no_new_version_of_it(pipeline_file: Callable[..., Path]) -> None:
+    more = (
+        'schedule: {cron: "@daily"}\n'
+        "airflow: {tags: [a, b, c], access_control: {A: [can_read, can_edit], B: [can_read]},"
+        ' maintenance: manual, freshness: {cron: "@daily", max_age: 2h}}\n'
+    )
+    folder = pipeline_file("orders", more=more).parent
+    pipeline_file("lagging", more="schedule: on_lag\n")
+    code = (
+        "import json, pathlib, sys; from airflow.serialization.serialized_objects import DagSerialization\n"
+        "from airflow.models.serialized_dag import SerializedDagModel\n"
+        "from sluice_airflow.factory import build_all, refuse_bad_files\n"
+        "refuse_bad_files(pathlib.Path(sys.argv[1]))\n"
+        "dags = build_all(pathlib.Path(sys.argv[1]))\n"
+        "data = {name: DagSerialization.to_dict(dag) for name, dag in dags.items()}\n"
+        "print(json.dumps([{name: SerializedDagModel.hash(found) for name, found in data.items()}, str(data)]))"
+    )
+    parsed = []
+    for seed in ("1", "2"):  # as two processes of the DAG processor
+        env = {**os.environ, "PYTHONHASHSEED": seed}
+        done = subprocess.run(
+            [sys.executable, "-c", code, str(folder)], env=env, stdout=subprocess.PIPE, text=True, check=True
+        )
+        parsed.append(json.loads(done.stdout.splitlines()[-1]))
+    assert set(parsed[0][0]) == {"lagging", "orders", "orders.freshness", "orders.maintenance"}
+    assert parsed[0][0] == parsed[1][0]
+    assert not any(" at 0x" in text for _, text in parsed), "an address in memory is another one in each process"
+
+
 def test_two_files_of_one_name(pipeline_file: Callable[..., Path]) -> None:
     first = pipeline_file("first")
     (first.parent / "second.yaml").write_text(first.read_text())
     assert set(build_all(first.parent)) == {"first"}
-    with pytest.raises(ConfigError, match=r"is the name of first\.yaml already"):
+    with pytest.raises(ConfigError, match=r"is the name of .*/first\.yaml already"):
         refuse_bad_files(first.parent)
+
+
+def test_a_file_below_may_not_have_the_name_of_one_that_makes_a_dag(pipeline_file: Callable[..., Path]) -> None:
+    first = pipeline_file("first")
+    below = first.parent / "finance"
+    below.mkdir()
+    (below / "bad.yaml").write_text("nonsense")  # it makes no DAG: whoever uses it is told
+    refuse_bad_files(first.parent)
+    (below / "first.yaml").write_text(first.read_text())
+    assert set(build_all(first.parent)) == {"first"}
+    with pytest.raises(ConfigError, match=r"finance/first\.yaml is not a valid pipeline") as caught:
+        refuse_bad_files(first.parent)
+    assert "is the name of" in caught.value.what
 
 
 def test_all_bad_files_are_named(pipeline_file: Callable[..., Path]) -> None:

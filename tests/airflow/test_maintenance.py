@@ -70,3 +70,13 @@ def test_as_it_is_it_redrives_nothing_and_proves_the_account(
     states = {t.task_id: str(t.state) for t in run.get_task_instances()}
     assert states == {"redrive": "skipped", "audit": "success", "clean": "success"}
     assert spark.call("redrive.py") is None
+
+
+def test_a_param_that_it_does_not_have_is_refused(
+    pipeline_file: Callable[..., Path], spark: FakeSpark, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = pipeline_file("p", more="airflow: {maintenance: manual, retries: 0}\n").parent
+    monkeypatch.setenv("SLUICE_PIPELINES", str(folder))
+    run = build_all(folder)["p.maintenance"].test(logical_date=None, run_conf={"redriv": "lost"})
+    states = {t.task_id: str(t.state) for t in run.get_task_instances()}
+    assert states["redrive"] == "failed", "it would have succeeded, and redriven nothing"

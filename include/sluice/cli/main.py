@@ -412,9 +412,11 @@ def schema(
     ] = False,
 ) -> None:
     """Print the JSON Schema of a pipeline file, for editors."""
+    from sluice.fields import JsonSchema
     from sluice.pipeline import Pipeline, pipelines_folder
 
-    text = json.dumps(Pipeline.model_json_schema(by_alias=True), indent=2) + "\n"
+    found = Pipeline.model_json_schema(by_alias=True, schema_generator=JsonSchema)
+    text = json.dumps(found, indent=2) + "\n"
     if write:
         (pipelines_folder().parent / "pipeline.schema.json").write_text(text)
     else:
@@ -422,15 +424,13 @@ def schema(
 
 
 def _age(text: str | None, option: str) -> timedelta | None:
-    from pydantic import TypeAdapter, ValidationError
-
-    from sluice.fields import Duration
+    from sluice.fields import duration
 
     try:
-        return TypeAdapter(Duration).validate_python(text) if text else None
-    except ValidationError:
+        return duration(text) if text else None
+    except ValueError as error:
         raise ConfigError(
-            f"{option}: {text!r} is not a duration", state="nothing was removed", next_step="write it as 36h or 7d"
+            f"{option}: {error}", state="nothing was removed", next_step="write it as 36h or 7d"
         ) from None
 
 

@@ -9,6 +9,7 @@ import subprocess
 import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from sluice.cli.output import err, print_json
 from sluice.errors import ConfigError, ExitCode, SluiceError
@@ -48,22 +49,28 @@ def check(files: Sequence[str] | None, *, spark: bool, as_json: bool) -> int:
             errors[file] = str(told)
             del good[file]
     unchecked = f"{_UNCHECKED} (--no-spark)"
+    paths: dict[str, str] = {}
     if spark:
-        unchecked, problems = _with_spark(good) if good else ("", {})
+        unchecked, checked = _with_spark(good) if good else ("", {})
+        problems = {file: result["problems"] for file, result in checked.items()}
         errors |= {file: str(_refusal(good[file], lines)) for file, lines in problems.items() if lines}
+        paths = {file: result["path"] for file, result in checked.items() if result["path"]}
     if as_json:
         print_json(
             [
                 {"file": f, "valid": f not in errors, "error": errors.get(f)}
                 | ({"not_checked": unchecked} if unchecked and f not in errors else {})
+                | ({"path": paths[f]} if f in paths else {})
                 for f in found
             ]
         )
     else:
+        valid = "valid as far as it was checked" if unchecked else "valid"
         for file in found:
-            err.print(
-                errors.get(file, f"{file}: valid{' as far as it was checked' if unchecked else ''}"), markup=False
-            )
+            line = f"{file}: {valid}" + (f"; live runs take the {paths[file]}" if file in paths else "")
+            if file in good and good[file].file.stem != good[file].name:
+                line += f"; its pipeline is {good[file].name!r}, and commands find it by both names"
+            err.print(errors.get(file, line), markup=False)
         if unchecked and len(errors) < len(found):
             err.print(unchecked, markup=False)
     return int(ExitCode.CONFIG) if errors else 0
@@ -83,8 +90,7 @@ def _named(files: Sequence[str]) -> dict[str, Pipeline | SluiceError]:
 
 
 def _all() -> dict[str, Pipeline | SluiceError]:
-    folders = sorted({file.parent for file in pipelines_folder().rglob("*.yaml")})
-    return {relative(path): item for folder in folders for path, item in load_all(folder)}
+    return {relative(path): item for path, item in load_all(pipelines_folder(), below=True)}
 
 
 def _others() -> list[Pipeline]:
@@ -95,8 +101,8 @@ def _others() -> list[Pipeline]:
         return []
 
 
-def _with_spark(pipelines: Mapping[str, Pipeline]) -> tuple[str, dict[str, list[str]]]:
-    """Return what could not be checked and why (or an empty text), and the problems of each file."""
+def _with_spark(pipelines: Mapping[str, Pipeline]) -> tuple[str, dict[str, Any]]:
+    """Return what could not be checked and why (or an empty text), and the problems and the path of each file."""
     if not _java():
         return f"{_UNCHECKED}: there is no Java here (apt-get install openjdk-17-jre-headless)", {}
     with tempfile.TemporaryDirectory(prefix="sluice-") as folder:
@@ -110,7 +116,7 @@ def _with_spark(pipelines: Mapping[str, Pipeline]) -> tuple[str, dict[str, list[
             argv, env={**os.environ, **submit.env}, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=False
         )
         try:
-            found: dict[str, list[str]] = json.loads(result.read_text(encoding="utf-8"))
+            found: dict[str, Any] = json.loads(result.read_text(encoding="utf-8"))
         except (OSError, ValueError):
             said = done.stdout.decode(errors="replace").strip()
             raise SluiceError(

@@ -33,7 +33,17 @@ class JsonDecode(Strict):
     """Columns and types, as in ``CREATE TABLE``: ``id BIGINT, name STRING``."""
 
 
-_CsvCharacter = Annotated[str, Field(min_length=1, max_length=1, pattern=r"^[^\r\n]$")]
+def _character(text: str) -> str:
+    if len(text) != 1 or text in "\r\n":
+        raise ValueError(f"{text!r} is not one character (a line break is none of them)")
+    return text
+
+
+_CsvCharacter = Annotated[
+    str,
+    AfterValidator(_character),
+    Field(json_schema_extra={"minLength": 1, "maxLength": 1, "pattern": r"^[^\r\n]$"}),
+]
 
 
 class CsvDecode(Strict):

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from datetime import date, timedelta
 from typing import Annotated, Literal, get_args
 
 from pydantic import AfterValidator, Field, field_validator, model_validator
 
 from sluice.fields import Duration, Strict
-from sluice.pipeline.starting import Schedule
+from sluice.pipeline.starting import Schedule, check_cron
 from sluice.pipeline.targets import check_function
 
 __all__ = ["Airflow", "Freshness"]
@@ -18,6 +19,21 @@ def _target(target: str) -> str:
     check_function(target)
     return target
 
+
+def _maintenance(when: str) -> str:
+    return when if when == "manual" else check_cron(when)
+
+
+def _address(text: str) -> str:
+    if not re.fullmatch(_ADDRESS, text):
+        raise ValueError(f"{text!r} is not a mail address, such as team@example.org")
+    return text
+
+
+_ADDRESS = r"^[^@\s,;]+@[^@\s,;]+$"
+
+Address = Annotated[str, AfterValidator(_address), Field(json_schema_extra={"pattern": _ADDRESS})]
+"""A mail address."""
 
 Target = Annotated[str, AfterValidator(_target)]
 """``package.module:name``, on the Python path."""
@@ -56,7 +72,7 @@ class Airflow(Strict):
     """The queue of the DAG's tasks, for executors that have queues."""
     priority: Annotated[int, Field(ge=1, le=1_000_000)] = 1
     """The priority weight of the DAG's tasks: a larger one gets a free place first."""
-    maintenance: Annotated[str, Field(min_length=1)] | None = None
+    maintenance: Annotated[str, AfterValidator(_maintenance)] | None = None
     """A DAG ``PIPELINE.maintenance`` that redrives on request, audits and cleans: a cron line (UTC), or ``manual``."""
     maintenance_steps: Annotated[tuple[Step, ...], Field(min_length=1)] = ("audit", "clean")
     """What that DAG does behind a redrive, in this order: ``audit``, ``clean``, ``compact``, ``vacuum``."""
@@ -66,7 +82,7 @@ class Airflow(Strict):
     """What each role may do with the DAG, such as ``{Analyst: [can_read]}``; for auth managers with roles of a DAG."""
     freshness: Freshness | None = None
     """A DAG ``PIPELINE.freshness`` that fails, and alerts, when the table is not fresh at a time of its ``cron``."""
-    email: tuple[Annotated[str, Field(pattern=r"^[^@\s]+@[^@\s]+$")], ...] = ()
+    email: tuple[Address, ...] = ()
     """Who gets a mail when a DAG run has failed, by Airflow's connection ``smtp_default``."""
     on_failure: tuple[Target, ...] = ()
     """Functions, or notifiers, as ``package.module:name``: called with Airflow's context when a DAG run has failed."""

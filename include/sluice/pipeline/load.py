@@ -4,23 +4,21 @@ from __future__ import annotations
 
 import difflib
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
-import yaml
-from pydantic import BaseModel, ValidationError
-from pydantic_core import ErrorDetails
+from pydantic import ValidationError
 
 from sluice.errors import ConfigError
 from sluice.home import Home
 from sluice.pipeline.defaults import DEFAULTS, defaults_of, under
+from sluice.pipeline.mistakes import explain, line_of
 from sluice.pipeline.model import Pipeline, model_for
 from sluice.pipeline.yaml_file import YamlError, read
 from sluice.shipped import CHECKOUT, base
 
-__all__ = ["clash_of", "find", "load", "load_all", "pipelines_folder", "relative"]
+__all__ = ["Clash", "clash_of", "find", "load", "load_all", "pipelines_folder", "relative"]
 
 _UNTOUCHED = "nothing was read or written"
 
@@ -50,7 +48,9 @@ def _folder() -> Path:
 
 
 def find(name_or_path: str) -> Path:
-    """Return the file of a pipeline, given by its path or by its file name in any folder below the pipelines' folder.
+    """Return the file of a pipeline, given by its path, by its file's name or by its own, in any folder of pipelines.
+
+    A file's name comes first, and the folder's own file before those in folders below.
 
     Raises
     ------
@@ -66,15 +66,18 @@ def find(name_or_path: str) -> Path:
         return folder / f"{name_or_path}.yaml"
     files = _files(folder.rglob("*.yaml"))
     named = [file for file in files if file.stem == name_or_path]
+    how = "is called"
+    if not named and not is_path:
+        named, how = [file for file in files if _name_in(file) == name_or_path], "has the pipeline"
     if len(named) == 1:
         return named[0]
     if named:
         raise ConfigError(
-            f"more than one pipeline file is called {name_or_path!r}",
+            f"more than one pipeline file {how} {name_or_path!r}",
             state=_UNTOUCHED,
             next_step=f"give one of the files: {', '.join(map(relative, named))}",
         )
-    known = sorted({file.stem for file in files})
+    known = sorted({file.stem for file in files} | {name for file in files if (name := _name_in(file)) is not None})
     near = difflib.get_close_matches(name_or_path, known, n=1)
     hint = f"did you mean {near[0]!r}? " if near else ""
     raise ConfigError(
@@ -85,7 +88,19 @@ def find(name_or_path: str) -> Path:
 
 
 def _files(found: Iterable[Path]) -> list[Path]:
-    return sorted(file for file in found if file.name != DEFAULTS)
+    """Return the pipeline files, those that are higher up first. What begins with a dot is an editor's."""
+    files = (file for file in found if file.name != DEFAULTS and not file.name.startswith("."))
+    return sorted(files, key=lambda file: (len(file.parts), file))
+
+
+def _name_in(file: Path) -> str | None:
+    """Return the name that a file gives its pipeline, valid or not."""
+    try:
+        data, _ = read(file)
+    except (YamlError, FileNotFoundError):
+        return None
+    name = data.get("pipeline") if isinstance(data, dict) else None
+    return name if isinstance(name, str) else None
 
 
 def load(name_or_path: str | Path) -> Pipeline:
@@ -117,55 +132,89 @@ def load(name_or_path: str | Path) -> Pipeline:
     try:
         pipeline = model.model_validate(data)
     except ValidationError as error:
-        raise _refuse(path, list(_explain(error, tree, model, shared))) from None
+        raise _refuse(path, list(explain(error, tree, model, shared))) from None
     pipeline._file = path
+    pipeline._beside = _folder().parent if path.is_relative_to(_folder()) else None
     pipeline._places = places = _places(pipeline)
     if pipeline.quarantine is not None and _touch(places["sink"], places["quarantine"]):
-        where = _place(tree, ("quarantine", "delta", "path"))
+        where = line_of(tree, ("quarantine", "delta", "path"))
         raise _refuse(path, [f"{where}quarantine.delta.path: it is, or lies in, the sink: choose another path"])
     if problems := list(_in_the_way(pipeline, tree)):
         raise _refuse(path, problems)
     suite = pipeline.suite_file
     if suite is not None and not suite.is_file():
-        where = _place(tree, ("quality", "suite"))
+        where = line_of(tree, ("quality", "suite"))
         raise _refuse(path, [f"{where}quality.suite: there is no file {relative(suite)}; create it, or fix the path"])
     return pipeline
 
 
-def load_all(folder: Path | None = None) -> Iterator[tuple[Path, Pipeline | ConfigError]]:
-    """Read each file of a folder, by default of :func:`pipelines_folder`.
+def load_all(folder: Path | None = None, *, below: bool = False) -> Iterator[tuple[Path, Pipeline | ConfigError]]:
+    """Read each file of a folder, by default of :func:`pipelines_folder`; with ``below`` those in folders below, too.
 
-    A bad file yields its error and does not affect the others. If two files have the same pipeline name, or tables that
-    overlap, the second is refused.
+    A bad file yields its error and does not affect the others. Of two files with the same pipeline name, or with tables
+    that overlap, one is refused: the newcomer, as far as that can be seen. So is a file that is called like another
+    one's pipeline, and one that ends in ``.yml`` and looks like a pipeline's.
     """
-    owners: dict[str, Path] = {}
-    taken = _Taken()
-    for path in _files((folder or pipelines_folder()).glob("*.yaml")):
-        try:
-            pipeline = load(path)
-        except ConfigError as error:
-            yield path, error
-            continue
-        owner = owners.setdefault(pipeline.name, path)
-        if owner != path:
-            yield path, _refuse(path, [f"pipeline: {pipeline.name!r} is the name of {owner.name} already"])
-        elif (clash := taken.clash_of(pipeline)) is not None:
-            yield path, clash
+    root = folder or pipelines_folder()
+    every = root.rglob if below else root.glob
+    yield from ((path, _misnamed(path)) for path in sorted(every("*.yml")) if _is_meant(path))
+    found = [(path, _loaded(path)) for path in _files(every("*.yaml"))]
+    owners = _owners([item for _, item in found if isinstance(item, Pipeline)])
+    clashes = _clashes(list(owners.values()))
+    for path, item in found:
+        if isinstance(item, ConfigError):
+            yield path, item
+        elif (owner := owners[item.name]) is not item:
+            yield path, _namesake(path, item.name, owner.file)
+        elif path.stem != item.name and path.stem in owners:
+            other = relative(owners[path.stem].file)
+            problem = f"its pipeline is {item.name!r}, and {path.stem!r} is that of {other}"
+            yield path, _clash(path, f"{problem}: call each file after its pipeline")
         else:
-            taken.add(pipeline)
-            yield path, pipeline
+            yield path, clashes.get(path, item)
 
 
-def clash_of(pipeline: Pipeline, others: Iterable[Pipeline]) -> ConfigError | None:
-    """Return the error of a pipeline whose tables overlap those of others; None if they do not.
+def _owners(pipelines: Iterable[Pipeline]) -> dict[str, Pipeline]:
+    """Return to whom each name belongs: of two to the one higher up, else to the one whose file is called like it."""
+    owners: dict[str, Pipeline] = {}
+    for pipeline in sorted(pipelines, key=lambda p: (len(p.file.parts), p.file.stem != p.name)):
+        owners.setdefault(pipeline.name, pipeline)
+    return owners
 
-    Two pipelines in one table would replace, redrive and validate each other's rows. If a table is within the folder of
-    another one, a ``VACUUM`` of the outer table removes files of the inner one.
+
+def _clashes(pipelines: Sequence[Pipeline]) -> dict[Path, Clash]:
+    """Return the error of each whose tables overlap those of another; of two, the one that has run keeps its tables."""
+
+    def refused(order: Iterable[Pipeline]) -> dict[Path, Clash]:
+        found, taken = dict[Path, Clash](), _Taken()
+        for pipeline in order:
+            if (clash := taken.clash_of(pipeline)) is not None:
+                found[pipeline.file] = clash
+            else:
+                taken.add(pipeline)
+        return found
+
+    first = refused(pipelines)
+    return refused(sorted(pipelines, key=lambda p: not _has_run(p))) if first else first
+
+
+def _has_run(pipeline: Pipeline) -> bool:
+    return os.path.isdir(os.path.dirname(Home.from_env().checkpoint(pipeline.name, 0)))
+
+
+def clash_of(pipeline: Pipeline, others: Iterable[Pipeline]) -> Clash | None:
+    """Return the error of a pipeline whose name another file has, or whose tables overlap those of others.
+
+    Two files with one name would share ledger, checkpoint and lease. Two pipelines in one table would replace, redrive
+    and validate each other's rows. If a table is within the folder of another one, a ``VACUUM`` of the outer table
+    removes files of the inner one.
     """
     taken = _Taken()
     for other in others:
-        if other.name != pipeline.name:  # otherwise it is the same one
+        if other.name != pipeline.name:
             taken.add(other)
+        elif os.path.realpath(other.file) != os.path.realpath(pipeline.file):
+            return _namesake(pipeline.file, pipeline.name, other.file)
     return taken.clash_of(pipeline)
 
 
@@ -182,7 +231,7 @@ class _Taken:
             for folder in _above(place):
                 self._below.setdefault(folder, (whose, pipeline))
 
-    def clash_of(self, pipeline: Pipeline) -> ConfigError | None:
+    def clash_of(self, pipeline: Pipeline) -> Clash | None:
         for what, place in _places(pipeline).items():
             around = (self._at[folder] for folder in _above(place) if folder in self._at)
             if (same := self._at.get(place)) is not None:
@@ -192,7 +241,7 @@ class _Taken:
             else:
                 continue
             problem = f"sink.delta.path: its {what} {how} the {whose} of {relative(other.file)}"
-            return _refuse(pipeline.file, [f"{problem} (pipeline {other.name!r}): choose another path"])
+            return _clash(pipeline.file, f"{problem} (pipeline {other.name!r}): choose another path")
         return None
 
 
@@ -245,7 +294,42 @@ def _in_the_way(pipeline: Pipeline, tree: Any) -> Iterator[str]:
             continue
         if what == "quarantine" and pipeline.quarantine is None:
             how += " (it is beside the sink, by default)"
-        yield f"{_place(tree, keys[what])}{'.'.join(keys[what])}: {place or '/'} {how}: choose another path"
+        yield f"{line_of(tree, keys[what])}{'.'.join(keys[what])}: {place or '/'} {how}: choose another path"
+
+
+class Clash(ConfigError):
+    """A file that is valid by itself, and not beside another one."""
+
+
+def _clash(path: Path, problem: str) -> Clash:
+    error = _refuse(path, [problem])
+    return Clash(error.what, state=error.state, next_step=error.next_step)
+
+
+def _namesake(path: Path, name: str, owner: Path) -> Clash:
+    taken = f"pipeline: {name!r} is the name of {relative(owner)} already"
+    return _clash(path, f"{taken}: one of them needs another name, since ledger and checkpoint go by it")
+
+
+def _loaded(path: Path) -> Pipeline | ConfigError:
+    try:
+        return load(path)
+    except ConfigError as error:
+        return error
+
+
+def _is_meant(path: Path) -> bool:
+    """Return whether somebody takes a file that ends in ``.yml`` for one of Sluice's."""
+    return path.stem == Path(DEFAULTS).stem or _name_in(path) is not None
+
+
+def _misnamed(path: Path) -> ConfigError:
+    name = relative(path)
+    return ConfigError(
+        f"{name} is not read: the names of pipeline files, and of {DEFAULTS}, end in .yaml",
+        state=_UNTOUCHED,
+        next_step=f"mv {name} {Path(name).with_suffix('.yaml')}",
+    )
 
 
 def relative(path: Path) -> str:
@@ -261,73 +345,3 @@ def _refuse(path: Path, problems: list[str]) -> ConfigError:
         state=_UNTOUCHED,
         next_step=f"fix it, then: sluice validate-spec {name}",
     )
-
-
-def _place(tree: Any, loc: Sequence[str | int]) -> str:
-    """Return ``line N: `` for the YAML node that is nearest to a location."""
-    node, line = tree, None
-    for part in loc:
-        child = None
-        if isinstance(node, yaml.MappingNode):
-            for key, value in node.value:
-                if key.value == str(part):
-                    child, line = value, key.start_mark.line + 1
-        elif isinstance(node, yaml.SequenceNode) and isinstance(part, int) and part < len(node.value):
-            child = node.value[part]
-            line = child.start_mark.line + 1
-        if child is None:
-            break
-        node = child
-    return f"line {line}: " if line else ""
-
-
-def _fields_at(loc: Sequence[str | int], top: type[BaseModel]) -> list[str]:
-    """Return the keys that the model accepts at ``loc``."""
-    model: type[BaseModel] | None = top
-    for part in loc:
-        if model is None:
-            return []
-        fields = {f.alias or n: f for n, f in model.model_fields.items()}
-        field = fields.get(str(part))
-        if field is None:
-            continue  # a union's tag, not a key
-        kinds = getattr(field.annotation, "__args__", None) or (field.annotation,)
-        models = [k for k in kinds if isinstance(k, type) and issubclass(k, BaseModel)]
-        model = models[0] if models else None
-    return [f.alias or n for n, f in model.model_fields.items()] if model else []
-
-
-def _explain(
-    error: ValidationError, tree: Any, model: type[BaseModel], shared: Mapping[str, Any] = MappingProxyType({})
-) -> Iterator[str]:
-    seen: set[str] = set()
-    for detail in error.errors():
-        if detail["type"] == "literal_error" and isinstance(detail.get("input"), dict):
-            continue  # the other arm of a union whose mapping arm says more
-        line = _line(detail, tree, model)
-        if _has(shared, detail["loc"]) and not _place(tree, detail["loc"][:1]):
-            line = f"{DEFAULTS}: {line}"
-        if line not in seen:
-            seen.add(line)
-            yield line
-
-
-def _has(mapping: Any, loc: Sequence[str | int]) -> bool:
-    return isinstance(mapping, Mapping) and bool(loc) and loc[0] in mapping
-
-
-def _line(detail: ErrorDetails, tree: Any, model: type[BaseModel]) -> str:
-    loc = [p for p in detail["loc"] if p not in ("Schedule",) and not str(p).startswith("literal[")]
-    key = ".".join(str(p) for p in loc)
-    where = _place(tree, loc)
-    if detail["type"] == "extra_forbidden":
-        allowed = _fields_at(loc[:-1], model)
-        near = difflib.get_close_matches(str(loc[-1]), allowed, n=1, cutoff=0.5)
-        fix = f"did you mean {near[0]!r}?" if near else f"the keys here are: {', '.join(allowed)}"
-        return f"{where}{key}: unknown key; {fix}"
-    if detail["type"] == "missing":
-        return f"{where}{key}: this key is required"
-    message = detail["msg"].removeprefix("Value error, ")
-    given = detail.get("input")
-    shown = f" (given: {given!r})" if isinstance(given, str | int | float | bool) and repr(given) not in message else ""
-    return f"{where}{key}: {message}{shown}"

@@ -17,9 +17,10 @@ from sluice.pipeline.airflow import Airflow
 from sluice.pipeline.quality import Quality
 from sluice.pipeline.sections import Decode, IntervalRuns, Quarantine, Rows, Rule, Sink, Source, Transform, Vacuum, Wal
 from sluice.pipeline.spark import Spark
-from sluice.pipeline.starting import Lag, Schedule
+from sluice.pipeline.starting import Lag, Schedule, is_cron
 from sluice.recovery import Recovery
 from sluice.sources.kafka.config import KafkaSource
+from sluice.text import length
 
 __all__ = [
     "Pipeline",
@@ -60,6 +61,8 @@ class Pipeline(Strict):
     """Settings of ``sluice vacuum``."""
     interval: IntervalRuns = IntervalRuns()
     """Settings of interval runs (backfills of a range of record time)."""
+    engine: Literal["auto", "spark"] = "auto"
+    """What decodes and writes records: ``auto`` uses Arrow where it gives the same rows as Spark, ``spark`` never."""
     spark: Spark = Spark()
     """Settings of the pipeline's Spark applications."""
     airflow: Airflow = Airflow()
@@ -70,6 +73,7 @@ class Pipeline(Strict):
     """Thresholds of the backlog that start a run; ``sluice lag`` and the task ``wait_for_lag`` use them, too."""
 
     _file: Path | None = PrivateAttr(default=None)
+    _beside: Path | None = PrivateAttr(default=None)
     _places: dict[str, str] | None = PrivateAttr(default=None)
 
     @field_validator("name")
@@ -135,8 +139,9 @@ class Pipeline(Strict):
     @model_validator(mode="after")
     def _vacuum(self) -> Pipeline:
         if self.vacuum_keep <= self.airflow.execution_timeout:
+            longest = length(self.airflow.execution_timeout.total_seconds())
             raise ValueError(
-                f"vacuum.keep: a run may take {self.airflow.execution_timeout} (airflow.execution_timeout), and the "
+                f"vacuum.keep: a run may take {longest} (airflow.execution_timeout), and the "
                 f"files that it reads or has staged must stay: write a longer time, such as {self.default_keep.days}d, "
                 "or leave it out"
             )
@@ -145,7 +150,13 @@ class Pipeline(Strict):
     @field_validator("schedule", mode="before")
     @classmethod
     def _schedule(cls, value: Any) -> Any:
-        return "none" if value is None else value
+        if value is None:
+            return "none"
+        mapping = isinstance(value, dict | Schedule) and not (isinstance(value, dict) and "on_lag" in value)
+        if not mapping and value not in ("on_lag", "none"):
+            clock = value if is_cron(value) else "0 * * * *"
+            raise ValueError(f'{value!r} is neither on_lag, none, nor a clock, such as {{cron: "{clock}"}}')
+        return value
 
     @property
     def default_keep(self) -> timedelta:
@@ -194,10 +205,10 @@ class Pipeline(Strict):
 
     @property
     def suite_file(self) -> Path | None:
-        """The suite, looked up beside the pipeline's folder (``include/``), then beside the file."""
+        """The suite, looked up beside the folder of pipelines (``include/``), beside the file's folder, and in that."""
         if self.quality.suite is None:
             return None
-        folders = (self.file.parent.parent, self.file.parent)
+        folders = [*([self._beside] if self._beside else []), self.file.parent.parent, self.file.parent]
         found = [folder / self.quality.suite for folder in folders if (folder / self.quality.suite).is_file()]
         return found[0] if found else folders[0] / self.quality.suite
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from datetime import timedelta
 from enum import StrEnum
 from typing import Annotated, Any
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import AfterValidator, Field, field_validator, model_validator
 
 from sluice.decoders.config import BytesDecode, CsvDecode, JsonDecode, TextDecode
 from sluice.fields import Duration, Strict, given, one_of
@@ -102,10 +103,19 @@ class Decode(Strict):
         return next(value for value in (getattr(self, name) for name in type(self).model_fields) if value is not None)
 
 
+def _rule_name(name: str) -> str:
+    if not re.fullmatch(_RULE_NAME, name):
+        raise ValueError(f"{name!r}: use a-z, 0-9 and _, beginning with a letter, at most 63 characters")
+    return name
+
+
+_RULE_NAME = r"^[a-z][a-z0-9_]{0,62}$"
+
+
 class Rule(Strict):
     """A row rule: a decoded record that breaks it goes to the quarantine."""
 
-    name: Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]{0,62}$")]
+    name: Annotated[str, AfterValidator(_rule_name), Field(json_schema_extra={"pattern": _RULE_NAME})]
     """What `_errors` calls it: a-z, 0-9 and _."""
     sql: SqlRule | None = None
     """A SQL condition on one record."""

@@ -5,10 +5,11 @@ from __future__ import annotations
 import re
 from typing import Annotated, Any
 
-from pydantic import AfterValidator, BeforeValidator, Field, ValidationError, field_validator
+from pydantic import BeforeValidator, Field, ValidationError, field_validator
 
 from sluice.errors import ConfigError
 from sluice.fields import Strict
+from sluice.pipeline.mistakes import said
 
 __all__ = ["CORE", "RESERVED", "RESOURCES", "Spark"]
 
@@ -76,13 +77,13 @@ def _text(value: Any) -> Any:
     return str(value) if isinstance(value, int | float) else value
 
 
-def _memory(value: str) -> str:
-    if not _MEMORY.match(value):
+def _memory(value: Any) -> Any:
+    if not isinstance(value, str) or not _MEMORY.match(value):
         raise ValueError(f"{value!r} is no amount of memory, such as 512m or 4g")
     return value
 
 
-Memory = Annotated[str, AfterValidator(_memory), Field(json_schema_extra={"pattern": r"^[1-9]\d*[kKmMgGtT][bB]?$"})]
+Memory = Annotated[str, BeforeValidator(_memory), Field(json_schema_extra={"pattern": r"^[1-9]\d*[kKmMgGtT][bB]?$"})]
 """An amount of memory as a JVM takes it. Without a unit it would mean bytes, or megabytes, depending on who reads."""
 
 Value = Annotated[str, BeforeValidator(_text, json_schema_input_type=str | int | float | bool)]
@@ -129,8 +130,7 @@ class Spark(Strict):
         try:
             return type(self).model_validate(self.model_dump() | given)
         except ValidationError as error:
-            found = ((".".join(map(str, e["loc"])), e["msg"]) for e in error.errors())
-            wrong = "; ".join(f"{where}: {what.removeprefix('Value error, ')}" for where, what in found)
+            wrong = "; ".join(f"{'.'.join(map(str, e['loc']))}: {said(e)}" for e in error.errors())
             raise ConfigError(
                 f"these Spark settings cannot be had: {wrong}",
                 state="nothing was read or written",

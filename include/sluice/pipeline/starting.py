@@ -2,34 +2,48 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 from zoneinfo import ZoneInfo, available_timezones
 
-from pydantic import Field, field_validator
+from pydantic import AfterValidator, Field, field_validator
 
 from sluice.fields import Duration, Strict
 
-__all__ = ["Lag", "Schedule"]
+__all__ = ["Lag", "Schedule", "check_cron", "is_cron"]
+
+
+def is_cron(text: Any) -> bool:
+    """Return whether Airflow takes a cron expression: five fields, or a preset."""
+    from croniter import croniter  # type: ignore[import-untyped]
+
+    if not isinstance(text, str):
+        return False
+    return text == "@quarterly" or (croniter.is_valid(text) and (text.startswith("@") or len(text.split()) == 5))
+
+
+def check_cron(text: str) -> str:
+    """Return a cron expression that Airflow takes, too.
+
+    Raises
+    ------
+    ValueError
+        If it has not five fields, and is no preset.
+    """
+    if not is_cron(text):
+        raise ValueError(f"{text!r} is not a cron expression of five fields, such as 0 * * * * (each hour)")
+    return text
+
+
+Cron = Annotated[str, AfterValidator(check_cron)]
 
 
 class Schedule(Strict):
     """A clock that starts the DAG."""
 
-    cron: str
+    cron: Cron
     """A cron expression of five fields, or a preset such as ``@hourly``."""
     timezone: str = "UTC"
     """The time zone of ``cron``, such as ``Europe/Berlin``."""
-
-    @field_validator("cron")
-    @classmethod
-    def _cron(cls, cron: str) -> str:
-        from croniter import croniter  # type: ignore[import-untyped]
-
-        if cron != "@quarterly" and (
-            not croniter.is_valid(cron) or not (cron.startswith("@") or len(cron.split()) == 5)
-        ):
-            raise ValueError(f"{cron!r} is not a cron expression of five fields, such as 0 * * * * (each hour)")
-        return cron
 
     @field_validator("timezone")
     @classmethod

@@ -42,11 +42,28 @@ def read(file: Path) -> tuple[Any, Any]:
     except UnicodeDecodeError as error:
         line = file.read_bytes()[: error.start].count(b"\n") + 1
         raise YamlError(f"line {line}: this is not UTF-8: save the file as UTF-8") from None
+    except yaml.MarkedYAMLError as error:
+        raise YamlError(_no_yaml(error)) from None
     except (yaml.YAMLError, ValueError, OSError) as error:
         raise YamlError(f"not YAML: {error}") from None
     if doubled := list(_doubled(tree)):
         raise YamlError(*doubled)
     return data, tree
+
+
+def _no_yaml(error: yaml.MarkedYAMLError) -> str:
+    """Return the mistake in one line, with the usual fix."""
+    mark = error.problem_mark or error.context_mark
+    what = " ".join(part for part in (error.context and f"{error.context},", error.problem) if part)
+    where = f"line {mark.line + 1}: " if mark else ""
+    fix = ""
+    if r"'\t'" in what:
+        fix = ": indent with spaces, not with tabs"
+    elif "alias" in what or "anchor" in what or "that cannot start any token" in what:
+        fix = ": put a value that begins with such a character (* & @ ` %) in quotes"
+    elif "mapping values are not allowed here" in what:
+        fix = ": put text that holds a colon in quotes, or fix the indentation"
+    return f"{where}not YAML: {what}{fix}"
 
 
 def _doubled(node: Any, above: tuple[str, ...] = ()) -> Iterator[str]:

@@ -27,8 +27,16 @@ class SourceConfig(Strict):
 
     starting_offsets: Literal["earliest", "latest"] = "earliest"
     """Where a new pipeline begins to read: ``earliest``, at the first record, or ``latest``, after the last one."""
-    max_records_per_batch: Annotated[int, Field(gt=0)] = 500_000
-    """The approximate upper limit of records in a micro-batch. A crash reprocesses at most one batch."""
+    max_records_per_batch: Annotated[int, Field(gt=0)] | None = None
+    """The approximate upper limit of records in a micro-batch; by default 500,000, on the Arrow path 2,000,000.
+
+    A crash reprocesses at most one batch.
+    """
+
+    @property
+    def batch_limit(self) -> int:
+        """``max_records_per_batch``, or its default."""
+        return self.max_records_per_batch or 500_000
 
     @property
     def streams(self) -> list[str]:

@@ -13,6 +13,7 @@ from sluice.pipeline import load
 from sluice.ranges import joined
 from sluice.recovery import Recovery
 from sluice.run.request import RunRequest
+from sluice_airflow.arguments import choice_of, count_of, is_known, is_unset
 from sluice_airflow.last_words import tells
 from sluice_airflow.links.page import PageLink
 from sluice_airflow.links.spark_ui import SparkUiLink
@@ -36,8 +37,8 @@ class BoundedRunOperator(SubmitOperator):
     Parameters
     ----------
     recovery, max_records_per_batch, validate
-        What this task asks for (templated). None leaves it to the DAG's param of the same name, and without one to the
-        pipeline's file.
+        What this task asks for (templated). None, or a template that renders to nothing, leaves it to the DAG's param
+        of the same name, and without one to the pipeline's file.
     pipeline, run_id, conn_id, spark_binary, conf, driver_memory, …
         As of :class:`SubmitOperator`.
 
@@ -49,6 +50,8 @@ class BoundedRunOperator(SubmitOperator):
 
     Raises
     ------
+    ConfigError
+        When it is made with a strategy, or a number of records, that means nothing.
     SluiceError
         One class for each exit code; :class:`~sluice_airflow.retry.TypedRetryPolicy` reads from it whether to retry.
     """
@@ -70,6 +73,10 @@ class BoundedRunOperator(SubmitOperator):
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
+        if is_known(recovery):
+            choice_of("recovery", recovery, Recovery)
+        if is_known(max_records_per_batch):
+            count_of("max_records_per_batch", max_records_per_batch)
         self.recovery = None if recovery is None else str(recovery)
         self.max_records_per_batch = max_records_per_batch
         self.validate = validate
@@ -88,8 +95,8 @@ class BoundedRunOperator(SubmitOperator):
         kafka = self.source_connection(pipeline)
         request = RunRequest(
             self.run_id,
-            None if recovery is None else Recovery(recovery),
-            None if limit is None else int(limit),
+            choice_of("recovery", recovery, Recovery),
+            count_of("max_records_per_batch", limit),
             window.interval,
             window.reason,
             validate is None or str(validate).lower() == "true",
@@ -109,7 +116,7 @@ class BoundedRunOperator(SubmitOperator):
 
     def _asked(self, name: str, context: Context) -> Any:
         own = getattr(self, name)
-        return own if own is not None else (context.get("params") or {}).get(name)
+        return own if not is_unset(own) else (context.get("params") or {}).get(name)
 
     def _account(self, pipeline: str) -> dict[str, Any]:
         ledger = Ledger.open()

@@ -11,6 +11,7 @@ from sluice.home import Home
 from sluice.ledger import Ledger
 from sluice.pipeline import load
 from sluice.wal.cleaning import clean_log
+from sluice_airflow.arguments import duration_of, is_known
 from sluice_airflow.last_words import tells
 
 if TYPE_CHECKING:
@@ -30,7 +31,7 @@ class CleanOperator(BaseOperator):
     pipeline
         Name or path of the pipeline (templated).
     older_than
-        By record time; None for the pipeline file's ``wal.keep``.
+        By record time, such as ``7d`` (templated); None for the pipeline file's ``wal.keep``.
     dry_run
         Only tell what would be removed.
 
@@ -41,19 +42,23 @@ class CleanOperator(BaseOperator):
 
     Raises
     ------
+    ConfigError
+        When it is made with an ``older_than`` that is no duration.
     LeaseHeldError
         When a run of the pipeline is active.
     SinkError
         When the log cannot be read or written.
     """
 
-    template_fields: ClassVar[tuple[str, ...]] = ("pipeline",)
+    template_fields: ClassVar[tuple[str, ...]] = ("pipeline", "older_than")
 
     def __init__(
-        self, *, pipeline: str, older_than: timedelta | None = None, dry_run: bool = False, **kwargs: Any
+        self, *, pipeline: str, older_than: timedelta | str | None = None, dry_run: bool = False, **kwargs: Any
     ) -> None:
         super().__init__(**kwargs)
         self.pipeline = str(pipeline)
+        if is_known(older_than):
+            duration_of("older_than", older_than)
         self.older_than = older_than
         self.dry_run = dry_run
 
@@ -61,7 +66,8 @@ class CleanOperator(BaseOperator):
     def execute(self, context: Context) -> dict[str, Any]:
         """Clean; return what was removed."""
         pipeline = load(self.pipeline)
-        threshold = datetime.now(UTC) - (pipeline.wal.keep if self.older_than is None else self.older_than)
+        older_than = duration_of("older_than", self.older_than)
+        threshold = datetime.now(UTC) - (pipeline.wal.keep if older_than is None else older_than)
         found = clean_log(Ledger.open(), pipeline, Home.from_env(), threshold, dry_run=self.dry_run).as_dict()
         self.log.info(
             "%s segments (%s records, %s bytes) with nothing newer than %s %s",

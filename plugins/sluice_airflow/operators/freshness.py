@@ -10,6 +10,7 @@ from airflow.sdk import BaseOperator
 from sluice.errors import SourceUnreachableError
 from sluice.pipeline import load
 from sluice.text import length
+from sluice_airflow.arguments import duration_of, is_known, refused
 from sluice_airflow.gate import look
 from sluice_airflow.hooks.kafka import KafkaHook
 from sluice_airflow.last_words import Hopeless, tells
@@ -32,7 +33,7 @@ class FreshnessOperator(BaseOperator):
     pipeline
         Name or path of the pipeline (templated).
     max_age
-        The largest age of an unread record, by Kafka's timestamp.
+        The largest age of an unread record, by Kafka's timestamp, such as ``2h`` (templated).
     broker_timeout
         Seconds for the look.
 
@@ -43,16 +44,20 @@ class FreshnessOperator(BaseOperator):
 
     Raises
     ------
+    ConfigError
+        When it is made with a ``max_age`` that is no duration.
     AirflowFailException
         When an unread record is older.
     SluiceError
         When the broker does not say: unknown is not fresh.
     """
 
-    template_fields: ClassVar[tuple[str, ...]] = ("pipeline",)
+    template_fields: ClassVar[tuple[str, ...]] = ("pipeline", "max_age")
 
-    def __init__(self, *, pipeline: str, max_age: timedelta, broker_timeout: float = 20.0, **kwargs: Any) -> None:
+    def __init__(self, *, pipeline: str, max_age: timedelta | str, broker_timeout: float = 20.0, **kwargs: Any) -> None:
         super().__init__(**kwargs)
+        if is_known(max_age):
+            _age(max_age)
         self.pipeline = str(pipeline)
         self.max_age = max_age
         self.broker_timeout = broker_timeout
@@ -62,9 +67,10 @@ class FreshnessOperator(BaseOperator):
         """Look; fail if it is too old."""
         pipeline = load(self.pipeline)
         settings = KafkaHook(pipeline.kafka.connection).settings()
-        found = look(self.pipeline, settings, limits={"max_age": self.max_age}, timeout=self.broker_timeout)
+        max_age = _age(self.max_age)
+        found = look(self.pipeline, settings, limits={"max_age": max_age}, timeout=self.broker_timeout)
         self.log.info("%s\n%s", found.verdict, lag_table(found.as_dict()))
-        age, allowed = found.age or 0.0, self.max_age.total_seconds()
+        age, allowed = found.age or 0.0, max_age.total_seconds()
         too_old = age > allowed
         if too_old or any(p.late for p in found.partitions):
             old = f"{length(age)} old" if too_old else f"older than {length(allowed)}"
@@ -80,3 +86,10 @@ class FreshnessOperator(BaseOperator):
                 f"the lag of {pipeline.name!r} is unknown", state="nothing was read or written", next_step="try again"
             )
         return age
+
+
+def _age(given: timedelta | str) -> timedelta:
+    age = duration_of("max_age", given)
+    if age is None:
+        raise refused("max_age", "it is empty: write 30s, 15m, 2h or 7d")
+    return age

@@ -3,27 +3,33 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from enum import StrEnum
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from airflow.sdk.exceptions import AirflowSkipException
 
-from sluice.errors import ConfigError
 from sluice.launch.submit import redrive
 from sluice.ledger import Ledger
 from sluice.pipeline import load
 from sluice.ranges import OffsetRange
+from sluice_airflow.arguments import choice_of, is_known, refused
 from sluice_airflow.last_words import tells
 from sluice_airflow.links.page import PageLink
 from sluice_airflow.links.spark_ui import SparkUiLink
 from sluice_airflow.log_tables import account_table
 from sluice_airflow.operators.submit import SubmitOperator
+from sluice_airflow.window import refuse_unknown
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
 __all__ = ["RedriveOperator"]
 
-_WHAT = ("lost", "quarantined", "nothing")
+
+class _What(StrEnum):
+    LOST = "lost"
+    QUARANTINED = "quarantined"
+    NOTHING = "nothing"
 
 
 class RedriveOperator(SubmitOperator):
@@ -53,6 +59,9 @@ class RedriveOperator(SubmitOperator):
 
     Raises
     ------
+    ConfigError
+        When it is made with ``what`` or ``ranges`` that mean nothing; when the ledger does not have ``of_run``, or
+        something was chosen to redrive nothing of.
     SluiceError
         One class for each exit code.
     AirflowSkipException
@@ -72,6 +81,11 @@ class RedriveOperator(SubmitOperator):
         **kwargs: Any,
     ) -> None:
         super().__init__(run_id=run_id, **kwargs)
+        if is_known(what):
+            choice_of("what", what, _What)
+        for text in ranges if not isinstance(ranges, str) and is_known(ranges) else ():
+            if is_known(text):
+                _range(text)
         self.what = what
         self.ranges = ranges
         self.of_run = of_run
@@ -79,22 +93,18 @@ class RedriveOperator(SubmitOperator):
     @tells
     def execute(self, context: Context) -> dict[str, Any]:
         """Redrive; return the account."""
+        refuse_unknown(context, {"redrive", "ranges", "of_run"})
         pipeline = load(self.pipeline)
-        if self.what not in _WHAT:
-            raise ConfigError(
-                f"what is {self.what!r}, and may be one of: {', '.join(_WHAT)}",
-                state="nothing was read or written",
-                next_step="fix the task's argument, or the DAG run's param",
-            )
-        if self.what == "nothing":
+        what = choice_of("what", self.what, _What) or _What.NOTHING
+        if what is _What.NOTHING:
+            if self.ranges or self.of_run:
+                raise refused("what", "it is 'nothing', and ranges or a run were chosen: say lost or quarantined")
             raise AirflowSkipException("nothing was asked for")
-        try:
-            given = self.ranges.split() if isinstance(self.ranges, str) else self.ranges
-            ranges = [OffsetRange.parse(str(text)) for text in given]
-        except ValueError as error:
-            raise ConfigError(str(error), state="nothing was read or written", next_step="fix the range") from None
+        ranges = [_range(text) for text in (self.ranges.split() if isinstance(self.ranges, str) else self.ranges)]
         ledger = Ledger.open()
-        if self.what == "lost" and not ledger.lost(pipeline.name, run_id=self.of_run or None):
+        if self.of_run:
+            ledger.known_run(pipeline.name, self.of_run)
+        if what is _What.LOST and not ledger.lost(pipeline.name, run_id=self.of_run or None):
             raise AirflowSkipException("the pipeline has no open lost range")
         submission = redrive(
             pipeline,
@@ -103,7 +113,7 @@ class RedriveOperator(SubmitOperator):
             kafka=self.source_connection(pipeline),
             ranges=ranges,
             of_run=self.of_run or None,
-            quarantined=self.what == "quarantined",
+            quarantined=what is _What.QUARANTINED,
             settings=self.spark_settings(pipeline),
         )
         self.run_spark(submission, context)
@@ -112,3 +122,10 @@ class RedriveOperator(SubmitOperator):
         self.log.info("Account of run %s\n%s", self.run_id, account_table(ledger.accounts(pipeline.name, self.run_id)))
         self.log.info("%s offsets are still lost", f"{still:,}")
         return {**account, "still_lost": still}
+
+
+def _range(text: Any) -> OffsetRange:
+    try:
+        return OffsetRange.parse(str(text))
+    except ValueError as error:
+        raise refused("ranges", str(error)) from None

@@ -11,6 +11,7 @@ from sluice.home import Home
 from sluice.ledger import Ledger
 from sluice.pipeline import load
 from sluice.upkeep import vacuum
+from sluice_airflow.arguments import duration_of, is_known
 from sluice_airflow.last_words import tells
 
 if TYPE_CHECKING:
@@ -30,7 +31,8 @@ class VacuumOperator(BaseOperator):
     pipeline
         Name or path of the pipeline (templated).
     older_than
-        None for the pipeline file's ``vacuum.keep``. It must be longer than ``airflow.execution_timeout``.
+        Such as ``14d`` (templated); None for the pipeline file's ``vacuum.keep``. It must be longer than
+        ``airflow.execution_timeout``.
     dry_run
         Only count the files.
 
@@ -42,27 +44,31 @@ class VacuumOperator(BaseOperator):
     Raises
     ------
     ConfigError
-        When ``older_than`` is too short, or a table is another pipeline's.
+        When it is made with an ``older_than`` that is no duration. When that is too short, or a table is another
+        pipeline's.
     CheckpointError
         When the sink holds a batch that the ledger does not know: run the pipeline first.
     SinkError
         When a table cannot be read or written.
     """
 
-    template_fields: ClassVar[tuple[str, ...]] = ("pipeline",)
+    template_fields: ClassVar[tuple[str, ...]] = ("pipeline", "older_than")
 
     def __init__(
-        self, *, pipeline: str, older_than: timedelta | None = None, dry_run: bool = False, **kwargs: Any
+        self, *, pipeline: str, older_than: timedelta | str | None = None, dry_run: bool = False, **kwargs: Any
     ) -> None:
         super().__init__(**kwargs)
         self.pipeline = str(pipeline)
+        if is_known(older_than):
+            duration_of("older_than", older_than)
         self.older_than = older_than
         self.dry_run = dry_run
 
     @tells
     def execute(self, context: Context) -> list[dict[str, Any]]:
         """Vacuum; return how many files were removed."""
-        found = vacuum(Ledger.open(), load(self.pipeline), Home.from_env(), self.older_than, dry_run=self.dry_run)
+        older_than = duration_of("older_than", self.older_than)
+        found = vacuum(Ledger.open(), load(self.pipeline), Home.from_env(), older_than, dry_run=self.dry_run)
         for row in found:
             self.log.info("%s", ", ".join(f"{key} {value}" for key, value in row.items()))
         return found

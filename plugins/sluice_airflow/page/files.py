@@ -49,7 +49,7 @@ class Files:
                 del self._read[gone]
         found: dict[str, Pipeline] = {}
         for file in files:
-            spec = self._pipeline(file) if file.name != DEFAULTS else None
+            spec = self._pipeline(file) if file.name != DEFAULTS and not file.name.startswith(".") else None
             if spec is not None:
                 found.setdefault(spec.name, spec)
         return found

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, ClassVar
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, ClassVar, NoReturn
 
 from airflow.sdk import BaseSensorOperator
 from airflow.sdk.exceptions import AirflowSensorTimeout, AirflowSkipException
@@ -12,9 +14,10 @@ from airflow.sdk.exceptions import AirflowSensorTimeout, AirflowSkipException
 from sluice.errors import LeaseHeldError, SluiceError, error_for_exit_code
 from sluice.pipeline import load
 from sluice.text import length
-from sluice_airflow.gate import OnIdle, decide, given, limits_of, look, why_waiting
+from sluice_airflow.arguments import choice_of, is_known
+from sluice_airflow.gate import OnIdle, check, decide, given, limits_of, look, why_waiting
 from sluice_airflow.hooks.kafka import KafkaHook
-from sluice_airflow.last_words import tells
+from sluice_airflow.last_words import WaitedTooLong, tells
 from sluice_airflow.log_tables import lag_table
 from sluice_airflow.triggers.kafka_lag import KafkaLagTrigger
 from sluice_airflow.window import run_window
@@ -61,11 +64,13 @@ class KafkaLagSensor(BaseSensorOperator):
     SourceUnreachableError
         When the broker is still silent at ``timeout``.
     AuthorizationError, ConfigError
-        At once: waiting does not fix them. Also when the run's params contradict each other.
+        At once: waiting does not fix them. Also when the run's params contradict each other, and when it is made with
+        limits or an ``on_idle`` that mean nothing.
     LeaseHeldError
         When another run of the pipeline was active until the sensor gave up.
     AirflowSensorTimeout
-        When the broker answers and, at ``timeout``, too little waits and ``on_idle`` is ``wait``, or a run is at work.
+        When the broker answers and, at ``timeout``, too little waits and ``on_idle`` is ``wait``; with what was
+        measured last.
     AirflowSkipException
         When too little waits and ``on_idle`` is ``skip``.
     """
@@ -80,6 +85,8 @@ class KafkaLagSensor(BaseSensorOperator):
     )
 
     _unknown: SluiceError | None = None
+    _measured: Mapping[str, Any] = MappingProxyType({})
+    _held_by: str | None = None
 
     def __init__(
         self,
@@ -96,6 +103,9 @@ class KafkaLagSensor(BaseSensorOperator):
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
+        if is_known(on_idle):
+            choice_of("on_idle", on_idle, OnIdle)
+        check(max_records=max_records, max_age=max_age, max_retention_share=max_retention_share, match=match)
         self.pipeline = str(pipeline)
         self.on_idle = str(on_idle)
         self.max_records = max_records
@@ -122,18 +132,18 @@ class KafkaLagSensor(BaseSensorOperator):
         except AirflowSensorTimeout:
             if self._unknown is not None:
                 raise self._unknown from None
-            raise
+            self._give_up(self._measured, self._held_by)
 
     def poke(self, context: Context) -> bool:
         """Measure once; False means to go on waiting."""
         settings = KafkaHook(load(self.pipeline).kafka.connection).settings()
         found = look(self.pipeline, settings, limits=self._limits(), timeout=self.broker_timeout)
-        decision = decide(found, OnIdle(self.on_idle), hold_while_running=self.hold_while_running)
-        self._unknown = found.error
-        why = why_waiting(found, hold_while_running=self.hold_while_running)
-        if why:
-            self.log.warning("Still waiting: %s", why)
-        self._show(found.as_dict(), str(found.limits))
+        decision = decide(found, self._on_idle(), hold_while_running=self.hold_while_running)
+        self._unknown, self._measured = found.error, found.as_dict()
+        self._held_by = why_waiting(found, hold_while_running=self.hold_while_running)
+        if self._held_by:
+            self.log.warning("Still waiting: %s", self._held_by)
+        self._show(self._measured, str(found.limits))
         return self._act(decision)
 
     @tells
@@ -145,17 +155,30 @@ class KafkaLagSensor(BaseSensorOperator):
         limits = str(limits_of(load(self.pipeline), self._limits()))
         self._show(event["backlog"], limits)
         if event["status"] == "timeout":
-            if event.get("why"):  # another run is active: a requested run must not look like a skipped one
-                raise LeaseHeldError(
-                    f"{event['why']}, after {length(self.timeout)} of waiting",
-                    state="nothing was read or written",
-                    next_step="clear this task when that run has ended",
-                )
-            lag = event["backlog"]["lag"]
-            raise AirflowSensorTimeout(
-                f"after {length(self.timeout)} the lag of {self.pipeline} is {lag}, waiting for {limits}"
-            )
+            self._give_up(event["backlog"], event.get("why"))
         self._act(OnIdle(event["status"]))
+
+    def _give_up(self, measured: Mapping[str, Any], held_by: str | None) -> NoReturn:
+        """Fail with what was measured last, and why that is not enough."""
+        waited = length(self.timeout)
+        if held_by:  # another run is active: a requested run must not look like a skipped one
+            raise LeaseHeldError(
+                f"{held_by}, after {waited} of waiting",
+                state="nothing was read or written",
+                next_step="clear this task when that run has ended",
+            )
+        lag, age, limits = measured["lag"], measured["age"], limits_of(load(self.pipeline), self._limits())
+        oldest = f", the oldest {length(age)} old" if age is not None else ""
+        raise WaitedTooLong(
+            f"no run of {measured['pipeline']!r} was due within {waited}: {lag or 0:,} records wait{oldest}, and a run "
+            f"is due when there are {limits}",
+            state="nothing was read or written; what waits is for the next run",
+            next_step="clear this task to wait again; if such a run should not fail, give the sensor soft_fail, "
+            "on_idle skip or proceed, a longer timeout, or lower limits",
+        )
+
+    def _on_idle(self) -> OnIdle:
+        return choice_of("on_idle", self.on_idle, OnIdle) or OnIdle.WAIT
 
     def _limits(self) -> dict[str, Any]:
         return given(
@@ -170,7 +193,7 @@ class KafkaLagSensor(BaseSensorOperator):
             trigger=KafkaLagTrigger(
                 pipeline=self.pipeline,
                 kafka_conn_id=load(self.pipeline).kafka.connection,
-                on_idle=self.on_idle,
+                on_idle=self._on_idle().value,
                 limits=self._limits(),
                 hold_while_running=self.hold_while_running,
                 poll_interval=self.poke_interval,
@@ -186,7 +209,7 @@ class KafkaLagSensor(BaseSensorOperator):
             raise AirflowSkipException("too little to read, and on_idle is skip")
         return decision is OnIdle.PROCEED
 
-    def _show(self, backlog: dict[str, Any], limits: str) -> None:
+    def _show(self, backlog: Mapping[str, Any], limits: str) -> None:
         lag = "an unknown number of" if backlog["lag"] is None else f"{backlog['lag']:,}"
         self.log.info(
             "%s: %s; %s records wait; a run is due when there are %s; on_idle %s\n%s",

@@ -87,6 +87,8 @@ class ReadTally:
     ----------
     ranges
         The ranges that are read; a partition may have several.
+    expected
+        The number of records per topic and partition; by default there is one for each offset of the ranges.
 
     Notes
     -----
@@ -102,12 +104,16 @@ class ReadTally:
     read twice, once without decoding.
     """
 
-    def __init__(self, decoded: DataFrame, ranges: Sequence[OffsetRange]) -> None:
+    def __init__(
+        self, decoded: DataFrame, ranges: Sequence[OffsetRange], expected: Mapping[Key, int] | None = None
+    ) -> None:
         topics = sorted({r.topic for r in ranges})
         self._decoded = decoded
         self._expected: dict[Key, int] = {}
         for r in ranges:
             self._expected[r.topic, r.partition] = self._expected.get((r.topic, r.partition), 0) + len(r)
+        if expected is not None:
+            self._expected = dict(expected)
         self._keys = {
             topics.index(r.topic) * _SPREAD + r.partition: (r.topic, r.partition) for r in ranges
         }  # fmt: skip

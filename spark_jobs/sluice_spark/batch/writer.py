@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import reduce
+from typing import NamedTuple
 
-from pyspark.sql import Column, DataFrame
+from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
 from sluice.errors import OffsetsGoneError
 from sluice.faults import point
 from sluice.pipeline import Pipeline, Rows
-from sluice.ranges import Counts, LostRange, OffsetRange, RangeAccount, describe, overlaps, subtract
+from sluice.ranges import Counts, LostRange, OffsetRange, RangeAccount, Times, describe, overlaps, subtract
+from sluice_spark.arrow.path import ArrowPath, Outcome
 from sluice_spark.batch.account import ROLLED_BACK, PromiseError, account_for
 from sluice_spark.batch.quarantine import SCHEMA, refused_records, take_out
 from sluice_spark.batch.tally import OUTSIDE, ReadTally
@@ -20,7 +24,7 @@ from sluice_spark.decoders.base import RULE, source_columns
 from sluice_spark.rules.records import decoded
 from sluice_spark.sinks.base import NOTHING, Fence, Sink, Staged, overtaken
 from sluice_spark.sinks.delta.table import DeltaSink
-from sluice_spark.sources.base import Records
+from sluice_spark.sources.base import RECORD_SCHEMA, Records
 from sluice_spark.transforms.transform import Transformer, apply
 
 __all__ = ["BatchWriter", "PreparedBatch"]
@@ -38,6 +42,26 @@ class PreparedBatch:
     """The number of records outside of the interval; the accounts count them as filtered."""
 
 
+class _Written(NamedTuple):
+    """Files that are not committed yet, and what was counted while they were written."""
+
+    staged: Staged
+    read: Mapping[tuple[str, int], int]
+    bad: Mapping[tuple[str, int], int]
+    outside: Mapping[tuple[str, int], int]
+    times: Sequence[Times]
+
+    def joined(self, other: _Written) -> _Written:
+        """Return both; no record may be in both."""
+        return _Written(
+            self.staged | other.staged,
+            Counter(self.read) + Counter(other.read),
+            Counter(self.bad) + Counter(other.bad),
+            Counter(self.outside) + Counter(other.outside),
+            [*self.times, *other.times],
+        )
+
+
 @dataclass(frozen=True)
 class BatchWriter:
     """Prepares and commits the batches of a run.
@@ -52,6 +76,8 @@ class BatchWriter:
         A condition for the records of the interval; others are read and count as filtered. None means all records.
     opaque
         Whether the transform recreates metadata columns; their values are then compared with those of the records.
+    arrow
+        Processes ranges on the Arrow path, as far as it can; None means that all records take the Spark path.
     """
 
     pipeline: Pipeline
@@ -62,6 +88,7 @@ class BatchWriter:
     quarantine: DeltaSink
     only: Column | None = None
     opaque: bool = False
+    arrow: ArrowPath | None = None
 
     def prepare(
         self,
@@ -77,9 +104,9 @@ class BatchWriter:
         Parameters
         ----------
         records
-            The batch's records, without those of lost ranges.
+            The batch's records, without those of lost ranges. What takes the Arrow path is read by itself.
         name
-            The name of the batch's folder.
+            The name of the batch's folders.
         ranges
             The planned ranges of the batch.
         source
@@ -98,35 +125,67 @@ class BatchWriter:
             If Kafka removed records of these ranges before they were read.
         """
         healthy = subtract(ranges, [*(item.range for item in lost), *passed])
-        tally = ReadTally(self.decoded(records), healthy)
-        staged = self.sink.stage(
-            self.rows_of(tally.frame), name, offsets=self.pipeline.rows is not Rows.AGGREGATE
-        )  # fmt: skip
+        done = self.arrow.stage(self.sink.path, name, healthy) if self.arrow is not None else None
+        if done is None:
+            written = self._write(records, name, healthy)
+        else:
+            written = self._write_rest(done, records.sparkSession, name, healthy, source)
         point("rows-staged")
-        read, bad = tally.read(), tally.bad()
-        source.verify(read, healthy)
-        outside = tally.outside()
+        source.verify(written.read, healthy)
         accounts = account_for(
             self.pipeline.rows,
             ranges,
-            read,
-            bad,
-            staged.tallies,
+            written.read,
+            written.bad,
+            written.staged.tallies,
             [i.range for i in lost],
-            outside=outside,
+            outside=written.outside,
             passed=passed,
         )
-        times = tally.times()
-        accounts = [replace(a, times=tuple(t for t in times if a.range.cut(t.range))) for a in accounts]
+        accounts = [replace(a, times=tuple(t for t in written.times if a.range.cut(t.range))) for a in accounts]
         self._explain_gaps(accounts, healthy, source)
         if self.opaque:
-            self.compare_metadata(staged, source.read(healthy))
+            self.compare_metadata(written.staged, source.read(healthy))
         quarantine = None
-        if bad:
-            where = [r for r in healthy if bad.get((r.topic, r.partition))]
-            quarantine = self._stage_refused(source.read(where), name, bad)
+        if written.bad:
+            again = _again(written.bad, healthy if done is None else done.declined, source)
+            if done is not None and done.aside:
+                again.append(_aside(done, records.sparkSession))
+            quarantine = self._stage_refused(reduce(DataFrame.unionByName, again), name, written.bad)
             point("quarantine-staged")
-        return PreparedBatch(tuple(accounts), staged, quarantine, tuple(lost), sum(outside.values()))
+        if done is not None:
+            done.remove_aside()
+        return PreparedBatch(
+            tuple(accounts), written.staged, quarantine, tuple(lost), sum(written.outside.values())
+        )  # fmt: skip
+
+    def _write(
+        self,
+        records: DataFrame,
+        name: str,
+        ranges: Sequence[OffsetRange],
+        expected: Mapping[tuple[str, int], int] | None = None,
+    ) -> _Written:
+        """Write records to files on the Spark path, and count them."""
+        tally = ReadTally(self.decoded(records), ranges, expected)
+        staged = self.sink.stage(
+            self.rows_of(tally.frame), name, offsets=self.pipeline.rows is not Rows.AGGREGATE
+        )  # fmt: skip
+        return _Written(staged, tally.read(), tally.bad(), tally.outside(), tally.times())
+
+    def _write_rest(
+        self, done: Outcome, spark: SparkSession, name: str, healthy: Sequence[OffsetRange], source: Records
+    ) -> _Written:
+        """Put what the Arrow path wrote together with the rest, which takes the Spark path."""
+        written = _Written(done.staged, done.read, {}, {}, done.times)
+        if done.aside:
+            ranges = [r for r in healthy if (r.topic, r.partition) in done.aside]
+            rest = self._write(_aside(done, spark), name, ranges, done.aside)
+            # their times and their number are among those of the Arrow path
+            written = written.joined(rest._replace(read={}, times=[]))
+        if done.declined:
+            written = written.joined(self._write(source.read(done.declined), name, done.declined))
+        return written
 
     def decoded(self, records: DataFrame) -> DataFrame:
         """Return the decoded records. A record outside of the interval breaks no rule."""
@@ -255,3 +314,14 @@ class BatchWriter:
             self.quarantine.commit(prepared.quarantine, SCHEMA, batch, {"run": self.run_id})
         if moved is not None or prepared.quarantine:
             point("quarantine-committed")
+
+
+def _aside(done: Outcome, spark: SparkSession) -> DataFrame:
+    """Return the records that the Arrow path set aside."""
+    return spark.read.schema(RECORD_SCHEMA).parquet(*done.aside_files)
+
+
+def _again(bad: Mapping[tuple[str, int], int], ranges: Sequence[OffsetRange], source: Records) -> list[DataFrame]:
+    """Return the records of those ranges that may hold refused ones, with headers."""
+    where = [r for r in ranges if bad.get((r.topic, r.partition))]
+    return [source.read(where)] if where else []

@@ -31,7 +31,7 @@ class MicroBatches:
     states
         The states of the topics when the run was planned; empty if the source did not answer.
     max_records
-        Approximate maximum number of records in a batch.
+        Approximate maximum number of records in a batch, if somebody asked for one.
     """
 
     context: RunContext
@@ -41,7 +41,7 @@ class MicroBatches:
     check: SourceCheck
     states: Sequence[TopicState]
     progress: Progress
-    max_records: int
+    max_records: int | None
 
     def records(self, tables: Tables) -> CheckedRecords:
         """Return the source's records, for reading ranges again."""
@@ -75,7 +75,7 @@ class MicroBatches:
         try:
             (
                 self.reader.stream(
-                    max_records or self.max_records,
+                    max_records or self.max_records or self.context.pipeline.source.config.batch_limit,
                     start=tables.epoch.positions,
                     states=self.states,
                     headers=headers,

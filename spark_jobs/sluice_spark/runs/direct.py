@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from pyspark.sql import DataFrame
 
+from sluice_spark.arrow.path import ArrowPath, NotArrowError, plan_of
+from sluice_spark.batch.writer import BatchWriter
 from sluice_spark.engine.logs import logger
 from sluice_spark.runs.batches import MicroBatches
 from sluice_spark.runs.tables import Tables
+from sluice_spark.sources.kafka import KafkaReader
 from sluice_spark.strategies.base import Batch
 
 __all__ = ["DirectRoute"]
+
+_ARROW_BATCH = 2_000_000
+"""Default of ``max_records_per_batch`` on the Arrow path: its memory does not grow with the batch."""
 
 
 @dataclass(frozen=True)
@@ -30,6 +36,7 @@ class DirectRoute:
         """
         context, strategy = self.batches.context, self.batches.context.strategy
         writer = context.writer(self.batches.spark, tables)
+        writer = replace(writer, arrow=self._arrow(writer))
         sweep = tables.checkpoint.open_batch()
         entered = context.ledger.last_batch(context.pipeline.name, tables.epoch.number)
         source = self.batches.records(tables)
@@ -48,4 +55,18 @@ class DirectRoute:
                 batch = Batch(tables.batch_name(number), ranges, held.source, held.frame, self.batches.spark)
                 self.batches.process(tables, writer, number, batch, sweep=number == sweep)
 
-        self.batches.stream(tables, on_batch, headers=strategy.headers)
+        limit = self.batches.max_records or (_ARROW_BATCH if writer.arrow is not None else None)
+        self.batches.stream(tables, on_batch, headers=strategy.headers, max_records=limit)
+
+    def _arrow(self, writer: BatchWriter) -> ArrowPath | None:
+        """Return the Arrow path, if this run can take it; the log says why not."""
+        context, reader = self.batches.context, self.batches.reader
+        try:
+            plan = plan_of(self.batches.spark, context.pipeline, context.recovery, writer.schema)
+        except NotArrowError as why:
+            logger.info("records take the Spark path: %s", why)
+            return None
+        if writer.opaque or not isinstance(reader, KafkaReader) or "://" in writer.sink.path:
+            return None
+        committed = reader.config.isolation_level == "read_committed"
+        return ArrowPath(self.batches.spark, plan, reader.settings.for_librdkafka(), committed, context.run_id)

@@ -42,7 +42,7 @@ class LiveRun(Run):
     Parameters
     ----------
     max_records
-        Approximate maximum number of records in a batch.
+        Approximate maximum number of records in a batch; None means the default.
 
     Notes
     -----
@@ -52,7 +52,7 @@ class LiveRun(Run):
 
     kind: ClassVar[str] = "live"
 
-    max_records: int
+    max_records: int | None
 
     def _drive(self, lease: Lease) -> str | None:
         source = self.context.opened_source()

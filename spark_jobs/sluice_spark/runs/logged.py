@@ -93,8 +93,9 @@ class LogRoute:
         landing = Landing(
             pipeline.name, context.run_id, tables.log_table, self.batches.reader, pipeline.wal.segment_records
         )
+        limit = self.batches.max_records or pipeline.source.config.batch_limit
         recent = tables.log_table.last_notes(20)
-        size = landing_size(recent, pipeline.wal.roll.total_seconds(), self.batches.max_records)
+        size = landing_size(recent, pipeline.wal.roll.total_seconds(), limit)
         sweep = tables.checkpoint.open_batch()
         known = ledger.last_sealed(pipeline.name, tables.epoch.number)
         sealed: list[Sealed] = []

@@ -117,7 +117,7 @@ class RedriveRun(Run):
         log = LogRecords(spark, tables.log, found.segments)
         kafka = self.context.reader(spark, self.context.opened_source())
         for kind, source, ranges in (("log", log, found.log), ("kafka", kafka, found.kafka)):
-            for portion in portions(ranges, self.pipeline.source.config.max_records_per_batch):
+            for portion in portions(ranges, self.pipeline.source.config.batch_limit):
                 yield kind, source, portion
 
     def _redrive(
@@ -248,7 +248,7 @@ class RedriveRun(Run):
             if not came:
                 logger.info("no quarantined record decodes and passes the row rules of the pipeline file now")
                 return
-            for window in windows(came, self.pipeline.source.config.max_records_per_batch):
+            for window in windows(came, self.pipeline.source.config.batch_limit):
                 self._take_out(spark, lease, emptying, tables, sink, writer, window)
         point("query-ended")
 

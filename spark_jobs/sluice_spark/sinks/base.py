@@ -39,6 +39,15 @@ class Tally:
     first: int
     last: int
 
+    def __or__(self, other: Tally) -> Tally:
+        """Return the tally of both; no offset may be in both."""
+        return Tally(
+            self.rows + other.rows,
+            self.offsets + other.offsets,
+            min(self.first, other.first),
+            max(self.last, other.last),
+        )
+
 
 @dataclass(frozen=True)
 class StagedFile:
@@ -64,6 +73,13 @@ class Staged:
     def rows(self) -> int:
         """The number of rows in all files."""
         return sum(file.rows for file in self.files)
+
+    def __or__(self, other: Staged) -> Staged:
+        """Return the files of both writes, as one; no offset may be in both."""
+        tallies = dict(self.tallies)
+        for key, tally in other.tallies.items():
+            tallies[key] = tallies[key] | tally if key in tallies else tally
+        return Staged(self.folder or other.folder, (*self.files, *other.files), tallies)
 
 
 NOTHING = Staged("", (), {})

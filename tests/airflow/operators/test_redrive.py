@@ -11,7 +11,7 @@ from airflow.sdk.exceptions import AirflowSkipException
 from tests.airflow.conftest import FakeSpark
 
 from sluice.errors import ConfigError, LeaseHeldError
-from sluice.ledger import Ledger
+from sluice.ledger import Ledger, UnknownRunError
 from sluice.ranges import Counts, LostRange, OffsetRange, RangeAccount
 from sluice_airflow.operators.redrive import RedriveOperator
 
@@ -72,6 +72,9 @@ def test_the_quarantine_is_asked_for_by_name(
         ({}, AirflowSkipException, "no open lost range"),
         ({"what": "everything"}, ConfigError, "may be one of"),
         ({"ranges": ["p-0"]}, ConfigError, "p-0"),
+        ({"of_run": "none"}, UnknownRunError, "has no run 'none' of 'p'"),
+        ({"what": "nothing", "ranges": "p:0:0-5"}, ConfigError, "say lost or quarantined"),
+        ({"what": "nothing", "of_run": "live"}, ConfigError, "say lost or quarantined"),
     ],
 )
 def test_where_there_is_nothing_to_do_no_spark_is_started(

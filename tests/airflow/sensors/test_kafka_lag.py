@@ -16,9 +16,10 @@ from airflow.sdk.exceptions import (
 )
 from tests.airflow.conftest import SECRET, behind, unknown
 
-from sluice.errors import AuthorizationError, ConfigError, SluiceError, SourceUnreachableError
-from sluice.lag import PartitionLag, Status
+from sluice.errors import AuthorizationError, ConfigError, LeaseHeldError, SluiceError, SourceUnreachableError
+from sluice.lag import Limits, PartitionLag, Status
 from sluice_airflow.gate import OnIdle
+from sluice_airflow.last_words import words_of
 from sluice_airflow.sensors.kafka_lag import KafkaLagSensor
 from sluice_airflow.triggers.kafka_lag import KafkaLagTrigger
 
@@ -83,6 +84,26 @@ def test_poking_ends_with_the_type_of_what_it_waited_for(sensor: Any, looks: Any
     looks(behind(1))
     with pytest.raises(AirflowSensorTimeout):
         sensor(deferrable=False, poke_interval=0, timeout=0).execute(context())
+    looks(behind(1, running="theirs"))
+    with pytest.raises(LeaseHeldError, match="'theirs'"):
+        sensor(deferrable=False, poke_interval=0, timeout=0).execute(context())
+
+
+@pytest.mark.parametrize("deferrable", [True, False])
+def test_who_waited_in_vain_says_for_what_and_what_to_do(
+    sensor: Any, looks: Any, context: Any, deferrable: bool
+) -> None:
+    found, now = behind(1234), context()
+    looks(replace(found, limits=Limits(5000)))
+    task = sensor(deferrable=deferrable, max_records=5000, poke_interval=0, timeout=0)
+    event = {"status": "timeout", "backlog": found.as_dict()}
+    with pytest.raises(AirflowSensorTimeout) as caught:
+        task.execute_complete(now, event) if deferrable else task.execute(now)
+    told = str(caught.value)
+    assert "1,234 records wait, and a run is due when there are more than 5,000 records" in told
+    assert "data: nothing was read or written" in told
+    assert "next: clear this task to wait again" in told
+    assert words_of(caught.value)["what"] == told.splitlines()[0], "alerts say the same"
 
 
 def test_rescheduling_keeps_the_timeout_over_its_pokes(

@@ -51,7 +51,7 @@ def test_a_file_comes_first_and_mappings_are_merged_key_by_key(tmp_path: Path) -
     ("text", "told"),
     [
         ("sink: {delta: {path: x}}", "_defaults.yaml: sink: the keys here are: airflow, lag"),
-        ("airflow: [", "_defaults.yaml: not YAML"),
+        ("airflow: [", "_defaults.yaml: line 1: not YAML: while parsing"),
         ("- a", "_defaults.yaml: expected a mapping"),
         ("recovery: wal\nrecovery: hot", "_defaults.yaml: line 2: recovery: this key appears twice"),
         ("airflow: {ownr: x}", "_defaults.yaml: airflow.ownr: unknown key; did you mean 'owner'?"),

@@ -11,6 +11,7 @@ from tests.fixtures.specs import GOOD, run_cli, write
 
 from sluice.errors import ConfigError
 from sluice.pipeline import Pipeline, find, load, load_all
+from sluice.pipeline.load import Clash
 from sluice.shipped import CHECKOUT
 
 
@@ -34,13 +35,18 @@ MISTAKES = [
     ("sink:\n  delta: {path: p} → #", None, "sink", "this key is required"),
     ("pipeline: p → #", None, "pipeline", "this key is required"),
     ("pipeline: p → pipeline: Flights 2013", 1, "pipeline", "use a-z, 0-9, _ and -"),
-    ("pipeline: p → pipeline: 7", 1, "pipeline", "valid string"),
-    ("topics: [t] → topics: t", 4, "source.kafka.topics", "valid list"),
-    ("topics: [t] → topics: []", 4, "source.kafka.topics", "at least 1 item"),
+    ("pipeline: p → pipeline: 7", 1, "pipeline", "expected text, not 7: write '7', with the quotes"),
+    ("topics: [t] → topics: t", 4, "source.kafka.topics", "expected a list, not 't': write [t]"),
+    ("topics: [t] → topics: []", 4, "source.kafka.topics", "is empty: give at least one"),
     ("topics: [t] → topics: [t, t]", 4, "source.kafka.topics", "a topic is named twice"),
     ('topics: [t] → topics: ["a b"]', 4, "source.kafka.topics", "is not a Kafka topic name"),
-    ("topics: [t] → {topics: [t], max_records_per_batch: 0}", 4, "max_records_per_batch", "greater than 0"),
-    ("topics: [t] → {topics: [t], max_records_per_batch: many}", 4, "max_records_per_batch", "given: 'many'"),
+    ("topics: [t] → {topics: [t], max_records_per_batch: 0}", 4, "max_records_per_batch", "must be more than 0"),
+    (
+        "topics: [t] → {topics: [t], max_records_per_batch: many}",
+        4,
+        "max_records_per_batch",
+        "a whole number, not 'many'",
+    ),
     ("topics: [t] → {topics: [t], starting_offsets: middle}", 4, "starting_offsets", "'earliest' or 'latest'"),
     ("topics: [t] → {topics: [t], isolation_level: serial}", 4, "isolation_level", "read_committed"),
     ("json: {schema → avro: {schema", 6, "decode.avro", "unknown key; the keys here are: json, csv, text, bytes"),
@@ -65,9 +71,14 @@ MISTAKES = [
     ('transform: {python: "nowhere.at.all:f"}', 9, "transform.python", "no module 'nowhere.at.all'"),
     ('transform: {python: "sluice.run.preflight:chek"}', 9, "transform.python", "has no function 'chek'"),
     ("rows: two", 9, "rows", "'one', 'filter', 'many' or 'aggregate'"),
-    ('delta: {path: p} → delta: {path: ""}', 8, "sink.delta.path", "at least 1 character"),
+    ('delta: {path: p} → delta: {path: ""}', 8, "sink.delta.path", "is empty"),
     ("delta: {path: p} → delta: {}", 8, "sink.delta.path", "this key is required"),
-    ("delta: {path: p} → delta: {path: p, partition_by: id}", 8, "sink.delta.partition_by", "valid list"),
+    (
+        "delta: {path: p} → delta: {path: p, partition_by: id}",
+        8,
+        "sink.delta.partition_by",
+        "expected a list, not 'id': write [id]",
+    ),
     ("delta: {path: p} → iceberg: {path: p}", 8, "sink.iceberg", "unknown key"),
     ("quality: {suite: expectations/none.json}", 9, "quality.suite", "there is no file"),
     ("quality: {max_quarantined: 0.01}", 9, "quality.max_quarantined", "0.01 is neither a share"),
@@ -77,14 +88,47 @@ MISTAKES = [
     ("quality: {max_lost: none}", 9, "quality.max_lost", "such as 1%, nor a number of them, such as 100"),
     ("quality: {on_failed: explode}", 9, "quality.on_failed", "'fail' or 'warn'"),
     ("recovery: replai", 9, "recovery", "'replay'"),
-    ("rows: aggregate\nrecovery: ignore_batch", None, "pipeline", "is for stateless pipelines"),
+    ("rows: aggregate\nrecovery: ignore_batch", 10, "recovery", "is for stateless pipelines"),
     ('schedule: {cron: "0 * *"}', 9, "schedule.cron", "five fields"),
     ('schedule: {cron: "0 * * * *", timezone: Mars/Phobos}', 9, "schedule.timezone", "is not a time zone"),
     ('schedule: {crom: "0 * * * *"}', 9, "schedule.crom", "did you mean 'cron'?"),
-    ("schedule: daily", 9, "schedule", "'on_lag' or 'none'"),
-    ("lag: {max_records: -1}", 9, "lag.max_records", "greater than or equal to 0"),
+    ("schedule: daily", 9, "schedule", "is neither on_lag, none, nor a clock"),
+    ("lag: {max_records: -1}", 9, "lag.max_records", "must be at least 0"),
     ("lag: {max_age: 15 parsecs}", 9, "lag.max_age", "write 30s, 15m, 2h or 7d"),
-    ("lag: {max_retention_share: 1.5}", 9, "lag.max_retention_share", "less than or equal to 1"),
+    ('schedule: "*/5 * * * *"', 9, "schedule", 'a clock, such as {cron: "*/5 * * * *"}'),
+    ("schedule: [on_lag]", 9, "schedule", "is neither on_lag, none, nor a clock"),
+    ("schedule: {on_lag: true}", 9, "schedule", "is neither on_lag, none, nor a clock"),
+    ("schedule: {cron: 5}", 9, "schedule.cron", "expected text, not 5"),
+    ("airflow: {email: a@b}", 9, "airflow.email", "expected a list, not 'a@b': write [a@b]"),
+    ('airflow: {email: ["a@b, c@d"]}', 9, "airflow.email.0", "'a@b, c@d' is not a mail address"),
+    ("airflow: {tags: orders}", 9, "airflow.tags", "expected a list, not 'orders': write [orders]"),
+    ("airflow: {tags: {orders: 1}}", 9, "airflow.tags", "expected a list, not a mapping"),
+    ("airflow: {access_control: {A: can_read}}", 9, "airflow.access_control.A", "write [can_read]"),
+    ("airflow: {access_control: [can_read]}", 9, "airflow.access_control", "expected a mapping, not a list"),
+    ("airflow: {start_date: yesterday}", 9, "airflow.start_date", "expected a date, such as 2024-01-31"),
+    ("airflow: {execution_timeout: 30}", 9, "airflow.execution_timeout", "without a unit: write 30s, 30m, 30h or 30d"),
+    ("airflow: {maintenance: yes}", 9, "airflow.maintenance", "expected text, not true (to YAML, yes, on, no"),
+    ("airflow: {maintenance_steps: [audi], maintenance: manual}", 9, "steps.0", "not 'audi': did you mean 'audit'?"),
+    ("airflow: [orders]", 9, "airflow", "expected a mapping, not a list; the keys here are: execution_timeout, max"),
+    ("airflow:", 9, "airflow", "nothing is given, and a mapping is expected"),
+    ("airflow: {taggs: [a]}", 9, "airflow.taggs", "did you mean 'tags'?"),
+    ("tags: [orders]", 9, "tags", "unknown key; it belongs below airflow"),
+    ('cron: "@daily"', 9, "cron", "unknown key; it belongs below airflow.freshness or schedule"),
+    ("quality: expectations/p.json", 9, "quality", "not 'expectations/p.json'; the keys here are: suite, on_failed"),
+    ("rules: [{name: A b, sql: {passes: x}}]", 9, "rules.0.name", "use a-z, 0-9 and _"),
+    ("rules: [{name: a, sql: {passes: x, colum: y}}]", 9, "rules.0.sql.colum", "did you mean 'column'?"),
+    ("recovery: Wal", 9, "recovery", "not 'Wal': did you mean 'wal'?"),
+    ("recovery_choices: [wal]", 9, "recovery_choices", "lacks replay, which is the pipeline's recovery"),
+    ("spark: {driver_memory: 4}", 9, "spark.driver_memory", "4 is no amount of memory, such as 512m or 4g"),
+    ("wal: {keep: 30}", 9, "wal.keep", "without a unit"),
+    ("vacuum: {keep: 1h}", 9, "vacuum.keep", "a run may take 12 h"),
+    ("lag: {on_idle: wait}", 9, "lag.on_idle", "is for runs of a cron schedule"),
+    ('lag: {max_records: "100,000"}', 9, "lag.max_records", "expected a whole number, not '100,000': write 100000"),
+    ("lag: {max_age: 99999999999d}", 9, "lag.max_age", "is longer than 100 years"),
+    ("true: 1", None, "", "expected a key that is text, not true: put it in quotes"),
+    ("rows:\n\t- one", 10, "not YAML", "indent with spaces, not with tabs"),
+    ("schedule: {cron: * * * * *}", 9, "not YAML", "put a value that begins with such a character"),
+    ("lag: {max_retention_share: 1.5}", 9, "lag.max_retention_share", "must be at most 1"),
 ]
 
 
@@ -103,6 +147,7 @@ def test_a_mistake_is_told_with_its_line_its_key_and_its_fix(
     lines = [part for part in told.splitlines()[1:] if message in part]
     assert lines, told
     assert key in lines[0]
+    assert not any(words in told for words in ("Input should", "instance of", "tuple", "  : ")), told
     if line is not None:
         assert lines[0].strip().startswith(f"line {line}: "), told
 
@@ -234,6 +279,122 @@ def test_no_table_lies_in_or_around_what_sluice_keeps(
     assert f"{table}.delta.path: " in told
     # a table around the home is around the sink, too
     assert what.format(home=home) in told or "it is, or lies in, the sink" in told
+
+
+def of_all(folder: Path, **files: str) -> dict[str, Pipeline | ConfigError]:
+    """Write pipeline files by name of pipeline, or text, and read all of them."""
+    for path, text in files.items():
+        file = folder / "pipelines" / path.replace("__", "/").replace("_yml", ".yml")
+        file = file if file.suffix else file.with_suffix(".yaml")
+        file.parent.mkdir(parents=True, exist_ok=True)
+        name, _, table = text.partition(" ")
+        file.write_text(GOOD.replace("pipeline: p", f"pipeline: {name}").replace("path: p", f"path: {table or name}"))
+    root = folder / "pipelines"
+    return {str(path.relative_to(root)): item for path, item in load_all(root, below=True)}
+
+
+def test_two_files_of_one_name_are_told_whatever_folders_they_are_in(tmp_path: Path) -> None:
+    found = of_all(tmp_path, orders="orders", finance__orders="orders other", finance__refunds="refunds")
+    told = found["finance/orders.yaml"]
+    assert isinstance(told, Clash)
+    assert f"'orders' is the name of {tmp_path}/pipelines/orders.yaml already" in told.what
+    assert {name for name, item in found.items() if isinstance(item, Pipeline)} == {
+        "orders.yaml",
+        "finance/refunds.yaml",
+    }
+
+
+def test_a_copy_does_not_take_the_name_of_what_it_was_copied_from(tmp_path: Path) -> None:
+    found = of_all(tmp_path, orders="orders", a_copy="orders other")
+    assert isinstance(found["orders.yaml"], Pipeline)
+    assert isinstance(found["a_copy.yaml"], Clash)
+
+
+def test_a_file_that_is_called_like_another_ones_pipeline_is_refused(tmp_path: Path) -> None:
+    found = of_all(tmp_path, orders="sales", x="orders")
+    told = found["orders.yaml"]
+    assert isinstance(told, Clash), "sluice run orders would run sales"
+    assert f"'orders' is that of {tmp_path}/pipelines/x.yaml" in told.what
+    assert isinstance(found["x.yaml"], Pipeline)
+
+
+def test_a_newcomer_does_not_take_the_table_of_a_pipeline_that_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SLUICE_HOME", str(tmp_path / "home"))
+    assert isinstance(of_all(tmp_path, a="a shared", b="b shared")["b.yaml"], Clash)
+    (tmp_path / "home" / "checkpoints" / "b" / "epoch-1").mkdir(parents=True)
+    found = of_all(tmp_path)
+    assert isinstance(found["b.yaml"], Pipeline)
+    assert isinstance(found["a.yaml"], Clash)
+
+
+@pytest.mark.parametrize("name", ["orders", "_defaults"])
+def test_a_file_that_ends_in_yml_is_not_ignored_in_silence(tmp_path: Path, name: str) -> None:
+    write(tmp_path, GOOD)
+    file = write(tmp_path, GOOD.replace("pipeline: p", "pipeline: orders"), f"{name}.yml")
+    write(tmp_path, "on: push\n", "workflow.yml")
+    (told,) = (item for path, item in load_all(file.parent) if path == file)
+    assert isinstance(told, ConfigError)
+    assert f"{name}.yml is not read" in told.what
+    assert told.next_step == f"mv {file} {file.with_suffix('.yaml')}"
+    assert {path.name for path, _ in load_all(file.parent)} == {"p.yaml", file.name}, "others' files are theirs"
+
+
+def test_an_editors_files_are_no_pipelines(tmp_path: Path) -> None:
+    file = write(tmp_path, GOOD)
+    file.with_name(".#p.yaml").symlink_to("somebody@host.1234")
+    file.with_name(".p.yaml").write_text(GOOD)
+    assert [path for path, _ in load_all(file.parent)] == [file]
+
+
+def test_a_pipeline_is_found_by_its_own_name_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    of_all(tmp_path, sales_file="sales", finance__orders="orders")
+    folder = tmp_path / "pipelines"
+    monkeypatch.setenv("SLUICE_PIPELINES", str(folder))
+    assert find("sales") == find("sales_file") == folder / "sales_file.yaml"
+    assert run_cli(monkeypatch, "validate-spec", "--no-spark") == 0
+    told = " ".join(capsys.readouterr().err.split())
+    assert "its pipeline is 'sales', and commands find it by both names" in told
+    assert told.count("by both names") == 1
+    with pytest.raises(ConfigError) as caught:
+        find("salse")
+    assert "did you mean 'sales'?" in caught.value.next_step
+
+
+def test_a_file_in_a_folder_below_finds_its_suite_where_the_others_do(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SLUICE_PIPELINES", str(tmp_path / "pipelines"))
+    write(tmp_path, GOOD)
+    below = tmp_path / "pipelines" / "finance" / "q.yaml"
+    below.parent.mkdir()
+    below.write_text(GOOD + "quality: {suite: expectations/q.json}\n")
+    suite = tmp_path / "expectations" / "q.json"
+    with pytest.raises(ConfigError, match=f"there is no file {suite}"):
+        load(below)
+    suite.parent.mkdir()
+    suite.write_text("{}")
+    assert load(below).suite_file == suite
+    own = below.parent / "expectations" / "q.json"
+    own.parent.mkdir()
+    own.write_text("{}")
+    assert load(below).suite_file == suite
+    suite.unlink()
+    assert load(below).suite_file == own
+
+
+def test_a_file_that_is_named_is_checked_against_its_namesakes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    of_all(tmp_path, orders="orders", finance__orders="orders other")
+    folder = tmp_path / "pipelines"
+    monkeypatch.setenv("SLUICE_PIPELINES", str(folder))
+    assert run_cli(monkeypatch, "validate-spec", "--no-spark", str(folder / "finance" / "orders.yaml")) == 10
+    assert "already" in capsys.readouterr().err
+    assert run_cli(monkeypatch, "validate-spec", "--no-spark", str(folder / "orders.yaml")) == 0
 
 
 def test_the_pipelines_of_the_project_are_valid() -> None:

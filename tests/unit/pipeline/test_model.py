@@ -35,7 +35,7 @@ def test_everything_optional_has_a_default_that_works(tmp_path: Path) -> None:
     spec = load(write(tmp_path, GOOD))
     assert (spec.name, spec.rows, spec.recovery, spec.schedule) == ("p", Rows.ONE, Recovery.REPLAY, "none")
     assert (spec.kafka.connection, spec.kafka.starting_offsets) == ("kafka_default", "earliest")
-    assert (spec.kafka.max_records_per_batch, spec.kafka.isolation_level) == (500_000, "read_uncommitted")
+    assert (spec.kafka.max_records_per_batch, spec.kafka.isolation_level) == (None, "read_uncommitted")
     assert spec.transform.sql == "SELECT * FROM source"
     assert spec.suite_file is None
 
@@ -92,13 +92,14 @@ def test_the_schema_for_editors_is_that_of_the_model() -> None:
     ("more", "why"),
     [
         ("vacuum: {keep: 12h}", "vacuum.keep: a run may take"),
-        ("vacuum: {keep: 2d}\nairflow: {execution_timeout: 3d}", "vacuum.keep: a run may take 3 days"),
+        ("vacuum: {keep: 2d}\nairflow: {execution_timeout: 3d}", "vacuum.keep: a run may take 3 d"),
         ("vacuum: {keep: 7d}\nairflow: {execution_timeout: 8d}", "write a longer time, such as 9d, or leave it out"),
         ("airflow: {maintenance_steps: [vacuum, audit]}", "in the order audit, clean, compact, vacuum"),
         ("airflow: {maintenance_steps: [audit, audit]}", "each step at most once"),
         ("airflow: {maintenance_steps: []}", "maintenance_steps"),
         ("airflow: {maintenance_steps: [audit]}", "does nothing without maintenance: add a cron line, or manual"),
         ("airflow: {priority: 1000001}", "1000000"),
+        ("airflow: {maintenance: weekly}", "'weekly' is not a cron expression of five fields"),
     ],
 )
 def test_maintenance_that_would_harm_a_run_is_refused(tmp_path: Path, more: str, why: str) -> None:

@@ -57,7 +57,7 @@ def test_other_conditions_are_taken(passes: str) -> None:
         ([{"name": "a", "sql": {"passes": "x"}}, {"name": "a", "sql": {"passes": "y"}}], "'a' appears twice"),
         ([{"name": "a"}], "exactly one of: sql, not_null"),
         ([{"name": "a", "sql": {"passes": "x"}, "not_null": {"columns": ["x"]}}], "exactly one of: sql, not_null"),
-        ([{"name": "A b", "sql": {"passes": "x"}}], "should match pattern"),
+        ([{"name": "A b", "sql": {"passes": "x"}}], "use a-z, 0-9 and _"),
         ([{"name": "a", "not_null": {"columns": []}}], "at least 1 item"),
         ([{"name": "a", "qsl": {"passes": "x"}}], "qsl"),
         (None, "valid tuple"),

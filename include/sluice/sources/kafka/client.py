@@ -65,6 +65,7 @@ class Client:
             ``ssl.ca.location``; raised at once.
         """
         deadline = time.monotonic() + timeout
+        _calm()
         probe(settings, min(5.0, timeout))
         client = cls(settings)
         _LOG.addHandler(client._ear)
@@ -246,6 +247,13 @@ class _Ear(logging.Handler):
                 next_step="fix the connection's extra; if a certificate is not trusted, fix ssl.ca.location",
             )
         return None
+
+
+def _calm() -> None:
+    """Keep kafka-python's twenty lines about each connection out of Airflow's task logs, unless a level was chosen."""
+    log = logging.getLogger("kafka")
+    if log.level == logging.NOTSET:
+        log.setLevel(logging.WARNING)
 
 
 def probe(settings: KafkaSettings, timeout: float) -> None:

@@ -1,4 +1,4 @@
-"""Translates a ``kafka`` connection into the settings of kafka-python and of the Java client (Spark)."""
+"""Translates a ``kafka`` connection into the settings of kafka-python, librdkafka and the Java client (Spark)."""
 
 from __future__ import annotations
 
@@ -31,6 +31,15 @@ _PYTHON = {
 }
 # names that the Java client shares with librdkafka
 _JAVA = ("security.protocol", "client.id", "request.timeout.ms", "ssl.key.password")
+# names that are librdkafka's, and that it needs to connect
+_LIBRDKAFKA = (
+    "client.id",
+    "security.protocol",
+    "sasl.username",
+    "sasl.password",
+    "ssl.ca.location",
+    "ssl.key.password",
+)
 _LOGIN_MODULE = {
     "PLAIN": "org.apache.kafka.common.security.plain.PlainLoginModule",
     "SCRAM-SHA-256": "org.apache.kafka.common.security.scram.ScramLoginModule",
@@ -126,6 +135,27 @@ class KafkaSettings:
             options["kafka.ssl.truststore.type"] = "PEM"
             options["kafka.ssl.truststore.location"] = self.properties["ssl.ca.location"]
         return options | self._certificate()
+
+    def for_librdkafka(self) -> dict[str, str]:
+        """Return the settings of a librdkafka consumer. They hold secrets: never log them, never put them in argv.
+
+        The client's certificate and its key are there by their content, as for Spark.
+
+        Raises
+        ------
+        ConfigError
+            If they cannot be read.
+        """
+        found = {k: v for k, v in self.properties.items() if k in _LIBRDKAFKA}
+        found["bootstrap.servers"] = self.bootstrap
+        if mechanism := self.properties.get("sasl.mechanism") or self.properties.get("sasl.mechanisms"):
+            found["sasl.mechanism"] = mechanism
+        certificate = self.properties.get("ssl.certificate.location")
+        if certificate is not None:
+            key = self.properties.get("ssl.key.location", certificate)
+            found["ssl.certificate.pem"] = self._text("ssl.certificate.location", certificate)
+            found["ssl.key.pem"] = self._text("ssl.key.location", key)
+        return found
 
     def _certificate(self) -> dict[str, str]:
         """Return the client's certificate and key as Java options, by their content instead of a path.

@@ -3,11 +3,11 @@
 
 import * as api from "./api.js";
 import { el } from "./dom.js";
-import { number } from "./format.js";
+import { plural } from "./format.js";
 
 const WORDS = {
-  lost: { title: "Redrive what is lost", what: (n) => `Open lost ranges hold ${number(n)} offsets. Those that Kafka or the write-ahead log still has are written, exactly once; the others stay open.` },
-  quarantined: { title: "Redrive the quarantine", what: (n) => `The quarantine holds ${number(n)} records. Those that decode and pass the row rules by now are written, exactly once; the others stay.` },
+  lost: { title: "Redrive what is lost", what: (n) => `Open lost ranges hold ${plural(n, "offset")}. Those that Kafka or the write-ahead log still has are written, exactly once; the others stay open.` },
+  quarantined: { title: "Redrive the quarantine", what: (n) => `The quarantine holds ${plural(n, "record")}. Those that decode and pass the row rules by now are written, exactly once; the others stay.` },
 };
 
 /** A button for `lost` or `quarantined`, or what to do to have one. */

@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 
 from sluice_spark.sinks.base import Staged, StagedFile, Tally
 
-__all__ = ["offsets_of", "partition_values", "read_back"]
+__all__ = ["offsets_of", "partition_values", "read_back", "staged_file"]
 
 _STATS_COLUMNS = 32
 _LONGEST_STAT = 256
@@ -68,20 +68,36 @@ def read_back(root: str, folder: str, *, offsets: bool) -> Staged:
             if parquet.metadata.num_rows == 0:
                 continue
             values = partition_values(relative[len(folder) :].strip("/").split("/")[:-1])
-            files.append(
-                StagedFile(
-                    path=relative,
-                    size=int(info["size"]),
-                    modified=_milliseconds(info),
-                    rows=parquet.metadata.num_rows,
-                    partition_values=values,
-                    stats=json.dumps(_stats(parquet.metadata)),
-                )
-            )
+            files.append(_file(relative, info, parquet.metadata, values))
             if offsets:
                 for key, numbers in _offsets(parquet, values):
                     found.setdefault(key, _Count()).add(len(files), numbers)
     return Staged(folder, tuple(files), {key: count.tally(fs, base, files, key) for key, count in found.items()})
+
+
+def staged_file(root: str, path: str) -> StagedFile:
+    """Read the footer of one staged file of a table without partition columns.
+
+    Parameters
+    ----------
+    path
+        Relative to the table's root.
+    """
+    fs, base = fsspec.core.url_to_fs(root)
+    name = f"{base}/{path}"
+    with fs.open(name, "rb") as handle:
+        return _file(path, fs.info(name), pq.ParquetFile(handle).metadata, {})
+
+
+def _file(path: str, info: Mapping[str, Any], metadata: Any, values: Mapping[str, str | None]) -> StagedFile:
+    return StagedFile(
+        path=path,
+        size=int(info["size"]),
+        modified=_milliseconds(info),
+        rows=metadata.num_rows,
+        partition_values=values,
+        stats=json.dumps(_stats(metadata)),
+    )
 
 
 class _Count:

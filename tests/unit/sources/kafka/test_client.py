@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from typing import Any
 
 import kafka.admin
@@ -36,3 +37,15 @@ def test_a_timeout_alone_is_unreachable(cluster: Cluster, monkeypatch: pytest.Mo
     _fails(monkeypatch, KafkaTimeoutError("Unable to bootstrap"))
     with pytest.raises(SourceUnreachableError):
         cluster.snapshot(["topic"])
+
+
+@pytest.mark.parametrize(("chosen", "becomes"), [(logging.NOTSET, logging.WARNING), (logging.DEBUG, logging.DEBUG)])
+def test_what_the_library_tells_of_each_connection_is_kept_out_of_logs(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch, chosen: int, becomes: int
+) -> None:
+    log = logging.getLogger("kafka")
+    monkeypatch.setattr(log, "level", chosen)
+    _fails(monkeypatch, KafkaTimeoutError("Unable to bootstrap"))
+    with pytest.raises(SourceUnreachableError):
+        cluster.snapshot(["topic"])
+    assert log.level == becomes

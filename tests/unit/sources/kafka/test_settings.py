@@ -12,6 +12,23 @@ from sluice.errors import ConfigError
 from sluice.sources.kafka import KafkaSettings
 
 
+def test_librdkafka_gets_what_it_needs_to_connect_and_nothing_else(tmp_path: Path) -> None:
+    settings = KafkaSettings.from_connection(connection(SASL)).for_librdkafka()
+    assert settings == {
+        "bootstrap.servers": "a:1,b:2", "client.id": "me", "security.protocol": "SASL_SSL",
+        "sasl.mechanism": "SCRAM-SHA-512", "sasl.username": 'us"er', "sasl.password": SECRET + '\\"',
+        "ssl.ca.location": "/ca.pem",
+    }  # fmt: skip
+    both = tmp_path / "both.pem"
+    both.write_text("key and certificate")
+    words = {"bootstrap.servers": "a:1", "security.protocol": "SSL", "ssl.certificate.location": str(both)}
+    mutual = KafkaSettings.from_connection(connection(words)).for_librdkafka()
+    assert mutual["ssl.certificate.pem"] == mutual["ssl.key.pem"] == "key and certificate"
+    both.unlink()
+    with pytest.raises(ConfigError, match=r"ssl\.certificate\.location"):
+        KafkaSettings.from_connection(connection(words)).for_librdkafka()
+
+
 def test_kafka_python_is_told_in_its_own_words() -> None:
     assert KafkaSettings.from_connection(connection(SASL)).for_python() == {
         "bootstrap_servers": ["a:1", "b:2"], "client_id": "me", "security_protocol": "SASL_SSL",

@@ -1,0 +1,59 @@
+"""The interface of a decoder on the Arrow path."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import pyarrow as pa
+
+__all__ = ["ChunkDecoder", "Decoded", "is_text"]
+
+
+@dataclass(frozen=True)
+class Decoded:
+    """The records of a chunk that were decoded.
+
+    Attributes
+    ----------
+    columns
+        The decoded columns.
+    kept
+        The numbers of these records in the chunk, ascending; None means all.
+    """
+
+    columns: pa.Table
+    kept: Any | None
+
+
+class ChunkDecoder(Protocol):
+    """Decodes chunks of records. It can be pickled, also after use.
+
+    Attributes
+    ----------
+    columns
+        The decoded columns, in the sink's types.
+    """
+
+    columns: pa.Schema
+
+    def decode(self, values: Sequence[bytes | None], keys: Sequence[bytes | None]) -> Decoded:
+        """Decode a chunk; leave out each record that the Spark path might decode in another way.
+
+        Parameters
+        ----------
+        values, keys
+            Of each record, in order.
+        """
+
+
+def is_text(value: bytes) -> bool:
+    """Return whether bytes are UTF-8."""
+    if value.isascii():
+        return True
+    try:
+        value.decode()
+    except UnicodeDecodeError:
+        return False
+    return True

@@ -1,0 +1,189 @@
+"""Reads ranges of Kafka's partitions with librdkafka, in chunks."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any
+
+import numpy as np
+from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
+
+from sluice.ranges import OffsetRange
+
+__all__ = ["Chunk", "RangeReader", "SilentError", "UnreadableError"]
+
+_RECORDS = 50_000
+_BYTES = 32 << 20
+"""A chunk is smaller than about twice this."""
+_TUNED = {
+    "enable.auto.commit": False,
+    "enable.auto.offset.store": False,
+    "enable.partition.eof": True,
+    "auto.offset.reset": "error",
+    "check.crcs": True,
+    # Small records would wait for a second each time that 100,000 of them are queued. What is fetched beyond a range's
+    # end is thrown away, and what is queued takes memory, so no more than this.
+    "queued.min.messages": 1_000_000,
+    "queued.max.messages.kbytes": 32_768,
+    "fetch.message.max.bytes": 4 << 20,
+    "fetch.queue.backoff.ms": 10,
+    "fetch.wait.max.ms": 100,
+    "allow.auto.create.topics": False,
+    "log.connection.close": False,
+}
+_IDLE = 10.0
+"""Seconds without a record after which a range is given back."""
+_TICK = 0.05
+"""Seconds that are waited for records. Meanwhile librdkafka goes on fetching, so this bounds how many bytes come."""
+_OF_PARTITIONS = frozenset(
+    (
+        KafkaError._AUTO_OFFSET_RESET,
+        KafkaError.OFFSET_OUT_OF_RANGE,
+        KafkaError._BAD_MSG,
+        KafkaError._BAD_COMPRESSION,
+        KafkaError._UNKNOWN_TOPIC,
+        KafkaError._UNKNOWN_PARTITION,
+        KafkaError.UNKNOWN_TOPIC_OR_PART,
+        KafkaError.TOPIC_AUTHORIZATION_FAILED,
+        KafkaError._AUTHENTICATION,
+        KafkaError._FATAL,
+        KafkaError._MAX_POLL_EXCEEDED,
+        KafkaError.MSG_SIZE_TOO_LARGE,
+        KafkaError.INVALID_MSG,
+        KafkaError._UNSUPPORTED_FEATURE,
+    )
+)
+"""Errors after which no more records of the partition come. librdkafka reports others, too, and goes on by itself."""
+
+_log = logging.getLogger("sluice.librdkafka")
+_log.addHandler(logging.NullHandler())
+_log.propagate = False
+
+
+class UnreadableError(Exception):
+    """A range that could not be read to its end; the Spark path reads it again, and finds out why."""
+
+
+class SilentError(UnreadableError):
+    """No record came for a while: the broker may not answer, and then other ranges would wait as long."""
+
+
+@dataclass(frozen=True)
+class Chunk:
+    """Some records of one partition, in the order of their offsets."""
+
+    messages: Sequence[Any]
+    offsets: Any
+    """Ascending, as a NumPy array."""
+    times: Any
+    """Record times in milliseconds since 1970; negative where the record has none."""
+
+
+class RangeReader:
+    """A consumer that reads one range after another; it joins no group and commits nothing.
+
+    Parameters
+    ----------
+    settings
+        Of librdkafka; they hold secrets.
+    committed
+        Whether records of aborted transactions are left out (Kafka's isolation level).
+    """
+
+    def __init__(self, settings: Mapping[str, str], *, committed: bool) -> None:
+        level = "read_committed" if committed else "read_uncommitted"
+        self._settings = {**settings, **_TUNED, "group.id": "sluice-arrow", "isolation.level": level}
+        self._consumer = Consumer(self._settings, logger=_log)
+        self._seen: set[tuple[str, int]] = set()
+
+    def __enter__(self) -> RangeReader:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._consumer.close()
+
+    def read(self, span: OffsetRange) -> Iterator[Chunk]:
+        """Yield the records of a range.
+
+        Raises
+        ------
+        UnreadableError
+            If it cannot be read to its end. Chunks that were yielded before are right.
+        """
+        if (span.topic, span.partition) in self._seen:
+            # what this consumer fetched ahead, and the end that it met, must not be taken for this range's
+            self._consumer.close()
+            self._consumer = Consumer(self._settings, logger=_log)
+            self._seen.clear()
+        self._seen.add((span.topic, span.partition))
+        self._consumer.assign([TopicPartition(span.topic, span.partition, span.start)])
+        held: list[Any] = []
+        at, size, last = span.start, 0, time.monotonic()
+        room = _RECORDS
+        while at < span.end:
+            try:
+                came: list[Any] = self._consumer.consume(min(room - len(held), span.end - at), _TICK)
+            except KafkaException as error:
+                raise UnreadableError(str(error)) from error
+            events = [message for message in came if message.error() is not None]
+            if events:
+                came = [message for message in came if message.error() is None]
+            if came:
+                if came[0].offset() < at:
+                    raise UnreadableError(f"offset {came[0].offset()} came after {at - 1}")
+                at = came[-1].offset() + 1
+                while came and came[-1].offset() >= span.end:
+                    came.pop()
+                held += came
+                size += sum(len(message) for message in came)
+                if held:
+                    room = max(1, min(_RECORDS, _BYTES * len(held) // max(1, size)))
+                last = time.monotonic()
+            if events and _at_end(events, span):
+                at = span.end
+            if held and (at >= span.end or len(held) >= room):
+                yield _chunk(held, span)
+                held, size, last = [], 0, time.monotonic()
+            if time.monotonic() - last > _IDLE:
+                raise SilentError(f"no record came for {_IDLE:.0f} s")
+        if held:
+            yield _chunk(held, span)
+
+
+def _at_end(events: Sequence[Any], span: OffsetRange) -> bool:
+    """Return whether the partition has no more records before the range's end.
+
+    Raises
+    ------
+    UnreadableError
+        If it ends before, or if no more records will come.
+    """
+    ended = False
+    for event in events:
+        error = event.error()
+        if error.code() == KafkaError._PARTITION_EOF:
+            if (event.topic(), event.partition()) != (span.topic, span.partition):
+                continue
+            if event.offset() < span.end:
+                raise UnreadableError(f"the partition ends at {event.offset()}")
+            ended = True
+        elif error.code() in _OF_PARTITIONS or error.fatal():
+            raise UnreadableError(error.str())
+    return ended
+
+
+def _chunk(messages: list[Any], span: OffsetRange) -> Chunk:
+    offsets = np.fromiter((m.offset() for m in messages), np.int64, len(messages))
+    if offsets[0] < span.start or (np.diff(offsets) <= 0).any():
+        raise UnreadableError("offsets do not ascend")
+    if {(m.topic(), m.partition()) for m in messages} != {(span.topic, span.partition)}:
+        raise UnreadableError("records of another partition came")
+    stamps = [m.timestamp() for m in messages]
+    times = np.fromiter((time if kind else -1 for kind, time in stamps), np.int64, len(messages))
+    return Chunk(messages, offsets, times)

@@ -1,0 +1,296 @@
+"""The work on one share of a batch: read its ranges, decode, write one Parquet file, set doubtful records aside.
+
+It runs in a Python worker of Spark, or in the driver if the batch is small. It commits nothing.
+"""
+
+from __future__ import annotations
+
+import os
+import uuid
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from sluice.ranges import OffsetRange, Times
+from sluice_spark.arrow.base import ChunkDecoder
+from sluice_spark.arrow.reader import Chunk, RangeReader, SilentError, UnreadableError
+from sluice_spark.arrow.select import Condition, Select
+
+__all__ = ["METADATA", "Done", "Work", "work"]
+
+_ROWS = 250_000
+_BYTES = 32 << 20
+"""A row group has about as much as the first of both that is reached."""
+_TRIAL = 20_000
+_TOO_MANY = 0.2
+"""If more than this share of the records is set aside, after the first few, the Spark path is faster."""
+
+_UTC = pa.timestamp("us", "UTC")
+METADATA = pa.schema(
+    [
+        pa.field("_topic", pa.string()),
+        pa.field("_partition", pa.int32()),
+        pa.field("_offset", pa.int64()),
+        pa.field("_timestamp", _UTC),
+    ]
+)
+"""The columns of a transform's input beside the decoded ones."""
+RECORDS = pa.schema(
+    [
+        pa.field("key", pa.binary()),
+        pa.field("value", pa.binary()),
+        pa.field("headers", pa.list_(pa.struct([pa.field("key", pa.string()), pa.field("value", pa.binary())]))),
+        pa.field("topic", pa.string()),
+        pa.field("partition", pa.int32()),
+        pa.field("offset", pa.int64()),
+        pa.field("timestamp", _UTC),
+        pa.field("timestampType", pa.int32()),
+    ]
+)
+"""The columns of records that are set aside: those of :data:`sluice_spark.sources.base.RECORD_SCHEMA`."""
+
+
+@dataclass(frozen=True)
+class Work:
+    """What is the same for all shares of a batch.
+
+    Parameters
+    ----------
+    settings
+        Of librdkafka; they hold secrets.
+    rules
+        Where a decoded record breaks a row rule. It is set aside, and the Spark path names the rule.
+    codec
+        The compression of the Parquet files.
+    folder
+        The folder of the batch's files. It exists.
+    aside
+        The folder of the files with doubtful records. It exists.
+    width
+        The number of offsets for which record times are noted together.
+    """
+
+    settings: Mapping[str, str] = field(repr=False)
+    committed: bool
+    decoder: ChunkDecoder
+    rules: tuple[Condition, ...]
+    transform: Select | None
+    schema: pa.Schema
+    run_id: str
+    codec: str
+    folder: str
+    aside: str
+    width: int
+
+
+@dataclass
+class Done:
+    """One range of a share, with its counts.
+
+    Attributes
+    ----------
+    declined
+        Why the range was not processed; then all counts are 0, and it has no files.
+    first, last
+        Offsets of the first and of the last row.
+    file, aside_file
+        The names of the files with its rows and with its doubtful records; None if it has none.
+    """
+
+    range: OffsetRange
+    declined: str | None = None
+    read: int = 0
+    aside: int = 0
+    rows: int = 0
+    first: int = -1
+    last: int = -1
+    times: list[Times] = field(default_factory=list)
+    file: str | None = None
+    aside_file: str | None = None
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return a JSON-ready form; :meth:`from_dict` reads it."""
+        return asdict(self)
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> Done:
+        """Read what :meth:`as_dict` wrote."""
+        times = [Times(OffsetRange.of(t["range"]), t["first"], t["last"]) for t in data["times"]]
+        return cls(**{**data, "range": OffsetRange.of(data["range"]), "times": times})
+
+
+def work(task: Work, share: Sequence[OffsetRange]) -> list[Done]:
+    """Process the ranges of one share, in order.
+
+    Each range has files of its own. If it cannot be read to its end, it is declined, and its files are removed. If no
+    record came at all, the ranges after it are declined, too.
+
+    Raises
+    ------
+    OSError
+        If the files cannot be written.
+    """
+    done: list[Done] = []
+    with RangeReader(task.settings, committed=task.committed) as reader:
+        for number, span in enumerate(share):
+            with _File(task.folder, task.schema, task.codec) as rows, _File(task.aside, RECORDS) as aside:
+                try:
+                    found = _process(task, reader, span, rows, aside)
+                except SilentError as error:
+                    return [*done, *(Done(other, declined=str(error)) for other in share[number:])]
+                except UnreadableError as error:
+                    done.append(Done(span, declined=str(error)))
+                    continue
+                found.file, found.aside_file = rows.keep(), aside.keep()
+                done.append(found)
+    return done
+
+
+def _process(task: Work, reader: RangeReader, span: OffsetRange, rows: _File, aside: _File) -> Done:
+    done = Done(span)
+    clock = _Clock(span, task.width)
+    for chunk in reader.read(span):
+        clock.note(chunk)
+        done.read += len(chunk.messages)
+        table, left = _decoded(task, span, chunk)
+        if len(left):
+            aside.add(_records(span, [chunk.messages[n] for n in left]))
+            done.aside += len(left)
+            if done.read >= _TRIAL and done.aside > _TOO_MANY * done.read:
+                raise UnreadableError(f"{done.aside:,} of {done.read:,} records are not of the form that Arrow decodes")
+        if table.num_rows:
+            offsets = table.column("_offset")
+            done.first = offsets[0].as_py() if done.first < 0 else done.first
+            done.last = offsets[-1].as_py()
+            done.rows += table.num_rows
+            rows.add(table)
+    done.times = clock.times()
+    return done
+
+
+def _decoded(task: Work, span: OffsetRange, chunk: Chunk) -> tuple[pa.Table, Any]:
+    """Return the rows of a chunk, and the numbers of the records that are set aside."""
+    if (chunk.times < 0).any():
+        raise UnreadableError("there is a record without a time, or from before 1970")
+    values = [message.value() for message in chunk.messages]
+    found = task.decoder.decode(values, [message.key() for message in chunk.messages])
+    chosen = found.kept if found.kept is not None else slice(None)
+    offsets, times = chunk.offsets[chosen], chunk.times[chosen]
+    count = len(offsets)
+    meta = [
+        pa.repeat(pa.scalar(span.topic, pa.string()), count),
+        pa.repeat(pa.scalar(span.partition, pa.int32()), count),
+        pa.array(offsets, pa.int64()),
+        pa.array(times * 1000, pa.int64()).cast(_UTC),
+    ]
+    source = pa.Table.from_arrays(
+        [*found.columns.columns, *meta], schema=pa.schema([*found.columns.schema, *METADATA])
+    )  # fmt: skip
+    kept = found.kept
+    for rule in task.rules:
+        breaks = np.asarray(rule(source), dtype=bool)
+        if breaks.any():
+            sound = np.flatnonzero(~breaks)
+            source = source.take(pa.array(sound))
+            kept = sound if kept is None else kept[sound]
+    made = source if task.transform is None else task.transform.apply(source)
+    run = pa.repeat(pa.scalar(task.run_id, pa.string()), made.num_rows)
+    table = pa.Table.from_arrays([*made.columns, run], schema=task.schema)
+    if kept is None:
+        return table, ()
+    left = np.ones(len(values), dtype=bool)
+    left[kept] = False
+    return table, np.flatnonzero(left)
+
+
+def _records(span: OffsetRange, messages: Sequence[Any]) -> pa.Table:
+    """Return records verbatim."""
+    count = len(messages)
+    stamps = [m.timestamp() for m in messages]
+    headers = [[{"key": k, "value": v} for k, v in h] if (h := m.headers()) else None for m in messages]
+    return pa.Table.from_arrays(
+        [
+            pa.array([m.key() for m in messages], pa.binary()),
+            pa.array([m.value() for m in messages], pa.binary()),
+            pa.array(headers, RECORDS.field("headers").type),
+            pa.repeat(pa.scalar(span.topic, pa.string()), count),
+            pa.repeat(pa.scalar(span.partition, pa.int32()), count),
+            pa.array([m.offset() for m in messages], pa.int64()),
+            pa.array([time * 1000 if kind else -1000 for kind, time in stamps], pa.int64()).cast(_UTC),
+            pa.array([kind - 1 for kind, _ in stamps], pa.int32()),
+        ],
+        schema=RECORDS,
+    )
+
+
+class _Clock:
+    """Notes the record times of a range, by parts of one width."""
+
+    def __init__(self, span: OffsetRange, width: int) -> None:
+        self._span, self._width = span, width
+        self._found: dict[int, tuple[int, int]] = {}
+
+    def note(self, chunk: Chunk) -> None:
+        parts = (chunk.offsets - self._span.start) // self._width
+        cuts = np.flatnonzero(np.diff(parts)) + 1
+        for times, part in zip(np.split(chunk.times, cuts), parts[np.concatenate([[0], cuts])], strict=True):
+            low, high = self._found.get(int(part), (1 << 62, -(1 << 62)))
+            self._found[int(part)] = min(low, int(times.min())), max(high, int(times.max()))
+
+    def times(self) -> list[Times]:
+        """Return the times of all parts of the range."""
+        s, noted = self._span, []
+        for part, start in enumerate(range(s.start, s.end, self._width)):
+            piece = OffsetRange(s.topic, s.partition, start, min(start + self._width, s.end))
+            noted.append(Times(piece, *self._found[part]) if part in self._found else Times.none(piece))
+        return noted
+
+
+class _File:
+    """A Parquet file in row groups of a good size. Its first rows create it; unless it is kept, it is removed."""
+
+    def __init__(self, folder: str, schema: pa.Schema, codec: str = "snappy") -> None:
+        self._name = f"part-{uuid.uuid4().hex}.{codec}.parquet"
+        self._codec = codec
+        self._path = os.path.join(folder, self._name)
+        self._schema = schema
+        self._writer: Any = None
+        self._held: list[pa.Table] = []
+        self._rows = self._bytes = 0
+        self._kept = False
+
+    def __enter__(self) -> _File:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._writer is not None and not self._kept:
+            self._writer.close()
+            os.unlink(self._path)
+
+    def add(self, table: pa.Table) -> None:
+        self._held.append(table)
+        self._rows += table.num_rows
+        self._bytes += table.nbytes
+        if self._rows >= _ROWS or self._bytes >= _BYTES:
+            self._flush()
+
+    def keep(self) -> str | None:
+        """Finish the file, and return its name; None if it has no rows."""
+        self._flush()
+        if self._writer is None:
+            return None
+        self._writer.close()
+        self._kept = True
+        return self._name
+
+    def _flush(self) -> None:
+        if not self._held:
+            return
+        if self._writer is None:
+            self._writer = pq.ParquetWriter(self._path, self._schema, compression=self._codec, store_schema=False)
+        self._writer.write_table(pa.concat_tables(self._held), row_group_size=_ROWS)
+        self._held, self._rows, self._bytes = [], 0, 0

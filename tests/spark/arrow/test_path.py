@@ -1,0 +1,369 @@
+"""Runs on the Arrow path: the same account as on the Spark path, whatever is in the topic and whatever fails."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import signal
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from pyspark.sql import SparkSession
+from tests.fixtures.runs import Sandbox, good
+
+from sluice.delta.notes import note_of
+from sluice.pipeline import load
+from sluice.ranges import OffsetRange
+from sluice_spark.arrow import path, reader, worker
+from sluice_spark.arrow.path import NotArrowError, divided, plan_of
+from sluice_spark.arrow.reader import Chunk, RangeReader, UnreadableError
+from sluice_spark.transforms.sample import shape_of
+from sluice_spark.transforms.transform import transformer
+
+pytestmark = [pytest.mark.spark, pytest.mark.kafka]
+
+ARROW = re.compile(r"part-[0-9a-f]{32}\.snappy\.parquet")
+
+
+@pytest.fixture(params=["driver", "workers"])
+def place(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Where the work is done: in the driver, or in Spark's Python workers."""
+    if request.param == "workers":
+        monkeypatch.setattr(path, "_HERE", 0)
+    return str(request.param)
+
+
+def ways(sandbox: Sandbox) -> Counter[str]:
+    """Return how many files of the sink each path wrote."""
+    table = sandbox.table()
+    uris = table.file_uris() if table else []
+    return Counter("arrow" if ARROW.search(uri) else "spark" for uri in uris)
+
+
+def mixed(n: int) -> bytes | None:
+    """Return a record: most are good; others only Spark decodes, or nobody."""
+    if n % 10 == 3:
+        return json.dumps({"id": n, "name": n}).encode()  # a number as text
+    if n % 10 == 6:
+        return b'{"id": "x", "name": "y"}'
+    return None if n % 50 == 8 else good(n)
+
+
+def decodes(n: int) -> bool:
+    """Return whether a record of :func:`mixed` decodes."""
+    return n % 10 != 6 and n % 50 != 8
+
+
+@pytest.mark.usefixtures("place")
+def test_doubtful_records_are_decided_by_spark_and_all_are_accounted_for(sandbox: Sandbox) -> None:
+    sandbox.configure(kafka={"max_records_per_batch": 500}, quality={"max_quarantined": 1})
+    sandbox.produce([(n % 2, b"k%d" % n, mixed(n), 1000 + n, [("h", b"1")] * (n % 3)) for n in range(300)])
+    said = sandbox.run("r").stderr
+    assert "Spark path" not in said
+    assert set(ways(sandbox)) == {"arrow", "spark"}
+    sandbox.assert_exact()
+    kept = [n for n in range(300) if decodes(n)]
+    assert sandbox.account("r") == dict(
+        planned=300, written=len(kept), filtered=0, quarantined=300 - len(kept), absent=0, lost=0
+    )  # fmt: skip
+    rows = sandbox.rows()
+    assert rows is not None
+    named = Counter(rows.column("name").to_pylist())
+    assert named == Counter(str(n) if n % 10 == 3 else f"name {n}" for n in kept)
+    refused = sandbox.rows("table_quarantine")
+    assert refused is not None
+    verbatim = sorted(zip(*(refused.column(c).to_pylist() for c in ("key", "value", "headers")), strict=True), key=str)
+    expected = [
+        (b"k%d" % n, mixed(n), [{"key": "h", "value": b"1"}] * (n % 3) or None) for n in range(300) if not decodes(n)
+    ]
+    assert verbatim == sorted(expected, key=str)
+    assert not sandbox.never_committed()
+
+
+@pytest.mark.usefixtures("place")
+@pytest.mark.parametrize("isolation", ["read_committed", "read_uncommitted"])
+def test_gaps_of_transactions_and_of_compaction_are_absent(sandbox: Sandbox, isolation: str) -> None:
+    sandbox.configure(kafka={"isolation_level": isolation, "max_records_per_batch": 100})
+    sandbox.feed(2)
+    sandbox.topics.produce_transaction(sandbox.topic, [(0, None, good(n)) for n in (1, 2, 3)], commit=False)
+    sandbox.topics.produce_transaction(sandbox.topic, [(1, None, good(n)) for n in (4, 5)], commit=True)
+    sandbox.topics.produce_transaction(sandbox.topic, [(1, None, good(6))], commit=False)
+    readable = 4 if isolation == "read_committed" else 8
+    said = sandbox.run("r").stderr
+    assert "Arrow path" not in said
+    assert set(ways(sandbox)) == {"arrow"}
+    sandbox.assert_exact(isolation)
+    account = sandbox.account("r")
+    assert account == dict(planned=11, written=readable, filtered=0, quarantined=0, absent=11 - readable, lost=0)
+
+
+@pytest.mark.usefixtures("place")
+def test_row_rules(sandbox: Sandbox) -> None:
+    sandbox.configure(
+        rules=[
+            {"name": "named", "not_null": {"columns": ["name"]}},
+            {"name": "small", "sql": {"passes": "id < 5 OR name = 'x' -- or so", "column": "id"}},
+        ],
+        quality={"max_quarantined": 1}, kafka={"max_records_per_batch": 100},
+    )  # fmt: skip
+    values = [
+        '{"id":1}',
+        '{"id":1,"name":"a"}',
+        '{"id":7,"name":"x"}',
+        '{"id":7,"name":"b"}',
+        '{"name":"c"}',
+        '{"id":9}',
+    ]
+    sandbox.produce([(n % 2, b"k", value.encode()) for n, value in enumerate(values)])
+    said = sandbox.run("r").stderr
+    assert "Spark path" not in said
+    sandbox.assert_exact()
+    rows, refused = sandbox.rows(), sandbox.rows("table_quarantine")
+    assert rows is not None
+    assert refused is not None
+    assert sorted(rows.column("name").to_pylist()) == ["a", "c", "x"]  # a condition that is null passes
+    why = Counter((e[0]["rule"], e[0]["column"]) for e in refused.column("_errors").to_pylist())
+    assert why == {("named", "name"): 2, ("small", "id"): 1}
+    assert set(ways(sandbox)) == {"arrow"}
+
+
+@pytest.mark.usefixtures("place")
+def test_text_and_bytes(sandbox: Sandbox) -> None:
+    values = [b"x", b"\xff", "é\n😀".encode(), None, b"", b'{"a":1}']
+    sandbox.configure(decode={"text": {}}, quality={"max_quarantined": 1}, kafka={"max_records_per_batch": 100})
+    sandbox.produce([(n % 2, b"k", value) for n, value in enumerate(values)])
+    sandbox.run("text")
+    sandbox.assert_exact()
+    rows = sandbox.rows()
+    assert rows is not None
+    assert sorted(rows.column("value").to_pylist()) == ["", "x", '{"a":1}', "é\n😀"]
+    assert "arrow" in ways(sandbox)
+    sandbox.name += "b"
+    sandbox.configure(decode={"bytes": {}}, sink={"delta": {"path": "raw"}}, kafka={"max_records_per_batch": 100})
+    said = sandbox.run("bytes").stderr
+    assert "Spark path" not in said
+    raw = sandbox.rows("raw")
+    assert raw is not None
+    assert Counter(raw.column("value").to_pylist()) == Counter(values)
+    assert set(raw.column("key").to_pylist()) == {b"k"}
+
+
+def test_a_condition_filters_and_an_expression_adds_a_column(sandbox: Sandbox) -> None:
+    sandbox.configure(
+        transform={"sql": "SELECT *, id > 4 AS Late FROM source WHERE id <> 2"}, rows="filter",
+        kafka={"max_records_per_batch": 100},
+    )  # fmt: skip
+    sandbox.feed(10)
+    sandbox.run("r")
+    assert set(ways(sandbox)) == {"arrow"}
+    rows = sandbox.rows()
+    assert rows is not None
+    late = dict(zip(rows.column("id").to_pylist(), rows.column("Late").to_pylist(), strict=True))
+    assert late == {n: n > 4 for n in range(10) if n != 2}
+    assert sandbox.account("r") == dict(planned=10, written=9, filtered=1, quarantined=0, absent=0, lost=0)
+
+
+def test_a_range_that_cannot_be_read_takes_the_spark_path_in_the_same_batch(
+    sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read = RangeReader.read
+
+    def broken(self: RangeReader, span: OffsetRange) -> Iterator[Chunk]:
+        for chunk in read(self, span):
+            yield chunk
+            if span.partition == 1:
+                raise UnreadableError("the wire broke")
+
+    monkeypatch.setattr(RangeReader, "read", broken)
+    sandbox.configure(kafka={"max_records_per_batch": 100}, quality={"max_quarantined": 1})
+    sandbox.produce([(0 if n % 3 else 1, None, mixed(n) or b"x") for n in range(90)])
+    sandbox.run("r")
+    sandbox.assert_exact()
+    assert set(ways(sandbox)) == {"arrow", "spark"}
+    table = sandbox.table()
+    assert table is not None
+    assert sum(note_of(commit) is not None for commit in table.history()) == 1  # one commit holds both
+
+
+@pytest.mark.usefixtures("place")
+def test_after_a_failure_the_run_goes_on_without_it(sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: Any) -> None:
+        raise OSError("no space left on device")
+
+    monkeypatch.setattr(path, "work", full)
+    sandbox.feed(20)
+    said = sandbox.run("r").stderr
+    assert said.count("the Arrow path failed, and the run goes on without it") == 1
+    assert set(ways(sandbox)) == {"spark"}
+    sandbox.assert_exact()
+
+
+def test_records_of_another_form_are_left_to_spark(sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(worker, "_TRIAL", 10)
+    sandbox.configure(kafka={"max_records_per_batch": 40})
+    sandbox.produce([(n % 2, None, b'{"id": %d, "name": %d}' % (n, n)) for n in range(80)])
+    said = sandbox.run("r").stderr
+    assert said.count("the Arrow path is not used from here on: 20 of 20 records are not of the form") == 1
+    assert set(ways(sandbox)) == {"spark"}
+    sandbox.assert_exact()
+    assert not sandbox.never_committed()
+
+
+def test_row_groups_and_chunks_of_any_size_hold_the_same_rows(
+    sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(worker, "_ROWS", 7)
+    monkeypatch.setattr(reader, "_RECORDS", 5)
+    sandbox.configure(kafka={"max_records_per_batch": 100})
+    sandbox.feed(90, bad_every=9)
+    sandbox.run("r")
+    sandbox.assert_exact()
+    assert "arrow" in ways(sandbox)
+
+
+def test_record_times_are_noted_for_intervals(sandbox: Sandbox) -> None:
+    sandbox.configure(kafka={"max_records_per_batch": 100})
+    sandbox.produce([(0, None, good(n), 1_000_000 + n) for n in range(20)])
+    sandbox.run("r")
+    assert set(ways(sandbox)) == {"arrow"}
+    table = sandbox.table()
+    assert table is not None
+    (note,) = [note for commit in table.history() if (note := note_of(commit)) is not None]
+    assert note["accounts"][0]["times"] == [[0, 20, 1_000_000, 1_000_019]]
+    sandbox.run("again", interval=("1970-01-01T00:16:40.005Z", "1970-01-01T00:16:40.010Z"))
+    assert sandbox.sink() == Counter(sandbox.produced)
+
+
+def test_files_that_others_read(sandbox: Sandbox) -> None:
+    sandbox.feed(10)
+    sandbox.run("r")
+    table = sandbox.table()
+    assert table is not None
+    actions = table.get_add_actions(flatten=True)
+    found = {name: actions.column(name).to_pylist() for name in ("num_records", "min._offset", "max._offset")}
+    assert sum(found["num_records"]) == 10
+    assert min(found["min._offset"]) == 0
+    assert sandbox.spark is not None  # type: ignore[attr-defined]
+    rows = sandbox.spark.read.format("delta").load(table.table_uri)  # type: ignore[attr-defined]
+    assert rows.count() == 10
+
+
+@pytest.mark.parametrize(
+    ("keys", "why"),
+    [
+        ({}, None),
+        ({"engine": "spark"}, "the pipeline file says engine: spark"),
+        ({"recovery": "hot"}, "strategy hot"),
+        ({"recovery": "wal"}, "strategy wal"),
+        ({"decode": {"csv": {"schema": "id INT"}}}, "decode.csv is decoded by Spark alone"),
+        ({"decode": {"json": {"schema": "id FLOAT"}}}, "column id is FLOAT"),
+        ({"decode": {"json": {"schema": "id STRUCT<d: DECIMAL(5,2)>"}}}, "column id is DECIMAL"),
+        ({"decode": {"json": {"schema": "id DECIMAL(28,11)"}}}, "column id is DECIMAL"),
+        ({"decode": {"json": {"schema": "id MAP<STRING, DATE>"}}}, "column id is MAP"),
+        ({"decode": {"json": {"schema": "id STRING COLLATE UTF8_LCASE"}}}, "column id is STRING COLLATE"),
+        ({"sink": {"delta": {"path": "t", "partition_by": ["id"]}}}, "sink.delta.partition_by is set"),
+        ({"rows": "aggregate", "transform": {"sql": "SELECT count(*) AS n FROM source"}}, "it has rows: aggregate"),
+        ({"transform": {"sql": "SELECT *, id + 1 AS x FROM source"}}, "transform.sql: it has id + 1"),
+        ({"rules": [{"name": "r", "sql": {"passes": "id + 1 > 2"}}]}, "rule r: it has id + 1"),
+        ({"spark": {"conf": {"spark.sql.caseSensitive": True}}}, "Spark has the setting spark.sql.caseSensitive"),
+        ({"spark": {"conf": {"spark.sql.parquet.compression.codec": "lz4"}}}, "Spark compresses Parquet with lz4"),
+        ({"spark": {"conf": {"spark.sql.parquet.compression.codec": "zstd"}}}, None),
+    ],
+)
+def test_which_pipelines_take_it(spark: SparkSession, tmp_path: Path, keys: dict[str, Any], why: str | None) -> None:
+    spec: dict[str, Any] = {
+        "pipeline": "p",
+        "source": {"kafka": {"topics": ["t"]}},
+        "decode": {"json": {"schema": "id INT"}},
+        "sink": {"delta": {"path": "t"}},
+    }
+    (tmp_path / "p.yaml").write_text(json.dumps(spec | keys))
+    pipeline = load(tmp_path / "p.yaml")
+    schema = shape_of(spark, pipeline, transformer(pipeline)).schema
+    if why is None:
+        plan_of(spark, pipeline, pipeline.recovery, schema)
+        return
+    with pytest.raises(NotArrowError, match=re.escape(why)):
+        plan_of(spark, pipeline, pipeline.recovery, schema)
+
+
+@pytest.mark.parametrize(
+    ("lengths", "shares", "expected"),
+    [
+        ([10], 1, [[10]]),
+        ([10], 3, [[4], [4], [2]]),
+        ([1, 1, 1], 2, [[1, 1], [1]]),
+        ([100, 1, 1], 4, [[26], [26], [26], [22, 1, 1]]),
+        ([0, 5], 2, [[3], [2]]),
+        ([1], 8, [[1]]),
+    ],
+)
+def test_ranges_are_divided_evenly(lengths: list[int], shares: int, expected: list[list[int]]) -> None:
+    ranges = [OffsetRange("t", number, 5, 5 + length) for number, length in enumerate(lengths)]
+    found = divided(ranges, shares)
+    assert [[len(part) for part in share] for share in found] == expected
+    joined: dict[int, int] = {}
+    for part in (part for share in found for part in share):
+        assert joined.get(part.partition, 5) == part.start
+        joined[part.partition] = part.end
+    assert joined == {r.partition: r.end for r in ranges if len(r)}
+
+
+def test_a_silent_broker_is_waited_for_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reader, "_IDLE", 0.2)
+    nobody = {"bootstrap.servers": "127.0.0.1:9"}
+    task = worker.Work(nobody, False, None, (), None, pa.schema([]), "r", "snappy", ".", ".", 1000)  # type: ignore[arg-type]
+    ranges = [OffsetRange("t", n, 0, 5) for n in range(64)]
+    done = worker.work(task, ranges)
+    assert [item.range for item in done] == ranges
+    assert {item.declined for item in done} == {"no record came for 0 s"}
+
+
+@pytest.mark.parametrize("error", [MemoryError(), OSError("full\nmore")])
+def test_what_a_failed_job_leaves_stops_nobody(
+    sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    def failed(task: worker.Work, *_: Any) -> None:
+        # a worker that is still there removes its file while the folder is removed, or comes after it
+        shutil.rmtree(task.folder)
+        raise error
+
+    monkeypatch.setattr(path, "work", failed)
+    sandbox.configure(kafka={"max_records_per_batch": 100})
+    sandbox.feed(20)
+    said = sandbox.run("r").stderr
+    assert f"goes on without it: {str(error).partition(chr(10))[0] or 'MemoryError'}" in said
+    assert set(ways(sandbox)) == {"spark"}
+    sandbox.assert_exact()
+
+
+@pytest.mark.parametrize("key", path._DIALECT)
+def test_settings_that_change_how_spark_reads_sql_exclude_it(sandbox: Sandbox, spark: SparkSession, key: str) -> None:
+    sandbox.configure(transform={"sql": 'SELECT * FROM source WHERE name <> "name"'}, rows="filter")
+    sandbox.feed(4)
+    spark.conf.set(key, "true")
+    try:
+        said = sandbox.run("r").stderr
+    finally:
+        spark.conf.unset(key)
+    assert f"records take the Spark path: Spark has the setting {key}" in said
+
+
+def test_the_log_says_why_workers_failed(spark: SparkSession) -> None:
+    def full(_: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        raise OSError("no space left on device")
+
+    def killed(_: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        os.kill(os.getpid(), signal.SIGKILL)
+        yield from ()
+
+    for process, expected in ((full, "OSError: no space left on device"), (killed, "exited unexpectedly")):
+        with pytest.raises(Exception, match=expected) as failure:
+            spark.range(1).mapInArrow(process, "done STRING").collect()
+        assert expected in path._cause(failure.value)

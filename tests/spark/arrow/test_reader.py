@@ -1,0 +1,141 @@
+"""Ranges are read in chunks of bounded size, however large the records are."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pytest
+from confluent_kafka import KafkaError
+
+from sluice.local import kafka
+from sluice.local.kafka import Topics
+from sluice.ranges import OffsetRange
+from sluice_spark.arrow import reader
+from sluice_spark.arrow.reader import RangeReader, UnreadableError
+
+MEGABYTE = 1 << 20
+
+
+class Record:
+    """A record of one megabyte."""
+
+    def __init__(self, offset: int) -> None:
+        self._offset = offset
+
+    def __len__(self) -> int:
+        return MEGABYTE
+
+    def error(self) -> None:
+        """Return None: it is no event."""
+
+    def offset(self) -> int:
+        """Return its offset."""
+        return self._offset
+
+    def topic(self) -> str:
+        """Return its topic."""
+        return "t"
+
+    def partition(self) -> int:
+        """Return its partition."""
+        return 0
+
+    def timestamp(self) -> tuple[int, int]:
+        """Return its record time."""
+        return 1, 1000
+
+
+class Broker:
+    """A consumer of a broker that has what is asked for; at first only a few records, as in the first milliseconds."""
+
+    def __init__(self, *_: Any, **__: Any) -> None:
+        self._at = 0
+
+    def assign(self, parts: Sequence[Any]) -> None:
+        """Begin at an offset."""
+        self._at = parts[0].offset
+
+    def consume(self, most: int, _: float) -> list[Record]:
+        """Return the next records."""
+        first, self._at = self._at, self._at + (most if self._at else min(most, 5))
+        return [Record(n) for n in range(first, self._at)]
+
+    def close(self) -> None:
+        """Do nothing."""
+
+
+def test_a_chunk_of_large_records_has_few(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reader, "Consumer", Broker)
+    with RangeReader({}, committed=False) as ranges:
+        chunks = list(ranges.read(OffsetRange("t", 0, 0, 500)))
+    assert [n for chunk in chunks for n in chunk.offsets.tolist()] == list(range(500))
+    assert max(len(chunk.messages) for chunk in chunks) * MEGABYTE <= reader._BYTES
+
+
+class EndOfAnother(Record):
+    """The end of another partition, as an event."""
+
+    def error(self) -> KafkaError:  # type: ignore[override]
+        """Return what the event says."""
+        return KafkaError(KafkaError._PARTITION_EOF)
+
+    def partition(self) -> int:
+        """Return the other partition."""
+        return 7
+
+
+class OfAnother(Record):
+    """A record of another partition."""
+
+    def partition(self) -> int:
+        """Return the other partition."""
+        return 7
+
+
+def late(first: Record, then: int) -> type[Broker]:
+    """Return a consumer to which something foreign comes first, and then what was asked for, from an offset on."""
+
+    class Late(Broker):
+        def __init__(self, *_: Any, **__: Any) -> None:
+            super().__init__()
+            self._left = [first]
+
+        def consume(self, most: int, wait: float) -> list[Record]:
+            if self._left:
+                self._at = then
+                return [self._left.pop()]
+            return super().consume(most, wait)
+
+    return Late
+
+
+def test_the_end_of_another_partition_is_not_taken_for_the_end_of_this_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reader, "Consumer", late(EndOfAnother(1000), 0))
+    with RangeReader({}, committed=False) as ranges:
+        found = [n for chunk in ranges.read(OffsetRange("t", 0, 0, 10)) for n in chunk.offsets.tolist()]
+    assert found == list(range(10))
+
+
+def test_a_record_of_another_partition_is_not_taken_for_one_of_this(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reader, "Consumer", late(OfAnother(0), 1))
+    with RangeReader({}, committed=False) as ranges, pytest.raises(UnreadableError, match="another partition"):
+        list(ranges.read(OffsetRange("t", 0, 0, 10)))
+
+
+@pytest.mark.kafka
+def test_one_reader_reads_ranges_in_any_order(broker: kafka.Broker, topics: Topics, topic: Callable[..., str]) -> None:
+    name = topic(3, retention_ms=-1)
+    topics.produce(name, [(n % 3, None, b"%d" % n) for n in range(600)])
+    chance = random.Random(3)
+    ranges = []
+    for _ in range(40):
+        start = chance.randrange(200)
+        ranges.append(
+            OffsetRange(name, chance.randrange(3), start, chance.choice([start + 1, 200, min(200, start + 50)]))
+        )
+    with RangeReader({"bootstrap.servers": broker.bootstrap}, committed=False) as reading:
+        for span in ranges:
+            found = [(m.partition(), m.offset()) for chunk in reading.read(span) for m in chunk.messages]
+            assert found == [(span.partition, n) for n in range(span.start, span.end)]

@@ -1,0 +1,125 @@
+"""The subset of SQL computes on Arrow tables what Spark computes, and refuses what is outside of it."""
+
+from __future__ import annotations
+
+import random
+from datetime import UTC, datetime
+from decimal import Decimal
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from pyspark.sql import SparkSession
+from pyspark.sql import functions as F
+
+from sluice_spark.arrow.columns import arrow_type
+from sluice_spark.arrow.select import NotInSubsetError, parse
+
+SOURCE = pa.schema(
+    [
+        pa.field("id", pa.int64()),
+        pa.field("small", pa.int32()),
+        pa.field("name", pa.string()),
+        pa.field("flag", pa.bool_()),
+        pa.field("amount", pa.float64()),
+        pa.field("price", pa.decimal128(12, 2)),
+        pa.field("at", pa.timestamp("us", "UTC")),
+        pa.field("tags", pa.list_(pa.field("element", pa.string()))),
+        pa.field("_offset", pa.int64()),
+    ]
+)
+
+TESTS = [
+    "small IS NULL", "name IS NOT NULL", "NOT (small IS NULL)", "tags IS NULL", "flag", "NOT flag", "small > 15",
+    "15 < small", "small >= -3", "small <> 0", "id = 9223372036854775807", "name = 'x'", "name != ''", "name < 'y'",
+    "name > name", "amount > 0", "amount <= 0.5", "amount = -0.0", "price > 0", "price = 12.3", "price <= -1.25",
+    "small = 1 AND flag", "small = 1 OR flag", "flag OR NOT flag", "small BETWEEN 0 AND 20",
+    "small NOT BETWEEN 0 AND 20", "small IN (1, 2, 15)", "small NOT IN (1, 2)", "name IN ('x', 'é')", "true",
+    "flag = true", "flag <> false", "(small > 1)",
+    "CASE WHEN small > 15 THEN flag WHEN flag THEN true ELSE false END", "COALESCE(flag, false)", "SMALL > 3",
+    "price > price", "flag = (flag < flag)", "(name IS NULL) = flag", "NOT flag = flag",
+]  # fmt: skip
+FILTERS = ["flag", "small > 15", "small IS NULL OR NOT flag", "true"]
+VALUES = [
+    "CASE WHEN small > 15 THEN 'late' WHEN small IS NULL THEN 'unknown' ELSE 'on time' END",
+    "CASE WHEN flag THEN id END", "COALESCE(name, 'none')", "COALESCE(small, 0)", "COALESCE(name, name, 'x')",
+    "CASE WHEN flag THEN 1 ELSE 0 END", "'x'", "CASE WHEN flag THEN at END", "COALESCE(price, price)",
+    "CASE WHEN price > 5 THEN price END", "CASE WHEN flag THEN tags END",
+]  # fmt: skip
+OUTSIDE = [
+    "SELECT id + 1 FROM source", "SELECT upper(name) FROM source", "SELECT count(*) FROM source",
+    "SELECT DISTINCT id FROM source", "SELECT id FROM source LIMIT 5", "SELECT id FROM source ORDER BY id",
+    "SELECT id FROM other", "SELECT s.id FROM source s", "SELECT * EXCEPT (id) FROM source",
+    "SELECT id FROM source GROUP BY id", "SELECT id FROM source JOIN b ON true", "SELECT 1",
+    "SELECT id FROM (SELECT * FROM source)", "WITH a AS (SELECT * FROM source) SELECT * FROM a", "SELECT id, FROM",
+    "", "SELECT id FROM source UNION ALL SELECT id FROM source", "SELECT nothing FROM source",
+    "SELECT id FROM source WHERE id", "SELECT id = name AS x FROM source", "SELECT id = small AS x FROM source",
+    "SELECT small = 1.5 AS x FROM source", "SELECT small = 3000000000 AS x FROM source",
+    "SELECT price = 0.125 AS x FROM source", "SELECT at > '2020-01-01' AS x FROM source",
+    "SELECT COALESCE(id, 0) AS x FROM source", "SELECT small <=> 1 AS x FROM source",
+    "SELECT small IN (SELECT 1) AS x FROM source", "SELECT name LIKE 'x%' AS x FROM source",
+    "SELECT rand() AS x FROM source", "SELECT /*+ REPARTITION(2) */ id FROM source",
+    "SELECT id FROM source TABLESAMPLE (50 PERCENT)", "SELECT id; SELECT id FROM source",
+    "SELECT tags[0] AS x FROM source", "SELECT source.id FROM source",
+    "SELECT id FROM source QUALIFY row_number() OVER (ORDER BY id) = 1", "SELECT 1.5 AS x FROM source",
+    "SELECT CASE small WHEN 1 THEN 'a' END AS x FROM source",
+    "SELECT id FROM source LATERAL VIEW explode(tags) t AS tag",
+    "SELECT name = \"x\" COLLATE UNICODE AS x FROM source",
+    "SELECT CASE WHEN flag THEN small ELSE id END AS x FROM source",
+    "SELECT amount = 9007199254740993 AS x FROM source", "SELECT NULL AS x FROM source",
+    "SELECT amount > 1e3 AS x FROM source", "SELECT ALL id FROM source HAVING id > 1",
+    "SELECT id FROM source WINDOW w AS (ORDER BY id)", "SELECT flag = flag < flag AS x FROM source",
+    "SELECT flag BETWEEN false AND true = flag AS x FROM source", "SELECT flag = name IS NULL AS x FROM source",
+    "SELECT flag = name IN ('x') AS x FROM source", "SELECT id FROM source WHERE name = '${env:USER}'",
+    "SELECT id FROM source WHERE flag -- \\\n AND false",
+]  # fmt: skip
+
+
+def rows(count: int) -> pa.Table:
+    """Return rows with many nulls and with values on both sides of the literals above."""
+    chance = random.Random(7)
+    pick = {
+        "id": [0, 1, 2**63 - 1, -(2**63)],
+        "small": [0, 1, 2, -3, 15, 16, 2**31 - 1],
+        "name": ["", "x", "y", "é", "Z", "x "],
+        "flag": [True, False],
+        "amount": [0.0, 0.5, 0.25, -1.0, 1e300],
+        "price": [Decimal("12.30"), Decimal("0.00"), Decimal("-1.25"), Decimal("9999999999.99")],
+        "at": [datetime(2013, 1, 1, tzinfo=UTC)],
+        "tags": [["a", None], []],
+        "_offset": [1],
+    }
+    return pa.table(
+        {f.name: pa.array([chance.choice([None, *pick[f.name]]) for _ in range(count)], f.type) for f in SOURCE}
+    )
+
+
+@pytest.mark.spark
+def test_the_subset_computes_what_spark_computes(spark: SparkSession, tmp_path: Path) -> None:
+    source = rows(300).append_column("n", pa.array(range(300), pa.int64()))
+    pq.write_table(source, tmp_path / "source.parquet", store_schema=False)
+    spark.read.parquet(str(tmp_path / "source.parquet")).createOrReplaceTempView("source")
+    columns = ", ".join(f"{text} AS c{n}" for n, text in enumerate([*TESTS, *VALUES]))
+    everything = f"SELECT n, {columns}, * FROM source"
+    filtered = [f"SELECT n, Name, small AS other FROM source WHERE {text}" for text in FILTERS]
+    for number, sql in enumerate([everything, *filtered]):
+        select = parse(sql, source.schema)
+        theirs = spark.sql(sql)
+        assert [arrow_type(f.dataType) for f in theirs.schema.fields] == select.schema.types, sql
+        file = tmp_path / f"{number}.parquet"
+        made = select.apply(source)
+        pq.write_table(made.rename_columns([f"a{n}" for n in range(made.num_columns)]), file, store_schema=False)
+        ours = spark.read.parquet(str(file))
+        theirs = theirs.toDF(*(f"b{n}" for n in range(made.num_columns)))
+        assert ours.count() == theirs.count(), sql
+        both = ours.join(theirs, F.col("a0") == F.col("b0"))
+        for n in range(made.num_columns):
+            wrong = both.where(~F.col(f"a{n}").eqNullSafe(F.col(f"b{n}"))).select(f"a{n}", f"b{n}").take(1)
+            assert wrong == [], f"{sql}: column {n}, {[*TESTS, *VALUES][n - 1 : n]}"
+
+
+@pytest.mark.parametrize("sql", OUTSIDE)
+def test_what_is_outside_of_the_subset_is_refused_with_a_reason(sql: str) -> None:
+    with pytest.raises(NotInSubsetError, match=r"^it |is not a column|is not a condition"):
+        parse(sql, SOURCE)
