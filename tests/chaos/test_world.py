@@ -240,7 +240,11 @@ def test_a_checkpoint_without_its_metadata_is_refused_and_put_back_goes_on(sandb
 
 @dataclass
 class Clock:
-    """The clock of drivers that are started with its environment, but for their JVM."""
+    """The clock of drivers that are started with its environment, but for their JVM.
+
+    They read by the Spark path: librdkafka's waits (``cnd_timedwait``) are not faked, so each would last as long as the
+    clock is ahead.
+    """
 
     file: Path
 
@@ -269,7 +273,7 @@ def moments(sandbox: Sandbox) -> list[datetime]:
 def test_a_clock_that_is_set_back_in_the_middle_of_a_run_costs_nothing(
     sandbox: Sandbox, clock: Clock, strategy: str
 ) -> None:
-    sandbox.configure(recovery=strategy, transform={"python": "gate:passing"})
+    sandbox.configure(recovery=strategy, engine="spark", transform={"python": "gate:passing"})
     sandbox.feed(16, bad_every=4)
     clock.ahead(7200)
     driver = sandbox.start("r", gate_at="batch-started:2", **clock.env)
@@ -286,6 +290,7 @@ def test_a_clock_that_is_set_back_in_the_middle_of_a_run_costs_nothing(
 
 def test_a_driver_that_died_in_the_future_is_followed_at_once(sandbox: Sandbox, clock: Clock) -> None:
     """Its lease runs for hours by the clock of those who come after it, and its batch is younger than theirs."""
+    sandbox.configure(engine="spark")
     sandbox.feed(16, bad_every=4)
     clock.ahead(7200)
     sandbox.run("r", kill_at="sink-committed:2", **clock.env)
