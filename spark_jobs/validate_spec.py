@@ -11,7 +11,7 @@ from pyspark.sql import SparkSession
 from sluice.errors import ConfigError
 from sluice.pipeline import Pipeline, load
 from sluice.pipeline.suite import Suite
-from sluice_spark.arrow.path import NotArrowError, plan_of
+from sluice_spark.arrow.plan import NotArrowError, plan_of
 from sluice_spark.engine.logs import set_up
 from sluice_spark.engine.session import Parser, run_main, session
 from sluice_spark.engine.settings import wrong_settings

@@ -11,7 +11,7 @@ from sluice.ranges import OffsetRange, Positions
 from sluice.wal import removal
 from sluice.wal.catalog import Catalog
 from sluice.wal.removal import Cleaned
-from sluice.wal.segment import Damage, Segment, footer_of
+from sluice.wal.segment import Damage, Segment, footer_of, rows_of
 
 __all__ = ["WriteAheadLog"]
 
@@ -115,30 +115,9 @@ class WriteAheadLog(Catalog):
                 common = segment.range.cut(item)
                 if common is not None:
                     try:
-                        yield from self._rows(segment, common.start, common.end)
+                        yield from rows_of(self.fs, self.root, segment, common.start, common.end)
                     except (OSError, ValueError) as error:
                         raise ValueError(f"{segment} cannot be read: {error}") from error
-
-    def _rows(self, segment: Segment, start: int, end: int) -> Iterator[Any]:
-        import pyarrow as pa
-        import pyarrow.compute as pc
-        import pyarrow.parquet as pq
-
-        try:
-            with self.fs.open(f"{self.root}/{segment.path}", "rb") as handle:
-                parquet = pq.ParquetFile(handle, page_checksum_verification=True)
-                leaf = next(i for i in range(len(parquet.schema)) if parquet.metadata.schema.column(i).path == "offset")
-                for group in range(parquet.num_row_groups):
-                    stats = parquet.metadata.row_group(group).column(leaf).statistics
-                    if stats.max < start or stats.min >= end:
-                        continue
-                    for rows in parquet.iter_batches(row_groups=[group]):
-                        offsets = rows.column("offset")
-                        kept = rows.filter(pc.and_(pc.greater_equal(offsets, start), pc.less(offsets, end)))
-                        if kept.num_rows:
-                            yield kept
-        except (pa.ArrowException, MemoryError) as error:  # some of these are neither OSError nor ValueError
-            raise ValueError(str(error)) from error
 
     # --- checking ------------------------------------------------------------------------------------------------
 
@@ -166,7 +145,8 @@ class WriteAheadLog(Catalog):
                 if footer_of(handle, length) != segment.footer:
                     return "garbled: its footer fails its checksum"
             if pages:
-                rows = sum(b.num_rows for b in self._rows(segment, segment.range.start, segment.range.end))
+                span = segment.range
+                rows = sum(b.num_rows for b in rows_of(self.fs, self.root, segment, span.start, span.end))
                 if rows != segment.records:
                     return f"garbled: it holds {rows} of {segment.records} records"
         except FileNotFoundError:

@@ -5,14 +5,14 @@ from __future__ import annotations
 import re
 import struct
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from sluice.errors import OffsetsGoneError
 from sluice.ranges import OffsetRange
 
-__all__ = ["Damage", "DamagedLogError", "Segment", "batch_of", "inspect", "is_segment", "spread"]
+__all__ = ["Damage", "DamagedLogError", "Segment", "batch_of", "inspect", "is_segment", "rows_of", "spread"]
 
 _PATH = re.compile(r"batches/e\d+-\d+-[^/]+/[^/]+")
 
@@ -142,6 +142,42 @@ def inspect(fs: Any, root: str, path: str) -> Segment:
         unit = _UNITS[parquet.schema_arrow.field("timestamp").type.unit]
         times = (low["timestamp"] // unit, high["timestamp"] // unit)
         return Segment(path, span, length, parquet.metadata.num_rows, *times, footer_of(handle, length))
+
+
+def rows_of(fs: Any, root: str, segment: Segment, start: int, end: int, size: int = 65_536) -> Iterator[Any]:
+    """Yield the records of a segment between two offsets as Arrow batches, without reading row groups outside of them.
+
+    Parameters
+    ----------
+    size
+        Maximum number of records in a batch.
+
+    Raises
+    ------
+    OSError
+        If the file cannot be read.
+    ValueError
+        If it is no Parquet file any more, or a page fails its checksum.
+    """
+    import pyarrow as pa
+    import pyarrow.compute as pc
+    import pyarrow.parquet as pq
+
+    try:
+        with fs.open(f"{root}/{segment.path}", "rb") as handle:
+            parquet = pq.ParquetFile(handle, page_checksum_verification=True)
+            leaf = next(i for i in range(len(parquet.schema)) if parquet.metadata.schema.column(i).path == "offset")
+            for group in range(parquet.num_row_groups):
+                stats = parquet.metadata.row_group(group).column(leaf).statistics
+                if stats.max < start or stats.min >= end:
+                    continue
+                for rows in parquet.iter_batches(size, row_groups=[group]):
+                    offsets = rows.column("offset")
+                    kept = rows.filter(pc.and_(pc.greater_equal(offsets, start), pc.less(offsets, end)))
+                    if kept.num_rows:
+                        yield kept
+    except (pa.ArrowException, MemoryError) as error:  # some of these are neither OSError nor ValueError
+        raise ValueError(str(error)) from error
 
 
 def footer_of(handle: Any, length: int) -> int:

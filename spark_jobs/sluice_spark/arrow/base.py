@@ -8,7 +8,19 @@ from typing import Any, Protocol
 
 import pyarrow as pa
 
-__all__ = ["ChunkDecoder", "Decoded", "is_text"]
+from sluice_spark.sources.inputs import UTC
+
+__all__ = ["METADATA", "ChunkDecoder", "Decoded", "is_text"]
+
+METADATA = pa.schema(
+    [
+        pa.field("_topic", pa.string()),
+        pa.field("_partition", pa.int32()),
+        pa.field("_offset", pa.int64()),
+        pa.field("_timestamp", UTC),
+    ]
+)
+"""The columns of a transform's input beside the decoded ones."""
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,7 @@
-"""The work on one share of a batch: read its ranges, decode, write one Parquet file, set doubtful records aside.
+"""The work on one share of a batch: read its ranges, and write Parquet files.
 
-It runs in a Python worker of Spark, or in the driver if the batch is small. It commits nothing.
+Records are decoded into rows (:class:`Decoding`), or written as they are (:class:`Copying`). It runs in a Python worker
+of Spark, or in the driver if the batch is small. It commits nothing.
 """
 
 from __future__ import annotations
@@ -9,18 +10,18 @@ import os
 import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from sluice.ranges import OffsetRange, Times
-from sluice_spark.arrow.base import ChunkDecoder
-from sluice_spark.arrow.reader import Chunk, RangeReader, SilentError, UnreadableError
+from sluice_spark.arrow.base import METADATA, ChunkDecoder
 from sluice_spark.arrow.select import Condition, Select
+from sluice_spark.sources.inputs import RECORDS, UTC, Chunk, Input, RangeReader, SilentError, UnreadableError
 
-__all__ = ["METADATA", "Done", "Work", "work"]
+__all__ = ["Copying", "Decoding", "Done", "Task", "work"]
 
 _ROWS = 250_000
 _BYTES = 32 << 20
@@ -28,63 +29,6 @@ _BYTES = 32 << 20
 _TRIAL = 20_000
 _TOO_MANY = 0.2
 """If more than this share of the records is set aside, after the first few, the Spark path is faster."""
-
-_UTC = pa.timestamp("us", "UTC")
-METADATA = pa.schema(
-    [
-        pa.field("_topic", pa.string()),
-        pa.field("_partition", pa.int32()),
-        pa.field("_offset", pa.int64()),
-        pa.field("_timestamp", _UTC),
-    ]
-)
-"""The columns of a transform's input beside the decoded ones."""
-RECORDS = pa.schema(
-    [
-        pa.field("key", pa.binary()),
-        pa.field("value", pa.binary()),
-        pa.field("headers", pa.list_(pa.struct([pa.field("key", pa.string()), pa.field("value", pa.binary())]))),
-        pa.field("topic", pa.string()),
-        pa.field("partition", pa.int32()),
-        pa.field("offset", pa.int64()),
-        pa.field("timestamp", _UTC),
-        pa.field("timestampType", pa.int32()),
-    ]
-)
-"""The columns of records that are set aside: those of :data:`sluice_spark.sources.base.RECORD_SCHEMA`."""
-
-
-@dataclass(frozen=True)
-class Work:
-    """What is the same for all shares of a batch.
-
-    Parameters
-    ----------
-    settings
-        Of librdkafka; they hold secrets.
-    rules
-        Where a decoded record breaks a row rule. It is set aside, and the Spark path names the rule.
-    codec
-        The compression of the Parquet files.
-    folder
-        The folder of the batch's files. It exists.
-    aside
-        The folder of the files with doubtful records. It exists.
-    width
-        The number of offsets for which record times are noted together.
-    """
-
-    settings: Mapping[str, str] = field(repr=False)
-    committed: bool
-    decoder: ChunkDecoder
-    rules: tuple[Condition, ...]
-    transform: Select | None
-    schema: pa.Schema
-    run_id: str
-    codec: str
-    folder: str
-    aside: str
-    width: int
 
 
 @dataclass
@@ -95,6 +39,8 @@ class Done:
     ----------
     declined
         Why the range was not processed; then all counts are 0, and it has no files.
+    outside
+        The number of records whose time is outside of the interval; :attr:`read` has them, too.
     first, last
         Offsets of the first and of the last row.
     file, aside_file
@@ -104,13 +50,14 @@ class Done:
     range: OffsetRange
     declined: str | None = None
     read: int = 0
-    aside: int = 0
+    outside: int = 0
     rows: int = 0
+    aside: int = 0
     first: int = -1
     last: int = -1
-    times: list[Times] = field(default_factory=list)
     file: str | None = None
     aside_file: str | None = None
+    times: list[Times] = field(default_factory=list)
 
     def as_dict(self) -> dict[str, Any]:
         """Return a JSON-ready form; :meth:`from_dict` reads it."""
@@ -123,7 +70,22 @@ class Done:
         return cls(**{**data, "range": OffsetRange.of(data["range"]), "times": times})
 
 
-def work(task: Work, share: Sequence[OffsetRange]) -> list[Done]:
+class Task(Protocol):
+    """What is done with each range of a batch. It can be pickled."""
+
+    def process(self, reader: RangeReader, span: OffsetRange) -> Done:
+        """Write the files of one range.
+
+        Raises
+        ------
+        UnreadableError
+            If the range cannot be read to its end, or its records are not for Arrow. It leaves no file then.
+        OSError
+            If the files cannot be written.
+        """
+
+
+def work(task: Task, source: Input, share: Sequence[OffsetRange]) -> list[Done]:
     """Process the ranges of one share, in order.
 
     Each range has files of its own. If it cannot be read to its end, it is declined, and its files are removed. If no
@@ -135,96 +97,150 @@ def work(task: Work, share: Sequence[OffsetRange]) -> list[Done]:
         If the files cannot be written.
     """
     done: list[Done] = []
-    with RangeReader(task.settings, committed=task.committed) as reader:
+    with source.opened() as reader:
         for number, span in enumerate(share):
-            with _File(task.folder, task.schema, task.codec) as rows, _File(task.aside, RECORDS) as aside:
-                try:
-                    found = _process(task, reader, span, rows, aside)
-                except SilentError as error:
-                    return [*done, *(Done(other, declined=str(error)) for other in share[number:])]
-                except UnreadableError as error:
-                    done.append(Done(span, declined=str(error)))
-                    continue
-                found.file, found.aside_file = rows.keep(), aside.keep()
-                done.append(found)
+            try:
+                done.append(task.process(reader, span))
+            except SilentError as error:
+                return [*done, *(Done(other, declined=str(error)) for other in share[number:])]
+            except UnreadableError as error:
+                done.append(Done(span, declined=str(error)))
     return done
 
 
-def _process(task: Work, reader: RangeReader, span: OffsetRange, rows: _File, aside: _File) -> Done:
-    done = Done(span)
-    clock = _Clock(span, task.width)
-    for chunk in reader.read(span):
-        clock.note(chunk)
-        done.read += len(chunk.messages)
-        table, left = _decoded(task, span, chunk)
-        if len(left):
-            aside.add(_records(span, [chunk.messages[n] for n in left]))
-            done.aside += len(left)
-            if done.read >= _TRIAL and done.aside > _TOO_MANY * done.read:
-                raise UnreadableError(f"{done.aside:,} of {done.read:,} records are not of the form that Arrow decodes")
-        if table.num_rows:
-            offsets = table.column("_offset")
-            done.first = offsets[0].as_py() if done.first < 0 else done.first
-            done.last = offsets[-1].as_py()
-            done.rows += table.num_rows
-            rows.add(table)
-    done.times = clock.times()
-    return done
+@dataclass(frozen=True)
+class Copying:
+    """Writes records as they are, each range to a file of its own.
+
+    Parameters
+    ----------
+    folder
+        The folder of the files. It exists.
+    """
+
+    folder: str
+
+    def process(self, reader: RangeReader, span: OffsetRange) -> Done:
+        """Write the file of one range; see :class:`Task`."""
+        done = Done(span)
+        with _File(self.folder, RECORDS, checked=True) as file:
+            for chunk in reader.read(span):
+                _refuse_timeless(chunk)
+                done.read += len(chunk.offsets)
+                file.add(chunk.records())
+            done.file = file.keep()
+        return done
 
 
-def _decoded(task: Work, span: OffsetRange, chunk: Chunk) -> tuple[pa.Table, Any]:
-    """Return the rows of a chunk, and the numbers of the records that are set aside."""
-    if (chunk.times < 0).any():
-        raise UnreadableError("there is a record without a time, or from before 1970")
-    values = [message.value() for message in chunk.messages]
-    found = task.decoder.decode(values, [message.key() for message in chunk.messages])
-    chosen = found.kept if found.kept is not None else slice(None)
-    offsets, times = chunk.offsets[chosen], chunk.times[chosen]
-    count = len(offsets)
-    meta = [
-        pa.repeat(pa.scalar(span.topic, pa.string()), count),
-        pa.repeat(pa.scalar(span.partition, pa.int32()), count),
-        pa.array(offsets, pa.int64()),
-        pa.array(times * 1000, pa.int64()).cast(_UTC),
-    ]
-    source = pa.Table.from_arrays(
-        [*found.columns.columns, *meta], schema=pa.schema([*found.columns.schema, *METADATA])
-    )  # fmt: skip
-    kept = found.kept
-    for rule in task.rules:
-        breaks = np.asarray(rule(source), dtype=bool)
-        if breaks.any():
-            sound = np.flatnonzero(~breaks)
-            source = source.take(pa.array(sound))
-            kept = sound if kept is None else kept[sound]
-    made = source if task.transform is None else task.transform.apply(source)
-    run = pa.repeat(pa.scalar(task.run_id, pa.string()), made.num_rows)
-    table = pa.Table.from_arrays([*made.columns, run], schema=task.schema)
-    if kept is None:
-        return table, ()
-    left = np.ones(len(values), dtype=bool)
-    left[kept] = False
-    return table, np.flatnonzero(left)
+@dataclass(frozen=True)
+class Decoding:
+    """Decodes records into rows of the sink, each range to a file of its own.
 
+    Parameters
+    ----------
+    rules
+        Where a decoded record breaks a row rule. It is set aside, and the Spark path names the rule.
+    codec
+        The compression of the Parquet files.
+    folder
+        The folder of the batch's files. It exists.
+    aside
+        The folder of the files with doubtful records. It exists.
+    width
+        The number of offsets for which record times are noted together.
+    within
+        Record times in milliseconds since 1970, from the first until before the second; records with another one are
+        counted and left out. None means all records.
+    """
 
-def _records(span: OffsetRange, messages: Sequence[Any]) -> pa.Table:
-    """Return records verbatim."""
-    count = len(messages)
-    stamps = [m.timestamp() for m in messages]
-    headers = [[{"key": k, "value": v} for k, v in h] if (h := m.headers()) else None for m in messages]
-    return pa.Table.from_arrays(
-        [
-            pa.array([m.key() for m in messages], pa.binary()),
-            pa.array([m.value() for m in messages], pa.binary()),
-            pa.array(headers, RECORDS.field("headers").type),
+    decoder: ChunkDecoder
+    rules: tuple[Condition, ...]
+    transform: Select | None
+    schema: pa.Schema
+    run_id: str
+    codec: str
+    folder: str
+    aside: str
+    width: int
+    within: tuple[int, int] | None = None
+
+    def process(self, reader: RangeReader, span: OffsetRange) -> Done:
+        """Write the files of one range; see :class:`Task`."""
+        with _File(self.folder, self.schema, self.codec) as rows, _File(self.aside, RECORDS) as aside:
+            done = self._process(reader, span, rows, aside)
+            done.file, done.aside_file = rows.keep(), aside.keep()
+        return done
+
+    def _process(self, reader: RangeReader, span: OffsetRange, rows: _File, aside: _File) -> Done:
+        done = Done(span)
+        clock = _Clock(span, self.width)
+        for chunk in reader.read(span):
+            _refuse_timeless(chunk)
+            clock.note(chunk)
+            done.read += len(chunk.offsets)
+            inside = self._inside(chunk)
+            done.outside += len(chunk.offsets) - len(inside.offsets)
+            if not len(inside.offsets):
+                continue
+            table, left = self._decoded(span, inside)
+            if len(left):
+                aside.add(inside.chosen(left).records())
+                done.aside += len(left)
+                if done.read >= _TRIAL and done.aside > _TOO_MANY * done.read:
+                    why = f"{done.aside:,} of {done.read:,} records are not of the form that Arrow decodes"
+                    raise UnreadableError(why)
+            if table.num_rows:
+                offsets = table.column("_offset")
+                done.first = offsets[0].as_py() if done.first < 0 else done.first
+                done.last = offsets[-1].as_py()
+                done.rows += table.num_rows
+                rows.add(table)
+        done.times = clock.times()
+        return done
+
+    def _inside(self, chunk: Chunk) -> Chunk:
+        if self.within is None:
+            return chunk
+        start, end = self.within
+        inside = (chunk.times >= start) & (chunk.times < end)
+        return chunk if inside.all() else chunk.chosen(np.flatnonzero(inside))
+
+    def _decoded(self, span: OffsetRange, chunk: Chunk) -> tuple[pa.Table, Any]:
+        """Return the rows of a chunk, and the numbers of the records that are set aside."""
+        values = chunk.values()
+        found = self.decoder.decode(values, chunk.keys())
+        chosen = found.kept if found.kept is not None else slice(None)
+        offsets, times = chunk.offsets[chosen], chunk.times[chosen]
+        count = len(offsets)
+        meta = [
             pa.repeat(pa.scalar(span.topic, pa.string()), count),
             pa.repeat(pa.scalar(span.partition, pa.int32()), count),
-            pa.array([m.offset() for m in messages], pa.int64()),
-            pa.array([time * 1000 if kind else -1000 for kind, time in stamps], pa.int64()).cast(_UTC),
-            pa.array([kind - 1 for kind, _ in stamps], pa.int32()),
-        ],
-        schema=RECORDS,
-    )
+            pa.array(offsets, pa.int64()),
+            pa.array(times * 1000, pa.int64()).cast(UTC),
+        ]
+        source = pa.Table.from_arrays(
+            [*found.columns.columns, *meta], schema=pa.schema([*found.columns.schema, *METADATA])
+        )  # fmt: skip
+        kept = found.kept
+        for rule in self.rules:
+            breaks = np.asarray(rule(source), dtype=bool)
+            if breaks.any():
+                sound = np.flatnonzero(~breaks)
+                source = source.take(pa.array(sound))
+                kept = sound if kept is None else kept[sound]
+        made = source if self.transform is None else self.transform.apply(source)
+        run = pa.repeat(pa.scalar(self.run_id, pa.string()), made.num_rows)
+        table = pa.Table.from_arrays([*made.columns, run], schema=self.schema)
+        if kept is None:
+            return table, ()
+        left = np.ones(len(values), dtype=bool)
+        left[kept] = False
+        return table, np.flatnonzero(left)
+
+
+def _refuse_timeless(chunk: Chunk) -> None:
+    if (chunk.times < 0).any():
+        raise UnreadableError("there is a record without a time, or from before 1970")
 
 
 class _Clock:
@@ -251,11 +267,17 @@ class _Clock:
 
 
 class _File:
-    """A Parquet file in row groups of a good size. Its first rows create it; unless it is kept, it is removed."""
+    """A Parquet file in row groups of a good size. Its first rows create it; unless it is kept, it is removed.
 
-    def __init__(self, folder: str, schema: pa.Schema, codec: str = "snappy") -> None:
+    Parameters
+    ----------
+    checked
+        Whether each page gets a checksum.
+    """
+
+    def __init__(self, folder: str, schema: pa.Schema, codec: str = "snappy", *, checked: bool = False) -> None:
         self._name = f"part-{uuid.uuid4().hex}.{codec}.parquet"
-        self._codec = codec
+        self._options = {"compression": codec, "store_schema": False, "write_page_checksum": checked}
         self._path = os.path.join(folder, self._name)
         self._schema = schema
         self._writer: Any = None
@@ -291,6 +313,6 @@ class _File:
         if not self._held:
             return
         if self._writer is None:
-            self._writer = pq.ParquetWriter(self._path, self._schema, compression=self._codec, store_schema=False)
+            self._writer = pq.ParquetWriter(self._path, self._schema, **self._options)
         self._writer.write_table(pa.concat_tables(self._held), row_group_size=_ROWS)
         self._held, self._rows, self._bytes = [], 0, 0

@@ -72,8 +72,9 @@ class BatchWriter:
         The run id.
     schema
         The schema of the sink's rows, including ``_run``.
-    only
-        A condition for the records of the interval; others are read and count as filtered. None means all records.
+    within
+        The interval, as record times in milliseconds since 1970, from the first until before the second. Other records
+        are read and count as filtered. None means all records.
     opaque
         Whether the transform recreates metadata columns; their values are then compared with those of the records.
     arrow
@@ -86,7 +87,7 @@ class BatchWriter:
     schema: StructType
     sink: Sink
     quarantine: DeltaSink
-    only: Column | None = None
+    within: tuple[int, int] | None = None
     opaque: bool = False
     arrow: ArrowPath | None = None
 
@@ -125,7 +126,7 @@ class BatchWriter:
             If Kafka removed records of these ranges before they were read.
         """
         healthy = subtract(ranges, [*(item.range for item in lost), *passed])
-        done = self.arrow.stage(self.sink.path, name, healthy) if self.arrow is not None else None
+        done = self.arrow.stage(self.sink.path, name, healthy, source, self.within) if self.arrow is not None else None
         if done is None:
             written = self._write(records, name, healthy)
         else:
@@ -177,7 +178,7 @@ class BatchWriter:
         self, done: Outcome, spark: SparkSession, name: str, healthy: Sequence[OffsetRange], source: Records
     ) -> _Written:
         """Put what the Arrow path wrote together with the rest, which takes the Spark path."""
-        written = _Written(done.staged, done.read, {}, {}, done.times)
+        written = _Written(done.staged, done.read, {}, done.outside, done.times)
         if done.aside:
             ranges = [r for r in healthy if (r.topic, r.partition) in done.aside]
             rest = self._write(_aside(done, spark), name, ranges, done.aside)
@@ -190,14 +191,22 @@ class BatchWriter:
     def decoded(self, records: DataFrame) -> DataFrame:
         """Return the decoded records. A record outside of the interval breaks no rule."""
         found = decoded(records, self.pipeline)
-        if self.only is None:
+        if self.within is None:
             return found
-        return found.withColumn(OUTSIDE, ~self.only).withColumn(RULE, F.when(self.only, F.col(RULE)))
+        inside = self._inside()
+        return found.withColumn(OUTSIDE, ~inside).withColumn(RULE, F.when(inside, F.col(RULE)))
 
     def rows_of(self, decoded: DataFrame) -> DataFrame:
         """Return the sink's rows: the transformed records that are in the interval and broke no rule."""
-        good = source_columns(decoded.where(F.col(RULE).isNull() & (F.lit(True) if self.only is None else self.only)))
+        good = source_columns(decoded.where(F.col(RULE).isNull() & self._inside()))
         return apply(self.transform, good).withColumn("_run", F.lit(self.run_id))
+
+    def _inside(self) -> Column:
+        """Return the condition that a record, with Kafka's columns, is in the interval."""
+        if self.within is None:
+            return F.lit(True)
+        start, end = (F.timestamp_millis(F.lit(time)) for time in self.within)
+        return (F.col("timestamp") >= start) & (F.col("timestamp") < end)
 
     def compare_metadata(self, staged: Staged, records: DataFrame) -> None:
         """Check that the metadata of each staged row are those of a record of this batch.

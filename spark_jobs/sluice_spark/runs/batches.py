@@ -19,7 +19,10 @@ from sluice_spark.runs.tables import Tables
 from sluice_spark.sources.base import SourceReader
 from sluice_spark.strategies.base import Batch
 
-__all__ = ["MicroBatches"]
+__all__ = ["ARROW_BATCH", "MicroBatches"]
+
+ARROW_BATCH = 2_000_000
+"""Default of ``max_records_per_batch`` on the Arrow path: its memory does not grow with the batch."""
 
 
 @dataclass(frozen=True)

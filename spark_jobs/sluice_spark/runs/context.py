@@ -14,8 +14,11 @@ from sluice.ledger import Epoch, Ledger
 from sluice.pipeline import Pipeline
 from sluice.recovery import Recovery
 from sluice.sources.base import Source
+from sluice_spark.arrow.path import ArrowPath
+from sluice_spark.arrow.plan import NotArrowError, plan_of
 from sluice_spark.batch.quarantine import SCHEMA
 from sluice_spark.batch.writer import BatchWriter
+from sluice_spark.engine.logs import logger
 from sluice_spark.engine.stopwatch import Stopwatch
 from sluice_spark.quality.judge import Judge
 from sluice_spark.runs.tables import Tables
@@ -108,3 +111,18 @@ class RunContext:
         return BatchWriter(
             self.pipeline, self.run_id, transform, shape.schema, tables.sink, tables.quarantine, opaque=shape.opaque
         )
+
+    def arrow(self, spark: SparkSession, writer: BatchWriter, recovery: Recovery) -> ArrowPath | None:
+        """Return the Arrow path, if these batches can take it; the log says why not.
+
+        Parameters
+        ----------
+        recovery
+            As for :func:`sluice_spark.arrow.plan.plan_of`.
+        """
+        try:
+            plan = plan_of(spark, self.pipeline, recovery, writer.schema)
+        except NotArrowError as why:
+            logger.info("records take the Spark path: %s", why)
+            return None
+        return None if writer.opaque or "://" in writer.sink.path else ArrowPath(spark, plan, self.run_id)

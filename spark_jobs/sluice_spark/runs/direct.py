@@ -6,18 +6,12 @@ from dataclasses import dataclass, replace
 
 from pyspark.sql import DataFrame
 
-from sluice_spark.arrow.path import ArrowPath, NotArrowError, plan_of
-from sluice_spark.batch.writer import BatchWriter
 from sluice_spark.engine.logs import logger
-from sluice_spark.runs.batches import MicroBatches
+from sluice_spark.runs.batches import ARROW_BATCH, MicroBatches
 from sluice_spark.runs.tables import Tables
-from sluice_spark.sources.kafka import KafkaReader
 from sluice_spark.strategies.base import Batch
 
 __all__ = ["DirectRoute"]
-
-_ARROW_BATCH = 2_000_000
-"""Default of ``max_records_per_batch`` on the Arrow path: its memory does not grow with the batch."""
 
 
 @dataclass(frozen=True)
@@ -36,7 +30,7 @@ class DirectRoute:
         """
         context, strategy = self.batches.context, self.batches.context.strategy
         writer = context.writer(self.batches.spark, tables)
-        writer = replace(writer, arrow=self._arrow(writer))
+        writer = replace(writer, arrow=context.arrow(self.batches.spark, writer, context.recovery))
         sweep = tables.checkpoint.open_batch()
         entered = context.ledger.last_batch(context.pipeline.name, tables.epoch.number)
         source = self.batches.records(tables)
@@ -55,18 +49,5 @@ class DirectRoute:
                 batch = Batch(tables.batch_name(number), ranges, held.source, held.frame, self.batches.spark)
                 self.batches.process(tables, writer, number, batch, sweep=number == sweep)
 
-        limit = self.batches.max_records or (_ARROW_BATCH if writer.arrow is not None else None)
+        limit = self.batches.max_records or (ARROW_BATCH if writer.arrow is not None else None)
         self.batches.stream(tables, on_batch, headers=strategy.headers, max_records=limit)
-
-    def _arrow(self, writer: BatchWriter) -> ArrowPath | None:
-        """Return the Arrow path, if this run can take it; the log says why not."""
-        context, reader = self.batches.context, self.batches.reader
-        try:
-            plan = plan_of(self.batches.spark, context.pipeline, context.recovery, writer.schema)
-        except NotArrowError as why:
-            logger.info("records take the Spark path: %s", why)
-            return None
-        if writer.opaque or not isinstance(reader, KafkaReader) or "://" in writer.sink.path:
-            return None
-        committed = reader.config.isolation_level == "read_committed"
-        return ArrowPath(self.batches.spark, plan, reader.settings.for_librdkafka(), committed, context.run_id)

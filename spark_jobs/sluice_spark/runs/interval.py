@@ -7,8 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
 import numpy as np
-from pyspark.sql import Column, SparkSession
-from pyspark.sql import functions as F
+from pyspark.sql import SparkSession
 
 from sluice.errors import (
     LeaseHeldError,
@@ -17,6 +16,7 @@ from sluice.errors import (
 from sluice.faults import point
 from sluice.ledger import REDRIVEN, Lease
 from sluice.ranges import LostRange, OffsetRange, describe, overlaps, subtract
+from sluice.recovery import Recovery
 from sluice.run.interval import Interval
 from sluice.run.resolve import Resolved
 from sluice.sources.state import Key, TopicState, joined_ids
@@ -205,7 +205,8 @@ class IntervalRun(Run):
         start, end = self.interval.milliseconds
         for table in (tables.replacing(), tables.quarantine):
             table.check_replaceable()
-        writer = replace(self.context.writer(spark, tables), only=_between(start, end))
+        writer = self.context.writer(spark, tables)
+        writer = replace(writer, within=(start, end), arrow=self.context.arrow(spark, writer, Recovery.REPLAY))
         batch = tables.sink.version() + 1
         name = tables.batch_name(batch)
         with self.context.watch.phase("ledger"):
@@ -303,8 +304,3 @@ class IntervalRun(Run):
                 raise self._offsets.compacted(vanished)
 
         return check
-
-
-def _between(start: int, end: int) -> Column:
-    time = F.col("timestamp")
-    return (time >= F.timestamp_millis(F.lit(start))) & (time < F.timestamp_millis(F.lit(end)))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from pyspark.sql import DataFrame
 
@@ -17,9 +17,11 @@ from sluice.errors import (
     TopicRecreatedError,
 )
 from sluice.faults import point
+from sluice.recovery import Recovery
+from sluice_spark.arrow.path import ArrowCopies
 from sluice_spark.batch.writer import BatchWriter
 from sluice_spark.engine.logs import logger
-from sluice_spark.runs.batches import MicroBatches
+from sluice_spark.runs.batches import ARROW_BATCH, MicroBatches
 from sluice_spark.runs.tables import Tables
 from sluice_spark.sources.log import LogRecords
 from sluice_spark.strategies.apply import Applier, Sealed
@@ -53,22 +55,30 @@ class LogRoute:
         left
             Batches that are in the log but not in the sink; they are queued.
         """
-        writer: BatchWriter | None = None
-        misfit: Exception | None = self.unreadable
-        spark = self.batches.spark
+        return self._applier(tables, left, self._writer(tables))
+
+    def _writer(self, tables: Tables) -> BatchWriter | Exception:
+        """Return the writer of applied batches, or why there is none."""
+        if self.unreadable is not None:
+            return self.unreadable
+        context, spark = self.batches.context, self.batches.spark
         try:
-            writer = None if misfit else self.batches.context.writer(spark, tables)
+            writer = context.writer(spark, tables)
         except Exception as error:  # landing goes on, because Kafka's retention does not wait
-            misfit = error
+            return error
+        return replace(writer, arrow=context.arrow(spark, writer, Recovery.WAL))
+
+    def _applier(self, tables: Tables, left: Sequence[Sealed], writer: BatchWriter | Exception) -> Applier:
+        spark = self.batches.spark
         first = left[0].batch if left else None  # an earlier driver may have died while it applied this batch
 
         def apply(sealed: Sealed) -> None:
-            assert writer is not None
+            assert isinstance(writer, BatchWriter)
             source = LogRecords(spark, tables.log, sealed.segments)
             batch = Batch(tables.batch_name(sealed.batch), sealed.ranges, source, None, spark)
             self.batches.process(tables, writer, sealed.batch, batch, sweep=sealed.batch == first)
 
-        applier = Applier(apply, misfit)
+        applier = Applier(apply, writer if isinstance(writer, Exception) else None)
         for sealed in left:
             applier.put(sealed)
         return applier
@@ -90,10 +100,16 @@ class LogRoute:
         """
         context, lease = self.batches.context, self.batches.lease
         pipeline, ledger = context.pipeline, context.ledger
+        writer = self._writer(tables)
+        spark = self.batches.spark
+        copies = ArrowCopies(spark) if pipeline.engine == "auto" and "://" not in tables.log_table.path else None
         landing = Landing(
-            pipeline.name, context.run_id, tables.log_table, self.batches.reader, pipeline.wal.segment_records
+            pipeline.name, context.run_id, tables.log_table, self.batches.reader, pipeline.wal.segment_records, copies
         )
-        limit = self.batches.max_records or pipeline.source.config.batch_limit
+        default = pipeline.source.config.batch_limit
+        if copies is not None and isinstance(writer, BatchWriter) and writer.arrow is not None:
+            default = ARROW_BATCH
+        limit = self.batches.max_records or default
         recent = tables.log_table.last_notes(20)
         size = landing_size(recent, pipeline.wal.roll.total_seconds(), limit)
         sweep = tables.checkpoint.open_batch()
@@ -114,7 +130,7 @@ class LogRoute:
             if number == sweep:
                 landing.table.sweep(name)
 
-        with self.applier(tables, left) as applier:
+        with self._applier(tables, left, writer) as applier:
             if trouble is None:
                 try:
                     self.batches.stream(tables, on_batch, headers=True, max_records=size)

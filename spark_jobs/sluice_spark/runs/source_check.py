@@ -16,6 +16,7 @@ from sluice_spark.engine.failures import classify
 from sluice_spark.runs.context import RunContext
 from sluice_spark.runs.tables import Tables
 from sluice_spark.sources.base import SourceReader
+from sluice_spark.sources.inputs import Input, inputs_of
 
 __all__ = ["CheckedRecords", "SourceCheck"]
 
@@ -56,6 +57,10 @@ class CheckedRecords:
     def read(self, ranges: Sequence[OffsetRange]) -> DataFrame:
         """Return exactly the records of these ranges."""
         return self.reader.read(ranges)
+
+    def inputs(self, ranges: Sequence[OffsetRange]) -> list[tuple[Input, list[OffsetRange]]]:
+        """Return where workers can read these ranges."""
+        return inputs_of(self.reader, ranges)
 
     def missing(self, ranges: Sequence[OffsetRange]) -> list[OffsetRange]:
         """Return the parts of these ranges that can no longer be read."""

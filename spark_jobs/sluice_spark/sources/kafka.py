@@ -21,6 +21,8 @@ from sluice.sources.kafka.cluster import TopicState
 from sluice.sources.kafka.config import KafkaSource
 from sluice.sources.kafka.source import KafkaTopics
 from sluice_spark.engine.failures import Sign, classify
+from sluice_spark.sources.inputs import Input
+from sluice_spark.sources.kafka_input import KafkaInput
 
 __all__ = ["SIGNS", "KafkaReader"]
 
@@ -132,6 +134,11 @@ class KafkaReader:
             .option("failOnDataLoss", "true")
             .load()
         )
+
+    def inputs(self, ranges: Sequence[OffsetRange]) -> list[tuple[Input, list[OffsetRange]]]:
+        """Return the cluster: workers can read all ranges from it."""
+        committed = self.config.isolation_level == "read_committed"
+        return [(KafkaInput(self.settings.for_librdkafka(), committed), list(ranges))]
 
     def missing(self, ranges: Sequence[OffsetRange]) -> list[OffsetRange]:
         """Return the parts of these ranges that are below the log start now.

@@ -13,6 +13,8 @@ from sluice.ranges import OffsetRange
 from sluice.wal import DamagedLogError, Segment, WriteAheadLog
 from sluice_spark.engine.failures import Sign, classify
 from sluice_spark.sources.base import RECORD_SCHEMA, within
+from sluice_spark.sources.inputs import Input
+from sluice_spark.sources.log_input import LogInput
 
 __all__ = ["LogRecords"]
 
@@ -57,6 +59,11 @@ class LogRecords:
         frame = self.spark.read.schema(RECORD_SCHEMA).options(**_VERIFY).parquet(*files)
         whole = all(_covered(s.range, ranges) for s in chosen)
         return frame if whole else frame.where(within(ranges))
+
+    def inputs(self, ranges: Sequence[OffsetRange]) -> list[tuple[Input, list[OffsetRange]]]:
+        """Return the segments; workers can read what they account for."""
+        chosen = tuple(s for s in self.segments if any(s.range.cut(r) for r in ranges))
+        return [(LogInput(self.log.path, chosen), list(ranges))]
 
     def missing(self, ranges: Sequence[OffsetRange]) -> list[OffsetRange]:
         """Return nothing: gaps were accounted for when the records were landed."""

@@ -12,6 +12,7 @@ from sluice.errors import SluiceError
 from sluice.ranges import OffsetRange, overlaps
 from sluice.wal import DamagedLogError
 from sluice_spark.sources.base import Records
+from sluice_spark.sources.inputs import Input, inputs_of
 
 __all__ = ["RecordsInParts"]
 
@@ -32,6 +33,10 @@ class RecordsInParts:
         """Return exactly the records of these ranges, including headers."""
         frames = [source.read(mine) for source, own in self.parts if (mine := overlaps(ranges, own))]
         return reduce(DataFrame.unionByName, frames)
+
+    def inputs(self, ranges: Sequence[OffsetRange]) -> list[tuple[Input, list[OffsetRange]]]:
+        """Return where workers can read these ranges."""
+        return [found for source, own in self.parts for found in inputs_of(source, overlaps(ranges, own))]
 
     def missing(self, ranges: Sequence[OffsetRange]) -> list[OffsetRange]:
         """Return the parts of these ranges that their source no longer has."""

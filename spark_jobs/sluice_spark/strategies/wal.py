@@ -16,6 +16,7 @@ from sluice.ranges import OffsetRange, describe
 from sluice.wal import Segment
 from sluice.wal.catalog import SEAL, seal_text
 from sluice.wal.segment import inspect, spread
+from sluice_spark.arrow.path import ArrowCopies
 from sluice_spark.sinks.base import Staged, overtaken
 from sluice_spark.sinks.delta.table import DeltaSink
 from sluice_spark.sources.base import RECORD_SCHEMA, Records
@@ -72,9 +73,11 @@ class Landing:
     table
         The log as a Delta table, under the epoch's application id.
     source
-        Says whether offsets without a record are gone.
+        Reads the records again, and says whether offsets without a record are gone.
     segment_records
         Maximum number of records in a segment.
+    copies
+        Writes segments without Spark, as far as it can; None means that Spark writes all.
     """
 
     pipeline: str
@@ -82,9 +85,15 @@ class Landing:
     table: DeltaSink
     source: Records
     segment_records: int
+    copies: ArrowCopies | None = None
 
     def stage(self, records: DataFrame, name: str, ranges: Sequence[OffsetRange]) -> Landed:
         """Write a batch's records to segments, without sealing them.
+
+        Parameters
+        ----------
+        records
+            The batch's records. They are not used if they can be copied from the source without Spark.
 
         Raises
         ------
@@ -92,8 +101,12 @@ class Landing:
             If Kafka removed records of these ranges before they were read.
         """
         began = time.monotonic()
-        options = {**_WRITER, "maxRecordsPerFile": str(self.segment_records)}
-        staged = self.table.stage(records.select(*RECORD_SCHEMA.names), name, offsets=False, options=options)
+        staged = None
+        if self.copies is not None:
+            staged = self.copies.stage(self.table.path, name, ranges, self.source, self.segment_records)
+        if staged is None:
+            options = {**_WRITER, "maxRecordsPerFile": str(self.segment_records)}
+            staged = self.table.stage(records.select(*RECORD_SCHEMA.names), name, offsets=False, options=options)
         fs, root = fsspec.core.url_to_fs(self.table.path)
         segments = tuple(spread([inspect(fs, root, file.path) for file in staged.files], ranges))
         point("segments-staged")

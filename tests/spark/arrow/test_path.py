@@ -20,9 +20,12 @@ from tests.fixtures.runs import Sandbox, good
 from sluice.delta.notes import note_of
 from sluice.pipeline import load
 from sluice.ranges import OffsetRange
-from sluice_spark.arrow import path, reader, worker
-from sluice_spark.arrow.path import NotArrowError, divided, plan_of
-from sluice_spark.arrow.reader import Chunk, RangeReader, UnreadableError
+from sluice_spark.arrow import plan, shares, worker
+from sluice_spark.arrow.plan import NotArrowError, plan_of
+from sluice_spark.arrow.shares import divided
+from sluice_spark.sources import kafka_input
+from sluice_spark.sources.inputs import UnreadableError
+from sluice_spark.sources.kafka_input import KafkaChunk, KafkaInput, KafkaRanges
 from sluice_spark.transforms.sample import shape_of
 from sluice_spark.transforms.transform import transformer
 
@@ -35,7 +38,7 @@ ARROW = re.compile(r"part-[0-9a-f]{32}\.snappy\.parquet")
 def place(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     """Where the work is done: in the driver, or in Spark's Python workers."""
     if request.param == "workers":
-        monkeypatch.setattr(path, "_HERE", 0)
+        monkeypatch.setattr(shares, "_HERE", 0)
     return str(request.param)
 
 
@@ -172,15 +175,15 @@ def test_a_condition_filters_and_an_expression_adds_a_column(sandbox: Sandbox) -
 def test_a_range_that_cannot_be_read_takes_the_spark_path_in_the_same_batch(
     sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    read = RangeReader.read
+    read = KafkaRanges.read
 
-    def broken(self: RangeReader, span: OffsetRange) -> Iterator[Chunk]:
+    def broken(self: KafkaRanges, span: OffsetRange) -> Iterator[KafkaChunk]:
         for chunk in read(self, span):
             yield chunk
             if span.partition == 1:
                 raise UnreadableError("the wire broke")
 
-    monkeypatch.setattr(RangeReader, "read", broken)
+    monkeypatch.setattr(KafkaRanges, "read", broken)
     sandbox.configure(kafka={"max_records_per_batch": 100}, quality={"max_quarantined": 1})
     sandbox.produce([(0 if n % 3 else 1, None, mixed(n) or b"x") for n in range(90)])
     sandbox.run("r")
@@ -196,7 +199,7 @@ def test_after_a_failure_the_run_goes_on_without_it(sandbox: Sandbox, monkeypatc
     def full(*_: Any) -> None:
         raise OSError("no space left on device")
 
-    monkeypatch.setattr(path, "work", full)
+    monkeypatch.setattr(shares, "work", full)
     sandbox.feed(20)
     said = sandbox.run("r").stderr
     assert said.count("the Arrow path failed, and the run goes on without it") == 1
@@ -219,7 +222,7 @@ def test_row_groups_and_chunks_of_any_size_hold_the_same_rows(
     sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(worker, "_ROWS", 7)
-    monkeypatch.setattr(reader, "_RECORDS", 5)
+    monkeypatch.setattr(kafka_input, "_RECORDS", 5)
     sandbox.configure(kafka={"max_records_per_batch": 100})
     sandbox.feed(90, bad_every=9)
     sandbox.run("r")
@@ -260,7 +263,7 @@ def test_files_that_others_read(sandbox: Sandbox) -> None:
         ({}, None),
         ({"engine": "spark"}, "the pipeline file says engine: spark"),
         ({"recovery": "hot"}, "strategy hot"),
-        ({"recovery": "wal"}, "strategy wal"),
+        ({"recovery": "wal"}, None),
         ({"decode": {"csv": {"schema": "id INT"}}}, "decode.csv is decoded by Spark alone"),
         ({"decode": {"json": {"schema": "id FLOAT"}}}, "column id is FLOAT"),
         ({"decode": {"json": {"schema": "id STRUCT<d: DECIMAL(5,2)>"}}}, "column id is DECIMAL"),
@@ -294,7 +297,7 @@ def test_which_pipelines_take_it(spark: SparkSession, tmp_path: Path, keys: dict
 
 
 @pytest.mark.parametrize(
-    ("lengths", "shares", "expected"),
+    ("lengths", "count", "expected"),
     [
         ([10], 1, [[10]]),
         ([10], 3, [[4], [4], [2]]),
@@ -304,9 +307,9 @@ def test_which_pipelines_take_it(spark: SparkSession, tmp_path: Path, keys: dict
         ([1], 8, [[1]]),
     ],
 )
-def test_ranges_are_divided_evenly(lengths: list[int], shares: int, expected: list[list[int]]) -> None:
+def test_ranges_are_divided_evenly(lengths: list[int], count: int, expected: list[list[int]]) -> None:
     ranges = [OffsetRange("t", number, 5, 5 + length) for number, length in enumerate(lengths)]
-    found = divided(ranges, shares)
+    found = divided(ranges, -(-sum(lengths) // count))
     assert [[len(part) for part in share] for share in found] == expected
     joined: dict[int, int] = {}
     for part in (part for share in found for part in share):
@@ -316,11 +319,11 @@ def test_ranges_are_divided_evenly(lengths: list[int], shares: int, expected: li
 
 
 def test_a_silent_broker_is_waited_for_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reader, "_IDLE", 0.2)
+    monkeypatch.setattr(kafka_input, "_IDLE", 0.2)
     nobody = {"bootstrap.servers": "127.0.0.1:9"}
-    task = worker.Work(nobody, False, None, (), None, pa.schema([]), "r", "snappy", ".", ".", 1000)  # type: ignore[arg-type]
+    task = worker.Copying(".")
     ranges = [OffsetRange("t", n, 0, 5) for n in range(64)]
-    done = worker.work(task, ranges)
+    done = worker.work(task, KafkaInput(nobody, False), ranges)
     assert [item.range for item in done] == ranges
     assert {item.declined for item in done} == {"no record came for 0 s"}
 
@@ -329,12 +332,12 @@ def test_a_silent_broker_is_waited_for_once(monkeypatch: pytest.MonkeyPatch) -> 
 def test_what_a_failed_job_leaves_stops_nobody(
     sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch, error: Exception
 ) -> None:
-    def failed(task: worker.Work, *_: Any) -> None:
+    def failed(task: worker.Decoding, *_: Any) -> None:
         # a worker that is still there removes its file while the folder is removed, or comes after it
         shutil.rmtree(task.folder)
         raise error
 
-    monkeypatch.setattr(path, "work", failed)
+    monkeypatch.setattr(shares, "work", failed)
     sandbox.configure(kafka={"max_records_per_batch": 100})
     sandbox.feed(20)
     said = sandbox.run("r").stderr
@@ -343,7 +346,7 @@ def test_what_a_failed_job_leaves_stops_nobody(
     sandbox.assert_exact()
 
 
-@pytest.mark.parametrize("key", path._DIALECT)
+@pytest.mark.parametrize("key", plan._DIALECT)
 def test_settings_that_change_how_spark_reads_sql_exclude_it(sandbox: Sandbox, spark: SparkSession, key: str) -> None:
     sandbox.configure(transform={"sql": 'SELECT * FROM source WHERE name <> "name"'}, rows="filter")
     sandbox.feed(4)
@@ -366,4 +369,4 @@ def test_the_log_says_why_workers_failed(spark: SparkSession) -> None:
     for process, expected in ((full, "OSError: no space left on device"), (killed, "exited unexpectedly")):
         with pytest.raises(Exception, match=expected) as failure:
             spark.range(1).mapInArrow(process, "done STRING").collect()
-        assert expected in path._cause(failure.value)
+        assert expected in shares.cause_of(failure.value)

@@ -5,16 +5,18 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
 from sluice.ranges import OffsetRange
+from sluice_spark.sources.inputs import RECORDS, UTC, SilentError, UnreadableError
 
-__all__ = ["Chunk", "RangeReader", "SilentError", "UnreadableError"]
+__all__ = ["KafkaChunk", "KafkaInput", "KafkaRanges"]
 
 _RECORDS = 50_000
 _BYTES = 32 << 20
@@ -64,16 +66,8 @@ _log.addHandler(logging.NullHandler())
 _log.propagate = False
 
 
-class UnreadableError(Exception):
-    """A range that could not be read to its end; the Spark path reads it again, and finds out why."""
-
-
-class SilentError(UnreadableError):
-    """No record came for a while: the broker may not answer, and then other ranges would wait as long."""
-
-
 @dataclass(frozen=True)
-class Chunk:
+class KafkaChunk:
     """Some records of one partition, in the order of their offsets."""
 
     messages: Sequence[Any]
@@ -82,9 +76,44 @@ class Chunk:
     times: Any
     """Record times in milliseconds since 1970; negative where the record has none."""
 
+    def values(self) -> list[bytes | None]:
+        """Return the value of each record."""
+        return [message.value() for message in self.messages]
 
-class RangeReader:
-    """A consumer that reads one range after another; it joins no group and commits nothing.
+    def keys(self) -> list[bytes | None]:
+        """Return the key of each record."""
+        return [message.key() for message in self.messages]
+
+    def chosen(self, numbers: Any) -> KafkaChunk:
+        """Return the records with these numbers in the chunk, which ascend."""
+        return KafkaChunk([self.messages[n] for n in numbers], self.offsets[numbers], self.times[numbers])
+
+    def records(self) -> pa.Table:
+        """Return the records as they are."""
+        first, count = self.messages[0], len(self.messages)
+        kinds = (message.timestamp()[0] - 1 for message in self.messages)
+        headers = [message.headers() for message in self.messages]
+        as_dicts = [None if h is None else [{"key": k, "value": v} for k, v in h] for h in headers]
+        kind = RECORDS.field("headers").type
+        times = np.where(self.times < 0, -1, self.times)
+        return pa.Table.from_arrays(
+            [
+                pa.array(self.keys(), pa.binary()),
+                pa.array(self.values(), pa.binary()),
+                pa.nulls(count, kind) if not any(headers) else pa.array(as_dicts, kind),
+                pa.repeat(pa.scalar(first.topic(), pa.string()), count),
+                pa.repeat(pa.scalar(first.partition(), pa.int32()), count),
+                pa.array(self.offsets, pa.int64()),
+                pa.array(times * 1000, pa.int64()).cast(UTC),
+                pa.array(np.fromiter(kinds, np.int32, count), pa.int32()),
+            ],
+            schema=RECORDS,
+        )
+
+
+@dataclass(frozen=True)
+class KafkaInput:
+    """A cluster whose partitions are read by ranges.
 
     Parameters
     ----------
@@ -94,13 +123,24 @@ class RangeReader:
         Whether records of aborted transactions are left out (Kafka's isolation level).
     """
 
-    def __init__(self, settings: Mapping[str, str], *, committed: bool) -> None:
-        level = "read_committed" if committed else "read_uncommitted"
-        self._settings = {**settings, **_TUNED, "group.id": "sluice-arrow", "isolation.level": level}
+    settings: Mapping[str, str] = field(repr=False)
+    committed: bool
+
+    def opened(self) -> KafkaRanges:
+        """Open a consumer. It joins no group and commits nothing."""
+        return KafkaRanges(self)
+
+
+class KafkaRanges:
+    """A consumer that reads one range after another."""
+
+    def __init__(self, source: KafkaInput) -> None:
+        level = "read_committed" if source.committed else "read_uncommitted"
+        self._settings = {**source.settings, **_TUNED, "group.id": "sluice-arrow", "isolation.level": level}
         self._consumer = Consumer(self._settings, logger=_log)
         self._seen: set[tuple[str, int]] = set()
 
-    def __enter__(self) -> RangeReader:
+    def __enter__(self) -> KafkaRanges:
         return self
 
     def __exit__(
@@ -108,7 +148,7 @@ class RangeReader:
     ) -> None:
         self._consumer.close()
 
-    def read(self, span: OffsetRange) -> Iterator[Chunk]:
+    def read(self, span: OffsetRange) -> Iterator[KafkaChunk]:
         """Yield the records of a range.
 
         Raises
@@ -178,7 +218,7 @@ def _at_end(events: Sequence[Any], span: OffsetRange) -> bool:
     return ended
 
 
-def _chunk(messages: list[Any], span: OffsetRange) -> Chunk:
+def _chunk(messages: list[Any], span: OffsetRange) -> KafkaChunk:
     offsets = np.fromiter((m.offset() for m in messages), np.int64, len(messages))
     if offsets[0] < span.start or (np.diff(offsets) <= 0).any():
         raise UnreadableError("offsets do not ascend")
@@ -186,4 +226,4 @@ def _chunk(messages: list[Any], span: OffsetRange) -> Chunk:
         raise UnreadableError("records of another partition came")
     stamps = [m.timestamp() for m in messages]
     times = np.fromiter((time if kind else -1 for kind, time in stamps), np.int64, len(messages))
-    return Chunk(messages, offsets, times)
+    return KafkaChunk(messages, offsets, times)

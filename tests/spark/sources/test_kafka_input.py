@@ -12,8 +12,9 @@ from confluent_kafka import KafkaError
 from sluice.local import kafka
 from sluice.local.kafka import Topics
 from sluice.ranges import OffsetRange
-from sluice_spark.arrow import reader
-from sluice_spark.arrow.reader import RangeReader, UnreadableError
+from sluice_spark.sources import kafka_input
+from sluice_spark.sources.inputs import UnreadableError
+from sluice_spark.sources.kafka_input import KafkaInput
 
 MEGABYTE = 1 << 20
 
@@ -67,11 +68,11 @@ class Broker:
 
 
 def test_a_chunk_of_large_records_has_few(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reader, "Consumer", Broker)
-    with RangeReader({}, committed=False) as ranges:
+    monkeypatch.setattr(kafka_input, "Consumer", Broker)
+    with KafkaInput({}, False).opened() as ranges:
         chunks = list(ranges.read(OffsetRange("t", 0, 0, 500)))
     assert [n for chunk in chunks for n in chunk.offsets.tolist()] == list(range(500))
-    assert max(len(chunk.messages) for chunk in chunks) * MEGABYTE <= reader._BYTES
+    assert max(len(chunk.messages) for chunk in chunks) * MEGABYTE <= kafka_input._BYTES
 
 
 class EndOfAnother(Record):
@@ -112,15 +113,15 @@ def late(first: Record, then: int) -> type[Broker]:
 
 
 def test_the_end_of_another_partition_is_not_taken_for_the_end_of_this_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reader, "Consumer", late(EndOfAnother(1000), 0))
-    with RangeReader({}, committed=False) as ranges:
+    monkeypatch.setattr(kafka_input, "Consumer", late(EndOfAnother(1000), 0))
+    with KafkaInput({}, False).opened() as ranges:
         found = [n for chunk in ranges.read(OffsetRange("t", 0, 0, 10)) for n in chunk.offsets.tolist()]
     assert found == list(range(10))
 
 
 def test_a_record_of_another_partition_is_not_taken_for_one_of_this(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reader, "Consumer", late(OfAnother(0), 1))
-    with RangeReader({}, committed=False) as ranges, pytest.raises(UnreadableError, match="another partition"):
+    monkeypatch.setattr(kafka_input, "Consumer", late(OfAnother(0), 1))
+    with KafkaInput({}, False).opened() as ranges, pytest.raises(UnreadableError, match="another partition"):
         list(ranges.read(OffsetRange("t", 0, 0, 10)))
 
 
@@ -135,7 +136,7 @@ def test_one_reader_reads_ranges_in_any_order(broker: kafka.Broker, topics: Topi
         ranges.append(
             OffsetRange(name, chance.randrange(3), start, chance.choice([start + 1, 200, min(200, start + 50)]))
         )
-    with RangeReader({"bootstrap.servers": broker.bootstrap}, committed=False) as reading:
+    with KafkaInput({"bootstrap.servers": broker.bootstrap}, False).opened() as reading:
         for span in ranges:
             found = [(m.partition(), m.offset()) for chunk in reading.read(span) for m in chunk.messages]
             assert found == [(span.partition, n) for n in range(span.start, span.end)]

@@ -1,0 +1,140 @@
+"""Which pipelines take the Arrow path, and how their records become rows there."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import pyarrow as pa
+from pyspark.sql import SparkSession
+from pyspark.sql import types as T
+
+from sluice.pipeline import Pipeline, Rows
+from sluice.pipeline.sections import Decode, Rule
+from sluice.recovery import Recovery
+from sluice_spark.arrow.base import METADATA, ChunkDecoder
+from sluice_spark.arrow.columns import arrow_type, unsupported
+from sluice_spark.arrow.json import JsonChunks
+from sluice_spark.arrow.maps import ESCAPED_NAME
+from sluice_spark.arrow.plain import BytesChunks, TextChunks
+from sluice_spark.arrow.select import Condition, NotInSubsetError, Select, broken, missing, parse
+
+__all__ = ["NotArrowError", "Plan", "plan_of"]
+
+_DIALECT = (
+    "spark.sql.ansi.doubleQuotedIdentifiers",
+    "spark.sql.caseSensitive",
+    "spark.sql.parser.escapedStringLiterals",
+)
+"""Settings with which Spark reads the text of a statement in another way; they are false by default."""
+
+_CODECS = {"snappy": "snappy", "zstd": "zstd", "gzip": "gzip", "none": "none", "uncompressed": "none"}
+"""Compressions of Parquet by their names in Spark, with those in Arrow."""
+
+
+class NotArrowError(ValueError):
+    """A pipeline that cannot take the Arrow path; the text is the reason."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How the records of a pipeline become rows on the Arrow path."""
+
+    decoder: ChunkDecoder
+    rules: tuple[Condition, ...]
+    transform: Select | None
+    schema: pa.Schema
+    codec: str
+
+
+def plan_of(spark: SparkSession, pipeline: Pipeline, recovery: Recovery, schema: T.StructType) -> Plan:
+    """Return how a pipeline's records become rows on the Arrow path, if its source can be read there.
+
+    Parameters
+    ----------
+    spark
+        The session of the run; it may have settings of the pipeline file, the connection or the machine.
+    recovery
+        The strategy of a live run; ``replay`` for any other run.
+    schema
+        The sink's columns according to Spark, which the result must have.
+
+    Raises
+    ------
+    NotArrowError
+        If they take the Spark path, with the reason.
+    """
+    if pipeline.engine == "spark":
+        raise NotArrowError("the pipeline file says engine: spark")
+    if recovery is Recovery.HOT:
+        raise NotArrowError("strategy hot keeps each batch on two Spark executors")
+    if pipeline.source.kafka is None and recovery is not Recovery.WAL:  # the log can be read, whatever it holds
+        raise NotArrowError(f"source.{pipeline.source.key} is not Kafka")
+    if not pipeline.sink.kind.delta or pipeline.sink.config.partition_columns:
+        raise NotArrowError(
+            "sink.delta.partition_by is set" if pipeline.sink.kind.delta else f"the sink is {pipeline.sink.key}"
+        )
+    if "://" in pipeline.delta_path:
+        raise NotArrowError("sink.delta.path is a URL")
+    if pipeline.rows is Rows.AGGREGATE:
+        raise NotArrowError("it has rows: aggregate")
+    if pipeline.transform.python is not None:
+        raise NotArrowError("transform.python works on a Spark DataFrame")
+    for key in _DIALECT:
+        if _setting(spark, pipeline, key, "false") != "false":
+            raise NotArrowError(f"Spark has the setting {key}")
+    codec = _setting(spark, pipeline, "spark.sql.parquet.compression.codec", "snappy")
+    if codec not in _CODECS:
+        raise NotArrowError(f"Spark compresses Parquet with {codec}")
+    decoder = _decoder(pipeline.decode)
+    source = pa.schema([*decoder.columns, *METADATA])
+    rules = tuple(condition for rule in pipeline.rules for condition in _conditions(rule, source))
+    try:
+        transform = parse(pipeline.transform.sql or "", source)
+    except NotInSubsetError as error:
+        raise NotArrowError(f"transform.sql: {error}") from error
+    made = transform.schema.append(pa.field("_run", pa.string()))
+    theirs = [_known(f.dataType) for f in schema.fields]
+    if made.types != theirs:
+        raise NotArrowError("transform.sql: Spark gives its result other types")
+    whole = transform.where is None and transform.schema.names == source.names
+    named = pa.schema([field.with_name(f.name) for field, f in zip(made, schema.fields, strict=True)])
+    return Plan(decoder, rules, None if whole else transform, named, _CODECS[codec])
+
+
+def _setting(spark: SparkSession, pipeline: Pipeline, key: str, default: str) -> str:
+    """Return a setting of the pipeline file, or else of the session, in lower case."""
+    return str(pipeline.spark.conf.get(key, spark.conf.get(key, default))).lower()
+
+
+def _conditions(rule: Rule, source: pa.Schema) -> list[Condition]:
+    """Return where a decoded record breaks a row rule."""
+    try:
+        if rule.sql is not None:
+            return [broken(rule.sql.passes, source)]
+        if rule.not_null is not None:
+            return [missing(column, source) for column in rule.not_null.columns]
+    except NotInSubsetError as error:
+        raise NotArrowError(f"rule {rule.name}: {error}") from error
+    raise NotArrowError(f"rule {rule.name} is judged by Spark alone")
+
+
+def _known(kind: T.DataType) -> pa.DataType | None:
+    if isinstance(kind, T.BinaryType):  # a key or a value as it is
+        return pa.binary()
+    return arrow_type(kind) if unsupported(kind) is None else None
+
+
+def _decoder(decode: Decode) -> ChunkDecoder:
+    if decode.text is not None:
+        return TextChunks()
+    if decode.bytes is not None:
+        return BytesChunks()
+    if decode.json_ is None:
+        raise NotArrowError(f"decode.{decode.key} is decoded by Spark alone")
+    columns = T.StructType.fromDDL(decode.json_.ddl)
+    for column in columns.fields:
+        if (kind := unsupported(column.dataType)) is not None:
+            raise NotArrowError(f"column {column.name} is {kind}")
+        if isinstance(column.dataType, T.MapType) and ESCAPED_NAME.search(column.name):
+            raise NotArrowError(f"column {column.name!r} is a MAP, and JSON escapes its name")
+    return JsonChunks(columns)
