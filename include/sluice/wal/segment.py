@@ -173,7 +173,9 @@ def rows_of(fs: Any, root: str, segment: Segment, start: int, end: int, size: in
                     continue
                 for rows in parquet.iter_batches(size, row_groups=[group]):
                     offsets = rows.column("offset")
-                    kept = rows.filter(pc.and_(pc.greater_equal(offsets, start), pc.less(offsets, end)))
+                    whole = start <= stats.min and stats.max < end
+                    inside = pc.and_(pc.greater_equal(offsets, start), pc.less(offsets, end))
+                    kept = rows if whole else rows.filter(inside)
                     if kept.num_rows:
                         yield kept
     except (pa.ArrowException, MemoryError) as error:  # some of these are neither OSError nor ValueError

@@ -46,17 +46,22 @@ class ChunkDecoder(Protocol):
     ----------
     columns
         The decoded columns, in the sink's types.
+    keyed
+        Whether it needs the keys of the records.
     """
 
     columns: pa.Schema
+    keyed: bool
 
     def decode(self, values: Sequence[bytes | None], keys: Sequence[bytes | None]) -> Decoded:
         """Decode a chunk; leave out each record that the Spark path might decode in another way.
 
         Parameters
         ----------
-        values, keys
+        values
             Of each record, in order.
+        keys
+            Of each record, in order; empty unless it needs them.
         """
 
 

@@ -65,6 +65,8 @@ class JsonChunks:
         self._suspicious = False
         self._decimals = any(isinstance(f.dataType, T.DecimalType) for f in schema.fields)
 
+    keyed = False
+
     def __reduce__(self) -> tuple[Any, ...]:
         return type(self), (self._schema,)  # msgspec's decoders do not travel to a worker
 
@@ -202,7 +204,7 @@ def _harmless(text: bytes) -> bool:
         return False
     if (b"NaN" in text or b"Inf" in text) and _LITERAL.search(text):
         return False
-    if b"\\u00" in text and _ESCAPED_LETTER.search(text):
+    if b"\\" in text and b"\\u00" in text and _ESCAPED_LETTER.search(text):
         return False
     return is_text(text)
 

@@ -16,6 +16,7 @@ class TextChunks:
     """The value as text. A record without a value, or whose value is not UTF-8, is left out."""
 
     columns = pa.schema([pa.field("value", pa.string())])
+    keyed = False
 
     def decode(self, values: Sequence[bytes | None], keys: Sequence[bytes | None]) -> Decoded:
         """Return the values that are text."""
@@ -29,6 +30,7 @@ class BytesChunks:
     """Key and value as they are. No record is left out."""
 
     columns = pa.schema([pa.field("key", pa.binary()), pa.field("value", pa.binary())])
+    keyed = True
 
     def decode(self, values: Sequence[bytes | None], keys: Sequence[bytes | None]) -> Decoded:
         """Return keys and values."""

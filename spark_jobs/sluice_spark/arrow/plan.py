@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pyarrow as pa
 from pyspark.sql import SparkSession
@@ -18,7 +18,7 @@ from sluice_spark.arrow.maps import ESCAPED_NAME
 from sluice_spark.arrow.plain import BytesChunks, TextChunks
 from sluice_spark.arrow.select import Condition, NotInSubsetError, Select, broken, missing, parse
 
-__all__ = ["NotArrowError", "Plan", "plan_of"]
+__all__ = ["NotArrowError", "Plan", "plan_of", "sketch"]
 
 _DIALECT = (
     "spark.sql.ansi.doubleQuotedIdentifiers",
@@ -51,12 +51,32 @@ def plan_of(spark: SparkSession, pipeline: Pipeline, recovery: Recovery, schema:
 
     Parameters
     ----------
+    spark, recovery
+        As for :func:`sketch`.
+    schema
+        The sink's columns according to Spark, which the result must have.
+
+    Raises
+    ------
+    NotArrowError
+        If they take the Spark path, with the reason.
+    """
+    plan = sketch(spark, pipeline, recovery)
+    if plan.schema.types != [_known(f.dataType) for f in schema.fields]:
+        raise NotArrowError("transform.sql: Spark gives its result other types")
+    named = pa.schema([field.with_name(f.name) for field, f in zip(plan.schema, schema.fields, strict=True)])
+    return replace(plan, schema=named)
+
+
+def sketch(spark: SparkSession, pipeline: Pipeline, recovery: Recovery) -> Plan:
+    """Return the plan as far as it can be known without Spark's analysis of the transform, which takes seconds.
+
+    Parameters
+    ----------
     spark
         The session of the run; it may have settings of the pipeline file, the connection or the machine.
     recovery
         The strategy of a live run; ``replay`` for any other run.
-    schema
-        The sink's columns according to Spark, which the result must have.
 
     Raises
     ------
@@ -93,12 +113,8 @@ def plan_of(spark: SparkSession, pipeline: Pipeline, recovery: Recovery, schema:
     except NotInSubsetError as error:
         raise NotArrowError(f"transform.sql: {error}") from error
     made = transform.schema.append(pa.field("_run", pa.string()))
-    theirs = [_known(f.dataType) for f in schema.fields]
-    if made.types != theirs:
-        raise NotArrowError("transform.sql: Spark gives its result other types")
     whole = transform.where is None and transform.schema.names == source.names
-    named = pa.schema([field.with_name(f.name) for field, f in zip(made, schema.fields, strict=True)])
-    return Plan(decoder, rules, None if whole else transform, named, _CODECS[codec])
+    return Plan(decoder, rules, None if whole else transform, made, _CODECS[codec])
 
 
 def _setting(spark: SparkSession, pipeline: Pipeline, key: str, default: str) -> str:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
+import threading
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -16,7 +18,7 @@ from sluice.ranges import OffsetRange
 from sluice_spark.arrow.worker import Done, Task, work
 from sluice_spark.sources.inputs import Input
 
-__all__ = ["cause_of", "divided", "do", "tidy"]
+__all__ = ["cause_of", "divided", "do", "tidy", "warm_up"]
 
 _HERE = 100_000
 """A batch of at most so many offsets is processed in the driver: a Spark job takes longer to start."""
@@ -56,6 +58,29 @@ def do(
 
     frame = spark.range(0, len(shares), 1, len(shares)).mapInArrow(process, "done STRING")
     return [Done.from_dict(json.loads(row["done"])) for row in frame.collect()]
+
+
+def warm_up(spark: SparkSession, offsets: int) -> None:
+    """Start Spark's Python workers in the background, if a batch of so many offsets needs them; return at once.
+
+    A worker needs about two seconds to start and to import what it needs, while the driver still plans.
+    """
+    if offsets <= _HERE:
+        return
+    count = _cores(spark)
+
+    def start() -> None:
+        with suppress(Exception):  # what is wrong will be told by the first batch
+            spark.range(0, count, 1, count).mapInArrow(_ready, "done BOOLEAN").collect()
+
+    threading.Thread(target=start, name="sluice-warm-up", daemon=True).start()
+
+
+def _ready(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    importlib.import_module("sluice_spark.arrow.json")
+    importlib.import_module("sluice_spark.sources.kafka_input")
+    for _ in batches:
+        yield pa.RecordBatch.from_pydict({"done": [True]})
 
 
 def _cores(spark: SparkSession) -> int:

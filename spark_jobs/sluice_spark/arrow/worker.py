@@ -6,14 +6,17 @@ of Spark, or in the driver if the batch is small. It commits nothing.
 
 from __future__ import annotations
 
+import gc
 import os
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from typing import Any, Protocol
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from sluice.ranges import OffsetRange, Times
@@ -26,6 +29,8 @@ __all__ = ["Copying", "Decoding", "Done", "Task", "work"]
 _ROWS = 250_000
 _BYTES = 32 << 20
 """A row group has about as much as the first of both that is reached."""
+_SAMPLE = 5_000
+"""Number of rows that show whether the values of a column repeat."""
 _TRIAL = 20_000
 _TOO_MANY = 0.2
 """If more than this share of the records is set aside, after the first few, the Spark path is faster."""
@@ -97,7 +102,7 @@ def work(task: Task, source: Input, share: Sequence[OffsetRange]) -> list[Done]:
         If the files cannot be written.
     """
     done: list[Done] = []
-    with source.opened() as reader:
+    with _uncollected(), source.opened() as reader:
         for number, span in enumerate(share):
             try:
                 done.append(task.process(reader, span))
@@ -106,6 +111,18 @@ def work(task: Task, source: Input, share: Sequence[OffsetRange]) -> list[Done]:
             except UnreadableError as error:
                 done.append(Done(span, declined=str(error)))
     return done
+
+
+@contextmanager
+def _uncollected() -> Iterator[None]:
+    """Let the collector of reference cycles rest: there are none, and it would look at each record again and again."""
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
 
 
 @dataclass(frozen=True)
@@ -208,7 +225,7 @@ class Decoding:
     def _decoded(self, span: OffsetRange, chunk: Chunk) -> tuple[pa.Table, Any]:
         """Return the rows of a chunk, and the numbers of the records that are set aside."""
         values = chunk.values()
-        found = self.decoder.decode(values, chunk.keys())
+        found = self.decoder.decode(values, chunk.keys() if self.decoder.keyed else ())
         chosen = found.kept if found.kept is not None else slice(None)
         offsets, times = chunk.offsets[chosen], chunk.times[chosen]
         count = len(offsets)
@@ -277,7 +294,9 @@ class _File:
 
     def __init__(self, folder: str, schema: pa.Schema, codec: str = "snappy", *, checked: bool = False) -> None:
         self._name = f"part-{uuid.uuid4().hex}.{codec}.parquet"
-        self._options = {"compression": codec, "store_schema": False, "write_page_checksum": checked}
+        self._options: dict[str, Any] = {
+            "compression": codec, "store_schema": False, "write_page_checksum": checked
+        }  # fmt: skip
         self._path = os.path.join(folder, self._name)
         self._schema = schema
         self._writer: Any = None
@@ -312,7 +331,35 @@ class _File:
     def _flush(self) -> None:
         if not self._held:
             return
+        table = pa.concat_tables(self._held)
         if self._writer is None:
-            self._writer = pq.ParquetWriter(self._path, self._schema, **self._options)
-        self._writer.write_table(pa.concat_tables(self._held), row_group_size=_ROWS)
+            self._writer = pq.ParquetWriter(self._path, self._schema, use_dictionary=_repeating(table), **self._options)
+        self._writer.write_table(table, row_group_size=_ROWS)
         self._held, self._rows, self._bytes = [], 0, 0
+
+
+def _repeating(table: pa.Table) -> list[str]:
+    """Return the columns of Parquet whose values seem to repeat; for others a dictionary would be tried in vain."""
+    found: list[str] = []
+    for name, column in zip(table.column_names, table.columns, strict=True):
+        if pa.types.is_nested(column.type):
+            found += _leaves(name, column.type)
+            continue
+        sample = column.slice(0, _SAMPLE)
+        values = len(sample) - sample.null_count
+        if pc.count_distinct(sample).as_py() <= values // 2:
+            found.append(name)
+    return found
+
+
+def _leaves(path: str, kind: pa.DataType) -> Iterator[str]:
+    if pa.types.is_struct(kind):
+        for part in kind:
+            yield from _leaves(f"{path}.{part.name}", part.type)
+    elif pa.types.is_map(kind):
+        yield from _leaves(f"{path}.key_value.key", kind.key_type)
+        yield from _leaves(f"{path}.key_value.value", kind.item_type)
+    elif pa.types.is_list(kind):
+        yield from _leaves(f"{path}.list.element", kind.value_type)
+    else:
+        yield path

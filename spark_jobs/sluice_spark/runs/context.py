@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 
 from pyspark.sql import SparkSession
@@ -15,7 +15,8 @@ from sluice.pipeline import Pipeline
 from sluice.recovery import Recovery
 from sluice.sources.base import Source
 from sluice_spark.arrow.path import ArrowPath
-from sluice_spark.arrow.plan import NotArrowError, plan_of
+from sluice_spark.arrow.plan import NotArrowError, plan_of, sketch
+from sluice_spark.arrow.shares import warm_up
 from sluice_spark.batch.quarantine import SCHEMA
 from sluice_spark.batch.writer import BatchWriter
 from sluice_spark.engine.logs import logger
@@ -111,6 +112,12 @@ class RunContext:
         return BatchWriter(
             self.pipeline, self.run_id, transform, shape.schema, tables.sink, tables.quarantine, opaque=shape.opaque
         )
+
+    def warm_up(self, spark: SparkSession, recovery: Recovery, offsets: int) -> None:
+        """Prepare the Arrow path in the background, if a run of so many offsets may take it; return at once."""
+        with suppress(NotArrowError):
+            sketch(spark, self.pipeline, recovery)
+            warm_up(spark, offsets)
 
     def arrow(self, spark: SparkSession, writer: BatchWriter, recovery: Recovery) -> ArrowPath | None:
         """Return the Arrow path, if these batches can take it; the log says why not.

@@ -116,6 +116,7 @@ class IntervalRun(Run):
         self._say(lease, resolved, lost, log)
         if readable:
             spark = self.context.session()
+            self.context.warm_up(spark, Recovery.REPLAY, sum(map(len, readable)))
             source = self._offsets.source(spark, available, kafka, log, segments)
             with self.context.watch.phase("query"):
                 self._write(lease, spark, tables, ranges, readable, lost, passed, source)

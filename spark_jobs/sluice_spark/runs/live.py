@@ -83,7 +83,7 @@ class LiveRun(Run):
             self.ledger.epoch_opened(lease, epoch=target.number, route=target.route, positions=target.positions)
             tables = self.context.tables(target)
         if busy:
-            batches = self._batches(lease, check, states, positions)
+            batches = self._batches(lease, check, states, positions, sum(map(len, ranges)))
             with self.context.watch.phase("query"):
                 tables = self._run_query(batches, tables, left, trouble, target)
             point("query-ended")
@@ -125,12 +125,14 @@ class LiveRun(Run):
             self.ledger.epoch_opened(lease, epoch=epoch.number, route=epoch.route, positions=epoch.positions)
             tables = self.context.tables(epoch)
         logger.warning("%s: records are landed in the write-ahead log but not applied", unreadable.what)
-        LogRoute(self._batches(lease, check, states, positions), unreadable).land(tables, [], None)
+        batches = self._batches(lease, check, states, positions, sum(map(len, ranges)))
+        LogRoute(batches, unreadable).land(tables, [], None)
 
     def _batches(
-        self, lease: Lease, check: SourceCheck, states: Sequence[TopicState], positions: Positions | None
+        self, lease: Lease, check: SourceCheck, states: Sequence[TopicState], positions: Positions | None, offsets: int
     ) -> MicroBatches:
         spark = self.context.session()
+        self.context.warm_up(spark, self.context.recovery, offsets)
         progress = Progress(ends(states), positions or starts(states))
         reader = self.context.reader(spark, check.source)
         return MicroBatches(self.context, lease, spark, reader, check, states, progress, self.max_records)

@@ -6,6 +6,7 @@ import logging
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from operator import methodcaller
 from types import TracebackType
 from typing import Any
 
@@ -61,6 +62,10 @@ _OF_PARTITIONS = frozenset(
 )
 """Errors after which no more records of the partition come. librdkafka reports others, too, and goes on by itself."""
 
+# called for each record: in a map they take half the time of a comprehension
+_KEY, _VALUE, _HEADERS, _TIME = (methodcaller(name) for name in ("key", "value", "headers", "timestamp"))
+_TOPIC, _PARTITION, _OFFSET = (methodcaller(name) for name in ("topic", "partition", "offset"))
+
 _log = logging.getLogger("sluice.librdkafka")
 _log.addHandler(logging.NullHandler())
 _log.propagate = False
@@ -75,24 +80,26 @@ class KafkaChunk:
     """Ascending, as a NumPy array."""
     times: Any
     """Record times in milliseconds since 1970; negative where the record has none."""
+    kinds: Any
+    """The kinds of these times as librdkafka has them; 0 means none."""
 
     def values(self) -> list[bytes | None]:
         """Return the value of each record."""
-        return [message.value() for message in self.messages]
+        return list(map(_VALUE, self.messages))
 
     def keys(self) -> list[bytes | None]:
         """Return the key of each record."""
-        return [message.key() for message in self.messages]
+        return list(map(_KEY, self.messages))
 
     def chosen(self, numbers: Any) -> KafkaChunk:
         """Return the records with these numbers in the chunk, which ascend."""
-        return KafkaChunk([self.messages[n] for n in numbers], self.offsets[numbers], self.times[numbers])
+        messages = [self.messages[n] for n in numbers]
+        return KafkaChunk(messages, self.offsets[numbers], self.times[numbers], self.kinds[numbers])
 
     def records(self) -> pa.Table:
         """Return the records as they are."""
         first, count = self.messages[0], len(self.messages)
-        kinds = (message.timestamp()[0] - 1 for message in self.messages)
-        headers = [message.headers() for message in self.messages]
+        headers = list(map(_HEADERS, self.messages))
         as_dicts = [None if h is None else [{"key": k, "value": v} for k, v in h] for h in headers]
         kind = RECORDS.field("headers").type
         times = np.where(self.times < 0, -1, self.times)
@@ -105,7 +112,7 @@ class KafkaChunk:
                 pa.repeat(pa.scalar(first.partition(), pa.int32()), count),
                 pa.array(self.offsets, pa.int64()),
                 pa.array(times * 1000, pa.int64()).cast(UTC),
-                pa.array(np.fromiter(kinds, np.int32, count), pa.int32()),
+                pa.array(self.kinds - 1, pa.int32()),
             ],
             schema=RECORDS,
         )
@@ -181,7 +188,7 @@ class KafkaRanges:
                 while came and came[-1].offset() >= span.end:
                     came.pop()
                 held += came
-                size += sum(len(message) for message in came)
+                size += sum(map(len, came))
                 if held:
                     room = max(1, min(_RECORDS, _BYTES * len(held) // max(1, size)))
                 last = time.monotonic()
@@ -219,11 +226,10 @@ def _at_end(events: Sequence[Any], span: OffsetRange) -> bool:
 
 
 def _chunk(messages: list[Any], span: OffsetRange) -> KafkaChunk:
-    offsets = np.fromiter((m.offset() for m in messages), np.int64, len(messages))
+    offsets = np.fromiter(map(_OFFSET, messages), np.int64, len(messages))
     if offsets[0] < span.start or (np.diff(offsets) <= 0).any():
         raise UnreadableError("offsets do not ascend")
-    if {(m.topic(), m.partition()) for m in messages} != {(span.topic, span.partition)}:
+    if set(map(_PARTITION, messages)) != {span.partition} or set(map(_TOPIC, messages)) != {span.topic}:
         raise UnreadableError("records of another partition came")
-    stamps = [m.timestamp() for m in messages]
-    times = np.fromiter((time if kind else -1 for kind, time in stamps), np.int64, len(messages))
-    return KafkaChunk(messages, offsets, times)
+    kinds, times = map(np.array, zip(*map(_TIME, messages), strict=True))
+    return KafkaChunk(messages, offsets, np.where(kinds == 0, -1, times), kinds.astype(np.int32))
