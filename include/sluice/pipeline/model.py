@@ -15,7 +15,19 @@ from sluice.fields import Strict
 from sluice.kinds import BUILT_IN, kind_of
 from sluice.pipeline.airflow import Airflow
 from sluice.pipeline.quality import Quality
-from sluice.pipeline.sections import Decode, IntervalRuns, Quarantine, Rows, Rule, Sink, Source, Transform, Vacuum, Wal
+from sluice.pipeline.sections import (
+    EVERYTHING,
+    Decode,
+    IntervalRuns,
+    Quarantine,
+    Rows,
+    Rule,
+    Sink,
+    Source,
+    Transform,
+    Vacuum,
+    Wal,
+)
 from sluice.pipeline.spark import Spark
 from sluice.pipeline.starting import Lag, Schedule, is_cron
 from sluice.recovery import Recovery
@@ -41,7 +53,7 @@ class Pipeline(Strict):
     """How a record's value becomes columns; exactly one format."""
     rules: tuple[Rule, ...] = ()
     """Row rules, in order: a record that breaks one goes to the quarantine, under the name of the first."""
-    transform: Transform = Transform(sql="SELECT * FROM source")
+    transform: Transform = Transform(sql=EVERYTHING)
     """The transformation of each decoded batch; none by default."""
     rows: Rows = Rows.ONE
     """How many sink rows the transform yields: ``one`` per record, ``filter`` at most one, ``many``, ``aggregate``."""

@@ -19,6 +19,7 @@ from sluice.sources.base import SourceConfig, SourceKind
 from sluice.sources.kafka.config import KafkaSource
 
 __all__ = [
+    "EVERYTHING",
     "Decode",
     "IntervalRuns",
     "Quarantine",
@@ -133,6 +134,10 @@ class Rule(Strict):
         """Return the rule's Spark half, a ``sluice_spark.rules.base.Rule``."""
         (key,) = (key for key in given(self) if key != "name")
         return kind_of("rules", key).made(getattr(self, key))
+
+
+EVERYTHING = "SELECT * FROM source"
+"""The transform that changes nothing."""
 
 
 class Transform(Strict):

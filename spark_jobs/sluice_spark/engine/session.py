@@ -11,6 +11,7 @@ from contextlib import suppress
 
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
+from pyspark.sql.utils import is_remote
 
 from sluice.errors import ConfigError, ExitCode, SluiceError
 from sluice.pipeline.spark import WEB_UI
@@ -54,9 +55,10 @@ def run_main(main: Callable[[], None]) -> None:
         traceback.print_exc()
         print(f"sluice: error: {type(error).__name__}: {error}", file=sys.stderr, flush=True)  # noqa: T201
         code = int(ExitCode.OTHER)
-    active = SparkSession.getActiveSession()
-    if active is not None:
-        active.stop()
+    # The end of this process ends spark-submit's JVM, whose shutdown hook stops the context and closes the event log.
+    # To stop it from here would wait up to a second for the thread that collects accumulators from Python workers.
+    if is_remote() and (active := SparkSession.getActiveSession()) is not None:
+        active.stop()  # over Spark Connect the server goes on
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(code)  # a library's thread must not keep a finished driver alive

@@ -13,9 +13,10 @@ from pyspark.sql import DataFrame
 from sluice.errors import ConfigError
 from sluice.fields import METADATA_COLUMNS
 from sluice.pipeline import Pipeline, Rows
+from sluice.pipeline.sections import EVERYTHING
 from sluice.pipeline.suite import nearest
 
-__all__ = ["Transformer", "apply", "check", "hands_through", "transformer"]
+__all__ = ["Transformer", "apply", "check", "hands_through", "transformer", "unchanged"]
 
 Transformer = Callable[[DataFrame], DataFrame]
 
@@ -39,12 +40,19 @@ def transformer(pipeline: Pipeline) -> Transformer:
             raise _wrong(pipeline, f"transform.python: {spec.python}: {type(error).__name__}: {error}") from error
         return function
     sql = spec.sql or ""
+    if sql == EVERYTHING:
+        return unchanged
 
     def run_sql(source: DataFrame) -> DataFrame:
         source.createOrReplaceTempView("source")
         return source.sparkSession.sql(sql)
 
     return run_sql
+
+
+def unchanged(source: DataFrame) -> DataFrame:
+    """Return the decoded batch: the transform of a pipeline file that has none."""
+    return source
 
 
 def apply(transform: Transformer, source: DataFrame) -> DataFrame:
@@ -106,6 +114,8 @@ def hands_through(sample: DataFrame, out: DataFrame) -> bool:
     sample, out
         The transform's input and output.
     """
+    if out is sample:
+        return True
     try:
         out.select(*(sample[name] for name in METADATA_COLUMNS if name in sample.columns))
     except PySparkException:
