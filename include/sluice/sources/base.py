@@ -28,7 +28,9 @@ class SourceConfig(Strict):
     starting_offsets: Literal["earliest", "latest"] = "earliest"
     """Where a new pipeline begins to read: ``earliest``, at the first record, or ``latest``, after the last one."""
     max_records_per_batch: Annotated[int, Field(gt=0)] | None = None
-    """The approximate upper limit of records in a micro-batch; by default 500,000, on the Arrow path 2,000,000.
+    """The approximate upper limit of records in a micro-batch.
+
+    By default 500,000; on the Arrow path 5,000,000, or 2,000,000 with ``wal``.
 
     A crash reprocesses at most one batch.
     """

@@ -13,18 +13,22 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
+from confluent_kafka import Producer
 from pyspark.sql import SparkSession
 from tests.fixtures.runs import Sandbox, good
 
 from sluice.delta.notes import note_of
 from sluice.pipeline import load
 from sluice.ranges import OffsetRange
+from sluice.wal import WriteAheadLog
 from sluice_spark.arrow import plan, shares, worker
 from sluice_spark.arrow.plan import NotArrowError, plan_of
 from sluice_spark.arrow.shares import divided
 from sluice_spark.sources import kafka_input
-from sluice_spark.sources.inputs import UnreadableError
+from sluice_spark.sources.base import RECORD_SCHEMA
+from sluice_spark.sources.inputs import RECORDS, UnreadableError
 from sluice_spark.sources.kafka_input import KafkaChunk, KafkaInput, KafkaRanges
 from sluice_spark.transforms.sample import shape_of
 from sluice_spark.transforms.transform import transformer
@@ -44,9 +48,17 @@ def place(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> st
 
 def ways(sandbox: Sandbox) -> Counter[str]:
     """Return how many files of the sink each path wrote."""
+    return Counter("arrow" if ARROW.search(file) else "spark" for file in _files(sandbox))
+
+
+def _files(sandbox: Sandbox) -> list[str]:
     table = sandbox.table()
-    uris = table.file_uris() if table else []
-    return Counter("arrow" if ARROW.search(uri) else "spark" for uri in uris)
+    return table.file_uris() if table else []
+
+
+def log_of(sandbox: Sandbox) -> WriteAheadLog:
+    """Return the write-ahead log."""
+    return WriteAheadLog(str(sandbox.home / "logs" / sandbox.name), sandbox.name)
 
 
 def mixed(n: int) -> bytes | None:
@@ -241,6 +253,111 @@ def test_record_times_are_noted_for_intervals(sandbox: Sandbox) -> None:
     assert note["accounts"][0]["times"] == [[0, 20, 1_000_000, 1_000_019]]
     sandbox.run("again", interval=("1970-01-01T00:16:40.005Z", "1970-01-01T00:16:40.010Z"))
     assert sandbox.sink() == Counter(sandbox.produced)
+
+
+STRANGE: list[tuple[bytes | None, bytes | None, int, list[tuple[str, bytes | None]]]] = [
+    (b"k", b"v", 1000, [("a", b"1"), ("a", None), ("", b"")]),
+    (None, None, 2000, []),
+    (b"", b"", 3000, [("b", b"\xff")]),
+    (b"\xff\x00", b"\x00\n{", 1_774_747_800_123, []),
+    (b"k", b'{"id": 1}', 1, [("c", b"x" * 3000)]),
+]
+
+
+@pytest.mark.usefixtures("place")
+def test_what_is_landed_is_what_spark_reads_byte_for_byte(sandbox: Sandbox, spark: SparkSession) -> None:
+    wal = {"segment_records": 2, "keep": "36500d"}  # some records are old
+    sandbox.configure(recovery="wal", decode={"bytes": {}}, kafka={"max_records_per_batch": 100}, wal=wal)
+    producer = Producer({"bootstrap.servers": sandbox.broker.bootstrap})
+    for partition in (0, 1):
+        for key, value, time, headers in STRANGE:
+            producer.produce(
+                sandbox.topic,
+                value,
+                key,
+                partition=partition,
+                timestamp=time,
+                headers=headers,  # type: ignore[arg-type]
+            )
+    assert producer.flush(30) == 0
+    said = sandbox.run("r").stderr
+    assert "Spark" not in said
+    log = log_of(sandbox)
+    segments = log.segments()
+    assert max(segment.records for segment in segments) == 2
+    assert all(ARROW.search(segment.path) for segment in segments)
+    assert log.check(segments, pages=True) == []
+    by_spark = (
+        spark.read.format("kafka")
+        .option("kafka.bootstrap.servers", sandbox.broker.bootstrap)
+        .option("subscribe", sandbox.topic)
+        .option("includeHeaders", "true")
+        .load()
+        .select(*RECORDS.names)
+        .orderBy("partition", "offset")
+    )
+    landed = spark.read.schema(RECORD_SCHEMA).parquet(*(f"{log.path}/{segment.path}" for segment in segments))
+    assert landed.orderBy("partition", "offset").collect() == by_spark.collect()
+    assert pa.Table.from_batches(log.read_from({})).num_rows == 2 * len(STRANGE)
+    assert set(ways(sandbox)) == {"arrow"}
+    assert sandbox.sink() == sandbox.on_broker()
+
+
+@pytest.mark.usefixtures("place")
+def test_the_log_is_landed_and_applied_and_doubtful_records_are_decided_by_spark(sandbox: Sandbox) -> None:
+    sandbox.configure(recovery="wal", kafka={"max_records_per_batch": 100}, quality={"max_quarantined": 1})
+    sandbox.produce([(n % 2, b"k%d" % n, mixed(n), 1000 + n, [("h", b"1")] * (n % 3)) for n in range(300)])
+    sandbox.topics.produce_transaction(sandbox.topic, [(0, None, good(n)) for n in (1, 2, 3)], commit=False)
+    sandbox.run("r")
+    sandbox.assert_exact()
+    assert set(ways(sandbox)) == {"arrow", "spark"}
+    assert all(ARROW.search(segment.path) for segment in log_of(sandbox).segments())
+    refused = sandbox.rows("table_quarantine")
+    assert refused is not None
+    assert sorted(refused.column("key").to_pylist()) == sorted(b"k%d" % n for n in range(300) if not decodes(n))
+
+
+def test_a_range_that_cannot_be_copied_is_landed_by_spark(sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch) -> None:
+    read = KafkaRanges.read
+
+    def broken(self: KafkaRanges, span: OffsetRange) -> Iterator[KafkaChunk]:
+        yield from read(self, span)
+        if span.partition == 1:
+            raise UnreadableError("the wire broke")
+
+    monkeypatch.setattr(KafkaRanges, "read", broken)
+    sandbox.configure(recovery="wal", kafka={"max_records_per_batch": 30})
+    sandbox.feed(90)
+    said = sandbox.run("r").stderr
+    assert said.count("records are landed by Spark from here on: the wire broke") == 1
+    assert not any(ARROW.search(segment.path) for segment in log_of(sandbox).segments())
+    assert set(ways(sandbox)) == {"arrow"}  # the log is read again by workers
+    sandbox.assert_exact()
+    assert not sandbox.never_committed(f"logs/{sandbox.name}")
+
+
+@pytest.mark.usefixtures("place")
+@pytest.mark.parametrize("recovery", ["replay", "wal"])
+def test_an_interval_has_its_rows_and_no_others(sandbox: Sandbox, recovery: str) -> None:
+    keys: dict[str, Any] = {"kafka": {"max_records_per_batch": 100}, "quality": {"max_quarantined": 1}}
+    sandbox.configure(recovery=recovery, **keys)
+    sandbox.produce([(n % 2, b"k", mixed(n), 1_000_000 + (n if n % 5 else 7 * n)) for n in range(200)])
+    sandbox.run("live")
+    before = sandbox.sink()
+    times = [1_000_000 + (n if n % 5 else 7 * n) for n in range(200)]
+    expect = {n for n, time in enumerate(times) if 1_000_050 <= time < 1_000_100 and decodes(n)}
+    written = set(_files(sandbox))
+    sandbox.run("again", interval=("1970-01-01T00:16:40.050Z", "1970-01-01T00:16:40.100Z"))
+    assert sandbox.sink() == before
+    rows = sandbox.rows()
+    assert rows is not None
+    of_run = rows.filter(pc.equal(rows.column("_run"), "again"))
+    assert set(of_run.column("_timestamp").cast(pa.int64()).to_pylist()) == {times[n] * 1000 for n in expect}
+    account = sandbox.account("again")
+    assert account["written"] == len(expect) == of_run.num_rows
+    assert account["planned"] == sum(account[k] for k in ("written", "filtered", "quarantined", "absent", "lost"))
+    new = set(_files(sandbox)) - written
+    assert any(ARROW.search(file) for file in new)
 
 
 def test_files_that_others_read(sandbox: Sandbox) -> None:
