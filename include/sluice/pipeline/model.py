@@ -123,6 +123,11 @@ class Pipeline(Strict):
                 f"sink.{self.sink.key} cannot commit a batch atomically with its batch number, so a crash would lose "
                 "or duplicate rows: choose a sink that can, such as sink.delta"
             )
+        if self.aggregates and self.transform.arrow is not None:
+            raise ValueError(
+                "rows: aggregate needs a whole batch, and transform.arrow gets a part of it at a time: write "
+                "transform.sql or transform.python"
+            )
         if self.schedule == "on_lag" and self.source.kafka is None:
             raise ValueError(f"schedule: on_lag cannot watch source.{self.source.key}: give it a cron schedule")
         if self.lag.on_idle != "proceed" and self.source.kafka is None:

@@ -147,15 +147,25 @@ class Transform(Strict):
     """A ``SELECT`` over ``source``: the decoded columns and the metadata columns. The result must keep the latter."""
     python: str | None = None
     """``package.module:function``, which takes and returns a DataFrame; a checkout's ``include/`` is on the path."""
+    arrow: str | None = None
+    """``package.module:function``, which takes and returns a ``pyarrow.Table``.
+
+    It gets any number of records at a time, and must treat each by itself.
+    """
 
     @model_validator(mode="after")
     def _one(self) -> Transform:
         one_of(self, "transform")
         return self
 
-    @field_validator("python")
+    @property
+    def key(self) -> str:
+        """Its key in the file."""
+        return given(self)[0]
+
+    @field_validator("python", "arrow")
     @classmethod
-    def _python(cls, target: str | None) -> str | None:
+    def _function(cls, target: str | None) -> str | None:
         if target is not None:
             from sluice.pipeline.targets import check_function
 

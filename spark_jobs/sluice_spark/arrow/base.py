@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from sluice_spark.sources.inputs import UTC
 
-__all__ = ["METADATA", "ChunkDecoder", "Decoded", "is_text"]
+__all__ = ["METADATA", "ChunkDecoder", "Decoded", "Transform", "is_text"]
 
 METADATA = pa.schema(
     [
@@ -62,6 +62,28 @@ class ChunkDecoder(Protocol):
             Of each record, in order.
         keys
             Of each record, in order; empty unless it needs them.
+        """
+
+
+class Transform(Protocol):
+    """Makes rows of decoded records. It can be pickled."""
+
+    @property
+    def schema(self) -> pa.Schema:
+        """The result's columns."""
+
+    def apply(self, source: pa.Table) -> pa.Table:
+        """Return the rows of a chunk, in these columns.
+
+        Parameters
+        ----------
+        source
+            The decoded columns, and those of :data:`METADATA`.
+
+        Raises
+        ------
+        UnreadableError
+            If they cannot be traced to the records.
         """
 
 

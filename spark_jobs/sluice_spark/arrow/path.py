@@ -221,7 +221,7 @@ def _outcome(root: str, folder: str, aside: str, done: Sequence[Done], ranges: S
         if file.rows != item.rows:
             raise OSError(f"{file.path} has {file.rows} rows, where {item.rows} were written")
         files.append(file)
-        own = Tally(item.rows, item.rows, item.first, item.last)
+        own = Tally(item.rows, item.offsets, item.first, item.last)
         tallies[key] = own if key not in tallies else tallies[key] | own
     staged = Staged(folder, tuple(sorted(files, key=lambda f: f.path)), tallies)
     kept = tuple(os.path.join(aside, item.aside_file) for item in done if item.aside_file)

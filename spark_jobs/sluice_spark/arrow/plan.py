@@ -11,12 +11,14 @@ from pyspark.sql import types as T
 from sluice.pipeline import Pipeline, Rows
 from sluice.pipeline.sections import Decode, Rule
 from sluice.recovery import Recovery
-from sluice_spark.arrow.base import METADATA, ChunkDecoder
+from sluice_spark.arrow.base import METADATA, ChunkDecoder, Transform
+from sluice_spark.arrow.calls import Calls
 from sluice_spark.arrow.columns import arrow_type, unsupported
 from sluice_spark.arrow.json import JsonChunks
 from sluice_spark.arrow.maps import ESCAPED_NAME
 from sluice_spark.arrow.plain import BytesChunks, TextChunks
 from sluice_spark.arrow.select import Condition, NotInSubsetError, Select, broken, missing, parse
+from sluice_spark.transforms.arrow_function import ArrowFunction
 
 __all__ = ["NotArrowError", "Plan", "plan_of", "sketch"]
 
@@ -41,7 +43,7 @@ class Plan:
 
     decoder: ChunkDecoder
     rules: tuple[Condition, ...]
-    transform: Select | None
+    transform: Transform | None
     schema: pa.Schema
     codec: str
 
@@ -63,7 +65,7 @@ def plan_of(spark: SparkSession, pipeline: Pipeline, recovery: Recovery, schema:
     """
     plan = sketch(spark, pipeline, recovery)
     if plan.schema.types != [_known(f.dataType) for f in schema.fields]:
-        raise NotArrowError("transform.sql: Spark gives its result other types")
+        raise NotArrowError(f"transform.{pipeline.transform.key}: Spark gives its result other types")
     named = pa.schema([field.with_name(f.name) for field, f in zip(plan.schema, schema.fields, strict=True)])
     return replace(plan, schema=named)
 
@@ -108,13 +110,28 @@ def sketch(spark: SparkSession, pipeline: Pipeline, recovery: Recovery) -> Plan:
     decoder = _decoder(pipeline.decode)
     source = pa.schema([*decoder.columns, *METADATA])
     rules = tuple(condition for rule in pipeline.rules for condition in _conditions(rule, source))
-    try:
-        transform = parse(pipeline.transform.sql or "", source)
-    except NotInSubsetError as error:
-        raise NotArrowError(f"transform.sql: {error}") from error
+    transform = _transform(spark, pipeline, source)
     made = transform.schema.append(pa.field("_run", pa.string()))
-    whole = transform.where is None and transform.schema.names == source.names
+    whole = isinstance(transform, Select) and transform.where is None and transform.schema.names == source.names
     return Plan(decoder, rules, None if whole else transform, made, _CODECS[codec])
+
+
+def _transform(spark: SparkSession, pipeline: Pipeline, source: pa.Schema) -> Transform:
+    if pipeline.transform.arrow is None:
+        try:
+            return parse(pipeline.transform.sql or "", source)
+        except NotInSubsetError as error:
+            raise NotArrowError(f"transform.sql: {error}") from error
+    function = ArrowFunction(pipeline.transform.arrow)
+    try:
+        made = function(source.empty_table())
+        kinds = {f.name: _known(f.dataType) for f in spark.createDataFrame(made.slice(0, 0)).schema.fields}
+    except Exception as error:  # the user's own, which Spark's analysis of the transform tells
+        raise NotArrowError(f"transform.arrow: {error}") from error
+    if None in kinds.values():
+        name = next(name for name, kind in kinds.items() if kind is None)
+        raise NotArrowError(f"transform.arrow: column {name} has a type that Spark alone writes")
+    return Calls(function, pa.schema(list(kinds.items())))
 
 
 def _setting(spark: SparkSession, pipeline: Pipeline, key: str, default: str) -> str:

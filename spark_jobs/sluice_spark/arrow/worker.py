@@ -20,8 +20,8 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from sluice.ranges import OffsetRange, Times
-from sluice_spark.arrow.base import METADATA, ChunkDecoder
-from sluice_spark.arrow.select import Condition, Select
+from sluice_spark.arrow.base import METADATA, ChunkDecoder, Transform
+from sluice_spark.arrow.select import Condition
 from sluice_spark.sources.inputs import RECORDS, UTC, Chunk, Input, RangeReader, SilentError, UnreadableError
 
 __all__ = ["Copying", "Decoding", "Done", "Task", "work"]
@@ -46,8 +46,10 @@ class Done:
         Why the range was not processed; then all counts are 0, and it has no files.
     outside
         The number of records whose time is outside of the interval; :attr:`read` has them, too.
+    offsets
+        The number of offsets that its rows come from.
     first, last
-        Offsets of the first and of the last row.
+        The least and the greatest of them.
     file, aside_file
         The names of the files with its rows and with its doubtful records; None if it has none.
     """
@@ -57,6 +59,7 @@ class Done:
     read: int = 0
     outside: int = 0
     rows: int = 0
+    offsets: int = 0
     aside: int = 0
     first: int = -1
     last: int = -1
@@ -172,7 +175,7 @@ class Decoding:
 
     decoder: ChunkDecoder
     rules: tuple[Condition, ...]
-    transform: Select | None
+    transform: Transform | None
     schema: pa.Schema
     run_id: str
     codec: str
@@ -207,9 +210,10 @@ class Decoding:
                     why = f"{done.aside:,} of {done.read:,} records are not of the form that Arrow decodes"
                     raise UnreadableError(why)
             if table.num_rows:
-                offsets = table.column("_offset")
-                done.first = offsets[0].as_py() if done.first < 0 else done.first
-                done.last = offsets[-1].as_py()
+                offsets = np.unique(table.column("_offset").to_numpy())  # a chunk's records are in no other chunk
+                done.first = int(offsets[0]) if done.first < 0 else done.first
+                done.last = int(offsets[-1])
+                done.offsets += len(offsets)
                 done.rows += table.num_rows
                 rows.add(table)
         done.times = clock.times()

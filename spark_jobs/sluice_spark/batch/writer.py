@@ -50,6 +50,8 @@ class _Written(NamedTuple):
     bad: Mapping[tuple[str, int], int]
     outside: Mapping[tuple[str, int], int]
     times: Sequence[Times]
+    by_spark: Sequence[tuple[Staged, DataFrame]] = ()
+    """What the Spark path wrote, each with a frame that reads its records again."""
 
     def joined(self, other: _Written) -> _Written:
         """Return both; no record may be in both."""
@@ -59,6 +61,7 @@ class _Written(NamedTuple):
             Counter(self.bad) + Counter(other.bad),
             Counter(self.outside) + Counter(other.outside),
             [*self.times, *other.times],
+            [*self.by_spark, *other.by_spark],
         )
 
 
@@ -145,8 +148,9 @@ class BatchWriter:
         )
         accounts = [replace(a, times=tuple(t for t in written.times if a.range.cut(t.range))) for a in accounts]
         self._explain_gaps(accounts, healthy, source)
-        if self.opaque:
-            self.compare_metadata(written.staged, source.read(healthy))
+        if self.opaque:  # workers of the Arrow path have looked already
+            for staged, again in written.by_spark:
+                self.compare_metadata(staged, again)
         quarantine = None
         if written.bad:
             again = _again(written.bad, healthy if done is None else done.declined, source)
@@ -172,7 +176,7 @@ class BatchWriter:
         staged = self.sink.stage(
             self.rows_of(tally.frame), name, offsets=self.pipeline.rows is not Rows.AGGREGATE
         )  # fmt: skip
-        return _Written(staged, tally.read(), tally.bad(), tally.outside(), tally.times())
+        return _Written(staged, tally.read(), tally.bad(), tally.outside(), tally.times(), [(staged, records)])
 
     def _write_rest(
         self, done: Outcome, spark: SparkSession, name: str, healthy: Sequence[OffsetRange], source: Records

@@ -132,4 +132,5 @@ class RunContext:
         except NotArrowError as why:
             logger.info("records take the Spark path: %s", why)
             return None
-        return None if writer.opaque or "://" in writer.sink.path else ArrowPath(spark, plan, self.run_id)
+        blind = writer.opaque and self.pipeline.transform.arrow is None
+        return None if blind or "://" in writer.sink.path else ArrowPath(spark, plan, self.run_id)

@@ -15,6 +15,7 @@ from sluice.fields import METADATA_COLUMNS
 from sluice.pipeline import Pipeline, Rows
 from sluice.pipeline.sections import EVERYTHING
 from sluice.pipeline.suite import nearest
+from sluice_spark.transforms.arrow_function import ArrowFunction, on_spark
 
 __all__ = ["Transformer", "apply", "check", "hands_through", "transformer", "unchanged"]
 
@@ -39,6 +40,13 @@ def transformer(pipeline: Pipeline) -> Transformer:
         except Exception as error:
             raise _wrong(pipeline, f"transform.python: {spec.python}: {type(error).__name__}: {error}") from error
         return function
+    if spec.arrow is not None:
+        made = ArrowFunction(spec.arrow)
+        try:
+            made.load()
+        except Exception as error:
+            raise _wrong(pipeline, f"transform.arrow: {spec.arrow}: {type(error).__name__}: {error}") from error
+        return on_spark(made)
     sql = spec.sql or ""
     if sql == EVERYTHING:
         return unchanged

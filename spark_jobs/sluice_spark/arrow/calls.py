@@ -1,0 +1,38 @@
+"""A user's function of an Arrow table as a transform on the Arrow path."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import pyarrow as pa
+
+from sluice_spark.arrow.base import METADATA
+from sluice_spark.sources.inputs import UnreadableError
+from sluice_spark.transforms.arrow_function import ArrowFunction
+
+__all__ = ["Calls"]
+
+
+@dataclass(frozen=True)
+class Calls:
+    """Calls the function for each chunk, and looks whether its rows have the metadata of records.
+
+    Parameters
+    ----------
+    schema
+        The result's columns, in the sink's types.
+    """
+
+    function: ArrowFunction
+    schema: pa.Schema
+
+    def apply(self, source: pa.Table) -> pa.Table:
+        """Return the rows of a chunk; see :class:`sluice_spark.arrow.base.Transform`."""
+        made = self.function.rows(source, self.schema)
+        names = METADATA.names
+        if not all(made.column(name).equals(source.column(name)) for name in names):
+            # some were filtered, multiplied or moved
+            there, here = source.select(names), made.select(names)
+            if here.join(there, keys=names, join_type="left anti").num_rows:
+                raise UnreadableError("transform.arrow changes metadata columns")  # Spark tells which
+        return made
