@@ -112,6 +112,7 @@ class ArrowPath:
             plan.schema,
             self.run_id,
             plan.codec,
+            plan.partition_by,
             rows,
             aside,
             max(_FINEST, -(-total // _CELLS)),
@@ -121,7 +122,7 @@ class ArrowPath:
             for folder in (rows, aside):
                 fs.makedirs(folder, exist_ok=True)
             done = do(self.spark, task, parts)
-            tidy(rows, {item.file for item in done})
+            tidy(rows, {file.name for item in done for file in item.files})
             outcome = _outcome(root, folders[0], aside, done, ranges)
         except Exception as error:
             # whatever it is, the Spark path meets it again, and knows its name; or it works there
@@ -175,9 +176,9 @@ class ArrowCopies:
         try:
             fs.makedirs(f"{base}/{folder}", exist_ok=True)
             done = do(self.spark, Copying(f"{base}/{folder}"), parts, most)
-            tidy(f"{base}/{folder}", {item.file for item in done})
+            tidy(f"{base}/{folder}", {file.name for item in done for file in item.files})
             why = next((item.declined for item in done if item.declined is not None), None)
-            files = [staged_file(root, f"{folder}/{item.file}") for item in done if item.file is not None]
+            files = [staged_file(root, f"{folder}/{file.name}") for item in done for file in item.files]
             if why is None and sum(file.rows for file in files) != sum(item.read for item in done):
                 why = "its files do not have all records that were read"
         except Exception as error:  # as above
@@ -215,16 +216,17 @@ def _outcome(root: str, folder: str, aside: str, done: Sequence[Done], ranges: S
         outside[key] = outside.get(key, 0) + item.outside
         doubtful[key] = doubtful.get(key, 0) + item.aside
         times += item.times
-        if item.file is None:
+        if not item.files:
             continue
-        file = staged_file(root, f"{folder}/{item.file}")
-        if file.rows != item.rows:
-            raise OSError(f"{file.path} has {file.rows} rows, where {item.rows} were written")
-        files.append(file)
+        own_files = [staged_file(root, f"{folder}/{file.name}", file.values) for file in item.files]
+        rows = sum(file.rows for file in own_files)
+        if rows != item.rows:
+            raise OSError(f"{own_files[0].path} and its like have {rows} rows, where {item.rows} were written")
+        files += own_files
         own = Tally(item.rows, item.offsets, item.first, item.last)
         tallies[key] = own if key not in tallies else tallies[key] | own
     staged = Staged(folder, tuple(sorted(files, key=lambda f: f.path)), tallies)
-    kept = tuple(os.path.join(aside, item.aside_file) for item in done if item.aside_file)
+    kept = tuple(os.path.join(aside, file.name) for item in done for file in item.aside_files)
     why = next((item.declined for item in done if item.declined is not None), None)
     return Outcome(
         staged,

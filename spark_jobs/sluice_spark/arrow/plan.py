@@ -14,6 +14,7 @@ from sluice.recovery import Recovery
 from sluice_spark.arrow.base import METADATA, ChunkDecoder, Transform
 from sluice_spark.arrow.calls import Calls
 from sluice_spark.arrow.columns import arrow_type, unsupported
+from sluice_spark.arrow.files import can_partition
 from sluice_spark.arrow.json import JsonChunks
 from sluice_spark.arrow.maps import ESCAPED_NAME
 from sluice_spark.arrow.plain import BytesChunks, TextChunks
@@ -46,6 +47,7 @@ class Plan:
     transform: Transform | None
     schema: pa.Schema
     codec: str
+    partition_by: tuple[str, ...]
 
 
 def plan_of(spark: SparkSession, pipeline: Pipeline, recovery: Recovery, schema: T.StructType) -> Plan:
@@ -91,10 +93,8 @@ def sketch(spark: SparkSession, pipeline: Pipeline, recovery: Recovery) -> Plan:
         raise NotArrowError("strategy hot keeps each batch on two Spark executors")
     if pipeline.source.kafka is None and recovery is not Recovery.WAL:  # the log can be read, whatever it holds
         raise NotArrowError(f"source.{pipeline.source.key} is not Kafka")
-    if not pipeline.sink.kind.delta or pipeline.sink.config.partition_columns:
-        raise NotArrowError(
-            "sink.delta.partition_by is set" if pipeline.sink.kind.delta else f"the sink is {pipeline.sink.key}"
-        )
+    if not pipeline.sink.kind.delta:
+        raise NotArrowError(f"the sink is {pipeline.sink.key}")
     if "://" in pipeline.delta_path:
         raise NotArrowError("sink.delta.path is a URL")
     if pipeline.rows is Rows.AGGREGATE:
@@ -113,7 +113,11 @@ def sketch(spark: SparkSession, pipeline: Pipeline, recovery: Recovery) -> Plan:
     transform = _transform(spark, pipeline, source)
     made = transform.schema.append(pa.field("_run", pa.string()))
     whole = isinstance(transform, Select) and transform.where is None and transform.schema.names == source.names
-    return Plan(decoder, rules, None if whole else transform, made, _CODECS[codec])
+    partition_by = tuple(pipeline.sink.config.partition_columns)
+    for name in partition_by:
+        if name in made.names and not can_partition(made.field(name).type):
+            raise NotArrowError(f"sink.delta.partition_by: {name} is {made.field(name).type}")
+    return Plan(decoder, rules, None if whole else transform, made, _CODECS[codec], partition_by)
 
 
 def _transform(spark: SparkSession, pipeline: Pipeline, source: pa.Schema) -> Transform:

@@ -123,8 +123,9 @@ def cause_of(error: Exception) -> str:
     return lines[0].lstrip(": ") if lines else type(error).__name__
 
 
-def tidy(folder: str, files: set[str | None]) -> None:
+def tidy(folder: str, files: set[str]) -> None:
     """Remove files that no task names: a cluster may have tried one twice."""
-    for name in set(os.listdir(folder)) - files:
+    there = {os.path.relpath(os.path.join(at, name), folder) for at, _, names in os.walk(folder) for name in names}
+    for name in there - files:
         with suppress(OSError):
             os.unlink(os.path.join(folder, name))

@@ -7,8 +7,6 @@ of Spark, or in the driver if the batch is small. It commits nothing.
 from __future__ import annotations
 
 import gc
-import os
-import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
@@ -16,21 +14,15 @@ from typing import Any, Protocol
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
-import pyarrow.parquet as pq
 
 from sluice.ranges import OffsetRange, Times
 from sluice_spark.arrow.base import METADATA, ChunkDecoder, Transform
+from sluice_spark.arrow.files import Files, Written
 from sluice_spark.arrow.select import Condition
 from sluice_spark.sources.inputs import RECORDS, UTC, Chunk, Input, RangeReader, SilentError, UnreadableError
 
 __all__ = ["Copying", "Decoding", "Done", "Task", "work"]
 
-_ROWS = 250_000
-_BYTES = 32 << 20
-"""A row group has about as much as the first of both that is reached."""
-_SAMPLE = 5_000
-"""Number of rows that show whether the values of a column repeat."""
 _TRIAL = 20_000
 _TOO_MANY = 0.2
 """If more than this share of the records is set aside, after the first few, the Spark path is faster."""
@@ -50,8 +42,8 @@ class Done:
         The number of offsets that its rows come from.
     first, last
         The least and the greatest of them.
-    file, aside_file
-        The names of the files with its rows and with its doubtful records; None if it has none.
+    files, aside_files
+        The files with its rows, and with its doubtful records.
     """
 
     range: OffsetRange
@@ -63,8 +55,8 @@ class Done:
     aside: int = 0
     first: int = -1
     last: int = -1
-    file: str | None = None
-    aside_file: str | None = None
+    files: list[Written] = field(default_factory=list)
+    aside_files: list[Written] = field(default_factory=list)
     times: list[Times] = field(default_factory=list)
 
     def as_dict(self) -> dict[str, Any]:
@@ -75,7 +67,8 @@ class Done:
     def from_dict(cls, data: Mapping[str, Any]) -> Done:
         """Read what :meth:`as_dict` wrote."""
         times = [Times(OffsetRange.of(t["range"]), t["first"], t["last"]) for t in data["times"]]
-        return cls(**{**data, "range": OffsetRange.of(data["range"]), "times": times})
+        files = {name: [Written(**file) for file in data[name]] for name in ("files", "aside_files")}
+        return cls(**{**data, **files, "range": OffsetRange.of(data["range"]), "times": times})
 
 
 class Task(Protocol):
@@ -143,18 +136,18 @@ class Copying:
     def process(self, reader: RangeReader, span: OffsetRange) -> Done:
         """Write the file of one range; see :class:`Task`."""
         done = Done(span)
-        with _File(self.folder, RECORDS, checked=True) as file:
+        with Files(self.folder, RECORDS, checked=True) as files:
             for chunk in reader.read(span):
                 _refuse_timeless(chunk)
                 done.read += len(chunk.offsets)
-                file.add(chunk.records())
-            done.file = file.keep()
+                files.add(chunk.records())
+            done.files = files.keep()
         return done
 
 
 @dataclass(frozen=True)
 class Decoding:
-    """Decodes records into rows of the sink, each range to a file of its own.
+    """Decodes records into rows of the sink, each range to files of its own.
 
     Parameters
     ----------
@@ -162,6 +155,8 @@ class Decoding:
         Where a decoded record breaks a row rule. It is set aside, and the Spark path names the rule.
     codec
         The compression of the Parquet files.
+    partition_by
+        Partition columns of the sink.
     folder
         The folder of the batch's files. It exists.
     aside
@@ -179,6 +174,7 @@ class Decoding:
     schema: pa.Schema
     run_id: str
     codec: str
+    partition_by: tuple[str, ...]
     folder: str
     aside: str
     width: int
@@ -186,12 +182,13 @@ class Decoding:
 
     def process(self, reader: RangeReader, span: OffsetRange) -> Done:
         """Write the files of one range; see :class:`Task`."""
-        with _File(self.folder, self.schema, self.codec) as rows, _File(self.aside, RECORDS) as aside:
+        kept = Files(self.folder, self.schema, self.codec, partition_by=self.partition_by)
+        with kept as rows, Files(self.aside, RECORDS) as aside:
             done = self._process(reader, span, rows, aside)
-            done.file, done.aside_file = rows.keep(), aside.keep()
+            done.files, done.aside_files = rows.keep(), aside.keep()
         return done
 
-    def _process(self, reader: RangeReader, span: OffsetRange, rows: _File, aside: _File) -> Done:
+    def _process(self, reader: RangeReader, span: OffsetRange, rows: Files, aside: Files) -> Done:
         done = Done(span)
         clock = _Clock(span, self.width)
         for chunk in reader.read(span):
@@ -285,85 +282,3 @@ class _Clock:
             piece = OffsetRange(s.topic, s.partition, start, min(start + self._width, s.end))
             noted.append(Times(piece, *self._found[part]) if part in self._found else Times.none(piece))
         return noted
-
-
-class _File:
-    """A Parquet file in row groups of a good size. Its first rows create it; unless it is kept, it is removed.
-
-    Parameters
-    ----------
-    checked
-        Whether each page gets a checksum.
-    """
-
-    def __init__(self, folder: str, schema: pa.Schema, codec: str = "snappy", *, checked: bool = False) -> None:
-        self._name = f"part-{uuid.uuid4().hex}.{codec}.parquet"
-        self._options: dict[str, Any] = {
-            "compression": codec, "store_schema": False, "write_page_checksum": checked
-        }  # fmt: skip
-        self._path = os.path.join(folder, self._name)
-        self._schema = schema
-        self._writer: Any = None
-        self._held: list[pa.Table] = []
-        self._rows = self._bytes = 0
-        self._kept = False
-
-    def __enter__(self) -> _File:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        if self._writer is not None and not self._kept:
-            self._writer.close()
-            os.unlink(self._path)
-
-    def add(self, table: pa.Table) -> None:
-        self._held.append(table)
-        self._rows += table.num_rows
-        self._bytes += table.nbytes
-        if self._rows >= _ROWS or self._bytes >= _BYTES:
-            self._flush()
-
-    def keep(self) -> str | None:
-        """Finish the file, and return its name; None if it has no rows."""
-        self._flush()
-        if self._writer is None:
-            return None
-        self._writer.close()
-        self._kept = True
-        return self._name
-
-    def _flush(self) -> None:
-        if not self._held:
-            return
-        table = pa.concat_tables(self._held)
-        if self._writer is None:
-            self._writer = pq.ParquetWriter(self._path, self._schema, use_dictionary=_repeating(table), **self._options)
-        self._writer.write_table(table, row_group_size=_ROWS)
-        self._held, self._rows, self._bytes = [], 0, 0
-
-
-def _repeating(table: pa.Table) -> list[str]:
-    """Return the columns of Parquet whose values seem to repeat; for others a dictionary would be tried in vain."""
-    found: list[str] = []
-    for name, column in zip(table.column_names, table.columns, strict=True):
-        if pa.types.is_nested(column.type):
-            found += _leaves(name, column.type)
-            continue
-        sample = column.slice(0, _SAMPLE)
-        values = len(sample) - sample.null_count
-        if pc.count_distinct(sample).as_py() <= values // 2:
-            found.append(name)
-    return found
-
-
-def _leaves(path: str, kind: pa.DataType) -> Iterator[str]:
-    if pa.types.is_struct(kind):
-        for part in kind:
-            yield from _leaves(f"{path}.{part.name}", part.type)
-    elif pa.types.is_map(kind):
-        yield from _leaves(f"{path}.key_value.key", kind.key_type)
-        yield from _leaves(f"{path}.key_value.value", kind.item_type)
-    elif pa.types.is_list(kind):
-        yield from _leaves(f"{path}.list.element", kind.value_type)
-    else:
-        yield path

@@ -23,7 +23,7 @@ from sluice.delta.notes import note_of
 from sluice.pipeline import load
 from sluice.ranges import OffsetRange
 from sluice.wal import WriteAheadLog
-from sluice_spark.arrow import plan, shares, worker
+from sluice_spark.arrow import files, plan, shares, worker
 from sluice_spark.arrow.plan import NotArrowError, plan_of
 from sluice_spark.arrow.shares import divided
 from sluice_spark.sources import kafka_input
@@ -233,7 +233,7 @@ def test_records_of_another_form_are_left_to_spark(sandbox: Sandbox, monkeypatch
 def test_row_groups_and_chunks_of_any_size_hold_the_same_rows(
     sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(worker, "_ROWS", 7)
+    monkeypatch.setattr(files, "_ROWS", 7)
     monkeypatch.setattr(kafka_input, "_RECORDS", 5)
     sandbox.configure(kafka={"max_records_per_batch": 100})
     sandbox.feed(90, bad_every=9)
@@ -360,6 +360,39 @@ def test_an_interval_has_its_rows_and_no_others(sandbox: Sandbox, recovery: str)
     assert any(ARROW.search(file) for file in new)
 
 
+PLACES = ["a", "b c", "", None, "é/ü", "50%=x?", "a", ".", "😀:'", "_"]
+
+
+@pytest.mark.usefixtures("place")
+@pytest.mark.parametrize("engine", ["auto", "spark"])
+def test_a_partitioned_table(sandbox: Sandbox, spark: SparkSession, engine: str) -> None:
+    schema = "id INT, name STRING, day DATE, ok BOOLEAN"
+    sandbox.configure(
+        engine=engine, decode={"json": {"schema": schema}}, kafka={"max_records_per_batch": 100},
+        sink={"delta": {"path": "table", "partition_by": ["name", "day", "ok", "_partition"]}},
+    )  # fmt: skip
+    days = ["2026-01-31", None, "2026-02-01"]
+    made = [
+        {"id": n, "name": PLACES[n % 10], "day": days[n % 3], "ok": [True, False, None][n % 7 % 3]} for n in range(60)
+    ]
+    sandbox.produce([(n % 2, None, json.dumps(row).encode()) for n, row in enumerate(made)])
+    sandbox.run("r")
+    assert set(ways(sandbox)) == {"spark" if engine == "spark" else "arrow"}
+    sandbox.assert_exact()
+    table = sandbox.table()
+    assert table is not None
+    found = [
+        {**row, "day": row["day"] and row["day"].isoformat()}
+        for row in table.to_pyarrow_table(columns=["id", "name", "day", "ok"]).to_pylist()
+    ]
+    wanted = [{**row, "name": row["name"] or None} for row in made]  # Spark takes no empty text there
+    assert sorted(found, key=lambda row: row["id"]) == wanted
+    rows = spark.read.format("delta").load(table.table_uri).orderBy("id").select("id", "name", "day", "ok")
+    assert [(r.id, r.name, r.day and r.day.isoformat(), r.ok) for r in rows.collect()] == [
+        tuple(row.values()) for row in wanted
+    ]
+
+
 def test_files_that_others_read(sandbox: Sandbox) -> None:
     sandbox.feed(10)
     sandbox.run("r")
@@ -387,7 +420,8 @@ def test_files_that_others_read(sandbox: Sandbox) -> None:
         ({"decode": {"json": {"schema": "id DECIMAL(28,11)"}}}, "column id is DECIMAL"),
         ({"decode": {"json": {"schema": "id MAP<STRING, DATE>"}}}, "column id is MAP"),
         ({"decode": {"json": {"schema": "id STRING COLLATE UTF8_LCASE"}}}, "column id is STRING COLLATE"),
-        ({"sink": {"delta": {"path": "t", "partition_by": ["id"]}}}, "sink.delta.partition_by is set"),
+        ({"sink": {"delta": {"path": "t", "partition_by": ["id", "_topic"]}}}, None),
+        ({"sink": {"delta": {"path": "t", "partition_by": ["_timestamp"]}}}, "partition_by: _timestamp is timestamp"),
         ({"rows": "aggregate", "transform": {"sql": "SELECT count(*) AS n FROM source"}}, "it has rows: aggregate"),
         ({"transform": {"sql": "SELECT *, id + 1 AS x FROM source"}}, "transform.sql: it has id + 1"),
         ({"rules": [{"name": "r", "sql": {"passes": "id + 1 > 2"}}]}, "rule r: it has id + 1"),

@@ -75,18 +75,20 @@ def read_back(root: str, folder: str, *, offsets: bool) -> Staged:
     return Staged(folder, tuple(files), {key: count.tally(fs, base, files, key) for key, count in found.items()})
 
 
-def staged_file(root: str, path: str) -> StagedFile:
-    """Read the footer of one staged file of a table without partition columns.
+def staged_file(root: str, path: str, values: Mapping[str, str | None] | None = None) -> StagedFile:
+    """Read the footer of one staged file.
 
     Parameters
     ----------
     path
         Relative to the table's root.
+    values
+        Its partition values; None if the table has no partition columns.
     """
     fs, base = fsspec.core.url_to_fs(root)
     name = f"{base}/{path}"
     with fs.open(name, "rb") as handle:
-        return _file(path, fs.info(name), pq.ParquetFile(handle).metadata, {})
+        return _file(path, fs.info(name), pq.ParquetFile(handle).metadata, values or {})
 
 
 def _file(path: str, info: Mapping[str, Any], metadata: Any, values: Mapping[str, str | None]) -> StagedFile:
