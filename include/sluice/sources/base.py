@@ -30,7 +30,7 @@ class SourceConfig(Strict):
     max_records_per_batch: Annotated[int, Field(gt=0)] | None = None
     """The approximate upper limit of records in a micro-batch.
 
-    By default 500,000; on the Arrow path 5,000,000, or 2,000,000 with ``wal``.
+    By default 500,000, and 5,000,000 on the Arrow path.
 
     A crash reprocesses at most one batch.
     """

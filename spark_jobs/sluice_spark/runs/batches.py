@@ -19,12 +19,10 @@ from sluice_spark.runs.tables import Tables
 from sluice_spark.sources.base import SourceReader
 from sluice_spark.strategies.base import Batch
 
-__all__ = ["ARROW_BATCH", "LANDING", "MicroBatches"]
+__all__ = ["ARROW_BATCH", "MicroBatches"]
 
 ARROW_BATCH = 5_000_000
 """Default of ``max_records_per_batch`` on the Arrow path: its memory does not grow with the batch."""
-LANDING = 2_000_000
-"""The same with strategy ``wal``, so that a batch is applied while the next one is landed."""
 
 
 @dataclass(frozen=True)

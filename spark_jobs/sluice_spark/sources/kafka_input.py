@@ -19,7 +19,7 @@ from sluice_spark.sources.inputs import RECORDS, UTC, SilentError, UnreadableErr
 
 __all__ = ["KafkaChunk", "KafkaInput", "KafkaRanges"]
 
-_RECORDS = 50_000
+_RECORDS = 10_000
 _BYTES = 32 << 20
 """A chunk is smaller than about twice this."""
 _TUNED = {
@@ -30,8 +30,8 @@ _TUNED = {
     "check.crcs": True,
     # Small records would wait for a second each time that 100,000 of them are queued. What is fetched beyond a range's
     # end is thrown away, and what is queued takes memory, so no more than this.
-    "queued.min.messages": 1_000_000,
-    "queued.max.messages.kbytes": 32_768,
+    "queued.min.messages": 200_000,
+    "queued.max.messages.kbytes": 16_384,
     "fetch.message.max.bytes": 4 << 20,
     "fetch.queue.backoff.ms": 10,
     "fetch.wait.max.ms": 100,

@@ -17,7 +17,7 @@ from sluice_spark.sources.inputs import RECORDS, UnreadableError
 
 __all__ = ["LogChunk", "LogInput", "LogRanges"]
 
-_RECORDS = 50_000
+_RECORDS = 10_000
 
 
 @dataclass(frozen=True)
