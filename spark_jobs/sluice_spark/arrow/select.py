@@ -1,21 +1,24 @@
 """A subset of SQL on Arrow tables: what a transform may consist of on the Arrow path.
 
 ``SELECT`` of columns, ``*`` and expressions from ``source``, with ``WHERE``. Expressions are null tests, comparisons,
-``AND``, ``OR``, ``NOT``, ``IN``, ``BETWEEN``, ``CASE`` and ``COALESCE``, on types for which Arrow's kernels compute
-what Spark computes. Everything else is refused with a reason, and takes the Spark path.
+``AND``, ``OR``, ``NOT``, ``IN``, ``BETWEEN``, ``CASE``, ``COALESCE`` and those of :mod:`sluice_spark.arrow.functions`,
+on types for which Arrow's kernels compute what Spark computes. Everything else is refused with a reason, and takes the
+Spark path.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from decimal import Decimal, InvalidOperation
+from decimal import InvalidOperation
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 import sqlglot
 from sqlglot import exp
+
+from sluice_spark.arrow.functions import NotInSubsetError, Value, arithmetic, called, constant, given, number
 
 __all__ = ["Condition", "NotInSubsetError", "Select", "broken", "missing", "parse"]
 
@@ -34,18 +37,6 @@ Condition = Callable[[pa.Table], Any]
 _PREDICATES = (exp.Predicate, exp.Connector, exp.Not)
 
 
-class NotInSubsetError(ValueError):
-    """A statement that the Arrow path does not compute; the text is the reason."""
-
-
-@dataclass(frozen=True)
-class _Value:
-    """An expression: its type, and how it is computed."""
-
-    type: pa.DataType
-    of: Callable[[pa.Table], Any]
-
-
 @dataclass(frozen=True)
 class Select:
     """A parsed statement.
@@ -58,8 +49,8 @@ class Select:
         The condition; rows for which it is false or null are left out.
     """
 
-    columns: tuple[tuple[str, _Value], ...]
-    where: _Value | None
+    columns: tuple[tuple[str, Value], ...]
+    where: Value | None
 
     @property
     def schema(self) -> pa.Schema:
@@ -98,13 +89,13 @@ def parse(sql: str, source: pa.Schema) -> Select:
         raise NotInSubsetError(f"it has {sorted(used)[0].rstrip('_').upper() if used else 'AS STRUCT'}")
     origin = tree.args.get("from_") or tree.args.get("from")
     table = origin.this if origin is not None else None
-    if not isinstance(table, exp.Table) or table.name.lower() != "source" or set(_given(table)) - {"this"}:
+    if not isinstance(table, exp.Table) or table.name.lower() != "source" or given(table) - {"this"}:
         raise NotInSubsetError("it selects from something else than source")
     scope = _Scope(source)
-    columns: list[tuple[str, _Value]] = []
+    columns: list[tuple[str, Value]] = []
     for item in tree.expressions:
         if isinstance(item, exp.Star):
-            if _given(item):
+            if given(item):
                 raise NotInSubsetError("it has a * with EXCEPT")
             columns += [(name, scope.column(name)) for name in source.names]
         else:
@@ -139,31 +130,27 @@ def missing(column: str, source: pa.Schema) -> Condition:
     return lambda table: pc.is_null(found.of(table))
 
 
-def _given(node: exp.Expression) -> list[str]:
-    return [name for name, value in node.args.items() if value]
-
-
 class _Scope:
     """Translates expressions over the columns of one table."""
 
     def __init__(self, source: pa.Schema) -> None:
         self._types = {field.name.lower(): (field.name, field.type) for field in source}
 
-    def column(self, name: str) -> _Value:
+    def column(self, name: str) -> Value:
         """Return a column; names are compared without regard to case, as Spark does."""
         if name.lower() not in self._types:
             raise NotInSubsetError(f"{name} is not a column of source")
         own, kind = self._types[name.lower()]
-        return _Value(kind, lambda table: table.column(own))
+        return Value(kind, lambda table: table.column(own))
 
-    def condition(self, node: exp.Expression) -> _Value:
+    def condition(self, node: exp.Expression) -> Value:
         """Return a boolean expression."""
         found = self.value(node)
         if not pa.types.is_boolean(found.type):
             raise NotInSubsetError(f"{node.sql('spark')} is not a condition")
         return found
 
-    def value(self, node: exp.Expression) -> _Value:
+    def value(self, node: exp.Expression) -> Value:
         """Return an expression."""
         if isinstance(node, exp.Paren):
             return self.value(node.this)
@@ -172,56 +159,59 @@ class _Scope:
                 raise NotInSubsetError(f"it has {node.sql('spark')}")
             return self.column(node.name)
         if isinstance(node, exp.Boolean):
-            return _constant(node.this, pa.bool_())
+            return constant(node.this, pa.bool_())
         if isinstance(node, exp.Literal) and node.is_string:
-            return _constant(node.name, pa.string())
+            return constant(node.name, pa.string())
         if isinstance(node, exp.And | exp.Or):
             one, other = self.condition(node.this), self.condition(node.expression)
             joined = pc.and_kleene if isinstance(node, exp.And) else pc.or_kleene
-            return _Value(pa.bool_(), lambda table: joined(one.of(table), other.of(table)))
+            return Value(pa.bool_(), lambda table: joined(one.of(table), other.of(table)))
         if isinstance(node, exp.Not):
             inner = self.condition(node.this)
-            return _Value(pa.bool_(), lambda table: pc.invert(inner.of(table)))
+            return Value(pa.bool_(), lambda table: pc.invert(inner.of(table)))
         if isinstance(node, exp.Is) and isinstance(node.expression, exp.Null):
             tested = self._operand(node.this)
-            return _Value(pa.bool_(), lambda table: pc.is_null(tested.of(table)))
+            return Value(pa.bool_(), lambda table: pc.is_null(tested.of(table)))
         if type(node) in _COMPARISONS:
             return self._compared(node.this, node.expression, _COMPARISONS[type(node)])
         if isinstance(node, exp.Between) and not node.args.get("symmetric"):
             low = self._compared(node.this, node.args["low"], pc.greater_equal)
             high = self._compared(node.this, node.args["high"], pc.less_equal)
-            return _Value(pa.bool_(), lambda table: pc.and_kleene(low.of(table), high.of(table)))
+            return Value(pa.bool_(), lambda table: pc.and_kleene(low.of(table), high.of(table)))
         if isinstance(node, exp.In) and node.expressions and not node.args.get("query"):
             tests = [self._compared(node.this, item, pc.equal) for item in node.expressions]
-            return _Value(pa.bool_(), lambda table: _any_of([test.of(table) for test in tests]))
+            return Value(pa.bool_(), lambda table: _any_of([test.of(table) for test in tests]))
         if isinstance(node, exp.Coalesce):
             return self._coalesced([node.this, *node.expressions])
         if isinstance(node, exp.Case) and node.this is None:
             return self._case(node)
-        raise NotInSubsetError(f"it has {node.sql('spark')[:60]}")
+        found = arithmetic(node, self.value) or called(node, self.value)
+        if found is None:
+            raise NotInSubsetError(f"it has {node.sql('spark')[:60]}")
+        return found
 
-    def _operand(self, node: exp.Expression) -> _Value:
+    def _operand(self, node: exp.Expression) -> Value:
         # sqlglot binds = less tightly than < and BETWEEN; to Spark, all comparisons are alike
         if isinstance(node, _PREDICATES):
             raise NotInSubsetError(f"it compares {node.sql('spark')[:60]}, which is not in parentheses")
         return self.value(node)
 
-    def _compared(self, one: exp.Expression, other: exp.Expression, compare: Callable[[Any, Any], Any]) -> _Value:
-        if _number(one) is not None and _number(other) is None:
+    def _compared(self, one: exp.Expression, other: exp.Expression, compare: Callable[[Any, Any], Any]) -> Value:
+        if number(one) is not None and number(other) is None:
             right = self._operand(other)
             left = _fitting(one, right.type)
         else:
             left = self._operand(one)
-            right = _fitting(other, left.type) if _number(other) is not None else self._operand(other)
+            right = _fitting(other, left.type) if number(other) is not None else self._operand(other)
         if left.type != right.type or not _comparable(left.type):
             raise NotInSubsetError(f"it compares {left.type} and {right.type}")
-        return _Value(pa.bool_(), lambda table: compare(left.of(table), right.of(table)))
+        return Value(pa.bool_(), lambda table: compare(left.of(table), right.of(table)))
 
-    def _coalesced(self, nodes: list[exp.Expression]) -> _Value:
+    def _coalesced(self, nodes: list[exp.Expression]) -> Value:
         values = self._alike(nodes)
-        return _Value(values[0].type, lambda table: pc.coalesce(*(value.of(table) for value in values)))
+        return Value(values[0].type, lambda table: pc.coalesce(*(value.of(table) for value in values)))
 
-    def _case(self, node: exp.Case) -> _Value:
+    def _case(self, node: exp.Case) -> Value:
         branches = node.args["ifs"]
         tests = [self.condition(branch.this) for branch in branches]
         default = node.args.get("default")
@@ -233,39 +223,19 @@ class _Scope:
                 found = pc.if_else(pc.fill_null(test.of(table), False), outcome.of(table), found)
             return found
 
-        return _Value(outcomes[0].type, chosen)
+        return Value(outcomes[0].type, chosen)
 
-    def _alike(self, nodes: list[exp.Expression]) -> list[_Value]:
+    def _alike(self, nodes: list[exp.Expression]) -> list[Value]:
         """Return expressions of one type; an integer literal alone is an INT, as in Spark."""
-        typed = [self.value(node) for node in nodes if _number(node) is None]
+        typed = [self.value(node) for node in nodes if number(node) is None]
         kind = typed[0].type if typed else pa.int32()
-        values = [self.value(node) if _number(node) is None else _fitting(node, kind, exact=True) for node in nodes]
+        values = [self.value(node) if number(node) is None else _fitting(node, kind, exact=True) for node in nodes]
         if any(value.type != kind for value in values):
             raise NotInSubsetError("it mixes types in CASE or COALESCE")
         return values
 
 
-def _constant(value: Any, kind: pa.DataType) -> _Value:
-    scalar = pa.scalar(value, kind)
-    return _Value(kind, lambda table: scalar)
-
-
-def _number(node: exp.Expression) -> Decimal | None:
-    """Return the value of a number without an exponent; None for anything else."""
-    if isinstance(node, exp.Paren):
-        return _number(node.this)
-    if isinstance(node, exp.Neg):
-        inner = _number(node.this)
-        return None if inner is None else -inner
-    if not isinstance(node, exp.Literal) or node.is_string or "e" in node.name.lower():
-        return None
-    try:
-        return Decimal(node.name)
-    except InvalidOperation:
-        return None
-
-
-def _fitting(node: exp.Expression, kind: pa.DataType, *, exact: bool = False) -> _Value:
+def _fitting(node: exp.Expression, kind: pa.DataType, *, exact: bool = False) -> Value:
     """Return a number in the type of the column beside it, if that changes no comparison.
 
     Parameters
@@ -273,20 +243,20 @@ def _fitting(node: exp.Expression, kind: pa.DataType, *, exact: bool = False) ->
     exact
         Whether the number must have that type in Spark as well.
     """
-    number = _number(node)
-    assert number is not None
-    whole = number == number.to_integral_value() and "." not in node.sql("spark")
+    found = number(node)
+    assert found is not None
+    whole = found == found.to_integral_value() and "." not in node.sql("spark")
     if pa.types.is_signed_integer(kind) and whole:
         low = -(2 ** (kind.bit_width - 1))
-        if low <= number < -low and (not exact or kind == pa.int32()):
-            return _constant(int(number), kind)
+        if low <= found < -low and (not exact or kind == pa.int32()):
+            return constant(int(found), kind)
     if pa.types.is_decimal(kind) and not exact:
         try:
-            return _constant(number, kind)
+            return constant(found, kind)
         except (pa.ArrowInvalid, InvalidOperation):
             pass
-    if pa.types.is_float64(kind) and not exact and abs(number) < 2**53:
-        return _constant(float(number), kind)
+    if pa.types.is_float64(kind) and not exact and abs(found) < 2**53:
+        return constant(float(found), kind)
     raise NotInSubsetError(f"it has {node.sql('spark')} beside {kind}")
 
 
@@ -297,6 +267,8 @@ def _comparable(kind: pa.DataType) -> bool:
         pa.types.is_boolean,
         pa.types.is_decimal,
         pa.types.is_float64,
+        pa.types.is_date32,
+        pa.types.is_timestamp,
     )
     return any(test(kind) for test in tests)
 

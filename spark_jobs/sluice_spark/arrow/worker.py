@@ -199,7 +199,10 @@ class Decoding:
             done.outside += len(chunk.offsets) - len(inside.offsets)
             if not len(inside.offsets):
                 continue
-            table, left = self._decoded(span, inside)
+            try:
+                table, left = self._decoded(span, inside)
+            except pa.ArrowInvalid as error:  # of a rule or the transform: it means what it means to Spark
+                raise UnreadableError(f"an expression fails: {error}") from error
             if len(left):
                 aside.add(inside.chosen(left).records())
                 done.aside += len(left)

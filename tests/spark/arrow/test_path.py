@@ -184,6 +184,24 @@ def test_a_condition_filters_and_an_expression_adds_a_column(sandbox: Sandbox) -
     assert sandbox.account("r") == dict(planned=10, written=9, filtered=1, quarantined=0, absent=0, lost=0)
 
 
+@pytest.mark.usefixtures("place")
+def test_what_overflows_ends_the_run_or_is_lost_alone_as_on_the_spark_path(sandbox: Sandbox) -> None:
+    keys: dict[str, Any] = {
+        "transform": {"sql": "SELECT *, id * 2 AS twice FROM source"},
+        "kafka": {"max_records_per_batch": 100},
+    }
+    sandbox.configure(**keys)
+    sandbox.feed(10)
+    sandbox.produce([(0, None, b'{"id": 9223372036854775807, "name": "x"}')])
+    refused = sandbox.run("r", expect=1)
+    assert "ARITHMETIC_OVERFLOW" in refused.message
+    assert sandbox.table() is None
+    sandbox.configure(recovery="ignore_range", **keys)
+    sandbox.run("again")
+    assert sandbox.sink() == Counter(sandbox.produced[:-1])
+    assert sandbox.account("again") == dict(planned=11, written=10, filtered=0, quarantined=0, absent=0, lost=1)
+
+
 def test_a_range_that_cannot_be_read_takes_the_spark_path_in_the_same_batch(
     sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -423,8 +441,10 @@ def test_files_that_others_read(sandbox: Sandbox) -> None:
         ({"sink": {"delta": {"path": "t", "partition_by": ["id", "_topic"]}}}, None),
         ({"sink": {"delta": {"path": "t", "partition_by": ["_timestamp"]}}}, "partition_by: _timestamp is timestamp"),
         ({"rows": "aggregate", "transform": {"sql": "SELECT count(*) AS n FROM source"}}, "it has rows: aggregate"),
-        ({"transform": {"sql": "SELECT *, id + 1 AS x FROM source"}}, "transform.sql: it has id + 1"),
-        ({"rules": [{"name": "r", "sql": {"passes": "id + 1 > 2"}}]}, "rule r: it has id + 1"),
+        ({"transform": {"sql": "SELECT *, id / 2 AS x FROM source"}}, "transform.sql: it has id / 2"),
+        ({"transform": {"sql": "SELECT *, id + 1 AS x, to_date(_timestamp) AS day FROM source"}}, None),
+        ({"rules": [{"name": "r", "sql": {"passes": "id / 2 > 2"}}]}, "rule r: it has id / 2"),
+        ({"rules": [{"name": "r", "sql": {"passes": "id + 1 > 2"}}]}, None),
         ({"spark": {"conf": {"spark.sql.caseSensitive": True}}}, "Spark has the setting spark.sql.caseSensitive"),
         ({"spark": {"conf": {"spark.sql.parquet.compression.codec": "lz4"}}}, "Spark compresses Parquet with lz4"),
         ({"spark": {"conf": {"spark.sql.parquet.compression.codec": "zstd"}}}, None),

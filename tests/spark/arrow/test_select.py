@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from datetime import UTC, datetime
+from datetime import UTC, date, datetime
 from decimal import Decimal
 from pathlib import Path
 
@@ -20,6 +20,8 @@ SOURCE = pa.schema(
     [
         pa.field("id", pa.int64()),
         pa.field("small", pa.int32()),
+        pa.field("tiny", pa.int8()),
+        pa.field("day", pa.date32()),
         pa.field("name", pa.string()),
         pa.field("flag", pa.bool_()),
         pa.field("amount", pa.float64()),
@@ -39,6 +41,9 @@ TESTS = [
     "flag = true", "flag <> false", "(small > 1)",
     "CASE WHEN small > 15 THEN flag WHEN flag THEN true ELSE false END", "COALESCE(flag, false)", "SMALL > 3",
     "price > price", "flag = (flag < flag)", "(name IS NULL) = flag", "NOT flag = flag",
+    "day > DATE '2013-01-01'", "at >= TIMESTAMP '2013-01-01 00:00:01'", "day = CAST(at AS DATE)", "small - 1 > 15",
+    "tiny * 2 = small", "hour(at) BETWEEN 1 AND 12", "length(name) > 1", "at > at", "day < to_date(at)",
+    "amount * 2 > 0.5", "NOT tiny + 1 = 2 OR flag", "small - 1 - 2 < 0", "-tiny > 1",
 ]  # fmt: skip
 FILTERS = ["flag", "small > 15", "small IS NULL OR NOT flag", "true"]
 VALUES = [
@@ -46,9 +51,37 @@ VALUES = [
     "CASE WHEN flag THEN id END", "COALESCE(name, 'none')", "COALESCE(small, 0)", "COALESCE(name, name, 'x')",
     "CASE WHEN flag THEN 1 ELSE 0 END", "'x'", "CASE WHEN flag THEN at END", "COALESCE(price, price)",
     "CASE WHEN price > 5 THEN price END", "CASE WHEN flag THEN tags END",
+    "CAST(at AS DATE)", "to_date(at)", "DATE(at)", "at::date", "to_date(day)", "date_trunc('HOUR', at)",
+    "date_trunc('month', at)", "date_trunc('day', at)", "date_trunc('Year', at)", "date_trunc('minute', at)",
+    "date_trunc('second', at)", "hour(at)", "minute(at)", "second(at)", "year(at)", "month(at)", "day(at)",
+    "dayofmonth(at)", "year(day)", "month(day)", "day(day)", "year(to_date(at))", "CAST(small AS BIGINT)",
+    "CAST(tiny AS SMALLINT)", "CAST(tiny AS DOUBLE)", "CAST(id AS DOUBLE)", "CAST(small AS STRING)",
+    "CAST(id AS STRING)", "CAST(flag AS STRING)", "CAST(day AS STRING)", "CAST(name AS STRING)",
+    "TRY_CAST(tiny AS INT)", "CAST(name AS VARCHAR(2))", "CAST(name AS CHAR(9))",
+    "tiny + tiny", "tiny + _offset", "tiny + 1", "_offset - tiny * 3", "amount * small * 0.5",
+    "amount + 1", "amount - amount", "amount * 1.5", "amount + small", "amount * id", "1 - tiny", "-tiny", "-amount",
+    "-small + 1", "_offset + 3000000000", "tiny - -3", "length(name)", "trim(name)", "concat(name, '-', name)",
+    "concat('a', 'b')", "concat(name)", "length(concat(name, CAST(tiny AS STRING)))", "DATE '2026-02-28'",
+    "CASE WHEN at IS NULL THEN DATE '1999-12-31' ELSE to_date(at) END", "date_trunc('hour', at) = at",
 ]  # fmt: skip
 OUTSIDE = [
-    "SELECT id + 1 FROM source", "SELECT upper(name) FROM source", "SELECT count(*) FROM source",
+    "SELECT id / 2 FROM source", "SELECT upper(name) FROM source", "SELECT price + 1 FROM source",
+    "SELECT small + 1.5 FROM source",
+    "SELECT small * 0.5 * amount FROM source", "SELECT 1 + 1 FROM source", "SELECT name + 1 FROM source",
+    "SELECT id % 2 FROM source", "SELECT CAST(id AS INT) FROM source", "SELECT CAST(name AS INT) FROM source",
+    "SELECT CAST(amount AS STRING) FROM source", "SELECT CAST(at AS STRING) FROM source",
+    "SELECT CAST(name AS DATE) FROM source", "SELECT to_date(name) FROM source", "SELECT DATE '2026-2-1' FROM source",
+    "SELECT CAST('x' AS DATE) FROM source", "SELECT DATE '1800-01-01' FROM source",
+    "SELECT to_date(at, 'yyyy') FROM source", "SELECT name || 'x' FROM source",
+    "SELECT CAST(small AS DECIMAL(10,2)) FROM source",
+    "SELECT date_trunc('week', at) FROM source", "SELECT date_trunc(name, at) FROM source",
+    "SELECT ltrim(name) FROM source", "SELECT trim('x' FROM name) FROM source", "SELECT concat(name, id) FROM source",
+    "SELECT length(tags) FROM source", "SELECT hour(name) FROM source", "SELECT at + INTERVAL 1 DAY FROM source",
+    "SELECT day + 1 FROM source", "SELECT -name FROM source", "SELECT CAST(day AS TIMESTAMP) FROM source",
+    "SELECT TIMESTAMP '2026-01-01 00:00:00+01:00' FROM source", "SELECT CAST(tiny AS FLOAT) FROM source",
+    "SELECT at > day AS x FROM source", "SELECT small + flag FROM source",
+    "SELECT 9223372036854775808 + id FROM source",
+    "SELECT count(*) FROM source",
     "SELECT DISTINCT id FROM source", "SELECT id FROM source LIMIT 5", "SELECT id FROM source ORDER BY id",
     "SELECT id FROM other", "SELECT s.id FROM source s", "SELECT * EXCEPT (id) FROM source",
     "SELECT id FROM source GROUP BY id", "SELECT id FROM source JOIN b ON true", "SELECT 1",
@@ -81,12 +114,20 @@ def rows(count: int) -> pa.Table:
     chance = random.Random(7)
     pick = {
         "id": [0, 1, 2**63 - 1, -(2**63)],
+        "tiny": [0, 1, 5, 8, -7],
+        "day": [date(2013, 1, 1), date(1969, 12, 31), date(2012, 2, 29), date(9999, 12, 31)],
         "small": [0, 1, 2, -3, 15, 16, 2**31 - 1],
-        "name": ["", "x", "y", "é", "Z", "x "],
+        "name": ["", "x", "y", "é", "Z", "x ", " \t x", "😀 ", "\u00a0"],
         "flag": [True, False],
         "amount": [0.0, 0.5, 0.25, -1.0, 1e300],
         "price": [Decimal("12.30"), Decimal("0.00"), Decimal("-1.25"), Decimal("9999999999.99")],
-        "at": [datetime(2013, 1, 1, tzinfo=UTC)],
+        "at": [
+            datetime(2013, 1, 1, tzinfo=UTC),
+            datetime(1969, 12, 31, 23, 59, 59, 999999, tzinfo=UTC),
+            datetime(1901, 1, 1, 1, tzinfo=UTC),
+            datetime(2024, 2, 29, 12, 34, 56, 789, tzinfo=UTC),
+            datetime(9999, 12, 31, 23, tzinfo=UTC),
+        ],
         "tags": [["a", None], []],
         "_offset": [1],
     }
@@ -123,3 +164,12 @@ def test_the_subset_computes_what_spark_computes(spark: SparkSession, tmp_path: 
 def test_what_is_outside_of_the_subset_is_refused_with_a_reason(sql: str) -> None:
     with pytest.raises(NotInSubsetError, match=r"^it |is not a column|is not a condition"):
         parse(sql, SOURCE)
+
+
+@pytest.mark.parametrize("text", ["small + 1", "id * 2", "-id", "tiny * tiny * tiny", "id - 1"])
+def test_what_overflows_is_left_to_spark(text: str) -> None:
+    values = {"small": 2**31 - 1, "id": -(2**63), "tiny": 127}
+    made = [pa.array([values.get(field.name)], field.type) for field in SOURCE]
+    select = parse(f"SELECT {text} AS x FROM source", SOURCE)
+    with pytest.raises(pa.ArrowInvalid, match="overflow"):
+        select.apply(pa.Table.from_arrays(made, schema=SOURCE))
