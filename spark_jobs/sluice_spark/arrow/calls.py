@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from dataclasses import dataclass
 
 import pyarrow as pa
@@ -29,6 +30,7 @@ class Calls:
     def apply(self, source: pa.Table) -> pa.Table:
         """Return the rows of a chunk; see :class:`sluice_spark.arrow.base.Transform`."""
         made = self.function.rows(source, self.schema)
+        gc.collect(0)  # the collector rests, and the function may leave reference cycles
         names = METADATA.names
         if not all(made.column(name).equals(source.column(name)) for name in names):
             # some were filtered, multiplied or moved

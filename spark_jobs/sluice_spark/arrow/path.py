@@ -23,7 +23,8 @@ from sluice_spark.sources.inputs import inputs_of
 __all__ = ["ArrowCopies", "ArrowPath", "Outcome"]
 
 _CELLS = 16
-_FINEST = 5_000
+_FINEST, _COARSEST = 5_000, 50_000
+"""Record times are noted for about so many parts of a batch, or more, each of so many offsets."""
 
 
 @dataclass(frozen=True)
@@ -115,7 +116,7 @@ class ArrowPath:
             plan.partition_by,
             rows,
             aside,
-            max(_FINEST, -(-total // _CELLS)),
+            min(_COARSEST, max(_FINEST, -(-total // _CELLS))),
             within,
         )
         try:
