@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import random
 import re
 import shutil
 import signal
@@ -376,6 +377,70 @@ def test_an_interval_has_its_rows_and_no_others(sandbox: Sandbox, recovery: str)
     assert account["planned"] == sum(account[k] for k in ("written", "filtered", "quarantined", "absent", "lost"))
     new = set(_files(sandbox)) - written
     assert any(ARROW.search(file) for file in new)
+
+
+NESTED = (
+    "id BIGINT, `a.b` STRUCT<`x.y`: STRING, z: ARRAY<STRUCT<q: INT, `r s`: STRING>>>, l ARRAY<ARRAY<BIGINT>>, "
+    "m MAP<STRING, DOUBLE>, d DECIMAL(10,2), nothing STRING, `é` TIMESTAMP, b BOOLEAN"
+)
+
+
+def test_nested_columns_of_any_name_are_those_of_the_spark_path(
+    sandbox: Sandbox, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(shares, "_HERE", 0)
+    chance = random.Random(1)
+    lists = [None, [], [None], [{"q": 1, "r s": "s"}, {}]]
+
+    def nested() -> dict[str, Any]:
+        return {"x.y": chance.choice([None, "", "ü", "x" * 500]), "z": chance.choice(lists)}
+
+    def record(n: int) -> bytes:
+        made = {
+            "id": n,
+            "a.b": chance.choice([None, {}, nested()]),
+            "l": chance.choice([None, [], [[1, 2], None, []]]),
+            "m": chance.choice([None, {}, {"k": 1.5, "": None}]),
+            "d": chance.choice([None, 1.25, -3]),
+            "é": chance.choice([None, "2024-02-29T01:02:03.123456Z"]),
+            "b": chance.choice([None, True, False]),
+        }
+        return json.dumps({k: v for k, v in made.items() if v is not None or chance.random() < 0.5}).encode()
+
+    sandbox.produce([(n % 2, None, record(n)) for n in range(400)])
+    found = []
+    for engine in ("auto", "spark"):
+        sandbox.name += engine[0]
+        sandbox.configure(
+            engine=engine, decode={"json": {"schema": NESTED}}, kafka={"max_records_per_batch": 5000},
+            sink={"delta": {"path": engine}},
+        )  # fmt: skip
+        sandbox.run("r")
+        rows = spark.read.format("delta").load(str(sandbox.home / engine)).drop("_run").orderBy("id").collect()
+        found.append(rows)
+    assert len(found[0]) == 400
+    assert found[0] == found[1]
+
+
+@pytest.mark.parametrize("engines", [("auto", "spark", "auto"), ("spark", "auto", "spark")])
+def test_a_log_that_both_paths_wrote_is_read_by_either(sandbox: Sandbox, engines: tuple[str, str, str]) -> None:
+    def configure(engine: str) -> None:
+        sandbox.configure(
+            engine=engine, recovery="wal", wal={"keep": "36500d"}, kafka={"max_records_per_batch": 20},
+            quality={"max_quarantined": 1},
+        )  # fmt: skip
+
+    for number, engine in enumerate(engines):
+        configure(engine)
+        numbers = range(40 * number, 40 * number + 40)
+        sandbox.produce([(n % 2, None, mixed(n) or b"x", 946_684_800_000 + n) for n in numbers])
+        sandbox.run(f"r{number}")
+    sandbox.assert_exact()
+    before = sandbox.sink()
+    configure(engines[1])
+    sandbox.run("again", interval=("2000-01-01T00:00:00Z", "2001-01-01T00:00:00Z"))
+    assert sandbox.sink() == before
+    assert sandbox.sink() + sandbox.quarantine() == Counter(sandbox.produced)
 
 
 PLACES = ["a", "b c", "", None, "é/ü", "50%=x?", "a", ".", "😀:'", "_"]
