@@ -55,7 +55,10 @@ def test_what_nobody_expected_shows_where_it_came_from(
     assert said.endswith("sluice: error: ValueError: odd\n")
 
 
-def test_the_session_of_a_main_is_stopped(ended: Callable[..., int], monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("remote", [True, False])
+def test_a_session_is_stopped_whose_server_goes_on(
+    ended: Callable[..., int], monkeypatch: pytest.MonkeyPatch, *, remote: bool
+) -> None:
     stopped: list[bool] = []
 
     class Session:
@@ -63,7 +66,8 @@ def test_the_session_of_a_main_is_stopped(ended: Callable[..., int], monkeypatch
             stopped.append(True)
 
     monkeypatch.setattr(session.SparkSession, "getActiveSession", Session)
-    assert (ended(SinkError("full")), stopped) == (30, [True])
+    monkeypatch.setattr(session, "is_remote", lambda: remote)
+    assert (ended(SinkError("full")), stopped) == (30, [True] * remote)
 
 
 def test_a_wrong_command_line_is_a_configuration_error() -> None:
