@@ -100,6 +100,7 @@ class Files:
         for name in self._partition_by:
             column = table.column(name).combine_chunks().dictionary_encode("encode")
             codes = codes * (len(column.dictionary) + 1) + column.indices.to_numpy(zero_copy_only=False)
+            codes = np.unique(codes, return_inverse=True)[1]  # small again, whatever the number of columns
         order = np.argsort(codes, kind="stable")
         cuts = np.flatnonzero(np.diff(codes[order])) + 1
         if len(cuts) >= _MOST:

@@ -217,12 +217,12 @@ def _outcome(root: str, folder: str, aside: str, done: Sequence[Done], ranges: S
         outside[key] = outside.get(key, 0) + item.outside
         doubtful[key] = doubtful.get(key, 0) + item.aside
         times += item.times
-        if not item.files:
+        if not item.files and not item.rows:
             continue
         own_files = [staged_file(root, f"{folder}/{file.name}", file.values) for file in item.files]
         rows = sum(file.rows for file in own_files)
         if rows != item.rows:
-            raise OSError(f"{own_files[0].path} and its like have {rows} rows, where {item.rows} were written")
+            raise OSError(f"the files of {item.range} have {rows} rows, where {item.rows} were written")
         files += own_files
         own = Tally(item.rows, item.offsets, item.first, item.last)
         tallies[key] = own if key not in tallies else tallies[key] | own

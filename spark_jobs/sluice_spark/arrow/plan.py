@@ -132,10 +132,18 @@ def _transform(spark: SparkSession, pipeline: Pipeline, source: pa.Schema) -> Tr
         kinds = {f.name: _known(f.dataType) for f in spark.createDataFrame(made.slice(0, 0)).schema.fields}
     except Exception as error:  # the user's own, which Spark's analysis of the transform tells
         raise NotArrowError(f"transform.arrow: {error}") from error
+    nested = [name for name, kind in kinds.items() if kind is not None and pa.types.is_nested(kind) and _has_time(kind)]
+    if nested:
+        raise NotArrowError(f"transform.arrow: column {nested[0]} has times in a nested type")
     if None in kinds.values():
         name = next(name for name, kind in kinds.items() if kind is None)
         raise NotArrowError(f"transform.arrow: column {name} has a type that Spark alone writes")
     return Calls(function, pa.schema(list(kinds.items())))
+
+
+def _has_time(kind: pa.DataType) -> bool:
+    parts = [kind.field(n).type for n in range(kind.num_fields)]
+    return pa.types.is_temporal(kind) or any(map(_has_time, parts))
 
 
 def _setting(spark: SparkSession, pipeline: Pipeline, key: str, default: str) -> str:

@@ -23,6 +23,8 @@ from sluice_spark.sources.inputs import RECORDS, UTC, Chunk, Input, RangeReader,
 
 __all__ = ["Copying", "Decoding", "Done", "Task", "work"]
 
+_LATEST = (2**63 - 1) // 1000
+"""The last record time, in milliseconds, whose microseconds are a 64-bit number: later ones would wrap around."""
 _TRIAL = 20_000
 _TOO_MANY = 0.2
 """If more than this share of the records is set aside, after the first few, the Spark path is faster."""
@@ -138,7 +140,7 @@ class Copying:
         done = Done(span)
         with Files(self.folder, RECORDS, checked=True) as files:
             for chunk in reader.read(span):
-                _refuse_timeless(chunk)
+                _refuse_times(chunk)
                 done.read += len(chunk.offsets)
                 files.add(chunk.records())
             done.files = files.keep()
@@ -192,7 +194,7 @@ class Decoding:
         done = Done(span)
         clock = _Clock(span, self.width)
         for chunk in reader.read(span):
-            _refuse_timeless(chunk)
+            _refuse_times(chunk)
             clock.note(chunk)
             done.read += len(chunk.offsets)
             inside = self._inside(chunk)
@@ -259,9 +261,11 @@ class Decoding:
         return table, np.flatnonzero(left)
 
 
-def _refuse_timeless(chunk: Chunk) -> None:
+def _refuse_times(chunk: Chunk) -> None:
     if (chunk.times < 0).any():
         raise UnreadableError("there is a record without a time, or from before 1970")
+    if (chunk.times > _LATEST).any():
+        raise UnreadableError("there is a record whose time is too late for a TIMESTAMP")
 
 
 class _Clock:

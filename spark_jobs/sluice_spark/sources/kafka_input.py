@@ -182,6 +182,9 @@ class KafkaRanges:
             if events:
                 came = [message for message in came if message.error() is None]
             if came:
+                if any((m.topic(), m.partition()) != (span.topic, span.partition) for m in (came[0], came[-1])):
+                    # what another range left; beyond this one's end it would be taken for a gap
+                    raise UnreadableError("records of another partition came")
                 if came[0].offset() < at:
                     raise UnreadableError(f"offset {came[0].offset()} came after {at - 1}")
                 at = came[-1].offset() + 1

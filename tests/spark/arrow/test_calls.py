@@ -109,6 +109,14 @@ def test_types_are_those_of_spark(sandbox: Sandbox, engine: str) -> None:
     assert sorted(rows.column("name").to_pylist()) == [f"name {n}" for n in range(5)]
 
 
+def test_days_that_some_readers_rebase_are_written_by_spark(sandbox: Sandbox, engine: str) -> None:
+    configure(sandbox, "old", engine)
+    sandbox.produce([(0, None, good(n)) for n in range(5)])
+    sandbox.run("r")
+    sandbox.assert_exact()
+    assert written_by(sandbox) == {"spark"}
+
+
 def test_a_function_that_is_not_there_and_one_for_aggregates_are_refused(sandbox: Sandbox) -> None:
     for keys, why in (
         ({"transform": {"arrow": "tables:gone"}}, "module 'tables' has no function 'gone'"),

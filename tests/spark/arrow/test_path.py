@@ -9,7 +9,7 @@ import re
 import shutil
 import signal
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -474,6 +474,24 @@ def test_a_partitioned_table(sandbox: Sandbox, spark: SparkSession, engine: str)
     assert [(r.id, r.name, r.day and r.day.isoformat(), r.ok) for r in rows.collect()] == [
         tuple(row.values()) for row in wanted
     ]
+
+
+@pytest.mark.parametrize("recovery", ["replay", "wal"])
+def test_a_time_that_no_timestamp_holds_does_not_wrap_around(
+    sandbox: Sandbox, spark: SparkSession, topic: Callable[..., str], recovery: str
+) -> None:
+    found = []
+    for engine in ("auto", "spark"):
+        sandbox.name += engine[0]
+        sandbox.topic = topic(2, retention_ms=-1, message_timestamp_after_max_ms=2**63 - 1)
+        sandbox.configure(
+            engine=engine, recovery=recovery, wal={"keep": "36500d"}, sink={"delta": {"path": engine}}
+        )  # fmt: skip
+        sandbox.produce([(0, None, good(1), 2**63 // 1000 + 1_000_000)])
+        outcome = sandbox.run("r", expect=None)
+        rows = spark.read.format("delta").load(str(sandbox.home / engine)) if outcome.code == 0 else None
+        found.append((outcome.code, rows and rows.selectExpr("unix_micros(_timestamp)").collect()))
+    assert found[0] == found[1]
 
 
 def test_files_that_others_read(sandbox: Sandbox) -> None:

@@ -119,8 +119,11 @@ def test_the_end_of_another_partition_is_not_taken_for_the_end_of_this_one(monke
     assert found == list(range(10))
 
 
-def test_a_record_of_another_partition_is_not_taken_for_one_of_this(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(kafka_input, "Consumer", late(OfAnother(0), 1))
+@pytest.mark.parametrize("offset", [0, 9, 1000])
+def test_a_record_of_another_partition_is_not_taken_for_one_of_this(
+    monkeypatch: pytest.MonkeyPatch, offset: int
+) -> None:
+    monkeypatch.setattr(kafka_input, "Consumer", late(OfAnother(offset), 1))
     with KafkaInput({}, False).opened() as ranges, pytest.raises(UnreadableError, match="another partition"):
         list(ranges.read(OffsetRange("t", 0, 0, 10)))
 
