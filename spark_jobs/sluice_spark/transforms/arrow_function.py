@@ -46,10 +46,13 @@ class ArrowFunction:
         Raises
         ------
         WrongResultError
-            If it is no table.
+            If it is no table, or if the function ended the process instead.
         """
         self.load()
-        made = self._function(source)
+        try:
+            made = self._function(source)
+        except SystemExit as error:  # within a batch, Spark would wait for an answer that never comes
+            raise WrongResultError(f"transform.arrow called exit({error.code}) instead of returning a table") from error
         if not isinstance(made, pa.Table):
             raise WrongResultError(f"transform.arrow returned {type(made).__name__}, not a pyarrow.Table")
         return made

@@ -88,6 +88,7 @@ def test_metadata_that_no_record_has_are_refused(sandbox: Sandbox, engine: str) 
     ("function", "code", "why"),
     [
         ("moody", 1, "transform.arrow returned the columns"),
+        ("ending", 1, "transform.arrow called exit(3) instead of returning a table"),
         ("nothing", 10, "transform.arrow returned NoneType, not a pyarrow.Table"),
     ],
 )
