@@ -172,12 +172,11 @@ def rows_of(fs: Any, root: str, segment: Segment, start: int, end: int, size: in
                 if stats.max < start or stats.min >= end:
                     continue
                 for rows in parquet.iter_batches(size, row_groups=[group]):
-                    offsets = rows.column("offset")
-                    whole = start <= stats.min and stats.max < end
-                    inside = pc.and_(pc.greater_equal(offsets, start), pc.less(offsets, end))
-                    kept = rows if whole else rows.filter(inside)
-                    if kept.num_rows:
-                        yield kept
+                    if stats.min < start or stats.max >= end:
+                        offsets = rows.column("offset")
+                        rows = rows.filter(pc.and_(pc.greater_equal(offsets, start), pc.less(offsets, end)))
+                    if rows.num_rows:
+                        yield rows
     except (pa.ArrowException, MemoryError) as error:  # some of these are neither OSError nor ValueError
         raise ValueError(str(error)) from error
 

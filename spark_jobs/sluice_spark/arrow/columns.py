@@ -14,6 +14,7 @@ import pyarrow.compute as pc
 from pyspark.sql import types as T
 
 from sluice_spark.arrow.maps import map_type, unsupported_map
+from sluice_spark.sources.inputs import UTC
 
 __all__ = ["Finished", "arrow_type", "finish", "parsed_type", "unsupported"]
 
@@ -24,7 +25,6 @@ _WIDEST = 38
 _EXACT = 2.0**53
 _BINARY = "UTF8_BINARY"
 """The only collation with which Arrow compares text."""
-_UTC = pa.timestamp("us", "UTC")
 _NO_TEXT = pa.scalar(None, pa.string())
 
 # From 1901: files with earlier times are rebased by some readers.
@@ -93,7 +93,7 @@ def arrow_type(kind: T.DataType) -> pa.DataType:
     if isinstance(kind, T.DecimalType):
         return pa.decimal128(kind.precision, kind.scale)
     if isinstance(kind, T.TimestampType):
-        return _UTC
+        return UTC
     if isinstance(kind, T.DateType):
         return pa.date32()
     return _SIMPLE[type(kind)]
@@ -183,12 +183,12 @@ def _doubtful_doubles(array: pa.Array) -> Any | None:
 def _timestamps(array: pa.Array) -> Finished:
     zulu = pc.match_substring_regex(array, _AT_Z)
     if _all(zulu):
-        return _cast(array, _micros(array), _UTC)
+        return _cast(array, _micros(array), UTC)
     nowhere = pc.match_substring_regex(array, _AT_NOWHERE)
     fits = pc.or_(pc.or_(zulu, nowhere), pc.match_substring_regex(array, _AT_OFFSET))
     # a time without a zone is UTC
     text = pc.if_else(nowhere, pc.binary_join_element_wise(array, "Z", ""), array)
-    return _cast(array, _micros(pc.if_else(fits, text, _NO_TEXT)), _UTC)
+    return _cast(array, _micros(pc.if_else(fits, text, _NO_TEXT)), UTC)
 
 
 def _micros(array: pa.Array) -> pa.Array:

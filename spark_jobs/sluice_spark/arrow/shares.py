@@ -18,7 +18,7 @@ from sluice.ranges import OffsetRange
 from sluice_spark.arrow.worker import Done, Task, work
 from sluice_spark.sources.inputs import Input
 
-__all__ = ["cause_of", "divided", "do", "tidy", "warm_up"]
+__all__ = ["cause_of", "divided", "do", "in_workers", "tidy", "warm_up"]
 
 _HERE = 100_000
 """A batch of at most so many offsets is processed in the driver: a Spark job takes longer to start."""
@@ -46,7 +46,7 @@ def do(
         If the job failed.
     """
     total = sum(len(r) for _, ranges in parts for r in ranges)
-    if total <= _HERE:
+    if not in_workers(total):
         return [item for source, ranges in parts for item in work(task, source, _split(ranges, most))]
     size = max(1, -(-total // (_cores(spark) * _SHARES)))
     shares = [(source, _split(share, most)) for source, ranges in parts for share in divided(ranges, size)]
@@ -60,13 +60,16 @@ def do(
     return [Done.from_dict(json.loads(row["done"])) for row in frame.collect()]
 
 
-def warm_up(spark: SparkSession, offsets: int) -> None:
-    """Start Spark's Python workers in the background, if a batch of so many offsets needs them; return at once.
+def in_workers(offsets: int) -> bool:
+    """Return whether a batch of so many offsets is processed in Spark's Python workers, not in the driver."""
+    return offsets > _HERE
 
-    A worker needs about two seconds to start and to import what it needs, while the driver still plans.
+
+def warm_up(spark: SparkSession) -> None:
+    """Start Spark's Python workers in the background; return at once.
+
+    A worker needs about two seconds to start and to import what it needs. Meanwhile the driver plans.
     """
-    if offsets <= _HERE:
-        return
     count = _cores(spark)
 
     def start() -> None:

@@ -16,7 +16,7 @@ from sluice.recovery import Recovery
 from sluice.sources.base import Source
 from sluice_spark.arrow.path import ArrowPath
 from sluice_spark.arrow.plan import NotArrowError, plan_of, sketch
-from sluice_spark.arrow.shares import warm_up
+from sluice_spark.arrow.shares import in_workers, warm_up
 from sluice_spark.batch.quarantine import SCHEMA
 from sluice_spark.batch.writer import BatchWriter
 from sluice_spark.engine.logs import logger
@@ -115,9 +115,11 @@ class RunContext:
 
     def warm_up(self, spark: SparkSession, recovery: Recovery, offsets: int) -> None:
         """Prepare the Arrow path in the background, if a run of so many offsets may take it; return at once."""
-        with suppress(NotArrowError):
+        if not in_workers(offsets):
+            return
+        with suppress(Exception):  # what is wrong is told when the run comes to it
             sketch(spark, self.pipeline, recovery)
-            warm_up(spark, offsets)
+            warm_up(spark)
 
     def arrow(self, spark: SparkSession, writer: BatchWriter, recovery: Recovery) -> ArrowPath | None:
         """Return the Arrow path, if these batches can take it; the log says why not.

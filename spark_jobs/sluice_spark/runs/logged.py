@@ -64,9 +64,9 @@ class LogRoute:
         context, spark = self.batches.context, self.batches.spark
         try:
             writer = context.writer(spark, tables)
+            return replace(writer, arrow=context.arrow(spark, writer, Recovery.WAL))
         except Exception as error:  # landing goes on, because Kafka's retention does not wait
             return error
-        return replace(writer, arrow=context.arrow(spark, writer, Recovery.WAL))
 
     def _applier(self, tables: Tables, left: Sequence[Sealed], writer: BatchWriter | Exception) -> Applier:
         spark = self.batches.spark
