@@ -17,7 +17,7 @@ from sluice.pipeline.sections import EVERYTHING
 from sluice.pipeline.suite import nearest
 from sluice_spark.transforms.arrow_function import ArrowFunction, on_spark
 
-__all__ = ["Transformer", "apply", "check", "hands_through", "transformer", "unchanged"]
+__all__ = ["Transformer", "apply", "check", "hands_through", "transformer"]
 
 Transformer = Callable[[DataFrame], DataFrame]
 
@@ -49,7 +49,7 @@ def transformer(pipeline: Pipeline) -> Transformer:
         return on_spark(made)
     sql = spec.sql or ""
     if sql == EVERYTHING:
-        return unchanged
+        return _unchanged
 
     def run_sql(source: DataFrame) -> DataFrame:
         source.createOrReplaceTempView("source")
@@ -58,7 +58,7 @@ def transformer(pipeline: Pipeline) -> Transformer:
     return run_sql
 
 
-def unchanged(source: DataFrame) -> DataFrame:
+def _unchanged(source: DataFrame) -> DataFrame:
     """Return the decoded batch: the transform of a pipeline file that has none."""
     return source
 

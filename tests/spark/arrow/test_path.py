@@ -306,6 +306,13 @@ def test_what_is_landed_is_what_spark_reads_byte_for_byte(sandbox: Sandbox, spar
     assert max(segment.records for segment in segments) == 2
     assert all(ARROW.search(segment.path) for segment in segments)
     assert log.check(segments, pages=True) == []
+    damaged = Path(log.path, next(s.path for s in segments if b'{"id": 1}' in Path(log.path, s.path).read_bytes()))
+    sound = damaged.read_bytes()
+    footer = len(sound) - 8 - int.from_bytes(sound[-8:-4], "little")
+    pages = sound[:footer].replace(b'{"id": 1}', b'{"id": 7}')  # only their checksum shows it
+    damaged.write_bytes(pages + sound[footer:])
+    assert len(log.check(segments, pages=True)) == 1
+    damaged.write_bytes(sound)
     by_spark = (
         spark.read.format("kafka")
         .option("kafka.bootstrap.servers", sandbox.broker.bootstrap)
@@ -360,13 +367,14 @@ def test_a_range_that_cannot_be_copied_is_landed_by_spark(sandbox: Sandbox, monk
 def test_an_interval_has_its_rows_and_no_others(sandbox: Sandbox, recovery: str) -> None:
     keys: dict[str, Any] = {"kafka": {"max_records_per_batch": 100}, "quality": {"max_quarantined": 1}}
     sandbox.configure(recovery=recovery, **keys)
-    sandbox.produce([(n % 2, b"k", mixed(n), 1_000_000 + (n if n % 5 else 7 * n)) for n in range(200)])
+    late = {60: 101, 70: 51}  # at the end and at the beginning, between others
+    times = [1_000_000 + late.get(n, n if n % 5 else 7 * n) for n in range(200)]
+    sandbox.produce([(n % 2, b"k", mixed(n), times[n]) for n in range(200)])
     sandbox.run("live")
     before = sandbox.sink()
-    times = [1_000_000 + (n if n % 5 else 7 * n) for n in range(200)]
-    expect = {n for n, time in enumerate(times) if 1_000_050 <= time < 1_000_100 and decodes(n)}
+    expect = {n for n, time in enumerate(times) if 1_000_051 <= time < 1_000_101 and decodes(n)}
     written = set(_files(sandbox))
-    sandbox.run("again", interval=("1970-01-01T00:16:40.050Z", "1970-01-01T00:16:40.100Z"))
+    sandbox.run("again", interval=("1970-01-01T00:16:40.051Z", "1970-01-01T00:16:40.101Z"))
     assert sandbox.sink() == before
     rows = sandbox.rows()
     assert rows is not None
@@ -468,6 +476,9 @@ def test_a_partitioned_table(sandbox: Sandbox, spark: SparkSession, engine: str)
         {**row, "day": row["day"] and row["day"].isoformat()}
         for row in table.to_pyarrow_table(columns=["id", "name", "day", "ok"]).to_pylist()
     ]
+    batches = sandbox.home / "table" / "batches"
+    depths = {len(file.relative_to(batches).parts) for file in batches.rglob("*.parquet")}
+    assert depths == {6}  # a folder for each column, whatever its value is
     wanted = [{**row, "name": row["name"] or None} for row in made]  # Spark takes no empty text there
     assert sorted(found, key=lambda row: row["id"]) == wanted
     rows = spark.read.format("delta").load(table.table_uri).orderBy("id").select("id", "name", "day", "ok")
