@@ -16,7 +16,7 @@ from pyspark.sql import types as T
 from sluice_spark.arrow.maps import map_type, unsupported_map
 from sluice_spark.sources.inputs import UTC
 
-__all__ = ["Finished", "arrow_type", "finish", "parsed_type", "unsupported"]
+__all__ = ["Finished", "arrow_type", "finish", "parsed_type", "read_text", "unsupported"]
 
 _DIGITS = 28
 """A DECIMAL with more digits is parsed in another way on the Spark path."""
@@ -122,6 +122,35 @@ def finish(array: pa.Array, kind: T.DataType, *, nullable: bool = True) -> Finis
     """
     found = _convert(array, kind)
     return found if nullable else Finished(found.array, _either(found.doubtful, _mask(array.is_null())))
+
+
+def read_text(text: pa.Array, kind: T.DataType) -> pa.Array:
+    """Parse text to the type of :func:`parsed_type`, for :func:`finish`; null where Spark might read it otherwise.
+
+    Parameters
+    ----------
+    kind
+        No nested type.
+    """
+    made = parsed_type(kind)
+    if pa.types.is_string(made):
+        return text
+    if pa.types.is_boolean(made):
+        return pc.equal(_only(text, r"^(?:true|false)$"), "true")
+    if pa.types.is_integer(made):
+        numbers = _only(text, r"^-?[0-9]{1,18}$").cast(pa.int64())
+        limit = 1 << (made.bit_width - 1)
+        fits = pc.and_(pc.greater_equal(numbers, -limit), pc.less(numbers, limit)) if made.bit_width < 64 else None
+        return numbers if fits is None else pc.if_else(fits, numbers, pa.scalar(None, pa.int64())).cast(made)
+    if pa.types.is_decimal(made):
+        whole = f"[0-9]{{1,{made.precision - made.scale}}}" if made.precision > made.scale else "0"
+        return _only(text, rf"^-?{whole}(?:\.[0-9]{{1,{made.scale}}})?$" if made.scale else f"^-?{whole}$").cast(made)
+    return _only(text, r"^-?[0-9]{1,30}(?:\.[0-9]{1,30})?(?:[eE][-+]?[0-9]{1,2})?$").cast(made)
+
+
+def _only(text: pa.Array, pattern: str) -> pa.Array:
+    fits = pc.match_substring_regex(text, pattern)
+    return text if _all(fits) else pc.if_else(fits, text, _NO_TEXT)
 
 
 def _convert(array: pa.Array, kind: T.DataType) -> Finished:

@@ -14,6 +14,7 @@ from sluice.recovery import Recovery
 from sluice_spark.arrow.base import METADATA, ChunkDecoder, Transform
 from sluice_spark.arrow.calls import Calls
 from sluice_spark.arrow.columns import arrow_type, unsupported
+from sluice_spark.arrow.csv import CsvChunks
 from sluice_spark.arrow.files import can_partition
 from sluice_spark.arrow.json import JsonChunks
 from sluice_spark.arrow.maps import ESCAPED_NAME
@@ -174,12 +175,16 @@ def _decoder(decode: Decode) -> ChunkDecoder:
         return TextChunks()
     if decode.bytes is not None:
         return BytesChunks()
-    if decode.json_ is None:
+    typed = decode.json_ or decode.csv
+    if typed is None:
         raise NotArrowError(f"decode.{decode.key} is decoded by Spark alone")
-    columns = T.StructType.fromDDL(decode.json_.ddl)
+    columns = T.StructType.fromDDL(typed.ddl)
     for column in columns.fields:
         if (kind := unsupported(column.dataType)) is not None:
             raise NotArrowError(f"column {column.name} is {kind}")
+    if decode.csv is not None:
+        return CsvChunks(decode.csv, columns)
+    for column in columns.fields:
         if isinstance(column.dataType, T.MapType) and ESCAPED_NAME.search(column.name):
             raise NotArrowError(f"column {column.name!r} is a MAP, and JSON escapes its name")
     return JsonChunks(columns)

@@ -8,19 +8,15 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 from pyspark import cloudpickle
 from pyspark.sql import SparkSession
-from pyspark.sql import functions as F
 from pyspark.sql import types as T
+from tests.fixtures.decoding import differences
 
-from sluice.pipeline.sections import Decode
 from sluice_spark.arrow.json import JsonChunks
-from sluice_spark.decoders.base import DATA, RULE, decode
 
 pytestmark = pytest.mark.spark
 
@@ -125,50 +121,11 @@ def made(chance: random.Random) -> bytes | None:
     return text
 
 
-def differences(
+def compared(
     spark: SparkSession, folder: Path, ddl: str, values: list[bytes | None], sizes: Callable[[], int]
 ) -> tuple[int, list[Any]]:
-    """Return how many records the Arrow path decoded, and those that the Spark path decodes otherwise.
-
-    ``sizes`` gives the size of the next chunk: a record may be decoded alone, and set aside beside others.
-    """
     chunks = JsonChunks(T.StructType.fromDDL(ddl))
-    tables, kept, at = [], [], 0
-    while at < len(values):
-        chunk = values[at : at + sizes()]
-        found = chunks.decode(chunk)
-        numbers = list(range(len(chunk))) if found.kept is None else found.kept.tolist()
-        assert len(numbers) == found.columns.num_rows
-        assert numbers == sorted(set(numbers))
-        kept += [at + n for n in numbers]
-        tables.append(found.columns)
-        at += len(chunk)
-    rows = pa.concat_tables(tables).append_column("__n", pa.array(kept, pa.int64()))
-    file = folder / "rows.parquet"
-    pq.write_table(rows, file, store_schema=False)
-    names = [f.name for f in T.StructType.fromDDL(ddl).fields]
-    ours = spark.read.parquet(str(file)).select(
-        "__n", F.to_json(F.struct(*names)).alias("arrow"), F.struct(*names).alias("a")
-    )
-    records = spark.createDataFrame(list(enumerate(values)), "__n LONG, value BINARY")
-    for name, kind in (
-        ("key", "binary"),
-        ("topic", "string"),
-        ("partition", "int"),
-        ("offset", "long"),
-        ("timestamp", "timestamp"),
-    ):
-        records = records.withColumn(name, F.lit(None).cast(kind))
-    theirs = decode(records, Decode.model_validate({"json": {"schema": ddl}}))
-    theirs = theirs.select(
-        "__n", "value", F.col(RULE).alias("rule"), F.to_json(F.col(DATA)).alias("spark"), F.col(DATA).alias("b")
-    )
-    both = ours.join(theirs, "__n")
-    assert both.count() == len(kept)
-    wrong = F.col("rule").isNotNull() | ~F.col("arrow").eqNullSafe(F.col("spark"))
-    if "MAP" not in ddl:  # maps cannot be compared but as text
-        wrong |= ~F.col("a").eqNullSafe(F.col("b"))
-    return len(kept), both.where(wrong).select("value", "rule", "arrow", "spark").collect()
+    return differences(spark, folder, {"json": {"schema": ddl}}, chunks, values, sizes)
 
 
 @settings(
@@ -181,7 +138,7 @@ def differences(
 def test_what_arrow_decodes_is_what_spark_decodes(spark: SparkSession, tmp_path: Path, seed: int) -> None:
     chance = random.Random(seed)
     values = [made(chance) for _ in range(1000)]
-    kept, wrong = differences(spark, tmp_path, DDL, values, lambda: chance.choice([1, 1, 1, 2, 5, 50]))
+    kept, wrong = compared(spark, tmp_path, DDL, values, lambda: chance.choice([1, 1, 1, 2, 5, 50]))
     assert wrong == []
     assert kept > 200
 
@@ -192,7 +149,7 @@ def test_each_odd_value_in_each_column(spark: SparkSession, tmp_path: Path) -> N
         for name in FITTING
         for value in dict.fromkeys([*FITTING[name], *ANY])
     ]
-    kept, wrong = differences(spark, tmp_path, DDL, [*values, *ODD], lambda: 1)
+    kept, wrong = compared(spark, tmp_path, DDL, [*values, *ODD], lambda: 1)
     assert wrong == []
     assert kept > 200
 
@@ -237,7 +194,7 @@ def test_maps(spark: SparkSession, tmp_path: Path) -> None:
         b'{"n":1,"d":{"b":1,"a":2},"l":{"x":-5},"i":{},"s":{"y":"z"},"b":{"t":true,"f":false}}',
     ]  # fmt: skip
     for size in (1, 7):
-        kept, wrong = differences(spark, tmp_path, MAPS, values, lambda size=size: size)
+        kept, wrong = compared(spark, tmp_path, MAPS, values, lambda size=size: size)
         assert wrong == []
         assert kept > 200
 

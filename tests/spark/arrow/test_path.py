@@ -150,6 +150,27 @@ def test_row_rules(sandbox: Sandbox) -> None:
 
 
 @pytest.mark.usefixtures("place")
+@pytest.mark.parametrize("engine", ["auto", "spark"])
+def test_csv(sandbox: Sandbox, engine: str) -> None:
+    csv = {"schema": "id BIGINT NOT NULL, name STRING, at TIMESTAMP", "header": True}
+    sandbox.configure(engine=engine, decode={"csv": csv}, quality={"max_quarantined": 1})
+    lines = [
+        b'%d,"a ""b"", %d",2026-01-31T12:00:00Z' % (n, n) if n % 3 else b"%d,,2026-01-31 12:00\n" % n for n in range(60)
+    ]
+    lines += [b"id,name,at", b'"1', b"1,2", None]
+    sandbox.produce([(n % 2, b"k", line) for n, line in enumerate(lines)])
+    sandbox.run("csv")
+    sandbox.assert_exact()
+    assert sandbox.account("csv")["quarantined"] == 4
+    rows = sandbox.rows()
+    assert rows is not None
+    assert ways(sandbox).keys() == ({"spark"} if engine == "spark" else {"arrow", "spark"})
+    found = sorted(zip(*(rows.column(name).to_pylist() for name in ("id", "name")), strict=True))
+    assert found == [(n, f'a "b", {n}' if n % 3 else None) for n in range(60)]
+    assert {t.isoformat() for t in rows.column("at").to_pylist()} == {"2026-01-31T12:00:00+00:00"}
+
+
+@pytest.mark.usefixtures("place")
 def test_text_and_bytes(sandbox: Sandbox) -> None:
     values = [b"x", b"\xff", "é\n😀".encode(), None, b"", b'{"a":1}']
     sandbox.configure(decode={"text": {}}, quality={"max_quarantined": 1}, kafka={"max_records_per_batch": 100})
@@ -526,7 +547,9 @@ def test_files_that_others_read(sandbox: Sandbox) -> None:
         ({"engine": "spark"}, "the pipeline file says engine: spark"),
         ({"recovery": "hot"}, "strategy hot"),
         ({"recovery": "wal"}, None),
-        ({"decode": {"csv": {"schema": "id INT"}}}, "decode.csv is decoded by Spark alone"),
+        ({"decode": {"csv": {"schema": "id INT"}}}, None),
+        ({"decode": {"csv": {"schema": "id INT, day TIMESTAMP_NTZ"}}}, "column day is TIMESTAMP_NTZ"),
+        ({"decode": {"csv": {"schema": "id INT, b BINARY"}}}, "column b is BINARY"),
         ({"decode": {"json": {"schema": "id FLOAT"}}}, "column id is FLOAT"),
         ({"decode": {"json": {"schema": "id STRUCT<d: DECIMAL(5,2)>"}}}, "column id is DECIMAL"),
         ({"decode": {"json": {"schema": "id DECIMAL(28,11)"}}}, "column id is DECIMAL"),
