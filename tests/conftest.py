@@ -8,6 +8,7 @@ from xdist.scheduler import LoadScopeScheduling
 pytest_plugins = [
     "tests.fixtures.books",
     "tests.fixtures.cluster",
+    "tests.fixtures.database",
     "tests.fixtures.kafka",
     "tests.fixtures.runs",
     "tests.fixtures.node",

@@ -36,6 +36,8 @@ class Connection:
     port: int | None = None
     login: str | None = None
     password: str | None = field(default=None, repr=False)
+    schema: str | None = None
+    """The database, of a connection to one."""
     extra: dict[str, Any] = field(default_factory=dict, repr=False)
 
     @classmethod
@@ -70,6 +72,7 @@ class Connection:
             port,
             data.get("login"),
             data.get("password"),
+            data.get("schema"),
             dict(extra),
         )
 
@@ -81,6 +84,7 @@ class Connection:
             "port": self.port,
             "login": self.login,
             "password": self.password,
+            "schema": self.schema,
             "extra": self.extra,
         }
         return json.dumps({k: v for k, v in data.items() if v})
@@ -156,6 +160,8 @@ def _missing(conn_id: str, searched: list[str]) -> ConfigError:
     example: dict[str, Any] = {"conn_type": "kafka", "extra": {"bootstrap.servers": "localhost:9092"}}
     if "spark" in conn_id:
         example = {"conn_type": "spark", "host": "local[2]"}
+    if "postgres" in conn_id:
+        example = {"conn_type": "postgres", "host": "localhost", "login": "me", "password": "...", "schema": "shop"}
     return ConfigError(
         f"connection {conn_id!r} is not defined: {'; '.join(searched)}",
         state="nothing was read or written",

@@ -112,7 +112,7 @@ def vacuum(
 
 
 def _tables(pipeline: Pipeline, home: Home) -> list[Table]:
-    named = [("sink", pipeline.sink.config.path)] if pipeline.sink.kind.delta else []
+    named = [("sink", pipeline.sink.config.location)] if pipeline.sink.kind.delta else []
     named.append(("quarantine", pipeline.quarantine_path))
     tables = [table for name, path in named if (table := Table.open(name, home.resolve(path))).delta is not None]
     for table in tables:

@@ -44,6 +44,7 @@ def convert(connection: Any) -> Connection:
         port=int(connection.port) if connection.port else None,
         login=connection.login or None,
         password=connection.password or None,
+        schema=connection.schema or None,
         extra=data,
     )
 
@@ -94,6 +95,8 @@ def _missing(conn_id: str) -> ConfigError:
     example = {"conn_type": "kafka", "extra": {"bootstrap.servers": "localhost:9092"}}
     if "spark" in conn_id:
         example = {"conn_type": "spark", "host": "local[2]"}
+    if "postgres" in conn_id:
+        example = {"conn_type": "postgres", "host": "localhost", "login": "me", "password": "...", "schema": "shop"}
     return ConfigError(
         f"connection {conn_id!r} is not defined",
         state=_UNTOUCHED,

@@ -49,7 +49,7 @@ accounted for: `end - start = written + filtered + quarantined + absent + lost`.
 | | |
 |---|---|
 | reads | {topics}{_how(pipeline)}, from `{source.starting_offsets}` |
-| writes | {table} `{sink.path}`{parts}; refused records go to the quarantine `{pipeline.quarantine_path}` |
+| writes | {table} `{sink.shown}`{parts}; refused records go to the quarantine `{pipeline.quarantine_path}` |
 | promises | {_ROWS[pipeline.rows]}, exactly once |
 | recovers by | `{pipeline.recovery}`: {pipeline.recovery.promise} |
 | validated by | {judged} |

@@ -102,7 +102,7 @@ def _source(pipeline: Pipeline) -> str:
 def _sink(pipeline: Pipeline) -> dict[str, Any]:
     """Return namespace, name and facets of the sink, by OpenLineage's naming of files and buckets."""
     if not pipeline.sink.kind.delta:
-        return {"namespace": f"x-sluice://{pipeline.sink.key}", "name": pipeline.sink.config.path}
+        return {"namespace": f"x-sluice://{pipeline.sink.key}", "name": pipeline.sink.config.shown}
     path = Home.from_env().resolve(pipeline.delta_path)
     version = version_of(pipeline)
     facets = {} if version is None else {"version": versions.DatasetVersionDatasetFacet(str(version))}

@@ -46,12 +46,13 @@ def redrive(
     ledger = Ledger.open()
     if not quarantined and not ledger.lost(spec.name, run_id=of_run):
         err.print(f"{spec.name} has no open lost range: there is nothing to redrive")
-    spark, kafka = connections(spec)
+    spark, kafka, sink = connections(spec)
     submit = submission(
         spec,
         run_id,
         spark=spark,
         kafka=kafka,
+        sink=sink,
         ranges=ranges,
         of_run=of_run,
         quarantined=quarantined,

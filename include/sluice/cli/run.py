@@ -55,15 +55,15 @@ def drive(
         reason=reason,
         validate=validate,
     )
-    spark, kafka = connections(spec)
+    spark, kafka, sink = connections(spec)
     epoch = Ledger.open().epoch(spec.name)
     waits = None if request.interval else waiting(spec, kafka, home=Home.from_env(), epoch=epoch)
-    code = LocalProcess(spark, kafka).launch(spec, request, waiting=waits)
+    code = LocalProcess(spark, kafka, sink).launch(spec, request, waiting=waits)
     return ended(spec, run_id, code, as_json=as_json)
 
 
-def connections(spec: Pipeline) -> tuple[Connection, Connection | None]:
-    """Return the connections to Spark (``local[*]`` if none is defined) and to the source, if it needs one.
+def connections(spec: Pipeline) -> tuple[Connection, Connection | None, Connection | None]:
+    """Return the connections to Spark (``local[*]`` if none is defined), source and sink; None for what needs none.
 
     Raises
     ------
@@ -75,8 +75,8 @@ def connections(spec: Pipeline) -> tuple[Connection, Connection | None]:
     if spark is None:
         err.print(f"connection {_SPARK!r} is not defined: Spark runs on local[*]", markup=False)
         spark = Connection(_SPARK, "spark", host="local[*]")
-    needs = spec.source.config.needs
-    return spark, find(needs) if needs else None
+    source, sink = spec.source.config.needs, spec.sink.config.needs
+    return spark, find(source) if source else None, find(sink) if sink else None
 
 
 def ended(spec: Pipeline, run_id: str, code: int, *, as_json: bool) -> int:

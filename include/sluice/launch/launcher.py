@@ -45,14 +45,19 @@ class LocalProcess:
         The connection to Spark.
     source
         The connection of the source, if it needs one.
+    sink
+        The connection of the sink, if it needs one.
     """
 
     spark: Connection
     source: Connection | None
+    sink: Connection | None = None
 
     def launch(self, pipeline: Pipeline, request: RunRequest, *, waiting: int | None = None) -> int:
         """Carry out one run; see :class:`Launcher`."""
-        return self.start(bounded_run(pipeline, request, spark=self.spark, kafka=self.source, waiting=waiting))
+        return self.start(
+            bounded_run(pipeline, request, spark=self.spark, kafka=self.source, sink=self.sink, waiting=waiting)
+        )
 
     @staticmethod
     def start(submission: SparkSubmit) -> int:

@@ -7,7 +7,7 @@ import os
 import re
 import shutil
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -122,6 +122,7 @@ def bounded_run(
     *,
     spark: Connection,
     kafka: Connection | None,
+    sink: Connection | None = None,
     waiting: int | None = None,
     settings: Spark | None = None,
 ) -> SparkSubmit:
@@ -133,13 +134,15 @@ def bounded_run(
         Of Spark, instead of the pipeline file's.
     kafka
         The connection of the source, if it needs one.
+    sink
+        The connection of the sink, if it needs one.
     waiting
         The approximate number of waiting records, if known: a small run skips the JVM's optimizing compiler, which
         would not pay off.
     """
     arguments = ["--pipeline", str(pipeline.file), *request.arguments()]
     small = waiting is not None and waiting <= _SMALL
-    return _submit("bounded_run.py", pipeline, arguments, spark, kafka, small=small, settings=settings)
+    return _submit("bounded_run.py", pipeline, arguments, spark, (kafka, sink), small=small, settings=settings)
 
 
 def redrive(
@@ -148,6 +151,7 @@ def redrive(
     *,
     spark: Connection,
     kafka: Connection | None,
+    sink: Connection | None = None,
     ranges: Sequence[OffsetRange] = (),
     of_run: str | None = None,
     quarantined: bool = False,
@@ -169,7 +173,7 @@ def redrive(
     if of_run is not None:
         arguments += ["--of-run", of_run]
     arguments += ["--quarantined"] * quarantined + ["--no-validate"] * (not validate)
-    return _submit("redrive.py", pipeline, arguments, spark, kafka, small=True, settings=settings)
+    return _submit("redrive.py", pipeline, arguments, spark, (kafka, sink), small=True, settings=settings)
 
 
 def validate_sink(
@@ -178,11 +182,12 @@ def validate_sink(
     *,
     spark: Connection,
     kafka: Connection | None = None,
+    sink: Connection | None = None,
     settings: Spark | None = None,
 ) -> SparkSubmit:
     """Return the application that validates a run again; ``settings`` as of :func:`bounded_run`."""
     arguments = ["--pipeline", str(pipeline.file), "--run", run_id]
-    return _submit("validate_sink.py", pipeline, arguments, spark, kafka, small=True, settings=settings)
+    return _submit("validate_sink.py", pipeline, arguments, spark, (kafka, sink), small=True, settings=settings)
 
 
 def validate_spec(pipelines: Sequence[Pipeline], result: Path) -> SparkSubmit:
@@ -199,7 +204,7 @@ def validate_spec(pipelines: Sequence[Pipeline], result: Path) -> SparkSubmit:
     arguments = [word for pipeline in pipelines for word in ("--pipeline", str(pipeline.file))]
     spark = Connection("spark_default", "spark", host="local[1]")
     arguments += ["--result", str(result)]
-    return _submit("validate_spec.py", pipelines[0], arguments, spark, None, small=True, settings=Spark())
+    return _submit("validate_spec.py", pipelines[0], arguments, spark, (), small=True, settings=Spark())
 
 
 def _submit(
@@ -207,7 +212,7 @@ def _submit(
     pipeline: Pipeline,
     arguments: list[str],
     spark: Connection,
-    kafka: Connection | None,
+    others: Iterable[Connection | None],
     *,
     small: bool,
     settings: Spark | None = None,
@@ -230,8 +235,9 @@ def _submit(
     for name in ("SLUICE_LEDGER_URL", "SLUICE_KILL_AT"):
         if name in os.environ:
             env[name] = os.environ[name]
-    if kafka is not None:
-        env[variable_of(kafka.conn_id)] = kafka.to_json()
+    for connection in others:
+        if connection is not None:
+            env[variable_of(connection.conn_id)] = connection.to_json()
     return SparkSubmit(
         application=shipped(f"spark_jobs/{main}"),
         arguments=arguments,

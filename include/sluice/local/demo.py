@@ -103,7 +103,7 @@ class Demo:
         useful = [r for r in runs if r["planned"]]
         result = {
             "pipeline": _PIPELINE,
-            "sink": self.home.resolve(spec.sink.config.path),
+            "sink": self.home.resolve(spec.sink.config.location),
             "ui": self.airflow.url,
             "produced": produced,
             "seconds": round(time.monotonic() - began, 1),
@@ -196,7 +196,7 @@ Try next, in a shell that has sourced the file above:
         import pyarrow as pa
         import pyarrow.compute as pc
 
-        path = self.home.resolve(load(_MONTHLY).sink.config.path)
+        path = self.home.resolve(load(_MONTHLY).sink.config.location)
         rows = pa.Table.from_batches(Table.open("sink", path).rows(["_timestamp", "_run"]))
         named = pa.table({"month": pc.strftime(rows["_timestamp"], format="%Y-%m"), "run": rows["_run"]})
         found: dict[str, tuple[int, set[str]]] = {month: (0, set()) for month in (*_MONTHS, "all others")}

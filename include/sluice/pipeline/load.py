@@ -240,7 +240,8 @@ class _Taken:
                 how, (whose, other) = "lies in, or around,", near
             else:
                 continue
-            problem = f"sink.delta.path: its {what} {how} the {whose} of {relative(other.file)}"
+            key = "sink.delta.path" if pipeline.sink.kind.delta else f"sink.{pipeline.sink.key}"
+            problem = f"{key}: its {what} {how} the {whose} of {relative(other.file)}"
             return _clash(pipeline.file, f"{problem} (pipeline {other.name!r}): choose another path")
         return None
 
@@ -260,7 +261,7 @@ def _places(pipeline: Pipeline) -> dict[str, str]:
     if pipeline._places is not None:
         return pipeline._places
     home = Home.from_env()
-    paths = {"sink": pipeline.sink.config.path, "quarantine": pipeline.quarantine_path}
+    paths = {"sink": pipeline.sink.config.location, "quarantine": pipeline.quarantine_path}
     return {what: _real(home.resolve(path)) for what, path in paths.items()}
 
 

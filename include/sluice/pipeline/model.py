@@ -270,14 +270,14 @@ class Pipeline(Strict):
                 state="nothing was read or written",
                 next_step=f"sluice audit {self.name} proves the account from the ledger alone, with every sink",
             )
-        return self.sink.config.path
+        return self.sink.config.location
 
     @property
     def quarantine_path(self) -> str:
         """The path of the quarantine; absolute, a URL, or relative to ``SLUICE_HOME``."""
         if self.quarantine is not None:
             return self.quarantine.delta.path
-        return f"{self.sink.config.path}_quarantine" if self.sink.kind.delta else f"quarantine/{self.name}"
+        return f"{self.sink.config.location}_quarantine" if self.sink.kind.delta else f"quarantine/{self.name}"
 
 
 def model_for(data: Any) -> type[Pipeline]:

@@ -7,7 +7,6 @@ imitates it.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,8 +19,20 @@ __all__ = ["SinkConfig", "SinkKind"]
 class SinkConfig(Strict):
     """A sink's settings in a pipeline file; each kind of sink adds keys of its own."""
 
-    path: str
-    """Where the rows are: a path or a URL."""
+    @property
+    def location(self) -> str:
+        """Where the files of the sink are, or those that it stages: relative to ``SLUICE_HOME``, absolute, or a URL."""
+        raise NotImplementedError
+
+    @property
+    def shown(self) -> str:
+        """What people are shown as the sink's place."""
+        return self.location
+
+    @property
+    def needs(self) -> str | None:
+        """The id of the connection that the sink needs, or None; the driver gets it through its environment."""
+        return None
 
     @property
     def partition_columns(self) -> list[str]:
@@ -38,7 +49,7 @@ class SinkKind:
     config
         The model of that key.
     open
-        ``package.module:callable``, which takes path, writer id and partition columns and returns a
+        ``package.module:callable``, which takes the settings, the resolved path and the writer id, and returns a
         ``sluice_spark.sinks.base.Sink``.
     transactional
         Whether a batch becomes visible atomically, together with its batch number. Other sinks are refused.
@@ -49,6 +60,8 @@ class SinkKind:
         Whether the rows of single runs can be read back; validation and ``sluice audit --deep`` need it.
     delta
         Whether it is a Delta table; ``adopt``, ``audit --deep`` and the quarantine's default path need one.
+    stages_parquet
+        Whether staged rows are Parquet files below its path; the Arrow path writes such files.
     """
 
     config: type[SinkConfig]
@@ -57,7 +70,8 @@ class SinkKind:
     replaceable: bool
     readable: bool
     delta: bool = False
+    stages_parquet: bool = False
 
-    def opened(self, path: str, writer_id: str, partition_columns: Sequence[str]) -> Any:
+    def opened(self, config: SinkConfig, path: str, writer_id: str) -> Any:
         """Open a sink, which need not exist yet."""
-        return imported(self.open)(path, writer_id, partition_columns)
+        return imported(self.open)(config, path, writer_id)

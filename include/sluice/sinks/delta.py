@@ -20,6 +20,11 @@ class DeltaSink(SinkConfig):
     """Partition columns of the table; fixed when the table is created."""
 
     @property
+    def location(self) -> str:
+        """``path``."""
+        return self.path
+
+    @property
     def partition_columns(self) -> list[str]:
         """``partition_by``."""
         return self.partition_by
@@ -27,9 +32,10 @@ class DeltaSink(SinkConfig):
 
 KIND = SinkKind(
     config=DeltaSink,
-    open="sluice_spark.sinks.delta.table:DeltaSink",
+    open="sluice_spark.sinks.delta.table:opened",
     transactional=True,
     replaceable=True,
     readable=True,
     delta=True,
+    stages_parquet=True,
 )

@@ -103,7 +103,15 @@ class BoundedRunOperator(SubmitOperator):
         )
         epoch = Ledger.open().epoch(pipeline.name)
         waits = None if request.interval else waiting(pipeline, kafka, home=Home.from_env(), epoch=epoch)
-        submission = bounded_run(pipeline, request, spark=spark, kafka=kafka, waiting=waits, settings=settings)
+        submission = bounded_run(
+            pipeline,
+            request,
+            spark=spark,
+            kafka=kafka,
+            sink=self.sink_connection(pipeline),
+            waiting=waits,
+            settings=settings,
+        )
         PageLink().show(self, context)
         self.run_spark(submission, context)
         return self._account(pipeline.name)

@@ -111,6 +111,7 @@ class RedriveOperator(SubmitOperator):
             self.run_id,
             spark=self.spark_connection(pipeline),
             kafka=self.source_connection(pipeline),
+            sink=self.sink_connection(pipeline),
             ranges=ranges,
             of_run=self.of_run or None,
             quarantined=what is _What.QUARANTINED,

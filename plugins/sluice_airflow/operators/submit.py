@@ -144,6 +144,12 @@ class SubmitOperator(SparkSubmitOperator):
         needs = pipeline.source.config.needs
         return connections.get(needs) if needs else None
 
+    @staticmethod
+    def sink_connection(pipeline: Pipeline) -> Connection | None:
+        """Return the connection that the pipeline's sink needs, if it needs one."""
+        needs = pipeline.sink.config.needs
+        return connections.get(needs) if needs else None
+
     def run_spark(self, submission: SparkSubmit, context: Context) -> None:
         """Start the application and wait for it.
 

@@ -125,6 +125,7 @@ class ValidateOperator(SubmitOperator):
             self.run_id,
             spark=self.spark_connection(pipeline),
             kafka=self.source_connection(pipeline),
+            sink=self.sink_connection(pipeline),
             settings=self.spark_settings(pipeline),
         )
         try:

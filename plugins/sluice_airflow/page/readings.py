@@ -121,7 +121,7 @@ def pipeline(name: str, *, newest: int) -> dict[str, Any]:
     about = _about(name, spec)
     if spec is not None:
         about |= {
-            "sink": spec.sink.config.path,
+            "sink": spec.sink.config.shown,
             "log": spec.recovery.route is Route.LOG,
             "maintenance": f"{name}{SUFFIX}" if spec.airflow.maintenance is not None else None,
             "running": book.running(name),

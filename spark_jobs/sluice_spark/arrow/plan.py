@@ -94,10 +94,10 @@ def sketch(spark: SparkSession, pipeline: Pipeline, recovery: Recovery) -> Plan:
         raise NotArrowError("strategy hot keeps each batch on two Spark executors")
     if pipeline.source.kafka is None and recovery is not Recovery.WAL:  # the log can be read, whatever it holds
         raise NotArrowError(f"source.{pipeline.source.key} is not Kafka")
-    if not pipeline.sink.kind.delta:
+    if not pipeline.sink.kind.stages_parquet:
         raise NotArrowError(f"the sink is {pipeline.sink.key}")
-    if "://" in pipeline.delta_path:
-        raise NotArrowError("sink.delta.path is a URL")
+    if "://" in pipeline.sink.config.location:
+        raise NotArrowError(f"sink.{pipeline.sink.key}.path is a URL")
     if pipeline.rows is Rows.AGGREGATE:
         raise NotArrowError("it has rows: aggregate")
     if pipeline.transform.python is not None:

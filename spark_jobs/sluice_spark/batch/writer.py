@@ -129,7 +129,8 @@ class BatchWriter:
             If Kafka removed records of these ranges before they were read.
         """
         healthy = subtract(ranges, [*(item.range for item in lost), *passed])
-        done = self.arrow.stage(self.sink.path, name, healthy, source, self.within) if self.arrow is not None else None
+        arrow, root = self.arrow, self.sink.staging
+        done = arrow.stage(root, name, healthy, source, self.within) if arrow is not None and root is not None else None
         if done is None:
             written = self._write(records, name, healthy)
         else:

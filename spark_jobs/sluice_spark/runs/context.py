@@ -135,4 +135,4 @@ class RunContext:
             logger.info("records take the Spark path: %s", why)
             return None
         blind = writer.opaque and self.pipeline.transform.arrow is None
-        return None if blind or "://" in writer.sink.path else ArrowPath(spark, plan, self.run_id)
+        return None if blind else ArrowPath(spark, plan, self.run_id)

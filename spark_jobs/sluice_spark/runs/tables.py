@@ -13,7 +13,7 @@ from sluice.pipeline import Pipeline
 from sluice.ranges import Positions
 from sluice.recovery import Route
 from sluice.run.checkpoint import Checkpoint
-from sluice.sinks.base import SinkKind
+from sluice.sinks.base import SinkConfig, SinkKind
 from sluice.wal import WriteAheadLog
 from sluice_spark.engine.logs import logger
 from sluice_spark.sinks.base import ReplaceableSink, Sink
@@ -35,6 +35,8 @@ class Tables:
         The write-ahead log, for reading.
     log_table
         The same log for landing, under this epoch's application id.
+    config, path
+        What the sink is opened with.
     """
 
     epoch: Epoch
@@ -45,23 +47,27 @@ class Tables:
     log_table: DeltaSink
     pipeline: str
     kind: SinkKind
+    config: SinkConfig
+    path: str
 
     @classmethod
     def of(cls, pipeline: Pipeline, home: Home, epoch: Epoch) -> Tables:
         """Return the tables of a pipeline's epoch; epoch 0 is for redrives."""
         number = epoch.number
-        path, kind = home.resolve(pipeline.sink.config.path), pipeline.sink.kind
+        path, kind = home.resolve(pipeline.sink.config.location), pipeline.sink.kind
         app = app_id(pipeline.name, number)
         log = WriteAheadLog(home.log(pipeline.name), pipeline.name)
         return cls(
             epoch,
             Checkpoint(home.checkpoint(pipeline.name, number), epoch.positions),
-            kind.opened(path, app, pipeline.sink.config.partition_columns),
+            kind.opened(pipeline.sink.config, path, app),
             DeltaSink(home.resolve(pipeline.quarantine_path), quarantine_app_id(app)),
             log,
             DeltaSink(log.path, log.app_id(number), settings=_KEEPS_HISTORY),
             pipeline.name,
             kind,
+            pipeline.sink.config,
+            path,
         )
 
     @classmethod
@@ -83,7 +89,7 @@ class Tables:
         return replace(
             self,
             epoch=Epoch(-number, Route.DIRECT, None),
-            sink=self.kind.opened(self.sink.path, app, self.sink.partition_by),
+            sink=self.kind.opened(self.config, self.path, app),
             quarantine=DeltaSink(self.quarantine.path, quarantine_app_id(app)),
         )
 

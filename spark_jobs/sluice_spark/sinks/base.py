@@ -119,7 +119,7 @@ class Sink(Protocol):
     Attributes
     ----------
     path
-        The sink's path, for messages.
+        Where the sink is, for messages.
     app_id
         The id of the writer, which contains the pipeline's name; each writer counts its own batches.
     partition_by
@@ -129,6 +129,10 @@ class Sink(Protocol):
     path: str
     app_id: str
     partition_by: list[str]
+
+    @property
+    def staging(self) -> str | None:
+        """The path or URL below which it stages Parquet files; None if it stages in another way."""
 
     def examine(self) -> list[str]:
         """Check what others committed since this pipeline's newest commit; return warnings about changed rows.

@@ -24,7 +24,7 @@ def test_the_command_that_is_printed_makes_a_pipeline_that_the_backlog_starts(
     (command,) = re.findall(r"^ +(sed .*\\\n.*)$", told, re.M)
     subprocess.run(["bash", "-c", command], check=True)
     made, source = load("flights_on_lag"), load("flights")
-    assert (made.schedule, made.sink.config.path) == ("on_lag", "flights_on_lag")
+    assert (made.schedule, made.sink.config.location) == ("on_lag", "flights_on_lag")
     changed = {"name", "schedule", "sink"}
     assert made.model_dump(exclude=changed) == source.model_dump(exclude=changed)
     assert "airflow dags unpause flights_on_lag" in told

@@ -27,6 +27,7 @@ from pyspark.sql.types import StructType
 
 from sluice.delta.notes import NOTE
 from sluice.errors import LeaseHeldError, SinkError
+from sluice.sinks.base import SinkConfig
 from sluice_spark.sinks.base import NOTHING, Fence, Staged, overtaken
 from sluice_spark.sinks.delta import reading, shape
 from sluice_spark.sinks.delta.attempts import new_folder, stray, written_to
@@ -38,11 +39,16 @@ from sluice_spark.sinks.delta.staged import offsets_of, read_back
 from sluice_spark.sinks.delta.statistics import files_of, settings_for
 from sluice_spark.sinks.delta.writer import Writer
 
-__all__ = ["DeltaSink"]
+__all__ = ["DeltaSink", "opened"]
 
 _SETTINGS = {"delta.checkpointInterval": "30"}
 """Properties of a new table. Opening a table reads each commit after the log's last checkpoint; a run does so some
 twenty times and adds a commit. With the default interval of 100, later runs would cost more than earlier ones."""
+
+
+def opened(config: SinkConfig, path: str, app_id: str) -> DeltaSink:
+    """Open the sink of a pipeline."""
+    return DeltaSink(path, app_id, config.partition_columns)
 
 
 class DeltaSink(Writer):
@@ -60,6 +66,7 @@ class DeltaSink(Writer):
         self, path: str, app_id: str, partition_by: Sequence[str] = (), settings: Mapping[str, str] | None = None
     ) -> None:
         super().__init__(path, app_id)
+        self.staging = path
         self.partition_by = list(partition_by)
         self._settings = {**_SETTINGS, **(settings or {})}
         self._guard = Guard(self, app_id)

@@ -1,0 +1,1 @@
+"""A table of a PostgreSQL database as a sink."""

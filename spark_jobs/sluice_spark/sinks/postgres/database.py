@@ -1,0 +1,126 @@
+"""Connections to a PostgreSQL database, and what its errors mean."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+from urllib.parse import quote, urlencode
+
+import adbc_driver_manager
+import adbc_driver_postgresql.dbapi as adbc
+
+from sluice.connections import Connection
+from sluice.errors import ConfigError, SinkError, SluiceError
+
+__all__ = ["AdbcError", "connected", "describe", "literal", "name_of", "url_of"]
+
+AdbcError = adbc_driver_manager.Error
+
+_KEPT = {"application_name": "sluice", "keepalives_idle": "30", "keepalives_interval": "10", "keepalives_count": "3"}
+_NOT_OF_LIBPQ = ("cursor", "iam", "redshift", "aws_conn_id", "cluster-identifier", "dialect", "enable_log_db_messages")
+"""Keys in the extra of Airflow's connections that its hook reads, and the server's library does not know."""
+
+_MISTAKES = {"28", "3D", "3F", "42"}
+"""Classes of errors that no other attempt cures: rights, names, syntax."""
+
+
+def url_of(connection: Connection) -> str:
+    """Return the URL that libpq reads; it holds the password.
+
+    Raises
+    ------
+    ConfigError
+        If it is not a connection to a PostgreSQL database.
+    """
+    if connection.conn_type not in ("postgres", "postgresql", "") or not connection.host:
+        raise ConfigError(
+            f"connection {connection.conn_id!r} is not a PostgreSQL connection with a host: type "
+            f"{connection.conn_type!r}",
+            state="nothing was read or written",
+            next_step='write it in JSON form, for example {"conn_type":"postgres","host":"localhost","login":"me",'
+            '"password":"...","schema":"shop"}, where schema is the name of the database',
+        )
+    who = quote(connection.login or "", safe="")
+    if connection.password:
+        who += f":{quote(connection.password, safe='')}"
+    host = quote(connection.host, safe="") if connection.host.startswith("/") else connection.host
+    options = _KEPT | {k: str(v) for k, v in connection.extra.items() if k not in _NOT_OF_LIBPQ}
+    port = f":{connection.port}" if connection.port else ""
+    at = f"{who}@" if who else ""
+    return f"postgresql://{at}{host}{port}/{quote(connection.schema or '', safe='')}?{urlencode(options)}"
+
+
+@contextmanager
+def connected(connection: Connection, what: str) -> Iterator[Any]:
+    """Open a connection, whose one transaction the block commits or leaves to be rolled back.
+
+    Parameters
+    ----------
+    what
+        The table in words, for messages.
+
+    Raises
+    ------
+    SinkError, ConfigError
+        For each error of the database; see :func:`describe`.
+    """
+    try:
+        with adbc.connect(url_of(connection), autocommit=False) as opened:
+            with opened.cursor() as cursor:
+                # a role may have other defaults
+                cursor.execute("SET TRANSACTION ISOLATION LEVEL READ COMMITTED")  # what follows a lock sees what it did
+                cursor.execute("SET standard_conforming_strings = on")
+                cursor.execute("SET TIME ZONE 'UTC'")
+                cursor.execute("SET lock_timeout = '600s'")
+                # a commit that was answered must survive a crash of the server
+                cursor.execute(
+                    "SELECT set_config('synchronous_commit', 'on', true) "
+                    "WHERE current_setting('synchronous_commit') IN ('off', 'local')"
+                )
+            yield opened
+    except AdbcError as error:
+        raise describe(error, what) from error
+
+
+def describe(error: Any, what: str) -> SluiceError:
+    """Return the error of Sluice for one of the database."""
+    code = getattr(error, "sqlstate", None) or ""
+    text = " ".join(str(error).partition("Query was:")[0].split())  # the statement may hold what rows hold
+    state = "nothing of this batch was committed; what was committed before stays"
+    if code == "55P03":
+        return SinkError(
+            f"another transaction keeps {what} locked for ten minutes",
+            state=state,
+            next_step="SELECT pid, state, query FROM pg_stat_activity shows it; end it, and run again",
+        )
+    if code[:2] in _MISTAKES:
+        return ConfigError(
+            f"{what}: {text}",
+            state=state,
+            next_step="correct the connection, the role's rights or the table; run again",
+        )
+    if code == "22021":
+        return SinkError(
+            f"{what}: a text has a zero character, and PostgreSQL holds none: {text}",
+            state=state,
+            next_step=r"add a row rule that refuses such records, for example {name: no_zero, sql: {passes: "
+            r'"instr(name, chr(0)) = 0"}}, and run again: they go to the quarantine',
+        )
+    if code[:2] in ("22", "23"):
+        return SinkError(
+            f"{what} refuses a row: {text}",
+            state=state,
+            next_step="add a row rule that refuses such records, or change the table; then run again",
+        )
+    return SinkError(f"{what}: {text}", state=state, next_step="run again when the database answers")
+
+
+def name_of(*parts: str) -> str:
+    """Return a name as SQL, quoted."""
+    return ".".join('"' + part.replace('"', '""') + '"' for part in parts)
+
+
+def literal(text: str) -> str:
+    """Return a text as SQL."""
+    return "'" + text.replace("'", "''") + "'"

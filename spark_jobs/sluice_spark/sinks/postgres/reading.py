@@ -1,0 +1,105 @@
+"""Reads a table of PostgreSQL: its columns, and its rows as a DataFrame."""
+
+from __future__ import annotations
+
+import atexit
+import shutil
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import types as T
+
+from sluice_spark.sinks.postgres.commits import Commits, rows
+from sluice_spark.sinks.postgres.database import literal, name_of
+from sluice_spark.sinks.postgres.types import arrow_type, held_type
+
+__all__ = ["Column", "begun", "columns", "read"]
+
+
+_OLD = 3 * 86_400
+"""Seconds after which no process reads such a file any more."""
+
+
+@dataclass(frozen=True)
+class Column:
+    """A column of a table: its name, its type in words, and whether a row must give it a value."""
+
+    name: str
+    kind: str
+    needed: bool
+
+
+@contextmanager
+def begun(connected: AbstractContextManager[Any], commits: Commits) -> Iterator[tuple[Any, bool]]:
+    """Begin a transaction that reads, after commits that are under way have ended.
+
+    Yields
+    ------
+    cursor, bool
+        And whether there is a log of commits.
+    """
+    with connected as connection, connection.cursor() as cursor:
+        yield cursor, commits.lock(cursor, write=False)
+
+
+def columns(cursor: Any, table: str) -> list[Column]:
+    """Return a table's columns; none if there is no table.
+
+    Parameters
+    ----------
+    table
+        Its name as SQL.
+    """
+    found = rows(
+        cursor,
+        "SELECT attname::text, format_type(atttypid, atttypmod), "
+        "attnotnull AND NOT atthasdef AND attidentity = '' AND attgenerated = '' "
+        f"FROM pg_attribute WHERE attrelid = to_regclass({literal(table)}) AND attnum > 0 AND NOT attisdropped "
+        "ORDER BY attnum",
+    )
+    return [Column(str(name), str(kind), bool(needed)) for name, kind, needed in found]
+
+
+def read(spark: SparkSession, cursor: Any, table: str, where: str, staging: str) -> tuple[DataFrame, int]:
+    """Return rows of a table as a DataFrame, and their number, by way of a file that lives as long as this process."""
+    there = columns(cursor, table)
+    schema = T.StructType([T.StructField(c.name, held_type(c.kind)) for c in there])
+    wanted = pa.schema([pa.field(f.name, arrow_type(f.dataType)) for f in schema.fields])
+    given = [
+        # numbers of any length, and types that Spark lacks, travel as text
+        f"{name_of(f.name)}::text" if isinstance(f.dataType, T.StringType | T.DecimalType) else name_of(f.name)
+        for f in schema.fields
+    ]
+    Path(staging).mkdir(parents=True, exist_ok=True)
+    for left in Path(staging).glob("read-*"):  # by a process that was killed
+        if time.time() - left.stat().st_mtime > _OLD:
+            shutil.rmtree(left, ignore_errors=True)
+    folder = tempfile.mkdtemp(prefix="read-", dir=staging)
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    cursor.execute(f"SELECT {', '.join(given)} FROM {table}{where}")
+    count = 0
+    with pq.ParquetWriter(f"{folder}/rows.parquet", wanted, store_schema=False) as writer:
+        for batch in cursor.fetch_record_batch():
+            arrays = [_cast(array, field.type) for array, field in zip(batch.columns, wanted, strict=True)]
+            writer.write_table(pa.Table.from_arrays(arrays, schema=wanted))
+            count += batch.num_rows
+    return spark.read.schema(schema).parquet(f"{folder}/rows.parquet"), count
+
+
+def _cast(array: pa.Array, kind: pa.DataType) -> pa.Array:
+    if pa.types.is_decimal(kind):
+        # what a DECIMAL cannot hold is null, as in Spark: NaN, and numbers of too many digits
+        plain = pc.match_substring_regex(
+            array, rf"^-?[0-9]{{1,{kind.precision - kind.scale}}}(\.[0-9]{{0,{kind.scale}}})?$"
+        )
+        array = pc.if_else(plain, array, pa.scalar(None, array.type))
+    return array.cast(kind)

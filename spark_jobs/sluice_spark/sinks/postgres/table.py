@@ -1,0 +1,471 @@
+"""A table of PostgreSQL as a sink: Parquet files are staged, and committed by one transaction.
+
+The transaction takes the lock of the table's log of commits, copies the staged rows into a temporary table (binary,
+from Arrow), inserts them, and adds its line to the log. A batch that the log has is never committed again. A
+transaction that a killed driver left under way is waited for, so its outcome is known before anything is decided. The
+staged files are removed after the commit; the table holds the rows.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from typing import Any
+
+import fsspec
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import types as T
+
+from sluice.connections import find
+from sluice.delta.names import owner
+from sluice.errors import BEGIN_ANEW, ConfigError, LeaseHeldError, SinkError
+from sluice.ranges import OffsetRange
+from sluice.sinks.postgres import PostgresSink
+from sluice_spark.sinks.base import NOTHING, Fence, Staged, TakenBackError, overtaken
+from sluice_spark.sinks.delta.attempts import new_folder, written_to
+from sluice_spark.sinks.delta.slice import Slice
+from sluice_spark.sinks.delta.staged import offsets_of, read_back
+from sluice_spark.sinks.postgres import reading
+from sluice_spark.sinks.postgres.commits import Commits, one
+from sluice_spark.sinks.postgres.database import connected, literal, name_of
+from sluice_spark.sinks.postgres.types import arrow_type, column_type, fits, held_type, is_text_to, unsupported
+
+__all__ = ["PostgresTable", "opened"]
+
+_ROWS = 1 << 16
+"""Rows that travel at a time."""
+
+
+def opened(config: PostgresSink, path: str, app_id: str) -> PostgresTable:
+    """Open the sink of a pipeline."""
+    return PostgresTable(config, path, app_id)
+
+
+class PostgresTable:
+    """One table; the first commit creates it.
+
+    Parameters
+    ----------
+    config
+        Connection and table.
+    staging
+        The folder below which files are staged.
+    app_id
+        The id of the writer, such as a pipeline's epoch; each writer counts its own batches.
+    """
+
+    def __init__(self, config: PostgresSink, staging: str, app_id: str) -> None:
+        self.path, self.staging, self.app_id = f"table {config.shown}", staging, app_id
+        self.partition_by: list[str] = []
+        self._config = config
+        self._names = config.table.split(".")
+        self._table = name_of(*self._names)
+        self._commits = Commits(*self._names)
+        self._owner = owner({"app_id": app_id})
+
+    # --- queries -----------------------------------------------------------------------------------------------
+
+    def examine(self) -> list[str]:
+        """Check who wrote the table, and whether it is the one that was written; return no warnings.
+
+        Raises
+        ------
+        ConfigError
+            If another pipeline wrote to it.
+        CheckpointError
+            If it was dropped, or made again, since this pipeline wrote to it.
+        """
+        with self._begun() as (cursor, there):
+            if there:
+                self._let_pass(cursor)
+        return []
+
+    def is_cut_off(self) -> bool:
+        """Return False: a transaction is there whole, or not at all."""
+        return False
+
+    def version(self) -> int:
+        """Return the highest batch that this writer committed; -1 if there is none."""
+        with self._begun() as (cursor, there):
+            return self._commits.batch(cursor, self.app_id) if there else -1
+
+    def notes(self, newer_than: int) -> Iterator[dict[str, Any]]:
+        """Yield the commit metadata of this writer's batches above a number, newest first."""
+        with self._begun() as (cursor, there):
+            found = self._commits.notes(cursor, self.app_id, newer_than) if there else []
+        yield from found
+
+    def table_version(self) -> int:
+        """Return the number of the newest commit of any writer; -1 if there is none."""
+        with self._begun() as (cursor, there):
+            return self._commits.version(cursor) if there else -1
+
+    def ahead_of(self, known: Mapping[str, int]) -> set[str]:
+        """Return which of these writers committed a higher batch than the given one."""
+        with self._begun() as (cursor, there):
+            held = self._commits.batches(cursor) if there else {}
+        return {writer for writer, batch in known.items() if held.get(writer, -1) > batch}
+
+    def as_it_is(self) -> tuple[PostgresTable, T.StructType] | None:
+        """Return the sink with the table's present columns; None if there is no table."""
+        with self._begun() as (cursor, _):
+            columns = self._columns(cursor)
+        if not columns:
+            return None
+        return self, T.StructType([T.StructField(c.name, held_type(c.kind)) for c in columns])
+
+    def check(self, schema: T.StructType) -> None:
+        """Refuse rows that the table, or any table of PostgreSQL, cannot hold unchanged.
+
+        Raises
+        ------
+        ConfigError
+            With each column in question.
+        """
+        problems = [
+            f"{f.name} is {kind}, which no column holds: write to_json({f.name}) AS {f.name} in transform.sql"
+            for f in schema.fields
+            if (kind := unsupported(f.dataType)) is not None
+        ]
+        if not problems:
+            with self._begun() as (cursor, _):
+                problems = self._misfits(self._columns(cursor), schema)
+        if problems:
+            raise ConfigError(
+                f"the {self.path} does not fit the pipeline: {'; '.join(problems[:8])}",
+                state="nothing was read or written; the position stays where it was",
+                next_step=f"change the table or the pipeline file so that they match; or, to start over, {BEGIN_ANEW}",
+            )
+
+    def check_replaceable(self) -> None:
+        """Do nothing: rows of each table can be replaced."""
+
+    def held(self, gone: Slice) -> dict[tuple[str, int], Any]:
+        """Return the offsets of a slice that the table holds, per topic and partition, ascending."""
+        with self._begun() as (cursor, _):
+            return self._held(cursor, gone) if self._columns(cursor) else {}
+
+    def rows_of(self, spark: SparkSession, runs: Sequence[str]) -> tuple[DataFrame, int]:
+        """Return the rows that these runs wrote, and their number."""
+        where = f" WHERE _run IN ({', '.join(map(literal, runs))})" if runs else " WHERE false"
+        return self._read(spark, where)
+
+    def rows(self, spark: SparkSession) -> DataFrame:
+        """Return all rows of the table."""
+        return self._read(spark, "")[0]
+
+    # --- writing -----------------------------------------------------------------------------------------------
+
+    def stage(self, rows: DataFrame, batch: str, *, offsets: bool = True) -> Staged:
+        """Write rows to a folder of their own, and read the files back.
+
+        Parameters
+        ----------
+        batch
+            The name of the batch, by which folders of earlier attempts are found.
+        """
+        folder = new_folder(batch)
+        rows.write.mode("errorifexists").parquet(f"{self.staging}/{folder}")
+        staged = read_back(self.staging, folder, offsets=offsets)
+        if not staged.files:
+            fs, base = fsspec.core.url_to_fs(self.staging)
+            fs.rm(f"{base}/{folder}", recursive=True)
+            return NOTHING
+        return staged
+
+    def staged_rows(self, spark: SparkSession, staged: Staged, schema: T.StructType) -> DataFrame:
+        """Return the rows of staged files."""
+        return spark.read.schema(schema).parquet(f"{self.staging}/{staged.folder}")
+
+    def staged_offsets(self, staged: Staged) -> dict[tuple[str, int], Any]:
+        """Return the distinct offsets of staged rows per topic and partition, ascending."""
+        return offsets_of(self.staging, staged)
+
+    def commit(
+        self,
+        staged: Staged,
+        schema: T.StructType,
+        version: int,
+        note: Mapping[str, Any],
+        *,
+        fence: Fence | None = None,
+    ) -> bool:
+        """Insert staged rows in one transaction, with the batch's line in the log; also without rows.
+
+        Returns
+        -------
+        bool
+            False if this writer committed this batch before; nothing was changed then.
+
+        Raises
+        ------
+        LeaseHeldError
+            If a rival committed after the fence's version.
+        ConfigError, CheckpointError
+            As :meth:`examine`, and if the table does not fit.
+        SinkError
+            If the database refuses a row or cannot be reached, or staged files are gone.
+        """
+        return self._transact(None, staged, schema, version, note, fence=fence) is not None
+
+    def replace(
+        self,
+        gone: Slice,
+        staged: Staged,
+        schema: T.StructType,
+        version: int,
+        note: Mapping[str, Any],
+        *,
+        name: str,
+        check: Callable[[Mapping[tuple[str, int], Any]], None] = lambda _: None,
+        fence: Fence | None = None,
+    ) -> dict[tuple[str, int], int] | None:
+        """Delete the rows of a slice and insert staged ones, in one transaction; see :meth:`commit`.
+
+        Returns
+        -------
+        dict or None
+            How many offsets were removed, per topic and partition; None if the batch was committed before.
+        """
+        return self._transact(gone, staged, schema, version, note, check=check, fence=fence)
+
+    def sweep(self, batch: str) -> None:
+        """Remove the staged files of a batch that was committed, and of its other attempts."""
+        fs, _ = fsspec.core.url_to_fs(self.staging)
+        for folder in written_to(self.staging, batch):
+            fs.rm(folder, recursive=True)
+
+    # --- the transaction ---------------------------------------------------------------------------------------
+
+    def _transact(
+        self,
+        gone: Slice | None,
+        staged: Staged,
+        schema: T.StructType,
+        version: int,
+        note: Mapping[str, Any],
+        *,
+        check: Callable[[Mapping[tuple[str, int], Any]], None] = lambda _: None,
+        fence: Fence | None = None,
+    ) -> dict[tuple[str, int], int] | None:
+        full = {**note, "app_id": self.app_id, "version": version, "attempt": uuid.uuid4().hex}
+        counts: dict[tuple[str, int], int] = {}
+        try:
+            with self._connected() as connection, connection.cursor() as cursor:
+                there = self._commits.lock(cursor, write=True)
+                if not there:
+                    self._commits.make(cursor)
+                if self._commits.batch(cursor, self.app_id) >= version:
+                    return None
+                self._let_pass(cursor)
+                self._keep_out(cursor, fence)
+                relation = self._made(cursor, schema)
+                if gone is not None:
+                    found = self._held(cursor, gone)
+                    check(found)
+                    counts = {key: len(offsets) for key, offsets in found.items()}
+                    cursor.execute(f"DELETE FROM {self._table} WHERE {_within(gone)}")
+                    full["replaced"] = [[*key, count] for key, count in sorted(counts.items())]
+                if staged.files:
+                    self._insert(cursor, staged, schema)
+                self._commits.add(cursor, full, relation)
+                connection.commit()
+        except SinkError:
+            if not self._may_have_landed(full):
+                raise
+        self._forget(staged)
+        return counts
+
+    def _forget(self, staged: Staged) -> None:
+        """Remove files whose rows are in the table; a driver that dies before leaves them to :meth:`sweep`."""
+        fs, base = fsspec.core.url_to_fs(self.staging)
+        for folder in {"/".join(file.path.split("/")[:2]) for file in staged.files}:
+            with suppress(OSError):
+                fs.rm(f"{base}/{folder}", recursive=True)
+
+    def _may_have_landed(self, full: Mapping[str, Any]) -> bool:
+        """Return whether this attempt committed: the answer to a commit can be lost."""
+        try:
+            notes = self.notes(int(full["version"]) - 1)
+            return any(note.get("attempt") == full["attempt"] for note in notes)
+        except (SinkError, ConfigError):
+            return False  # the first failure is reported; the next run finds out
+
+    def _insert(self, cursor: Any, staged: Staged, schema: T.StructType) -> None:
+        kinds = {column.name: column.kind for column in self._columns(cursor)}
+        wanted = pa.schema([pa.field(f.name, arrow_type(f.dataType)) for f in schema.fields])
+        cursor.execute("DROP TABLE IF EXISTS pg_temp.sluice_staged")
+        reader = pa.RecordBatchReader.from_batches(wanted, self._batches(staged, wanted))
+        cursor.adbc_ingest("sluice_staged", reader, mode="create", temporary=True)
+        came = int(one(cursor, "SELECT count(*) FROM pg_temp.sluice_staged"))
+        if came != staged.rows:
+            raise SinkError(
+                f"{came:,} rows of {staged.rows:,} came to the {self.path}",
+                state="nothing of this batch was committed",
+                next_step="run again",
+            )
+        names = [name_of(f.name) for f in schema.fields]
+        given = [
+            f"{name}::{kinds[f.name]}" if is_text_to(kinds[f.name]) else name
+            for name, f in zip(names, schema.fields, strict=True)
+        ]
+        cursor.execute(
+            f"INSERT INTO {self._table} ({', '.join(names)}) SELECT {', '.join(given)} FROM pg_temp.sluice_staged"
+        )
+
+    def _batches(self, staged: Staged, wanted: pa.Schema) -> Iterator[pa.RecordBatch]:
+        fs, base = fsspec.core.url_to_fs(self.staging)
+        for file in staged.files:
+            try:
+                handle = fs.open(f"{base}/{file.path}", "rb")
+            except FileNotFoundError:
+                raise SinkError(
+                    f"the staged file {file.path} of the {self.path} is gone",
+                    state="nothing of this batch was committed; the next run writes its files again",
+                    next_step="run again",
+                ) from None
+            with handle:
+                for batch in pq.ParquetFile(handle).iter_batches(_ROWS, columns=wanted.names):
+                    table = pa.Table.from_batches([batch]).select(wanted.names).cast(wanted)
+                    yield from table.combine_chunks().to_batches()
+
+    def _made(self, cursor: Any, schema: T.StructType) -> int:
+        """Create the table, or check that it fits; return its object id."""
+        columns = self._columns(cursor)
+        if columns:
+            if problems := self._misfits(columns, schema):
+                raise ConfigError(
+                    f"the {self.path} does not fit the pipeline any more: {'; '.join(problems[:8])}",
+                    state="nothing of this batch was committed",
+                    next_step="change the table back, then run again",
+                )
+        else:
+            made = ", ".join(f"{name_of(f.name)} {column_type(f.dataType)}" for f in schema.fields)
+            cursor.execute(f"CREATE TABLE {self._table} ({made})")
+            # rows of a run, and offsets, lie together: such an index costs next to nothing
+            near = [name for name in ("_run", "_offset", "_timestamp") if name in schema.names]
+            cursor.execute(f"CREATE INDEX ON {self._table} USING brin ({', '.join(map(name_of, near))})")
+        return int(one(cursor, f"SELECT to_regclass({literal(self._table)})::oid::bigint"))
+
+    def _let_pass(self, cursor: Any) -> None:
+        """Refuse a table that another pipeline wrote to, or that was made anew."""
+        for writer in self._commits.batches(cursor):
+            other = owner({"app_id": writer})
+            if other is not None and other != self._owner:
+                raise ConfigError(
+                    f"the {self.path} belongs to pipeline {other!r}: two pipelines in one table would replace, redrive "
+                    "and validate each other's rows",
+                    state="nothing was read or written",
+                    next_step=f"give {self._owner!r} another sink.postgres.table",
+                )
+        then = self._commits.relation(cursor)
+        now = one(cursor, f"SELECT to_regclass({literal(self._table)})::oid::bigint")
+        if then is not None and now != then:
+            raise TakenBackError(
+                f"the {self.path} was dropped" + (" and made again" if now is not None else ""),
+                state="nothing was read or written now; what it held is gone",
+                next_step=f"restore it from a backup together with {self._names[0]}.sluice_commits, and run again; "
+                f"or, to start over, {BEGIN_ANEW}",
+            )
+
+    def _keep_out(self, cursor: Any, fence: Fence | None) -> None:
+        if fence is None:
+            return
+        for note in self._commits.since(cursor, fence.since):
+            if fence.rival(note):
+                raise overtaken_by(note, self.path)
+
+    def _held(self, cursor: Any, gone: Slice) -> dict[tuple[str, int], Any]:
+        if not gone.ranges:
+            return {}
+        cursor.execute(
+            f"SELECT DISTINCT _topic, _partition, _offset FROM {self._table} WHERE {_within(gone)} ORDER BY 1, 2, 3"
+        )
+        found: dict[tuple[str, int], list[Any]] = {}
+        for batch in cursor.fetch_record_batch():
+            topics = batch.column(0).dictionary_encode()
+            codes, partitions = topics.indices.to_numpy(), batch.column(1).to_numpy()
+            offsets = batch.column(2).to_numpy()
+            for code, topic in enumerate(topics.dictionary.to_pylist()):
+                for partition in np.unique(partitions[codes == code]):
+                    chosen = offsets[(codes == code) & (partitions == partition)]
+                    found.setdefault((topic, int(partition)), []).append(chosen)
+        return {key: np.concatenate(parts) for key, parts in found.items()}
+
+    # --- columns -----------------------------------------------------------------------------------------------
+
+    def _columns(self, cursor: Any) -> list[reading.Column]:
+        return reading.columns(cursor, self._table)
+
+    @staticmethod
+    def _misfits(columns: Sequence[reading.Column], schema: T.StructType) -> list[str]:
+        if not columns:
+            return []
+        there = {column.name: column for column in columns}
+        ours = {f.name: f.dataType for f in schema.fields}
+        found = [
+            f"{name} is missing in the table: ALTER TABLE … ADD COLUMN {name_of(name)} {column_type(kind)}"
+            for name, kind in ours.items()
+            if name not in there
+        ]
+        found += [
+            f"{name} is {there[name].kind} in the table, and {column_type(kind)} in the pipeline"
+            for name, kind in ours.items()
+            if name in there and not fits(kind, there[name].kind)
+        ]
+        found += [
+            f"{column.name} is only in the table, and must have a value: give it a default"
+            for column in columns
+            if column.name not in ours and column.needed
+        ]
+        return found
+
+    def _read(self, spark: SparkSession, where: str) -> tuple[DataFrame, int]:
+        with self._begun() as (cursor, _):
+            return reading.read(spark, cursor, self._table, where, self.staging)
+
+    def _connected(self) -> Any:
+        return connected(find(self._config.connection), self.path)
+
+    def _begun(self) -> Any:
+        return reading.begun(self._connected(), self._commits)
+
+
+def overtaken_by(note: Mapping[str, Any], path: str) -> LeaseHeldError:
+    """Return the error of a driver whose rival committed first."""
+    return overtaken(
+        f"(run {note.get('run')!r}) committed to the {path} while this one was at work on the same records",
+        state="this driver did not commit this batch; its earlier commits stay",
+        next_step="run the same command again",
+    )
+
+
+def _within(gone: Slice) -> str:
+    """Return the condition of a slice's rows, as SQL."""
+    return f"({' OR '.join(map(_in_range, gone.ranges)) or 'false'}) AND {_in_time(gone)}"
+
+
+def _in_range(item: OffsetRange) -> str:
+    return (
+        f"(_topic = {literal(item.topic)} AND _partition = {item.partition} AND _offset >= {item.start} "
+        f"AND _offset < {item.end})"
+    )
+
+
+def _in_time(gone: Slice) -> str:
+    ever = Slice([])
+    limits = []
+    if gone.start != ever.start:
+        limits.append(f"_timestamp >= {_moment(gone.start)}")
+    if gone.end != ever.end:
+        limits.append(f"_timestamp < {_moment(gone.end)}")
+    return " AND ".join(limits) or "true"
+
+
+def _moment(milliseconds: int) -> str:
+    # in microseconds, which are exact; to_timestamp() takes a double
+    return f"(timestamptz 'epoch' + {milliseconds} * interval '1 millisecond')"

@@ -1,0 +1,262 @@
+"""A table of PostgreSQL as a sink: which rows it holds and which it refuses, and who may write to it."""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, date, datetime
+from decimal import Decimal
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+from pyspark.sql import types as T
+from tests.fixtures.database import CONNECTION, PostgresSandbox
+from tests.fixtures.runs import good
+
+from sluice.connections import Connection
+from sluice.errors import ConfigError, SinkError
+from sluice.pipeline.sections import Sink
+from sluice_spark.sinks.postgres.database import connected, url_of
+from sluice_spark.sinks.postgres.types import fits, unsupported
+
+pytestmark = [pytest.mark.spark, pytest.mark.kafka]
+
+DDL = (
+    "i INT, l BIGINT, t TINYINT, h SMALLINT, s STRING, b BOOLEAN, d DOUBLE, f FLOAT, c DECIMAL(12,2), "
+    "w DECIMAL(38,10), ts TIMESTAMP, dt DATE, a ARRAY<STRING>, n ARRAY<BIGINT>, ntz TIMESTAMP_NTZ"
+)
+RECORDS = [
+    {
+        "i": -(2**31), "l": 2**63 - 1, "t": -128, "h": 32767, "s": "é😀 \\ ' \" \t\n", "b": True, "d": 1e300, "f": 1.5,
+        "c": 12.34, "w": 1234567890.0123456789, "ts": "2026-01-31T12:00:00.123456Z", "dt": "2026-01-31",
+        "a": ["x", None, "", "{,}"], "n": [1, None], "ntz": "2026-01-31T12:00:00.5",
+    },
+    {"s": "", "a": [], "d": 0.1},
+    {},
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("engine", ["auto", "spark"])
+def test_values_of_each_type_are_those_that_a_delta_table_gets(
+    into_postgres: PostgresSandbox, spark: SparkSession, engine: str
+) -> None:
+    sandbox = into_postgres
+    ddl = DDL if engine == "spark" else ", ".join(p for p in DDL.split(", ") if not p.startswith(("f ", "w ", "ntz ")))
+    decode = {"json": {"schema": ddl}}
+    sandbox.configure(engine=engine, decode=decode)
+    sandbox.produce([(0, b"k", json.dumps(record).encode()) for record in RECORDS])
+    said = sandbox.run("r").stderr
+    assert ("Spark path" in said) == (engine == "spark"), said
+    ours = sandbox.orders()
+    sandbox.name += "d"
+    sandbox.configure(engine=engine, decode=decode, sink={"delta": {"path": "beside"}})
+    sandbox.run("r")
+    table = sandbox.rows("beside")
+    assert table is not None
+    theirs = sorted(table.to_pylist(), key=lambda row: row["_offset"])
+    assert [row | {"_run": ""} for row in ours] == [row | {"_run": ""} for row in theirs]
+    assert ours[0]["ts"] == datetime(2026, 1, 31, 12, 0, 0, 123456, UTC)
+    assert (ours[0]["c"], ours[0]["dt"], ours[0]["a"]) == (Decimal("12.34"), date(2026, 1, 31), ["x", None, "", "{,}"])
+    assert [row["s"] for row in ours] == [RECORDS[0]["s"], "", None]
+
+
+def test_a_table_that_is_there_takes_what_it_can_hold(into_postgres: PostgresSandbox) -> None:
+    sandbox = into_postgres
+    meta = "_topic text, _partition int, _offset bigint, _timestamp timestamptz, _run text"
+    sandbox.change(
+        f"CREATE TABLE public.orders (nr serial PRIMARY KEY, id numeric, doc jsonb, who uuid, short varchar(5), {meta})"
+    )
+    sandbox.configure(decode={"json": {"schema": "id BIGINT, doc STRING, who STRING, short STRING"}})
+    who = "7d444840-9dc0-11d1-b245-5ffdce74fad2"
+    record = {"id": 5, "doc": '{"a": [1]}', "who": who, "short": "12345"}
+    sandbox.produce([(0, b"k", json.dumps(record).encode())])
+    sandbox.run("r")
+    (row,) = sandbox.orders()
+    assert (row["nr"], row["id"], row["doc"], str(row["who"]), row["short"]) == (1, 5, {"a": [1]}, who, "12345")
+
+
+@pytest.mark.parametrize(
+    ("record", "told"),
+    [
+        ({"short": "123456"}, "refuses a row"),
+        ({"doc": "{"}, "refuses a row"),
+        ({"doc": "1\u0000"}, "zero character"),
+    ],
+)
+def test_a_row_that_it_refuses_is_told_and_nothing_is_written(
+    into_postgres: PostgresSandbox, record: dict[str, Any], told: str
+) -> None:
+    sandbox = into_postgres
+    meta = "_topic text, _partition int, _offset bigint, _timestamp timestamptz, _run text"
+    sandbox.change(f"CREATE TABLE public.orders (doc json, short varchar(5), {meta})")
+    sandbox.configure(decode={"json": {"schema": "doc STRING, short STRING"}})
+    sandbox.produce([(0, b"k", json.dumps(value).encode()) for value in ({"short": "a"}, record)])
+    said = sandbox.run("r", expect=30).message
+    assert told in said
+    assert "row rule" in said
+    assert sandbox.orders() == []
+    rule = {"name": "fits", "sql": {"passes": "length(short) <= 5 OR doc IS NULL AND short IS NULL"}}
+    if told == "refuses a row" and "short" in record:  # the way out that it names
+        sandbox.configure(
+            decode={"json": {"schema": "doc STRING, short STRING"}}, rules=[rule], quality={"max_quarantined": "100%"}
+        )
+        sandbox.run("again")
+        assert [row["short"] for row in sandbox.orders()] == ["a"]
+        sandbox.assert_exact()
+
+
+@pytest.mark.parametrize(
+    ("made", "told"),
+    [
+        ("id bigint", "name is missing in the table: ALTER TABLE … ADD COLUMN \"name\" text"),
+        ("id integer, name text", "id is integer in the table, and bigint in the pipeline"),
+        ("id bigint, name text, must int NOT NULL", "must is only in the table, and must have a value"),
+        ("id numeric(5,1), name text", "id is numeric(5,1) in the table"),
+    ],
+)  # fmt: skip
+def test_a_table_that_does_not_fit_is_refused_before_anything_is_read(
+    into_postgres: PostgresSandbox, made: str, told: str
+) -> None:
+    meta = "_topic text, _partition int, _offset bigint, _timestamp timestamptz, _run text"
+    into_postgres.change(f"CREATE TABLE public.orders ({made}, {meta})")
+    into_postgres.feed(1)
+    assert told in into_postgres.run("r", expect=10).message
+
+
+def test_nested_columns_are_refused_with_the_way_out(into_postgres: PostgresSandbox) -> None:
+    sandbox = into_postgres
+    nested = {"json": {"schema": "id BIGINT, o STRUCT<x: INT>"}}
+    sandbox.configure(decode=nested)
+    sandbox.produce([(0, b"k", b'{"id":1,"o":{"x":2}}')])
+    assert "write to_json(o) AS o in transform.sql" in sandbox.run("r", expect=10).message
+    sql = "SELECT id, to_json(o) AS o, _topic, _partition, _offset, _timestamp FROM source"
+    sandbox.configure(decode=nested, transform={"sql": sql})
+    sandbox.run("r")
+    assert [row["o"] for row in sandbox.orders()] == ['{"x":2}']
+
+
+def test_rows_of_an_aggregate_need_no_offsets(into_postgres: PostgresSandbox) -> None:
+    sandbox = into_postgres
+    sandbox.configure(rows="aggregate", transform={"sql": "SELECT count(*) AS n, sum(id) AS total FROM source"})
+    sandbox.feed(5)
+    sandbox.run("r")
+    (row,) = sandbox.orders_of("n, total, _run")
+    assert row == {"n": 5, "total": 10, "_run": "r"}
+
+
+def test_another_pipeline_may_not_write_to_it(into_postgres: PostgresSandbox) -> None:
+    sandbox = into_postgres
+    sandbox.feed(2)
+    sandbox.run("r")
+    first, sandbox.name = sandbox.name, "other"
+    sandbox.file.with_name(f"{first}.yaml").unlink()
+    sandbox.configure()
+    assert f"belongs to pipeline '{first}'" in sandbox.run("r", expect=10).message
+
+
+def test_a_table_that_was_dropped_is_noticed(into_postgres: PostgresSandbox) -> None:
+    sandbox = into_postgres
+    sandbox.feed(2)
+    sandbox.run("r")
+    sandbox.change("DROP TABLE public.orders")
+    sandbox.feed(2)
+    assert "was dropped" in sandbox.run("s", expect=41).message
+    sandbox.change("CREATE TABLE public.orders (LIKE public.sluice_commits)")
+    assert "was dropped and made again" in sandbox.run("s", expect=41).message
+
+
+def test_the_rows_of_a_run_are_validated(into_postgres: PostgresSandbox) -> None:
+    sandbox = into_postgres
+    suite = {
+        "name": "s",
+        "expectations": [
+            {"type": "expect_column_values_to_not_be_null", "kwargs": {"column": "name"}},
+            {"type": "expect_column_values_to_be_between", "kwargs": {"column": "price", "min_value": 1}},
+        ],
+    }
+    (sandbox.home / "suite.json").write_text(json.dumps(suite))
+    sandbox.configure(
+        decode={"json": {"schema": "name STRING, price DECIMAL(10,2)"}}, quality={"suite": "suite.json"},
+    )  # fmt: skip
+    for number, price in enumerate((2, 0)):
+        sandbox.produce([(0, b"k", json.dumps({"name": "x", "price": price}).encode())])
+        sandbox.run(f"r{number}", validate=True, expect=None)
+    assert [sandbox.ledger.run(sandbox.name, f"r{n}").verdict for n in (0, 1)] == ["passed", "failed"]  # type: ignore[union-attr]
+
+
+def test_the_command_line_hands_the_connection_to_the_driver(into_postgres: PostgresSandbox) -> None:
+    sandbox = into_postgres
+    sandbox.feed(3)
+    done = sandbox.cli("run", str(sandbox.file), "--run", "r", "--json")
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout.splitlines()[-1])["written"] == 3
+    missing = sandbox.cli("run", str(sandbox.file), "--run", "s", **{CONNECTION: ""})
+    assert (missing.returncode, "'postgres_default' is not defined" in missing.stderr) == (10, True), missing.stderr
+
+
+def test_a_server_that_does_not_answer_is_told_without_the_password(into_postgres: PostgresSandbox) -> None:
+    secret = "s3cr3t/:@"
+    nobody = {"conn_type": "postgres", "host": "127.0.0.1", "port": 1, "login": "me", "password": secret, "schema": "x"}
+    into_postgres.feed(1)
+    said = into_postgres.run("r", expect=30, **{CONNECTION: json.dumps(nobody)})
+    assert "run again when the database answers" in said.message
+    assert secret not in said.stderr
+
+
+def test_errors_say_what_to_do(into_postgres: PostgresSandbox) -> None:
+    url = json.loads(into_postgres.connection)
+    there = Connection("c", "postgres", url["host"], url["port"], url["login"], schema=url["schema"])
+    with (
+        pytest.raises(ConfigError, match="correct the connection, the role's rights"),
+        connected(there, "table x") as opened,
+    ):
+        opened.cursor().execute("SELECT * FROM nowhere")
+    with pytest.raises(SinkError, match="keeps table x locked"), connected(there, "table x") as opened:
+        opened.cursor().execute("DO $$ BEGIN RAISE EXCEPTION USING ERRCODE = '55P03'; END $$")
+    with pytest.raises(ConfigError, match="not a PostgreSQL connection"):
+        url_of(Connection("c", "kafka", "h"))
+    odd = Connection("c", "postgres", "/var/run", None, "m e", "p/:@", "d b", {"sslmode": "require", "iam": True})
+    assert url_of(odd).startswith("postgresql://m%20e:p%2F%3A%40@%2Fvar%2Frun/d%20b?")
+    assert "sslmode=require" in url_of(odd)
+    assert "iam" not in url_of(odd)
+
+
+@pytest.mark.parametrize(
+    ("kind", "there", "expected"),
+    [
+        (T.ShortType(), "bigint", True),
+        (T.LongType(), "integer", False),
+        (T.FloatType(), "double precision", True),
+        (T.DoubleType(), "real", False),
+        (T.DoubleType(), "numeric", False),
+        (T.DecimalType(10, 2), "numeric(12,2)", True),
+        (T.DecimalType(10, 2), "numeric(12,1)", False),
+        (T.DecimalType(10, 2), "numeric", True),
+        (T.StringType(), "character varying(3)", True),
+        (T.StringType(), "character(3)", False),
+        (T.TimestampType(), "timestamp without time zone", False),
+        (T.ArrayType(T.LongType()), "bigint[]", True),
+        (T.ArrayType(T.LongType()), "integer[]", False),
+    ],
+)
+def test_which_columns_hold_which_values(kind: T.DataType, there: str, expected: bool) -> None:
+    assert fits(kind, there) is expected
+    assert unsupported(kind) is None
+
+
+@pytest.mark.parametrize("table", ["a.b.c", "", ".x", "x" * 64])
+def test_a_table_is_named_by_one_or_two_parts(table: str) -> None:
+    with pytest.raises(ValueError, match=r"SCHEMA\.TABLE"):
+        Sink.model_validate({"postgres": {"table": table}})
+
+
+def test_names_of_any_kind(into_postgres: PostgresSandbox) -> None:
+    sandbox = into_postgres
+    sandbox.change('CREATE SCHEMA "O\'Hara ""x"""')
+    sandbox.configure(
+        sink={"postgres": {"table": 'O\'Hara "x".We/ird "t"'}}, decode={"json": {"schema": "`Sel\"ect'` BIGINT"}}
+    )
+    sandbox.produce([(0, b"k", b'{"Sel\\"ect\'":7}'), (1, b"k", good(1))])
+    sandbox.run("r")
+    found = sandbox.query('SELECT * FROM "O\'Hara ""x"""."We/ird ""t""" ORDER BY _partition')
+    assert [row["Sel\"ect'"] for row in found] == [7, None]
