@@ -123,6 +123,11 @@ class Pipeline(Strict):
                 f"sink.{self.sink.key} cannot commit a batch atomically with its batch number, so a crash would lose "
                 "or duplicate rows: choose a sink that can, such as sink.delta"
             )
+        if self.sink.config.keyed and self.rows not in (Rows.ONE, Rows.FILTER):
+            raise ValueError(
+                f"sink.{self.sink.key}.mode: upsert finds the newer of two rows by their offsets, and rows: "
+                f"{self.rows} does not give each row its own: choose rows: one or filter, or mode: append"
+            )
         if self.aggregates and self.transform.arrow is not None:
             raise ValueError(
                 "rows: aggregate needs a whole batch, and transform.arrow gets a part of it at a time: write "
@@ -244,7 +249,8 @@ class Pipeline(Strict):
                 f"pipeline {self.name!r} has no intervals: source.{self.source.key} cannot find records by their time"
             )
         if not self.sink.kind.replaceable:
-            return f"pipeline {self.name!r} has no intervals: sink.{self.sink.key} cannot replace rows"
+            how = " with mode: upsert" if self.sink.config.keyed else ""
+            return f"pipeline {self.name!r} has no intervals: sink.{self.sink.key}{how} cannot replace rows"
         return None
 
     def refusal(self, recovery: Recovery) -> str | None:

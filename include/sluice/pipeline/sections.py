@@ -196,7 +196,7 @@ class Sink(Strict):
     def kind(self) -> SinkKind:
         """The kind of sink, which declares what it can do."""
         kind: SinkKind = kind_of("sinks", self.key)
-        return kind
+        return self.config.of(kind)
 
     @property
     def config(self) -> SinkConfig:

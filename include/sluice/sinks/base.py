@@ -29,6 +29,15 @@ class SinkConfig(Strict):
         """What people are shown as the sink's place."""
         return self.location
 
+    def of(self, kind: SinkKind) -> SinkKind:
+        """Return what the sink can do with these settings, of what its kind can."""
+        return kind
+
+    @property
+    def keyed(self) -> bool:
+        """Whether a row replaces an older one of the same key; each row then must have the offset of its record."""
+        return False
+
     @property
     def needs(self) -> str | None:
         """The id of the connection that the sink needs, or None; the driver gets it through its environment."""

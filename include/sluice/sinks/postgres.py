@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from dataclasses import replace
+from typing import Annotated, Literal
 
-from pydantic import AfterValidator
+from pydantic import AfterValidator, model_validator
 
 from sluice.sinks.base import SinkConfig, SinkKind
 
@@ -28,6 +29,31 @@ class PostgresSink(SinkConfig):
     """The id of an Airflow connection of type ``postgres``; outside Airflow it is read from ``AIRFLOW_CONN_<ID>``."""
     table: Annotated[str, AfterValidator(_table)]
     """``TABLE`` or ``SCHEMA.TABLE``, as the catalog writes them, without quotes. The first run creates it."""
+    mode: Literal["append", "upsert"] = "append"
+    """What a row does: ``append`` adds it, ``upsert`` replaces the row of the same key if it is newer."""
+    key: tuple[str, ...] = ()
+    """With ``upsert``, the columns that identify a row; a table that is there needs a unique index on them."""
+    sequence: str | None = None
+    """With ``upsert``, the column by which one of two rows is newer; by default the offset is."""
+
+    @model_validator(mode="after")
+    def _keyed(self) -> PostgresSink:
+        if self.mode == "upsert" and not self.key:
+            raise ValueError("mode: upsert needs the key: the columns that identify a row, for example key: [id]")
+        if self.mode == "append" and (self.key or self.sequence):
+            raise ValueError("key and sequence are for mode: upsert: add it, or remove them")
+        if len(set(self.key)) < len(self.key):
+            raise ValueError("a column stands twice in the key")
+        return self
+
+    def of(self, kind: SinkKind) -> SinkKind:
+        """Return what it can do: rows that replaced others do not come back, so intervals are not replaced."""
+        return replace(kind, replaceable=False) if self.mode == "upsert" else kind
+
+    @property
+    def keyed(self) -> bool:
+        """Whether it is ``upsert``."""
+        return self.mode == "upsert"
 
     @property
     def location(self) -> str:

@@ -114,7 +114,7 @@ class Tables:
         sink = self.replaceable
         if sink is None:
             raise ConfigError(
-                f"rows of the sink {self.sink.path} cannot be replaced: this kind of sink only appends",
+                f"rows of the sink {self.sink.path} cannot be replaced: this sink does not take single rows back",
                 state="nothing was read or written; sink and quarantine are unchanged",
                 next_step="use a sink that can replace rows, such as sink.delta; this one allows redriving lost ranges",
             )

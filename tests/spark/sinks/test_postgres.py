@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+import random
+import uuid
 from datetime import UTC, date, datetime
 from decimal import Decimal
 from typing import Any
 
 import pytest
+import sqlalchemy as sa
 from pyspark.sql import SparkSession
 from pyspark.sql import types as T
 from tests.fixtures.database import CONNECTION, PostgresSandbox
@@ -260,3 +263,143 @@ def test_names_of_any_kind(into_postgres: PostgresSandbox) -> None:
     sandbox.run("r")
     found = sandbox.query('SELECT * FROM "O\'Hara ""x"""."We/ird ""t""" ORDER BY _partition')
     assert [row["Sel\"ect'"] for row in found] == [7, None]
+
+
+def upserting(sequence: str | None = None, **more: Any) -> dict[str, Any]:
+    return {"postgres": {"table": "orders", "mode": "upsert", "key": ["id"], "sequence": sequence} | more}
+
+
+def test_of_the_rows_of_a_key_the_newest_stays(into_postgres: PostgresSandbox) -> None:
+    sandbox = into_postgres
+    sandbox.configure(sink=upserting(), kafka={"max_records_per_batch": 4})
+    for start in (0, 20):  # in one batch and across batches, in each partition, with times that go backwards
+        sandbox.produce(
+            [(n % 2, b"k", b'{"id": %d, "name": "v%d"}' % (n % 6, start + n), 10_000 - n) for n in range(20)]
+        )  # fmt: skip
+        sandbox.run(f"r{start}")
+    newest = {key: max(n for n in range(20) if n % 6 == key) + 20 for key in range(6)}
+    assert {row["id"]: row["name"] for row in sandbox.orders()} == {k: f"v{n}" for k, n in newest.items()}
+    assert sandbox.total("written") == 40
+    sandbox.assert_balanced()
+
+
+def test_a_sequence_decides_whatever_the_offsets_are(into_postgres: PostgresSandbox) -> None:
+    sandbox = into_postgres
+    sandbox.configure(
+        sink=upserting("at"), decode={"json": {"schema": "id BIGINT, at BIGINT, name STRING"}},
+        kafka={"max_records_per_batch": 3},
+    )  # fmt: skip
+    chance = random.Random(7)
+    sent = [(chance.randrange(5), chance.choice([None, *range(8)]), n) for n in range(60)]
+    for part in (sent[:30], sent[30:]):
+        sandbox.produce(
+            [(n % 2, b"k", json.dumps({"id": k, "at": at, "name": str(n)}).encode(), 1000 + n) for k, at, n in part]
+        )
+        sandbox.run(f"r{part[0][2]}")
+    wanted = {k: max((-1 if at is None else at, n) for key, at, n in sent if key == k)[1] for k in range(5)}
+    assert {row["id"]: int(row["name"]) for row in sandbox.orders()} == wanted
+
+
+def test_lost_records_that_are_redriven_do_not_replace_newer_rows(into_postgres: PostgresSandbox) -> None:
+    sandbox = into_postgres
+    sql = "SELECT assert_true(name <> 'bad') IS NULL AS ok, * FROM source"
+    shape = {"sink": upserting(), "recovery": "ignore_batch", "kafka": {"max_records_per_batch": 1}}
+    sandbox.configure(transform={"sql": sql}, **shape)
+    for name in ("bad", "new"):
+        sandbox.produce([(0, b"k", b'{"id": 1, "name": "%s"}' % name.encode())])
+    sandbox.produce([(0, b"k", b'{"id": 2, "name": "bad"}')])
+    sandbox.run("live", expect=None)
+    assert [row["name"] for row in sandbox.orders()] == ["new"]
+    sandbox.configure(transform={"sql": "SELECT true AS ok, * FROM source"}, **shape)
+    sandbox.run("back", redriven="lost")
+    assert sorted((row["id"], row["name"]) for row in sandbox.orders()) == [(1, "new"), (2, "bad")]
+
+
+def test_a_row_without_a_key_is_told_with_the_rule(into_postgres: PostgresSandbox) -> None:
+    sandbox = into_postgres
+    sandbox.configure(sink=upserting())
+    sandbox.produce([(0, b"k", good(1)), (0, b"k", b'{"name": "x"}')])
+    said = sandbox.run("r", expect=30).message
+    assert "{name: has_key, not_null: {columns: [id]}}" in said
+    sandbox.configure(
+        sink=upserting(), rules=[{"name": "has_key", "not_null": {"columns": ["id"]}}],
+        quality={"max_quarantined": "100%"},
+    )  # fmt: skip
+    sandbox.run("r")
+    assert sandbox.account("r")["quarantined"] == 1
+
+
+def test_a_table_that_is_upserted_needs_a_unique_index(into_postgres: PostgresSandbox) -> None:
+    sandbox = into_postgres
+    meta = "_topic text, _partition int, _offset bigint, _timestamp timestamptz, _run text"
+    sandbox.change(
+        f"CREATE TABLE public.orders (id bigint, name text, {meta})",
+        "CREATE UNIQUE INDEX ON public.orders (id) WHERE id > 5",
+        "CREATE UNIQUE INDEX ON public.orders (id, name)",
+        "INSERT INTO public.orders VALUES (1, 'mine')",
+    )
+    sandbox.configure(sink=upserting())
+    sandbox.feed(3)
+    told = 'CREATE UNIQUE INDEX ON "public"."orders" ("id")'
+    assert told in sandbox.run("r", expect=10).message
+    sandbox.change(told)
+    sandbox.run("r")
+    assert [row["name"] for row in sandbox.query("SELECT name FROM public.orders ORDER BY id")] == [
+        "name 0", "name 1", "name 2",
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("keys", "told"),
+    [
+        ({"sink": upserting(key=[])}, "needs the key"),
+        ({"sink": upserting(mode="append")}, "are for mode: upsert"),
+        ({"sink": upserting(), "rows": "many"}, "rows: one or filter"),
+    ],
+)
+def test_what_makes_no_sense_is_refused(into_postgres: PostgresSandbox, keys: dict[str, Any], told: str) -> None:
+    into_postgres.configure(**keys)
+    refused = into_postgres.cli("validate-spec", "--no-spark", str(into_postgres.file))
+    assert (refused.returncode, told in " ".join(refused.stderr.split())) == (10, True), refused.stderr
+
+
+def test_intervals_of_a_table_that_is_upserted_are_refused(into_postgres: PostgresSandbox) -> None:
+    into_postgres.configure(sink=upserting())
+    refused = into_postgres.cli("run", str(into_postgres.file), "--start", "2026-01-01", "--end", "2026-01-02")
+    assert "sink.postgres with mode: upsert cannot replace rows" in " ".join(refused.stderr.split())
+
+
+def test_what_a_trigger_keeps_back_is_no_silent_loss(into_postgres: PostgresSandbox) -> None:
+    sandbox = into_postgres
+    sandbox.feed(2)
+    sandbox.run("r")
+    sandbox.change(
+        "CREATE FUNCTION skip() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN IF NEW.id = 3 THEN RETURN NULL; END IF; "
+        "RETURN NEW; END $$",
+        "CREATE TRIGGER skips BEFORE INSERT ON public.orders FOR EACH ROW EXECUTE FUNCTION skip()",
+    )
+    sandbox.feed(3)
+    assert "took 2 of 3 rows" in sandbox.run("s", expect=30).message
+    assert len(sandbox.orders()) == 2
+
+
+def test_a_role_with_other_defaults_and_a_database_in_latin1(into_postgres: PostgresSandbox) -> None:
+    sandbox = into_postgres
+    name = f"l{uuid.uuid4().hex[:8]}"
+    url = sa.make_url(sandbox.database)
+    engine = sa.create_engine(url, isolation_level="AUTOCOMMIT")
+    with engine.connect() as connection:
+        connection.execute(sa.text(f"CREATE DATABASE {name} ENCODING 'LATIN1' TEMPLATE template0"))
+        for setting in (
+            "default_transaction_isolation = 'serializable'", "\"DateStyle\" = 'German'", "bytea_output = 'escape'",
+            "standard_conforming_strings = off", "search_path = nowhere", "statement_timeout = 30",
+            "synchronous_commit = off",
+        ):  # fmt: skip
+            connection.execute(sa.text(f"ALTER DATABASE {name} SET {setting}"))
+    engine.dispose()
+    sandbox.database = str(url.set(database=name))
+    sandbox.produce([(0, b"k", '{"id": 1, "name": "é\\\\ \'x"}'.encode())])
+    sandbox.run("r")
+    assert sandbox.query("SELECT name FROM public.orders") == [{"name": "é\\ 'x"}]
+    sandbox.produce([(0, b"k", '{"id": 1, "name": "\u20ac\u4e2d"}'.encode())])
+    assert "refuses a row" in sandbox.run("s", expect=30).message

@@ -13,7 +13,7 @@ from typing import Any
 
 from sluice_spark.sinks.postgres.database import literal, name_of
 
-__all__ = ["Commits", "lock_number", "one", "rows"]
+__all__ = ["Commits", "fetched", "lock_number", "one"]
 
 _TABLE = "sluice_commits"
 
@@ -70,20 +70,20 @@ class Commits:
 
     def batches(self, cursor: Any) -> dict[str, int]:
         """Return the highest batch of each writer."""
-        found = rows(cursor, f"SELECT writer, max(batch) FROM {self._log} WHERE {self._mine} GROUP BY writer")
+        found = fetched(cursor, f"SELECT writer, max(batch) FROM {self._log} WHERE {self._mine} GROUP BY writer")
         return {str(writer): int(batch) for writer, batch in found}
 
     def relation(self, cursor: Any) -> int | None:
         """Return the object id that the table had at the newest commit."""
         newest = f"SELECT relation FROM {self._log} WHERE {self._mine} ORDER BY version DESC LIMIT 1"
-        found = rows(cursor, newest)
+        found = fetched(cursor, newest)
         return int(found[0][0]) if found else None
 
     def notes(self, cursor: Any, writer: str, newer_than: int) -> list[dict[str, Any]]:
         """Return the commit metadata of a writer's batches above a number, newest first."""
         return [
             json.loads(text)
-            for (text,) in rows(
+            for (text,) in fetched(
                 cursor,
                 f"SELECT note FROM {self._log} WHERE {self._mine} AND writer = {literal(writer)} AND batch > "
                 f"{int(newer_than)} ORDER BY version DESC",
@@ -93,7 +93,7 @@ class Commits:
     def since(self, cursor: Any, version: int) -> list[dict[str, Any]]:
         """Return the commit metadata of all commits after a version."""
         newer = f"SELECT note FROM {self._log} WHERE {self._mine} AND version > {int(version)} ORDER BY version"
-        return [json.loads(text) for (text,) in rows(cursor, newer)]
+        return [json.loads(text) for (text,) in fetched(cursor, newer)]
 
     def add(self, cursor: Any, note: Mapping[str, Any], relation: int) -> None:
         """Add a commit; its metadata has ``app_id`` and ``version``, the writer and its batch."""
@@ -106,7 +106,7 @@ class Commits:
         )
 
 
-def rows(cursor: Any, sql: str) -> list[Any]:
+def fetched(cursor: Any, sql: str) -> list[Any]:
     """Return what a query gives."""
     cursor.execute(sql)
     return list(cursor.fetchall())
@@ -114,7 +114,7 @@ def rows(cursor: Any, sql: str) -> list[Any]:
 
 def one(cursor: Any, sql: str) -> Any:
     """Return the one value that a query gives."""
-    return rows(cursor, sql)[0][0]
+    return fetched(cursor, sql)[0][0]
 
 
 def lock_number(schema: str, table: str) -> int:

@@ -73,6 +73,9 @@ def connected(connection: Connection, what: str) -> Iterator[Any]:
                 cursor.execute("SET standard_conforming_strings = on")
                 cursor.execute("SET TIME ZONE 'UTC'")
                 cursor.execute("SET lock_timeout = '600s'")
+                cursor.execute("SET statement_timeout = 0")  # a batch may take long
+                cursor.execute("SET client_encoding = 'UTF8'")  # as Arrow's texts, whatever the database has
+                cursor.execute("SET row_security = off")  # an error instead of rows that are not seen
                 # a commit that was answered must survive a crash of the server
                 cursor.execute(
                     "SELECT set_config('synchronous_commit', 'on', true) "

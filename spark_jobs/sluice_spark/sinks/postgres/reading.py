@@ -6,7 +6,7 @@ import atexit
 import shutil
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,11 +18,11 @@ import pyarrow.parquet as pq
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import types as T
 
-from sluice_spark.sinks.postgres.commits import Commits, rows
+from sluice_spark.sinks.postgres.commits import Commits, fetched
 from sluice_spark.sinks.postgres.database import literal, name_of
 from sluice_spark.sinks.postgres.types import arrow_type, held_type
 
-__all__ = ["Column", "begun", "columns", "read"]
+__all__ = ["Column", "begun", "columns", "is_unique", "read"]
 
 
 _OLD = 3 * 86_400
@@ -59,7 +59,7 @@ def columns(cursor: Any, table: str) -> list[Column]:
     table
         Its name as SQL.
     """
-    found = rows(
+    found = fetched(
         cursor,
         "SELECT attname::text, format_type(atttypid, atttypmod), "
         "attnotnull AND NOT atthasdef AND attidentity = '' AND attgenerated = '' "
@@ -67,6 +67,18 @@ def columns(cursor: Any, table: str) -> list[Column]:
         "ORDER BY attnum",
     )
     return [Column(str(name), str(kind), bool(needed)) for name, kind, needed in found]
+
+
+def is_unique(cursor: Any, table: str, key: Sequence[str]) -> bool:
+    """Return whether an index of the table, at once and for all of its rows, allows one row for each key."""
+    found = fetched(
+        cursor,
+        "SELECT array_agg(a.attname::text) FROM pg_index i CROSS JOIN unnest(i.indkey) WITH ORDINALITY AS k(n, nr) "
+        "JOIN pg_attribute a ON a.attrelid = i.indrelid AND a.attnum = k.n "
+        f"WHERE i.indrelid = to_regclass({literal(table)}) AND i.indisunique AND i.indimmediate AND i.indisvalid "
+        "AND i.indpred IS NULL AND i.indexprs IS NULL AND k.nr <= i.indnkeyatts GROUP BY i.indexrelid",
+    )
+    return any(set(names) == set(key) for (names,) in found)
 
 
 def read(spark: SparkSession, cursor: Any, table: str, where: str, staging: str) -> tuple[DataFrame, int]:

@@ -30,14 +30,18 @@ from sluice_spark.sinks.delta.attempts import new_folder, written_to
 from sluice_spark.sinks.delta.slice import Slice
 from sluice_spark.sinks.delta.staged import offsets_of, read_back
 from sluice_spark.sinks.postgres import reading
-from sluice_spark.sinks.postgres.commits import Commits, one
+from sluice_spark.sinks.postgres.commits import Commits, fetched, one
 from sluice_spark.sinks.postgres.database import connected, literal, name_of
 from sluice_spark.sinks.postgres.types import arrow_type, column_type, fits, held_type, is_text_to, unsupported
+from sluice_spark.sinks.postgres.upsert import merge
 
 __all__ = ["PostgresTable", "opened"]
 
 _ROWS = 1 << 16
 """Rows that travel at a time."""
+_LONGEST_NAME = 63
+_SYSTEM = {"tableoid", "xmin", "cmin", "xmax", "cmax", "ctid"}
+"""Columns that each table has."""
 
 
 def opened(config: PostgresSink, path: str, app_id: str) -> PostgresTable:
@@ -131,9 +135,16 @@ class PostgresTable:
             for f in schema.fields
             if (kind := unsupported(f.dataType)) is not None
         ]
+        problems += [
+            f"{f.name!r} is no name of a column: PostgreSQL has its own, or cuts it at 63 bytes"
+            for f in schema.fields
+            if f.name in _SYSTEM or len(f.name.encode()) > _LONGEST_NAME or "\0" in f.name
+        ]
+        wanted = [*self._config.key, *([self._config.sequence] if self._config.sequence else [])]
+        problems += [f"{name} of the key is no column" for name in wanted if name not in schema.names]
         if not problems:
             with self._begun() as (cursor, _):
-                problems = self._misfits(self._columns(cursor), schema)
+                problems = self._misfits(cursor, schema)
         if problems:
             raise ConfigError(
                 f"the {self.path} does not fit the pipeline: {'; '.join(problems[:8])}",
@@ -269,6 +280,8 @@ class PostgresTable:
                     check(found)
                     counts = {key: len(offsets) for key, offsets in found.items()}
                     cursor.execute(f"DELETE FROM {self._table} WHERE {_within(gone)}")
+                    if self._held(cursor, gone):
+                        raise self._meddled("does not delete all rows of the interval")
                     full["replaced"] = [[*key, count] for key, count in sorted(counts.items())]
                 if staged.files:
                     self._insert(cursor, staged, schema)
@@ -313,8 +326,39 @@ class PostgresTable:
             f"{name}::{kinds[f.name]}" if is_text_to(kinds[f.name]) else name
             for name, f in zip(names, schema.fields, strict=True)
         ]
+        if self._config.keyed:
+            self._refuse_without_key(cursor)
+            values = {f.name: value for f, value in zip(schema.fields, given, strict=True)}
+            key, sequence = self._config.key, self._config.sequence
+            cursor.execute(merge(self._table, values, key, sequence, staged="pg_temp.sluice_staged"))
+            return
         cursor.execute(
             f"INSERT INTO {self._table} ({', '.join(names)}) SELECT {', '.join(given)} FROM pg_temp.sluice_staged"
+        )
+        if cursor.rowcount != staged.rows:
+            raise self._meddled(f"took {cursor.rowcount:,} of {staged.rows:,} rows")
+
+    def _refuse_without_key(self, cursor: Any) -> None:
+        missing = " OR ".join(f"{name_of(name)} IS NULL" for name in self._config.key)
+        found = fetched(
+            cursor, f"SELECT _topic, _partition, _offset FROM pg_temp.sluice_staged WHERE {missing} LIMIT 1"
+        )
+        if found:
+            topic, partition, offset = found[0]
+            raise SinkError(
+                f"the row of {topic}/{partition} offset {offset} has no value in a column of its key "
+                f"({', '.join(self._config.key)})",
+                state="nothing of this batch was committed",
+                next_step="add the row rule {name: has_key, not_null: {columns: ["
+                + ", ".join(self._config.key)
+                + "]}}, and run again: such records go to the quarantine",
+            )
+
+    def _meddled(self, what: str) -> SinkError:
+        return SinkError(
+            f"the {self.path} {what}: a trigger or a rule of the table keeps the others back",
+            state="nothing of this batch was committed",
+            next_step="remove the trigger or the rule, or move it to a copy of the table; then run again",
         )
 
     def _batches(self, staged: Staged, wanted: pa.Schema) -> Iterator[pa.RecordBatch]:
@@ -337,15 +381,17 @@ class PostgresTable:
         """Create the table, or check that it fits; return its object id."""
         columns = self._columns(cursor)
         if columns:
-            if problems := self._misfits(columns, schema):
+            if problems := self._misfits(cursor, schema):
                 raise ConfigError(
                     f"the {self.path} does not fit the pipeline any more: {'; '.join(problems[:8])}",
                     state="nothing of this batch was committed",
                     next_step="change the table back, then run again",
                 )
         else:
-            made = ", ".join(f"{name_of(f.name)} {column_type(f.dataType)}" for f in schema.fields)
-            cursor.execute(f"CREATE TABLE {self._table} ({made})")
+            parts = [f"{name_of(f.name)} {column_type(f.dataType)}" for f in schema.fields]
+            if self._config.keyed:
+                parts.append(f"PRIMARY KEY ({', '.join(map(name_of, self._config.key))})")
+            cursor.execute(f"CREATE TABLE {self._table} ({', '.join(parts)})")
             # rows of a run, and offsets, lie together: such an index costs next to nothing
             near = [name for name in ("_run", "_offset", "_timestamp") if name in schema.names]
             cursor.execute(f"CREATE INDEX ON {self._table} USING brin ({', '.join(map(name_of, near))})")
@@ -401,8 +447,8 @@ class PostgresTable:
     def _columns(self, cursor: Any) -> list[reading.Column]:
         return reading.columns(cursor, self._table)
 
-    @staticmethod
-    def _misfits(columns: Sequence[reading.Column], schema: T.StructType) -> list[str]:
+    def _misfits(self, cursor: Any, schema: T.StructType) -> list[str]:
+        columns = self._columns(cursor)
         if not columns:
             return []
         there = {column.name: column for column in columns}
@@ -422,6 +468,9 @@ class PostgresTable:
             for column in columns
             if column.name not in ours and column.needed
         ]
+        if self._config.keyed and not reading.is_unique(cursor, self._table, self._config.key):
+            by = ", ".join(map(name_of, self._config.key))
+            found.append(f"it has no unique index on the key: CREATE UNIQUE INDEX ON {self._table} ({by})")
         return found
 
     def _read(self, spark: SparkSession, where: str) -> tuple[DataFrame, int]:

@@ -1,0 +1,71 @@
+"""The statement that merges staged rows into a table by key: of two rows of a key, the newer one stays.
+
+Of two rows from one partition, that of the higher offset is newer. Of two from different partitions, that of the later
+record time is (then of the greater topic and partition). With a sequence column, the higher value is newer, whatever
+the offsets are; null is the lowest, and ties are decided by record time, topic, partition and offset. So it does not
+matter in which order, how often or in which batches rows arrive, as long as a key's records are in one partition or in
+the order of their times.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from sluice_spark.sinks.postgres.database import name_of
+
+__all__ = ["merge"]
+
+_PLACE = ("_topic", "_partition")
+_LAST = ("_timestamp", *_PLACE, "_offset")
+
+
+def merge(table: str, columns: Mapping[str, str], key: Sequence[str], sequence: str | None, *, staged: str) -> str:
+    """Return the statement.
+
+    Parameters
+    ----------
+    table, staged
+        The names of both tables, as SQL.
+    columns
+        Of each staged column, its value as SQL.
+    key
+        The columns of which the table allows one row each.
+    sequence
+        The column that orders rows; None means offsets.
+    """
+    names = [name_of(name) for name in columns]
+    by = ", ".join(map(name_of, key))
+    last = ", ".join(f"{name_of(name)} DESC" for name in _LAST)
+    if sequence is None:
+        place = ", ".join(map(name_of, _PLACE))
+        # the newest of each partition, and of these the latest
+        newest = f"SELECT DISTINCT ON ({by}, {place}) * FROM {staged} ORDER BY {by}, {place}, _offset DESC"
+        chosen = f"SELECT DISTINCT ON ({by}) * FROM ({newest}) AS each ORDER BY {by}, {last}"
+    else:
+        chosen = f"SELECT DISTINCT ON ({by}) * FROM {staged} ORDER BY {by}, {name_of(sequence)} DESC NULLS LAST, {last}"
+    changes = ", ".join(f"{name} = excluded.{name}" for name in names)
+    return (
+        f"INSERT INTO {table} AS held ({', '.join(names)}) "
+        f"SELECT {', '.join(columns.values())} FROM ({chosen}) AS newest "
+        f"ON CONFLICT ({by}) DO UPDATE SET {changes} WHERE {_is_newer(sequence)}"
+    )
+
+
+def _is_newer(sequence: str | None) -> str:
+    """Return the condition under which the row that came replaces the one that is held."""
+    if sequence is None:
+        came, held = _tuple("excluded", _LAST[:-1]), _tuple("held", _LAST[:-1])
+        # a row that somebody else put there has no offset
+        return (
+            "coalesce(CASE WHEN (held._topic, held._partition) = (excluded._topic, excluded._partition) "
+            f"THEN excluded._offset > held._offset ELSE {came} > {held} END, true)"
+        )
+    mine, theirs = f"excluded.{name_of(sequence)}", f"held.{name_of(sequence)}"
+    return (
+        f"({mine} IS NOT NULL AND ({theirs} IS NULL OR {mine} > {theirs})) OR ({mine} IS NOT DISTINCT FROM {theirs} "
+        f"AND coalesce({_tuple('excluded', _LAST)} > {_tuple('held', _LAST)}, true))"
+    )
+
+
+def _tuple(of: str, names: Sequence[str]) -> str:
+    return f"({', '.join(f'{of}.{name_of(name)}' for name in names)})"
