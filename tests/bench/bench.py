@@ -16,6 +16,7 @@ from tests.bench.history import history
 from tests.bench.intervals import intervals
 from tests.bench.lag import lag
 from tests.bench.ledger import ledger
+from tests.bench.postgres import postgres
 from tests.bench.recovery import hot, killed, redrive, wal
 from tests.bench.wide import wide
 
@@ -25,6 +26,7 @@ COMPARISONS = {
     "volume": volume,
     "shapes": shapes,
     "fixed": fixed,
+    "postgres": postgres,
     "wal": wal,
     "hot": hot,
     "killed": killed,

@@ -224,15 +224,21 @@ class Bench:
             load(self.pipeline(topic, name)), RunRequest("bench", validate=False), spark=self.spark, kafka=self.kafka
         )
 
-    def bare(self, script: str, *arguments: str) -> Figure:
-        """Run a bare script under plain spark-submit."""
+    def bare(self, script: str, *arguments: str, jars: Sequence[Path | None] = ()) -> Figure:
+        """Run a bare script under plain spark-submit, with more jars."""
         probe = self.submit("probe", "none")
         conf = [
             "spark.sql.extensions=io.delta.sql.DeltaSparkSessionExtension",
             "spark.sql.catalog.spark_catalog=org.apache.spark.sql.delta.catalog.DeltaCatalog",
             "spark.ui.enabled=false",
         ]
-        argv = [probe.argv()[0], "--master", "local[2]", "--jars", self.jars]
+        argv = [
+            probe.argv()[0],
+            "--master",
+            "local[2]",
+            "--jars",
+            ",".join([self.jars, *(str(jar) for jar in jars if jar)]),
+        ]
         for item in conf:
             argv += ["--conf", item]
         env = {k: v for k, v in probe.env.items() if k in ("SPARK_HOME", "PYSPARK_PYTHON", "SPARK_LOCAL_IP")}

@@ -61,6 +61,21 @@ def test_without_params_the_file_decides(ingest: Any, spark: FakeSpark, context:
     assert argv[-2:] == ["--run", "manual__1"]
 
 
+def test_the_connection_of_the_sink_travels_beside_that_of_the_source(
+    ingest: Any, spark: FakeSpark, context: Any, pipeline_file: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    secret = {"conn_type": "postgres", "host": "db", "login": "me", "password": "pg-secret", "schema": "shop"}
+    monkeypatch.setenv("AIRFLOW_CONN_POSTGRES_DEFAULT", json.dumps(secret))
+    operator = ingest()
+    file = pipeline_file()
+    file.write_text(file.read_text().replace("{delta: {path: demo}}", "{postgres: {table: demo}}"))
+    operator.execute(context())
+    call = spark.call("bounded_run.py")
+    assert json.loads(call["env"]["AIRFLOW_CONN_POSTGRES_DEFAULT"]) == secret
+    assert SECRET in call["env"]["AIRFLOW_CONN_KAFKA_DEFAULT"]
+    assert "pg-secret" not in " ".join(call["argv"])
+
+
 def test_secrets_travel_in_the_environment_only(ingest: Any, spark: FakeSpark, context: Any, capfd: Any) -> None:
     operator = ingest()
     account = operator.execute(context())
