@@ -10,6 +10,7 @@ pytest_plugins = [
     "tests.fixtures.cluster",
     "tests.fixtures.database",
     "tests.fixtures.kafka",
+    "tests.fixtures.lake",
     "tests.fixtures.runs",
     "tests.fixtures.node",
     "tests.fixtures.postgres",

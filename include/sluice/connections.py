@@ -160,6 +160,8 @@ def _missing(conn_id: str, searched: list[str]) -> ConfigError:
     example: dict[str, Any] = {"conn_type": "kafka", "extra": {"bootstrap.servers": "localhost:9092"}}
     if "spark" in conn_id:
         example = {"conn_type": "spark", "host": "local[2]"}
+    if "iceberg" in conn_id:
+        example = {"conn_type": "iceberg", "host": "https://catalog.example.com", "extra": {"warehouse": "s3://lake"}}
     if "postgres" in conn_id:
         example = {"conn_type": "postgres", "host": "localhost", "login": "me", "password": "...", "schema": "shop"}
     return ConfigError(

@@ -19,7 +19,11 @@ __all__ = ["BUILT_IN", "imported", "kind_of"]
 
 BUILT_IN: Mapping[str, Mapping[str, str]] = {
     "sources": {"kafka": "sluice.sources.kafka.source:KIND"},
-    "sinks": {"delta": "sluice.sinks.delta:KIND", "postgres": "sluice.sinks.postgres:KIND"},
+    "sinks": {
+        "delta": "sluice.sinks.delta:KIND",
+        "iceberg": "sluice.sinks.iceberg:KIND",
+        "postgres": "sluice.sinks.postgres:KIND",
+    },
     "decoders": {
         "json": "sluice.decoders.config:JSON",
         "csv": "sluice.decoders.config:CSV",

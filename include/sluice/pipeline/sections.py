@@ -15,6 +15,7 @@ from sluice.kinds import kind_of
 from sluice.rules.config import NotNullRule, SqlRule
 from sluice.sinks.base import SinkConfig, SinkKind
 from sluice.sinks.delta import DeltaSink
+from sluice.sinks.iceberg import IcebergSink
 from sluice.sinks.postgres import PostgresSink
 from sluice.sources.base import SourceConfig, SourceKind
 from sluice.sources.kafka.config import KafkaSource
@@ -179,6 +180,8 @@ class Sink(Strict):
 
     delta: DeltaSink | None = None
     """A Delta table. The first run creates it."""
+    iceberg: IcebergSink | None = None
+    """An Iceberg table. The first run creates it."""
     postgres: PostgresSink | None = None
     """A table of a PostgreSQL database. The first run creates it."""
 

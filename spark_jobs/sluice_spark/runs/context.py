@@ -135,4 +135,5 @@ class RunContext:
             logger.info("records take the Spark path: %s", why)
             return None
         blind = writer.opaque and self.pipeline.transform.arrow is None
-        return None if blind else ArrowPath(spark, plan, self.run_id)
+        root = None if blind else writer.sink.staging
+        return None if root is None or "://" in root else ArrowPath(spark, plan, self.run_id)

@@ -2,31 +2,22 @@
 
 from __future__ import annotations
 
-import atexit
-import shutil
-import tempfile
-import time
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import types as T
 
 from sluice_spark.sinks.postgres.commits import Commits, fetched
 from sluice_spark.sinks.postgres.database import literal, name_of
 from sluice_spark.sinks.postgres.types import arrow_type, held_type
+from sluice_spark.sinks.spilled import spilled
 
 __all__ = ["Column", "begun", "columns", "is_unique", "read"]
-
-
-_OLD = 3 * 86_400
-"""Seconds after which no process reads such a file any more."""
 
 
 @dataclass(frozen=True)
@@ -82,7 +73,7 @@ def is_unique(cursor: Any, table: str, key: Sequence[str]) -> bool:
 
 
 def read(spark: SparkSession, cursor: Any, table: str, where: str, staging: str) -> tuple[DataFrame, int]:
-    """Return rows of a table as a DataFrame, and their number, by way of a file that lives as long as this process."""
+    """Return rows of a table as a DataFrame, and their number: :func:`~sluice_spark.sinks.spilled.spilled`."""
     there = columns(cursor, table)
     schema = T.StructType([T.StructField(c.name, held_type(c.kind)) for c in there])
     wanted = pa.schema([pa.field(f.name, arrow_type(f.dataType)) for f in schema.fields])
@@ -91,20 +82,13 @@ def read(spark: SparkSession, cursor: Any, table: str, where: str, staging: str)
         f"{name_of(f.name)}::text" if isinstance(f.dataType, T.StringType | T.DecimalType) else name_of(f.name)
         for f in schema.fields
     ]
-    Path(staging).mkdir(parents=True, exist_ok=True)
-    for left in Path(staging).glob("read-*"):  # by a process that was killed
-        if time.time() - left.stat().st_mtime > _OLD:
-            shutil.rmtree(left, ignore_errors=True)
-    folder = tempfile.mkdtemp(prefix="read-", dir=staging)
-    atexit.register(shutil.rmtree, folder, ignore_errors=True)
     cursor.execute(f"SELECT {', '.join(given)} FROM {table}{where}")
-    count = 0
-    with pq.ParquetWriter(f"{folder}/rows.parquet", wanted, store_schema=False) as writer:
-        for batch in cursor.fetch_record_batch():
-            arrays = [_cast(array, field.type) for array, field in zip(batch.columns, wanted, strict=True)]
-            writer.write_table(pa.Table.from_arrays(arrays, schema=wanted))
-            count += batch.num_rows
-    return spark.read.schema(schema).parquet(f"{folder}/rows.parquet"), count
+    return spilled(spark, (_typed(batch, wanted) for batch in cursor.fetch_record_batch()), wanted, schema, staging)
+
+
+def _typed(batch: pa.RecordBatch, wanted: pa.Schema) -> pa.RecordBatch:
+    arrays = [_cast(array, field.type) for array, field in zip(batch.columns, wanted, strict=True)]
+    return pa.RecordBatch.from_arrays(arrays, schema=wanted)
 
 
 def _cast(array: pa.Array, kind: pa.DataType) -> pa.Array:

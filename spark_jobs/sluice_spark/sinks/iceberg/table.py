@@ -1,0 +1,523 @@
+"""An Iceberg table as a sink: Parquet files are staged below the table's location, and one snapshot commits them.
+
+The snapshot's summary holds the commit metadata (``sluice.note``); the table property ``sluice.mark.WRITER`` the
+writer's newest batch, in the same commit, since snapshots expire. Whether a batch is there is looked up in the state on
+which its commit is based: the catalog refuses the commit if the table has changed since (pyiceberg's own retries are
+off), and then both are done again. So a batch is there once.
+"""
+
+from __future__ import annotations
+
+import json
+import uuid
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import fsspec
+import numpy as np
+import pyarrow as pa
+from pyiceberg import exceptions as ice
+from pyiceberg.expressions import In
+from pyiceberg.io.pyarrow import parquet_files_to_data_files
+from pyiceberg.table import Table
+from pyiceberg.table.snapshots import Snapshot, ancestors_of
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import types as T
+from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
+
+from sluice.delta.names import owner
+from sluice.errors import BEGIN_ANEW, ConfigError, SinkError
+from sluice.sinks.iceberg import IcebergSink
+from sluice_spark.sinks.base import NOTHING, Fence, Staged, TakenBackError, overtaken
+from sluice_spark.sinks.delta.attempts import new_folder, written_to
+from sluice_spark.sinks.delta.shape import nullable
+from sluice_spark.sinks.delta.slice import Found, Slice
+from sluice_spark.sinks.delta.staged import offsets_of, read_back
+from sluice_spark.sinks.iceberg.catalog import Unknown, catalog_of, telling
+from sluice_spark.sinks.spilled import spilled
+
+__all__ = ["IcebergTable", "opened"]
+
+_NOTE, _MARK, _OWNER = "sluice.note", "sluice.mark.", "sluice.pipeline"
+_MAPPING = "schema.name-mapping.default"
+_RETRIES = "commit.retry.num-retries"
+_ATTEMPTS = 20
+
+
+def opened(config: IcebergSink, path: str, app_id: str) -> IcebergTable:
+    """Open the sink of a pipeline."""
+    return IcebergTable(config, path, app_id)
+
+
+class IcebergTable:
+    """One table; it is created, empty, before the first batch is staged.
+
+    Parameters
+    ----------
+    config
+        Catalog and table.
+    scratch
+        A folder for rows that are read back.
+    app_id
+        The id of the writer, such as a pipeline's epoch; each writer counts its own batches.
+    """
+
+    def __init__(self, config: IcebergSink, scratch: str, app_id: str) -> None:
+        self.path, self.app_id = f"table {config.shown}", app_id
+        self.partition_by: list[str] = []
+        self._config, self._scratch = config, scratch
+        self._owner = str(owner({"app_id": app_id}))
+        self._location: str | None = None
+
+    @property
+    def staging(self) -> str:
+        """The table's location; a path if it is on a file system."""
+        if self._location is None:
+            self._location = self._existing().location().rstrip("/")
+        return self._location.removeprefix("file://")
+
+    # --- queries -----------------------------------------------------------------------------------------------
+
+    def examine(self) -> list[str]:
+        """Check who owns the table, and whether its commits are still part of it; return no warnings.
+
+        Raises
+        ------
+        ConfigError
+            If it belongs to another pipeline, or has partitions.
+        CheckpointError
+            If commits of this pipeline were rolled back, or the table was dropped.
+        """
+        table = self._table()
+        if table is not None:
+            self._let_pass(table)
+        return []
+
+    def is_cut_off(self) -> bool:
+        """Return False: a catalog points to a whole snapshot."""
+        return False
+
+    def version(self) -> int:
+        """Return the highest batch that this writer committed; -1 if there is none."""
+        table = self._table()
+        return -1 if table is None else _mark(table, self.app_id)
+
+    def notes(self, newer_than: int) -> Iterator[dict[str, Any]]:
+        """Yield the commit metadata of this writer's batches above a number, newest first."""
+        table = self._table()
+        for _, note in _notes(table) if table is not None else ():
+            if note.get("app_id") == self.app_id:
+                if note["version"] <= newer_than:
+                    return
+                yield note
+
+    def table_version(self) -> int:
+        """Return the number of the newest snapshot; -1 if there is none."""
+        table = self._table()
+        newest = None if table is None else table.current_snapshot()
+        return -1 if newest is None else int(newest.sequence_number or 0)
+
+    def ahead_of(self, known: Mapping[str, int]) -> set[str]:
+        """Return which of these writers committed a higher batch than the given one."""
+        table = self._table()
+        return set() if table is None else {w for w, batch in known.items() if _mark(table, w) > batch}
+
+    def as_it_is(self) -> tuple[IcebergTable, T.StructType] | None:
+        """Return the sink with the table's present columns; None if there is no table."""
+        table = self._table()
+        return None if table is None else (self, _columns(table))
+
+    def check(self, schema: T.StructType) -> None:
+        """Create the table if there is none; else refuse rows that do not fit.
+
+        Raises
+        ------
+        ConfigError
+            With each column in question.
+        """
+        with telling(self.path):
+            table = self._table()
+            if table is None:
+                self._create(schema)
+                return
+            problems = _misfits(table, schema)
+        if problems:
+            raise ConfigError(
+                f"the {self.path} does not fit the pipeline: {'; '.join(problems[:8])}",
+                state="nothing was read or written; the position stays where it was",
+                next_step=f"change the table or the pipeline file so that they match; or, to start over, {BEGIN_ANEW}",
+            )
+
+    def check_replaceable(self) -> None:
+        """Refuse to replace rows of a table with delete files: rewriting a file would restore deleted rows.
+
+        Raises
+        ------
+        ConfigError
+            If it has some.
+        """
+        table = self._table()
+        with telling(self.path):
+            if table is not None and any(task.delete_files for task in table.scan().plan_files()):
+                raise ConfigError(
+                    f"the {self.path} has delete files, so its rows cannot be replaced: deleted rows would reappear",
+                    state="nothing was changed",
+                    next_step="rewrite its data files, for example by rewrite_data_files of Spark or Trino's OPTIMIZE",
+                )
+
+    def held(self, gone: Slice) -> dict[tuple[str, int], Any]:
+        """Return the offsets of a slice that the table holds, per topic and partition, ascending."""
+        table = self._table()
+        if table is None:
+            return {}
+        with telling(self.path):
+            return _merged(self._found(table, gone).values())
+
+    def rows_of(self, spark: SparkSession, runs: Sequence[str]) -> tuple[DataFrame, int]:
+        """Return the rows that these runs wrote, and their number."""
+        return self._read(spark, In("_run", list(runs)))
+
+    def rows(self, spark: SparkSession) -> DataFrame:
+        """Return all rows of the table."""
+        return self._read(spark, None)[0]
+
+    # --- writing -----------------------------------------------------------------------------------------------
+
+    def stage(self, rows: DataFrame, batch: str, *, offsets: bool = True) -> Staged:
+        """Write rows to a folder of their own below the table's location, and read the files back.
+
+        Parameters
+        ----------
+        batch
+            The name of the batch, by which folders of earlier attempts are found.
+        """
+        folder = new_folder(batch)
+        rows.write.mode("errorifexists").parquet(f"{self.staging}/{folder}")
+        staged = read_back(self.staging, folder, offsets=offsets)
+        if not staged.files:
+            fs, base = fsspec.core.url_to_fs(self.staging)
+            fs.rm(f"{base}/{folder}", recursive=True)
+            return NOTHING
+        return staged
+
+    def staged_rows(self, spark: SparkSession, staged: Staged, schema: T.StructType) -> DataFrame:
+        """Return the rows of staged files."""
+        return spark.read.schema(schema).parquet(f"{self.staging}/{staged.folder}")
+
+    def staged_offsets(self, staged: Staged) -> dict[tuple[str, int], Any]:
+        """Return the distinct offsets of staged rows per topic and partition, ascending."""
+        return offsets_of(self.staging, staged)
+
+    def commit(
+        self,
+        staged: Staged,
+        schema: T.StructType,
+        version: int,
+        note: Mapping[str, Any],
+        *,
+        fence: Fence | None = None,
+    ) -> bool:
+        """Add staged files in one snapshot, with the batch's mark; a batch without rows is a snapshot, too.
+
+        Returns
+        -------
+        bool
+            False if this writer committed this batch before; nothing was changed then.
+
+        Raises
+        ------
+        LeaseHeldError
+            If a rival committed after the fence's version.
+        ConfigError, CheckpointError
+            As :meth:`examine`, and if the table does not fit.
+        SinkError
+            If catalog or storage cannot be reached, or staged files are gone.
+        """
+        return self._commit(None, staged, schema, version, note, fence=fence) is not None
+
+    def replace(
+        self,
+        gone: Slice,
+        staged: Staged,
+        schema: T.StructType,
+        version: int,
+        note: Mapping[str, Any],
+        *,
+        name: str,
+        check: Callable[[Mapping[tuple[str, int], Any]], None] = lambda _: None,
+        fence: Fence | None = None,
+    ) -> dict[tuple[str, int], int] | None:
+        """Remove the rows of a slice and add staged files, in one snapshot; see :meth:`commit`.
+
+        Files with rows to remove and rows to keep are rewritten without the former.
+
+        Returns
+        -------
+        dict or None
+            How many offsets were removed, per topic and partition; None if the batch was committed before.
+        """
+        return self._commit(gone, staged, schema, version, note, name=name, check=check, fence=fence)
+
+    def sweep(self, batch: str) -> None:
+        """Remove the folders of a batch's attempts that no snapshot names."""
+        table = self._table()
+        folders = [] if table is None else written_to(self.staging, batch)
+        if not folders or table is None:
+            return
+        with telling(self.path):
+            held = table.inspect.all_files().column("file_path").to_pylist()
+        names = {path.rsplit("/", 2)[-2] for path in held}
+        fs, _ = fsspec.core.url_to_fs(self.staging)
+        for folder in folders:
+            if folder.rsplit("/", 1)[-1] not in names:
+                fs.rm(folder, recursive=True)
+
+    # --- the commit --------------------------------------------------------------------------------------------
+
+    def _commit(
+        self,
+        gone: Slice | None,
+        staged: Staged,
+        schema: T.StructType,
+        version: int,
+        note: Mapping[str, Any],
+        *,
+        name: str = "",
+        check: Callable[[Mapping[tuple[str, int], Any]], None] = lambda _: None,
+        fence: Fence | None = None,
+    ) -> dict[tuple[str, int], int] | None:
+        full = {**note, "app_id": self.app_id, "version": version, "attempt": uuid.uuid4().hex}
+        for _ in range(_ATTEMPTS):
+            counts: dict[tuple[str, int], int] = {}
+            with telling(self.path):
+                table = self._let_pass(self._table() or self._create(schema))
+                # in the state that the commit is based on: if that changes, the catalog refuses
+                if _mark(table, self.app_id) >= version:
+                    return counts if self._landed(table, full) else None
+                self._keep_out(table, fence)
+                if problems := _misfits(table, schema):
+                    raise ConfigError(
+                        f"the {self.path} does not fit the pipeline any more: {'; '.join(problems[:8])}",
+                        state="nothing of this batch was committed",
+                        next_step="change the table back, then run again",
+                    )
+                removed: dict[str, Found] = {}
+                kept = NOTHING
+                if gone is not None:
+                    removed = self._found(table, gone)
+                    offsets = _merged(removed.values())
+                    check(offsets)
+                    counts = {key: len(numbers) for key, numbers in offsets.items()}
+                    kept = gone.keep(self.staging, name, removed)
+                    full["replaced"] = [[*key, count] for key, count in sorted(counts.items())]
+                self._still_there(staged)
+                try:
+                    self._snapshot(table, [*staged.files, *kept.files], removed, full)
+                except ice.CommitFailedException:
+                    continue  # somebody committed meanwhile: look again
+                except Unknown:
+                    if not self._may_have_landed(full):
+                        raise
+            return counts
+        raise SinkError(
+            f"others commit to the {self.path} all the time: {_ATTEMPTS} attempts failed",
+            state="nothing of this batch was committed",
+            next_step="run again when fewer others write to it",
+        )
+
+    def _snapshot(self, table: Table, files: Sequence[Any], removed: Mapping[str, Found], note: dict[str, Any]) -> None:
+        root = table.location().rstrip("/")
+        paths = [f"{root}/{file.path}" for file in files]
+        with table.transaction() as transaction:
+            if table.metadata.name_mapping() is None:  # the files have no ids of fields
+                transaction.set_properties({_MAPPING: table.schema().name_mapping.model_dump_json()})
+            update = transaction.update_snapshot(snapshot_properties={_NOTE: json.dumps(note)})
+            with update.overwrite() if removed else update.fast_append() as producer:
+                for task in table.scan().plan_files() if removed else ():
+                    if _relative(table, task.file.file_path) in removed:
+                        producer.delete_data_file(task.file)
+                for file in parquet_files_to_data_files(table.io, transaction.table_metadata, iter(paths)):
+                    producer.append_data_file(file)
+            transaction.set_properties({f"{_MARK}{self.app_id}": str(note["version"])})
+
+    def _found(self, table: Table, gone: Slice) -> dict[str, Found]:
+        """Return the files with rows of a slice, by path below the location."""
+        tasks = list(table.scan().plan_files())
+        paths = [_relative(table, task.file.file_path) for task in tasks]
+        counts = [task.file.record_count for task in tasks]
+        return gone.find(self.staging, pa.table({"path": pa.array(paths, pa.string()), "num_records": counts}))
+
+    def _landed(self, table: Table, full: Mapping[str, Any]) -> bool:
+        return any(note.get("attempt") == full["attempt"] for _, note in _notes(table))
+
+    def _may_have_landed(self, full: Mapping[str, Any]) -> bool:
+        try:
+            return self._landed(self._existing(), full)
+        except SinkError:
+            return False  # the first failure is reported; the next run finds out
+
+    def _still_there(self, staged: Staged) -> None:
+        fs, base = fsspec.core.url_to_fs(self.staging)
+        for file in staged.files:
+            if not fs.exists(f"{base}/{file.path}"):
+                raise SinkError(
+                    f"the staged file {file.path} of the {self.path} is gone",
+                    state="nothing of this batch was committed; the next run writes its files again",
+                    next_step="run again; remove orphan files only if they are older than a run takes",
+                )
+
+    # --- the table ---------------------------------------------------------------------------------------------
+
+    def _table(self) -> Table | None:
+        with telling(self.path):
+            try:
+                return catalog_of(self._config.catalog).load_table(self._config.table)
+            except (ice.NoSuchTableError, ice.NoSuchNamespaceError):
+                return None
+
+    def _existing(self) -> Table:
+        table = self._table()
+        if table is None:
+            raise SinkError(
+                f"the {self.path} is gone",
+                state="nothing of this batch was committed",
+                next_step="restore it, then run again",
+            )
+        return table
+
+    def _create(self, schema: T.StructType) -> Table:
+        catalog = catalog_of(self._config.catalog)
+        catalog.create_namespace_if_not_exists(tuple(self._config.table.split(".")[:-1]))
+        try:
+            columns = to_arrow_schema(nullable(schema), timezone="UTC")
+            return catalog.create_table_if_not_exists(
+                self._config.table, columns, properties={_RETRIES: "0", _OWNER: self._owner}
+            )
+        except Exception as error:
+            if "UnsupportedPyArrowType" in type(error).__name__ or "UNSUPPORTED" in str(error):
+                raise ConfigError(
+                    f"the {self.path} cannot be created: {str(error).splitlines()[0]}",
+                    state="nothing was read or written",
+                    next_step="change this column in transform.sql, for example by to_json or a CAST",
+                ) from error
+            raise
+
+    def _let_pass(self, table: Table) -> Table:
+        """Refuse a table of another pipeline or with partitions, and one whose commits were taken back; claim it."""
+        other = table.properties.get(_OWNER)
+        if other is not None and other != self._owner:
+            raise ConfigError(
+                f"the {self.path} belongs to pipeline {other!r}: two pipelines in one table would replace, redrive and "
+                "validate each other's rows",
+                state="nothing was read or written",
+                next_step=f"give {self._owner!r} another sink.iceberg.table",
+            )
+        if table.spec().fields:
+            raise ConfigError(
+                f"the {self.path} has partitions, and staged files are not divided by them",
+                state="nothing was read or written",
+                next_step="name a table without partitions, or let the first run create one",
+            )
+        if other is None or table.properties.get(_RETRIES) != "0":
+            with telling(self.path):  # with retries of its own, a lost race would put a batch there twice
+                table.transaction().set_properties({_RETRIES: "0", _OWNER: self._owner}).commit_transaction()
+                table = self._existing()
+        self._refuse_rolled_back(table)
+        return table
+
+    def _refuse_rolled_back(self, table: Table) -> None:
+        newest: dict[str, int] = {}
+        for _, note in _notes(table):
+            newest.setdefault(str(note.get("app_id")), int(note["version"]))
+        chain = list(ancestors_of(table.current_snapshot(), table.metadata))
+        # else older snapshots have expired; the parent does not tell: pyiceberg removes it then
+        whole = not chain or (chain[-1].sequence_number or 0) <= 1
+        for key, value in table.properties.items():
+            writer, batch = key.removeprefix(_MARK), value
+            if key.startswith(_MARK) and newest.get(writer, -1 if whole else int(batch)) < int(batch):
+                raise TakenBackError(
+                    f"the {self.path} was rolled back: batch {batch} of {writer} is no longer part of it",
+                    state="nothing was read or written now; the newer snapshots are there until they expire",
+                    next_step="set the table back to its newest snapshot, and run again; "
+                    f"or, to start over, {BEGIN_ANEW}",
+                )
+
+    def _keep_out(self, table: Table, fence: Fence | None) -> None:
+        if fence is None:
+            return
+        for snapshot, note in _notes(table):
+            if int(snapshot.sequence_number or 0) <= fence.since:
+                return
+            if fence.rival(note):
+                raise overtaken(
+                    f"(run {note.get('run')!r}) committed to the {self.path} while this one was at work on the same "
+                    "records",
+                    state="this driver did not commit this batch; its earlier commits stay",
+                    next_step="run the same command again",
+                )
+
+    def _read(self, spark: SparkSession, where: Any) -> tuple[DataFrame, int]:
+        with telling(self.path):
+            table = self._existing()
+            scan = table.scan() if where is None else table.scan(row_filter=where)
+            schema = _columns(table)
+            columns = to_arrow_schema(schema, timezone="UTC")
+            return spilled(spark, scan.to_arrow_batch_reader(), columns, schema, self._scratch)
+
+
+def _mark(table: Table, writer: str) -> int:
+    return int(table.properties.get(f"{_MARK}{writer}", -1))
+
+
+def _notes(table: Table) -> Iterator[tuple[Snapshot, dict[str, Any]]]:
+    """Yield Sluice's snapshots with their commit metadata, newest first, as far as they did not expire."""
+    for snapshot in ancestors_of(table.current_snapshot(), table.metadata):
+        text = snapshot.summary.additional_properties.get(_NOTE) if snapshot.summary is not None else None
+        if text is not None:
+            yield snapshot, json.loads(text)
+
+
+def _columns(table: Table) -> T.StructType:
+    return from_arrow_schema(table.schema().as_arrow(), prefer_timestamp_ntz=True)
+
+
+def _relative(table: Table, path: str) -> str:
+    return path.removeprefix(table.location().rstrip("/") + "/")
+
+
+def _plain(kind: Any) -> Any:
+    """Return a type as Iceberg holds it: nullable at every level, with no small integers."""
+    if isinstance(kind, T.StructType):
+        return T.StructType([T.StructField(f.name, _plain(f.dataType)) for f in kind.fields])
+    if isinstance(kind, T.ArrayType):
+        return T.ArrayType(_plain(kind.elementType))
+    if isinstance(kind, T.MapType):
+        return T.MapType(_plain(kind.keyType), _plain(kind.valueType))
+    if isinstance(kind, T.ByteType | T.ShortType):
+        return T.IntegerType()
+    return T.StringType() if isinstance(kind, T.VarcharType | T.CharType) else kind
+
+
+def _misfits(table: Table, schema: T.StructType) -> list[str]:
+    there = {f.name: _plain(f.dataType) for f in _columns(table).fields}
+    ours = {f.name: _plain(f.dataType) for f in schema.fields}
+    needed = {f.name for f in table.schema().fields if f.required}
+    found = [
+        f"{name} is missing in the table: add it as {kind.simpleString()}"
+        for name, kind in ours.items()
+        if name not in there
+    ]
+    found += [
+        f"{name}: {there[name].simpleString()} in the table, {kind.simpleString()} in the pipeline"
+        for name, kind in ours.items()
+        if name in there and there[name] != kind
+    ]
+    return found + [f"{name} is required, and Sluice writes columns that may be null" for name in sorted(needed)]
+
+
+def _merged(found: Any) -> dict[tuple[str, int], Any]:
+    parts: dict[tuple[str, int], list[Any]] = {}
+    for what in found:
+        for key, offsets in what.offsets.items():
+            parts.setdefault(key, []).append(offsets)
+    return {key: np.unique(np.concatenate(arrays)) for key, arrays in parts.items()}
