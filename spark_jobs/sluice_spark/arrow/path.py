@@ -16,8 +16,8 @@ from sluice_spark.arrow.shares import cause_of, do, tidy
 from sluice_spark.arrow.worker import Copying, Decoding, Done
 from sluice_spark.engine.logs import logger
 from sluice_spark.sinks.base import Staged, Tally
-from sluice_spark.sinks.delta.attempts import new_folder
-from sluice_spark.sinks.delta.staged import staged_file
+from sluice_spark.sinks.parquet.attempts import new_folder
+from sluice_spark.sinks.parquet.staged import staged_file
 from sluice_spark.sources.inputs import inputs_of
 
 __all__ = ["ArrowCopies", "ArrowPath", "Outcome"]

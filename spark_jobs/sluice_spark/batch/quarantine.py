@@ -12,9 +12,9 @@ from pyspark.sql.types import ArrayType, StringType, StructField, StructType
 from sluice.ranges import OffsetRange, RangeAccount
 from sluice_spark.decoders.base import COLUMN, RULE
 from sluice_spark.sinks.base import NOTHING, Staged, TakenBackError
-from sluice_spark.sinks.delta.slice import Slice
-from sluice_spark.sinks.delta.staged import read_back
 from sluice_spark.sinks.delta.table import DeltaSink
+from sluice_spark.sinks.parquet.slice import Slice
+from sluice_spark.sinks.parquet.staged import read_back
 from sluice_spark.sources.base import RECORD_SCHEMA
 
 __all__ = ["SCHEMA", "refused_again", "refused_records", "take_out"]

@@ -28,7 +28,7 @@ from sluice_spark.runs.redrive import REDRIVING
 from sluice_spark.runs.run import Run
 from sluice_spark.runs.tables import Tables
 from sluice_spark.sinks.base import NOTHING, Fence, overtaken
-from sluice_spark.sinks.delta.slice import Slice
+from sluice_spark.sinks.parquet.slice import Slice
 from sluice_spark.sources.parts import RecordsInParts
 
 __all__ = ["IntervalRun"]

@@ -24,7 +24,7 @@ from sluice.sources.state import Key, TopicState, is_another
 from sluice.wal import Segment
 from sluice_spark.engine.logs import logger
 from sluice_spark.runs.context import RunContext
-from sluice_spark.sinks.delta.slice import Slice
+from sluice_spark.sinks.parquet.slice import Slice
 from sluice_spark.sources.base import Records
 from sluice_spark.sources.log import LogRecords
 from sluice_spark.sources.parts import RecordsInParts

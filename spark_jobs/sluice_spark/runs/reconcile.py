@@ -24,7 +24,7 @@ from sluice_spark.batch.quarantine import SCHEMA, refused_again, take_out
 from sluice_spark.engine.logs import logger
 from sluice_spark.runs.tables import Tables
 from sluice_spark.sinks.base import NOTHING, ReplaceableSink, Sink, Staged
-from sluice_spark.sinks.delta.slice import Slice
+from sluice_spark.sinks.parquet.slice import Slice
 from sluice_spark.sources.base import RECORD_SCHEMA
 
 __all__ = [

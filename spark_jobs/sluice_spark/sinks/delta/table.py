@@ -17,7 +17,6 @@ from typing import Any
 from urllib.parse import unquote
 
 import fsspec
-import numpy as np
 import pyarrow as pa
 from deltalake import CommitProperties, DeltaTable, Schema, Transaction
 from deltalake.exceptions import CommitFailedError, DeltaError
@@ -28,16 +27,16 @@ from pyspark.sql.types import StructType
 from sluice.delta.notes import NOTE
 from sluice.errors import LeaseHeldError, SinkError
 from sluice.sinks.base import SinkConfig
-from sluice_spark.sinks.base import NOTHING, Fence, Staged, overtaken
+from sluice_spark.sinks.base import Fence, Staged, overtaken
 from sluice_spark.sinks.delta import reading, shape
-from sluice_spark.sinks.delta.attempts import new_folder, stray, written_to
 from sluice_spark.sinks.delta.guard import RECENT, Guard
 from sluice_spark.sinks.delta.handle import ATTEMPTS
 from sluice_spark.sinks.delta.shape import nullable
-from sluice_spark.sinks.delta.slice import Found, Slice
-from sluice_spark.sinks.delta.staged import offsets_of, read_back
 from sluice_spark.sinks.delta.statistics import files_of, settings_for
 from sluice_spark.sinks.delta.writer import Writer
+from sluice_spark.sinks.parquet.attempts import stray, written_to
+from sluice_spark.sinks.parquet.slice import Found, Slice, offsets_in
+from sluice_spark.sinks.parquet.staging import StagesParquet
 
 __all__ = ["DeltaSink", "opened"]
 
@@ -51,7 +50,7 @@ def opened(config: SinkConfig, path: str, app_id: str) -> DeltaSink:
     return DeltaSink(path, app_id, config.partition_columns)
 
 
-class DeltaSink(Writer):
+class DeltaSink(StagesParquet, Writer):
     """One Delta table by path or URL; the first commit creates it.
 
     Parameters
@@ -117,35 +116,6 @@ class DeltaSink(Writer):
         return reading.rows(self, spark)
 
     # --- writing -----------------------------------------------------------------------------------------------
-
-    def stage(
-        self, rows: DataFrame, batch: str, *, offsets: bool = True, options: Mapping[str, str] | None = None
-    ) -> Staged:
-        """Write rows to a folder of their own below the table, and read the files back.
-
-        Parameters
-        ----------
-        batch
-            The name of the batch, by which folders of earlier attempts are found.
-        options
-            Options of Spark's Parquet writer.
-
-        Raises
-        ------
-        PySparkException
-            If the job fails; reading, transforming and writing are one pass.
-        """
-        folder = new_folder(batch)
-        writer = rows.write.mode("errorifexists").options(**(options or {}))
-        if self.partition_by:
-            writer = writer.partitionBy(*self.partition_by)
-        writer.parquet(f"{self.path}/{folder}")
-        staged = read_back(self.path, folder, offsets=offsets)
-        if not staged.files:  # no commit will name the folder
-            fs, base = fsspec.core.url_to_fs(self.path)
-            fs.rm(f"{base}/{folder}", recursive=True)
-            return NOTHING
-        return staged
 
     def commit(
         self,
@@ -359,22 +329,7 @@ class DeltaSink(Writer):
             found = gone.find(self.path, files_of(table))
         except (DeltaError, OSError, ValueError) as error:
             raise self.failed(error) from error
-        return _merged(found.values())
-
-    def staged_rows(self, spark: SparkSession, staged: Staged, schema: StructType) -> DataFrame:
-        """Return the rows of staged files.
-
-        Parameters
-        ----------
-        schema
-            The schema of the staged rows.
-        """
-        folder = f"{self.path}/{staged.folder}"
-        return spark.read.schema(schema).option("basePath", folder).parquet(folder)
-
-    def staged_offsets(self, staged: Staged) -> dict[tuple[str, int], Any]:
-        """Return the distinct offsets of staged rows per topic and partition, ascending."""
-        return offsets_of(self.path, staged)
+        return offsets_in(found.values())
 
     def sweep(self, batch: str) -> None:
         """Remove the folders of a batch's uncommitted attempts.
@@ -420,17 +375,9 @@ def _removed(paths: Iterable[str], now: int) -> list[AddAction | RemoveAction]:
     return [RemoveAction(unquote(path), True, now) for path in paths]
 
 
-def _merged(found: Iterable[Found]) -> dict[tuple[str, int], Any]:
-    parts: dict[tuple[str, int], list[Any]] = {}
-    for what in found:
-        for key, offsets in what.offsets.items():
-            parts.setdefault(key, []).append(offsets)
-    return {key: np.unique(np.concatenate(arrays)) for key, arrays in parts.items()}
-
-
 def _distinct(
     found: Iterable[Found], check: Callable[[Mapping[tuple[str, int], Any]], None]
 ) -> dict[tuple[str, int], int]:
-    offsets = _merged(found)
+    offsets = offsets_in(found)
     check(offsets)
     return {key: len(numbers) for key, numbers in offsets.items()}

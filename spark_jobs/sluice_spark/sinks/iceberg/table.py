@@ -14,7 +14,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import fsspec
-import numpy as np
 import pyarrow as pa
 from pyiceberg import exceptions as ice
 from pyiceberg.expressions import In
@@ -29,11 +28,11 @@ from sluice.delta.names import owner
 from sluice.errors import BEGIN_ANEW, ConfigError, SinkError
 from sluice.sinks.iceberg import IcebergSink
 from sluice_spark.sinks.base import NOTHING, Fence, Staged, TakenBackError, overtaken
-from sluice_spark.sinks.delta.attempts import new_folder, written_to
 from sluice_spark.sinks.delta.shape import nullable
-from sluice_spark.sinks.delta.slice import Found, Slice
-from sluice_spark.sinks.delta.staged import offsets_of, read_back
 from sluice_spark.sinks.iceberg.catalog import Unknown, catalog_of, telling
+from sluice_spark.sinks.parquet.attempts import written_to
+from sluice_spark.sinks.parquet.slice import Found, Slice, offsets_in
+from sluice_spark.sinks.parquet.staging import StagesParquet
 from sluice_spark.sinks.spilled import spilled
 
 __all__ = ["IcebergTable", "opened"]
@@ -49,7 +48,7 @@ def opened(config: IcebergSink, path: str, app_id: str) -> IcebergTable:
     return IcebergTable(config, path, app_id)
 
 
-class IcebergTable:
+class IcebergTable(StagesParquet):
     """One table; it is created, empty, before the first batch is staged.
 
     Parameters
@@ -171,7 +170,7 @@ class IcebergTable:
         if table is None:
             return {}
         with telling(self.path):
-            return _merged(self._found(table, gone).values())
+            return offsets_in(self._found(table, gone).values())
 
     def rows_of(self, spark: SparkSession, runs: Sequence[str]) -> tuple[DataFrame, int]:
         """Return the rows that these runs wrote, and their number."""
@@ -182,31 +181,6 @@ class IcebergTable:
         return self._read(spark, None)[0]
 
     # --- writing -----------------------------------------------------------------------------------------------
-
-    def stage(self, rows: DataFrame, batch: str, *, offsets: bool = True) -> Staged:
-        """Write rows to a folder of their own below the table's location, and read the files back.
-
-        Parameters
-        ----------
-        batch
-            The name of the batch, by which folders of earlier attempts are found.
-        """
-        folder = new_folder(batch)
-        rows.write.mode("errorifexists").parquet(f"{self.staging}/{folder}")
-        staged = read_back(self.staging, folder, offsets=offsets)
-        if not staged.files:
-            fs, base = fsspec.core.url_to_fs(self.staging)
-            fs.rm(f"{base}/{folder}", recursive=True)
-            return NOTHING
-        return staged
-
-    def staged_rows(self, spark: SparkSession, staged: Staged, schema: T.StructType) -> DataFrame:
-        """Return the rows of staged files."""
-        return spark.read.schema(schema).parquet(f"{self.staging}/{staged.folder}")
-
-    def staged_offsets(self, staged: Staged) -> dict[tuple[str, int], Any]:
-        """Return the distinct offsets of staged rows per topic and partition, ascending."""
-        return offsets_of(self.staging, staged)
 
     def commit(
         self,
@@ -305,7 +279,7 @@ class IcebergTable:
                 kept = NOTHING
                 if gone is not None:
                     removed = self._found(table, gone)
-                    offsets = _merged(removed.values())
+                    offsets = offsets_in(removed.values())
                     check(offsets)
                     counts = {key: len(numbers) for key, numbers in offsets.items()}
                     kept = gone.keep(self.staging, name, removed)
@@ -513,11 +487,3 @@ def _misfits(table: Table, schema: T.StructType) -> list[str]:
         if name in there and there[name] != kind
     ]
     return found + [f"{name} is required, and Sluice writes columns that may be null" for name in sorted(needed)]
-
-
-def _merged(found: Any) -> dict[tuple[str, int], Any]:
-    parts: dict[tuple[str, int], list[Any]] = {}
-    for what in found:
-        for key, offsets in what.offsets.items():
-            parts.setdefault(key, []).append(offsets)
-    return {key: np.unique(np.concatenate(arrays)) for key, arrays in parts.items()}

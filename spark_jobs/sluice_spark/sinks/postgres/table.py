@@ -25,10 +25,10 @@ from sluice.delta.names import owner
 from sluice.errors import BEGIN_ANEW, ConfigError, LeaseHeldError, SinkError
 from sluice.ranges import OffsetRange
 from sluice.sinks.postgres import PostgresSink
-from sluice_spark.sinks.base import NOTHING, Fence, Staged, TakenBackError, overtaken
-from sluice_spark.sinks.delta.attempts import new_folder, written_to
-from sluice_spark.sinks.delta.slice import Slice
-from sluice_spark.sinks.delta.staged import offsets_of, read_back
+from sluice_spark.sinks.base import Fence, Staged, TakenBackError, overtaken
+from sluice_spark.sinks.parquet.attempts import written_to
+from sluice_spark.sinks.parquet.slice import Slice
+from sluice_spark.sinks.parquet.staging import StagesParquet
 from sluice_spark.sinks.postgres import reading
 from sluice_spark.sinks.postgres.commits import Commits, fetched, one
 from sluice_spark.sinks.postgres.database import connected, literal, name_of
@@ -49,7 +49,7 @@ def opened(config: PostgresSink, path: str, app_id: str) -> PostgresTable:
     return PostgresTable(config, path, app_id)
 
 
-class PostgresTable:
+class PostgresTable(StagesParquet):
     """One table; the first commit creates it.
 
     Parameters
@@ -170,31 +170,6 @@ class PostgresTable:
         return self._read(spark, "")[0]
 
     # --- writing -----------------------------------------------------------------------------------------------
-
-    def stage(self, rows: DataFrame, batch: str, *, offsets: bool = True) -> Staged:
-        """Write rows to a folder of their own, and read the files back.
-
-        Parameters
-        ----------
-        batch
-            The name of the batch, by which folders of earlier attempts are found.
-        """
-        folder = new_folder(batch)
-        rows.write.mode("errorifexists").parquet(f"{self.staging}/{folder}")
-        staged = read_back(self.staging, folder, offsets=offsets)
-        if not staged.files:
-            fs, base = fsspec.core.url_to_fs(self.staging)
-            fs.rm(f"{base}/{folder}", recursive=True)
-            return NOTHING
-        return staged
-
-    def staged_rows(self, spark: SparkSession, staged: Staged, schema: T.StructType) -> DataFrame:
-        """Return the rows of staged files."""
-        return spark.read.schema(schema).parquet(f"{self.staging}/{staged.folder}")
-
-    def staged_offsets(self, staged: Staged) -> dict[tuple[str, int], Any]:
-        """Return the distinct offsets of staged rows per topic and partition, ascending."""
-        return offsets_of(self.staging, staged)
 
     def commit(
         self,

@@ -17,9 +17,9 @@ from pyspark.sql import functions as F
 
 from sluice.ranges import OffsetRange
 from sluice_spark.sinks.delta.opened import OpenTables
-from sluice_spark.sinks.delta.slice import Slice
 from sluice_spark.sinks.delta.statistics import hidden
 from sluice_spark.sinks.delta.table import _SETTINGS, DeltaSink
+from sluice_spark.sinks.parquet.slice import Slice
 
 pytestmark = pytest.mark.spark
 

@@ -16,8 +16,8 @@ from tests.spark.sinks.delta.conftest import NOTE, folders, ids, rows
 
 from sluice.errors import ConfigError, LeaseHeldError, SinkError
 from sluice.ranges import OffsetRange
-from sluice_spark.sinks.delta.slice import Slice
 from sluice_spark.sinks.delta.table import DeltaSink
+from sluice_spark.sinks.parquet.slice import Slice
 
 pytestmark = pytest.mark.spark
 

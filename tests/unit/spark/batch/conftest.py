@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from sluice_spark.sinks.base import Staged
-from sluice_spark.sinks.delta.staged import read_back
+from sluice_spark.sinks.parquet.staged import read_back
 
 ERRORS = pa.list_(pa.struct([("rule", pa.string()), ("severity", pa.string()), ("column", pa.string())]))
 HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))

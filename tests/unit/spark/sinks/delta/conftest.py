@@ -10,8 +10,8 @@ import pyarrow.parquet as pq
 from pyspark.sql.types import LongType, StringType, StructField, StructType, TimestampType
 
 from sluice_spark.sinks.base import Staged
-from sluice_spark.sinks.delta.staged import read_back
 from sluice_spark.sinks.delta.table import DeltaSink
+from sluice_spark.sinks.parquet.staged import read_back
 
 SCHEMA = StructType(
     [

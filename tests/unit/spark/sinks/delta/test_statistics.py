@@ -22,8 +22,8 @@ from pyspark.sql.types import (
 )
 
 from sluice.ranges import OffsetRange
-from sluice_spark.sinks.delta.slice import Slice
 from sluice_spark.sinks.delta.statistics import NEEDED, files_of, hidden, settings_for
+from sluice_spark.sinks.parquet.slice import Slice
 
 KINDS = (StringType(), IntegerType(), LongType(), TimestampType(), StringType())
 

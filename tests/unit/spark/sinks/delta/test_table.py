@@ -15,8 +15,8 @@ from tests.unit.spark.sinks.delta.conftest import SCHEMA, put, rows, sink, stage
 from sluice.errors import LeaseHeldError, SinkError
 from sluice.ranges import OffsetRange
 from sluice_spark.sinks.base import NOTHING, Fence, Staged
-from sluice_spark.sinks.delta.slice import Slice
 from sluice_spark.sinks.delta.table import DeltaSink
+from sluice_spark.sinks.parquet.slice import Slice
 
 # --- commits that lose their answer, or their files ----------------------------------------------------------------
 

@@ -10,7 +10,7 @@ from typing import Any
 import pyarrow as pa
 
 from sluice.ranges import OffsetRange
-from sluice_spark.sinks.delta.slice import Slice
+from sluice_spark.sinks.parquet.slice import Slice
 
 
 def test_files_are_chosen_as_their_rows_would_be(tmp_path: Path) -> None:

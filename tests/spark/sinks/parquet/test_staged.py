@@ -14,8 +14,8 @@ import pytest
 from pyspark.sql import SparkSession
 
 from sluice_spark.sinks.base import Tally
-from sluice_spark.sinks.delta import staged as staged_files
-from sluice_spark.sinks.delta.staged import read_back
+from sluice_spark.sinks.parquet import staged as staged_files
+from sluice_spark.sinks.parquet.staged import read_back
 
 pytestmark = pytest.mark.spark
 

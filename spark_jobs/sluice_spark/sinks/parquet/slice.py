@@ -7,7 +7,7 @@ without the former, one row group at a time. Everything else stays the same: sch
 from __future__ import annotations
 
 import posixpath
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import unquote
@@ -20,11 +20,11 @@ import pyarrow.parquet as pq
 
 from sluice.ranges import OffsetRange
 from sluice_spark.sinks.base import Staged, StagedFile
-from sluice_spark.sinks.delta.attempts import new_folder
-from sluice_spark.sinks.delta.staged import partition_values, read_back
 from sluice_spark.sinks.delta.statistics import bounds, mask, may_be
+from sluice_spark.sinks.parquet.attempts import new_folder
+from sluice_spark.sinks.parquet.staged import partition_values, read_back
 
-__all__ = ["Found", "Slice"]
+__all__ = ["Found", "Slice", "offsets_in"]
 
 _COLUMNS = ["_topic", "_partition", "_offset", "_timestamp"]
 
@@ -41,6 +41,15 @@ class Found:
     rows: int
     of: int
     offsets: Mapping[Key, Any]
+
+
+def offsets_in(found: Iterable[Found]) -> dict[Key, Any]:
+    """Return the offsets that files hold of a slice, per topic and partition, ascending."""
+    parts: dict[Key, list[Any]] = {}
+    for what in found:
+        for key, offsets in what.offsets.items():
+            parts.setdefault(key, []).append(offsets)
+    return {key: np.unique(np.concatenate(arrays)) for key, arrays in parts.items()}
 
 
 @dataclass

@@ -1,0 +1,71 @@
+"""What sinks have in common that stage Parquet files below a folder of theirs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Protocol
+
+import fsspec
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.types import StructType
+
+from sluice_spark.sinks.base import NOTHING, Staged
+from sluice_spark.sinks.parquet.attempts import new_folder
+from sluice_spark.sinks.parquet.staged import offsets_of, read_back
+
+__all__ = ["StagesParquet"]
+
+
+class _Place(Protocol):
+    partition_by: list[str]
+
+    @property
+    def staging(self) -> str: ...
+
+
+class StagesParquet:
+    """The part of a :class:`~sluice_spark.sinks.base.Sink` that writes and reads staged files."""
+
+    def stage(
+        self: _Place, rows: DataFrame, batch: str, *, offsets: bool = True, options: Mapping[str, str] | None = None
+    ) -> Staged:
+        """Write rows to a folder of their own, and read the files back.
+
+        Parameters
+        ----------
+        batch
+            The name of the batch, by which folders of earlier attempts are found.
+        options
+            Options of Spark's Parquet writer.
+
+        Raises
+        ------
+        PySparkException
+            If the job fails; reading, transforming and writing are one pass.
+        """
+        folder = new_folder(batch)
+        writer = rows.write.mode("errorifexists").options(**(options or {}))
+        if self.partition_by:
+            writer = writer.partitionBy(*self.partition_by)
+        writer.parquet(f"{self.staging}/{folder}")
+        staged = read_back(self.staging, folder, offsets=offsets)
+        if not staged.files:  # no commit will name the folder
+            fs, base = fsspec.core.url_to_fs(self.staging)
+            fs.rm(f"{base}/{folder}", recursive=True)
+            return NOTHING
+        return staged
+
+    def staged_rows(self: _Place, spark: SparkSession, staged: Staged, schema: StructType) -> DataFrame:
+        """Return the rows of staged files.
+
+        Parameters
+        ----------
+        schema
+            The schema of the staged rows.
+        """
+        folder = f"{self.staging}/{staged.folder}"
+        return spark.read.schema(schema).option("basePath", folder).parquet(folder)
+
+    def staged_offsets(self: _Place, staged: Staged) -> dict[tuple[str, int], Any]:
+        """Return the distinct offsets of staged rows per topic and partition, ascending."""
+        return offsets_of(self.staging, staged)
