@@ -100,7 +100,11 @@ def _source(pipeline: Pipeline) -> str:
 
 
 def _sink(pipeline: Pipeline) -> dict[str, Any]:
-    """Return namespace, name and facets of the sink, by OpenLineage's naming of files and buckets."""
+    """Return namespace, name and facets of the sink, by OpenLineage's naming of files, buckets and databases."""
+    if (table := pipeline.sink.postgres) is not None:
+        database = connections.get(table.connection)
+        server = f"{database.host}:{database.port or 5432}"
+        return {"namespace": f"postgres://{server}", "name": f"{database.schema}.{table.table}"}
     if not pipeline.sink.kind.delta:
         return {"namespace": f"x-sluice://{pipeline.sink.key}", "name": pipeline.sink.config.shown}
     path = Home.from_env().resolve(pipeline.delta_path)

@@ -102,3 +102,21 @@ def test_the_operators_do_not_need_the_provider() -> None:
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr[-800:]
+
+
+def test_a_table_of_postgresql_has_its_servers_name(
+    pipeline_file: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from sluice.pipeline import load
+    from sluice_airflow.lineage import _sink
+
+    connection = {"conn_type": "postgres", "host": "db", "login": "me", "password": SECRET, "schema": "shop"}
+    monkeypatch.setenv("AIRFLOW_CONN_POSTGRES_DEFAULT", json.dumps(connection))
+    file = pipeline_file()
+    text = file.read_text()
+    for sink, namespace, name in (
+        ("{postgres: {table: demo}}", "postgres://db:5432", "shop.public.demo"),
+        ("{iceberg: {table: lake.demo}}", "x-sluice://iceberg", "lake.demo (iceberg_default)"),
+    ):
+        file.write_text(text.replace("{delta: {path: demo}}", sink))
+        assert _sink(load(file)) == {"namespace": namespace, "name": name}
