@@ -248,6 +248,28 @@ def audit(
 
 
 @app.command()
+def quarantine(
+    pipeline: Name,
+    rule: Annotated[str | None, typer.Option(metavar="RULE", help="Only records that broke this rule.")] = None,
+    run: Annotated[str | None, typer.Option(metavar="ID", help="Only records that this run refused.")] = None,
+    since: Annotated[
+        str | None,
+        typer.Option(metavar="TS|AGE", help="Only records of this time or later: ISO 8601, or an age such as 36h."),
+    ] = None,
+    show: Annotated[int, typer.Option(min=0, metavar="N", help="Also show the newest N records.")] = 0,
+    as_json: AsJson = False,
+) -> None:
+    """Show which records were refused: counts by rule and column, and samples.
+
+    A sample has topic, partition, offset, rule, key and the text that was
+    refused: of a JSON record the column's value, else the record's.
+    """
+    from sluice.cli.quarantine import quarantine as show_refused
+
+    show_refused(pipeline, rule=rule, run=run, since=_since(since), show=show, as_json=as_json)
+
+
+@app.command()
 def redrive(
     pipeline: Name,
     ranges: Annotated[
@@ -431,6 +453,26 @@ def _age(text: str | None, option: str) -> timedelta | None:
     except ValueError as error:
         raise ConfigError(
             f"{option}: {error}", state="nothing was removed", next_step="write it as 36h or 7d"
+        ) from None
+
+
+def _since(text: str | None) -> datetime | None:
+    from sluice.fields import duration
+
+    if text is None:
+        return None
+    try:
+        stamp = datetime.fromisoformat(text)
+        return stamp if stamp.tzinfo else stamp.replace(tzinfo=UTC)
+    except ValueError:
+        pass
+    try:
+        return datetime.now(UTC) - duration(text)
+    except (ValueError, OverflowError):
+        raise ConfigError(
+            f"--since: {text!r} is neither a time nor an age",
+            state="nothing was read",
+            next_step="write a time in ISO 8601, for example 2026-11-01T00:00, or an age, for example 36h or 7d",
         ) from None
 
 

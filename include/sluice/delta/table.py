@@ -122,6 +122,6 @@ def _sql(span: OffsetRange) -> str:
 def _unread(name: str, path: str, error: Exception) -> SinkError:
     return SinkError(
         f"the {name} {path} cannot be read: {type(error).__name__}: {error}",
-        state="nothing was changed; the audit has no result",
-        next_step="fix the storage, or restore the file, and audit again",
+        state="nothing was changed, and there is no result",
+        next_step="fix the storage, or restore the file; then call the command again",
     )

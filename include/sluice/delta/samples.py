@@ -1,0 +1,192 @@
+"""Looks into a quarantine table: what its records broke, in which runs, and the newest of them."""
+
+from __future__ import annotations
+
+import heapq
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass, field
+from datetime import UTC, datetime
+from typing import Any
+
+from sluice.delta.table import Table
+
+__all__ = ["Group", "Look", "Sample", "look"]
+
+_LONGEST = 300
+"""Characters of a record that are shown."""
+_COLUMNS = ("_topic", "_partition", "_offset", "_timestamp", "_run", "_errors")
+
+
+@dataclass
+class Group:
+    """The records that broke one rule in one column.
+
+    Attributes
+    ----------
+    runs
+        How many runs refused some.
+    first, last
+        Their earliest and latest record time, UTC.
+    """
+
+    rule: str
+    column: str | None
+    records: int = 0
+    first: datetime | None = None
+    last: datetime | None = None
+    _runs: set[str] = field(default_factory=set)
+
+    @property
+    def runs(self) -> int:
+        """How many runs refused some."""
+        return len(self._runs)
+
+    def add(self, run: str, moment: datetime) -> None:
+        """Count one record."""
+        self.records += 1
+        self._runs.add(run)
+        self.first = moment if self.first is None else min(self.first, moment)
+        self.last = moment if self.last is None else max(self.last, moment)
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return a JSON-ready form."""
+        found = {"rule": self.rule, "column": self.column, "records": self.records, "runs": self.runs}
+        return found | {
+            name: stamp.isoformat() if (stamp := getattr(self, name)) else None for name in ("first", "last")
+        }
+
+
+@dataclass(frozen=True)
+class Sample:
+    """One refused record.
+
+    Attributes
+    ----------
+    text
+        What was refused: the column's value in a JSON object if there is one, else the record's value; cut.
+    """
+
+    topic: str
+    partition: int
+    offset: int
+    timestamp: str
+    run: str
+    rule: str
+    column: str | None
+    key: str | None
+    text: str | None
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return a JSON-ready form."""
+        return asdict(self)
+
+
+@dataclass(frozen=True)
+class Look:
+    """What a quarantine holds, most first, and its newest records."""
+
+    path: str
+    records: int
+    groups: list[Group]
+    samples: list[Sample]
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return a JSON-ready form."""
+        return {
+            "path": self.path,
+            "records": self.records,
+            "groups": [group.as_dict() for group in self.groups],
+            "samples": [sample.as_dict() for sample in self.samples],
+        }
+
+
+def look(
+    path: str, *, rule: str | None = None, run: str | None = None, since: datetime | None = None, show: int = 0
+) -> Look:
+    """Return what a quarantine holds; nothing if there is no table.
+
+    Parameters
+    ----------
+    rule, run
+        Only records that broke this rule, or were refused by this run.
+    since
+        Only records with this record time or a later one; aware.
+    show
+        How many samples: the newest by record time. Values are read only for them to be chosen from.
+
+    Raises
+    ------
+    SinkError
+        If the table exists and cannot be read.
+    """
+    groups: dict[tuple[str, str | None], Group] = {}
+    newest: list[tuple[datetime, str, int, int, int, Mapping[str, Any]]] = []
+    table = Table.open("quarantine", path)
+    for number, row in enumerate(_rows(table, values=show > 0)):
+        error = (row["_errors"] or [{"rule": "unknown", "column": None}])[0]
+        moment = row["_timestamp"] or datetime.fromtimestamp(0, UTC)
+        if (
+            rule not in (None, error["rule"])
+            or run not in (None, row["_run"])
+            or (since is not None and moment < since)
+        ):
+            continue
+        key = error["rule"], error["column"]
+        groups.setdefault(key, Group(*key)).add(str(row["_run"]), moment)
+        if show:
+            entry = (moment, row["_topic"], row["_partition"], row["_offset"], number, row)
+            (heapq.heappush if len(newest) < show else heapq.heappushpop)(newest, entry)
+    found = sorted(groups.values(), key=lambda group: (-group.records, group.rule, group.column or ""))
+    samples = [_sample(entry[-1]) for entry in sorted(newest, reverse=True)]
+    return Look(path, sum(group.records for group in found), found, samples)
+
+
+def _rows(table: Table, *, values: bool) -> Iterator[dict[str, Any]]:
+    if table.delta is None:
+        return
+    for batch in table.rows([*_COLUMNS, *(("key", "value") if values else ())]):
+        yield from batch.to_pylist()
+
+
+def _sample(row: Mapping[str, Any]) -> Sample:
+    error = (row["_errors"] or [{"rule": "unknown", "column": None}])[0]
+    column = error["column"]
+    moment = row["_timestamp"]
+    return Sample(
+        row["_topic"],
+        row["_partition"],
+        row["_offset"],
+        moment.isoformat() if moment else "",
+        row["_run"],
+        error["rule"],
+        column,
+        _text(row["key"]),
+        _offending(row["value"], column),
+    )
+
+
+def _offending(value: bytes | None, column: str | None) -> str | None:
+    """Return the text of the column that broke the rule, if the value is a JSON object that has it; else the value."""
+    if value is not None and column is not None:
+        try:
+            found = json.loads(value)
+            for part in column.split("."):
+                found = found[part]
+            return _cut(json.dumps(found, ensure_ascii=False))
+        except (ValueError, KeyError, TypeError, RecursionError):
+            pass
+    return _text(value)
+
+
+def _text(value: bytes | None) -> str | None:
+    if value is None:
+        return None
+    try:
+        return _cut(value.decode())
+    except UnicodeDecodeError:
+        return _cut(f"0x{value[:_LONGEST].hex()}")
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}… ({len(text):,} characters)"

@@ -1,0 +1,101 @@
+"""What a quarantine holds, counted and shown."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from deltalake import write_deltalake
+
+from sluice.delta.samples import look
+from sluice.errors import SinkError
+
+ZERO = datetime(2026, 1, 1, tzinfo=UTC)
+ERRORS = pa.list_(pa.struct([("rule", pa.string()), ("severity", pa.string()), ("column", pa.string())]))
+
+
+def entry(offset: int, rule: str, value: bytes | None, column: str | None = None, run: str = "a") -> dict[str, Any]:
+    return {
+        "key": b"k%d" % offset, "value": value, "_topic": "t", "_partition": 0, "_offset": offset,
+        "_timestamp": ZERO + timedelta(hours=offset), "_run": run,
+        "_errors": [{"rule": rule, "severity": "critical", "column": column}],
+    }  # fmt: skip
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> str:
+    rows = [
+        entry(0, "json", b"{"),
+        entry(1, "type", b'{"id": "x", "o": {"p": [1]}}', "id"),
+        entry(2, "type", b'{"id": "y"}', "id", run="b"),
+        entry(3, "type", b'{"o": {"p": "q"}}', "o.p", run="b"),
+        entry(4, "utf8", b"\xff\x00"),
+        entry(5, "null_value", None),
+        entry(6, "type", b'{"id": "' + b"z" * 1000 + b'"}', "missing"),
+    ]
+    schema = pa.schema(
+        [
+            ("key", pa.binary()), ("value", pa.binary()), ("_topic", pa.string()), ("_partition", pa.int32()),
+            ("_offset", pa.int64()), ("_timestamp", pa.timestamp("us", "UTC")), ("_run", pa.string()),
+            ("_errors", ERRORS),
+        ]
+    )  # fmt: skip
+    target = str(tmp_path / "quarantine")
+    write_deltalake(target, pa.Table.from_pylist(rows[:4], schema=schema))
+    write_deltalake(target, pa.Table.from_pylist(rows[4:], schema=schema), mode="append")
+    return target
+
+
+def test_records_are_counted_by_rule_and_column(path: str) -> None:
+    found = look(path)
+    assert (found.records, found.samples) == (7, [])
+    assert [(g.rule, g.column, g.records, g.runs) for g in found.groups] == [
+        ("type", "id", 2, 2), ("json", None, 1, 1), ("null_value", None, 1, 1), ("type", "missing", 1, 1),
+        ("type", "o.p", 1, 1), ("utf8", None, 1, 1),
+    ]  # fmt: skip
+    first = found.groups[0].as_dict()
+    assert (first["first"], first["last"]) == ("2026-01-01T01:00:00+00:00", "2026-01-01T02:00:00+00:00")
+
+
+def test_the_newest_are_shown_with_what_was_refused(path: str) -> None:
+    found = look(path, show=5)
+    assert [(s.offset, s.rule, s.column, s.key) for s in found.samples] == [
+        (6, "type", "missing", "k6"), (5, "null_value", None, "k5"), (4, "utf8", None, "k4"),
+        (3, "type", "o.p", "k3"), (2, "type", "id", "k2"),
+    ]  # fmt: skip
+    texts = [s.text for s in found.samples]
+    assert texts[1:] == [None, "0xff00", '"q"', '"y"']
+    assert texts[0] is not None
+    assert texts[0].startswith('{"id": "zzz')
+    assert texts[0].endswith("… (1,010 characters)")
+
+
+@pytest.mark.parametrize(
+    ("asked", "offsets"),
+    [
+        ({"rule": "type"}, [6, 3, 2, 1]),
+        ({"run": "b"}, [3, 2]),
+        ({"since": ZERO + timedelta(hours=5)}, [6, 5]),
+        ({"rule": "type", "run": "a"}, [6, 1]),
+        ({"rule": "nope"}, []),
+    ],
+)
+def test_only_what_is_asked_for(path: str, asked: dict[str, Any], offsets: list[int]) -> None:
+    found = look(path, show=100, **asked)
+    assert [s.offset for s in found.samples] == offsets
+    assert found.records == len(offsets)
+
+
+def test_no_table_holds_nothing(tmp_path: Path) -> None:
+    assert look(str(tmp_path / "none"), show=3).as_dict() == {
+        "path": str(tmp_path / "none"), "records": 0, "groups": [], "samples": [],
+    }  # fmt: skip
+
+
+def test_a_file_that_is_gone_is_told(path: str) -> None:
+    next(Path(path).glob("*.parquet")).unlink()
+    with pytest.raises(SinkError, match="cannot be read"):
+        look(path)
