@@ -37,8 +37,8 @@ def redrive(
         raise ConfigError(
             "--dry-run shows lost ranges, not the quarantine",
             state="nothing was read or written",
-            next_step=f"sluice quarantine {pipeline} --show 10 shows them, and why they were refused; or leave --dry-run "
-            "out: records that do not decode stay in quarantine",
+            next_step=f"sluice quarantine {pipeline} --show 10 shows them, and why they were refused; or leave "
+            "--dry-run out: records that do not decode stay in quarantine",
         )
     if dry_run:
         _show(spec, ranges, of_run, as_json=as_json)
