@@ -19,6 +19,8 @@ def _table(name: str) -> str:
     parts = name.split(".")
     if len(parts) > 2 or not all(0 < len(part.encode()) <= _LONGEST for part in parts) or "\0" in name:
         raise ValueError(f"{name!r}: write TABLE or SCHEMA.TABLE, each of at most {_LONGEST} bytes, without quotes")
+    if parts[-1] == "sluice_commits":
+        raise ValueError(f"{name!r} is the name of the table that holds the commits: choose another one")
     return name if len(parts) == 2 else f"public.{name}"
 
 

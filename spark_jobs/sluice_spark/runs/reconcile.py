@@ -114,7 +114,13 @@ def reconcile(ledger: Ledger, lease: Lease, tables: Tables, redriven: Tables, *,
         if note is not closed:
             _enter(ledger, lease, note, tables, forgo=forgo)
     _same_end(ledger, lease.pipeline, number, checkpoint)
-    for note in _notes(redriven.sink, _last(ledger, lease.pipeline, REDRIVEN), redriven.sink.version()):
+    known, there = _last(ledger, lease.pipeline, REDRIVEN), redriven.sink.version()
+    if known > there:
+        raise _contradiction(
+            f"the ledger has redrive {known} committed, but the sink {sink.path} holds only up to {there}",
+            f"restore the table to its newest state; or, to start over, {BEGIN_ANEW}",
+        )
+    for note in _notes(redriven.sink, known, there):
         _enter(ledger, lease, note, redriven, forgo=forgo)
     if closed is not None:
         seal_off(tables, closed)
@@ -124,9 +130,9 @@ def reconcile(ledger: Ledger, lease: Lease, tables: Tables, redriven: Tables, *,
             lease, epoch=to["epoch"], route=Route(to["lineage"]), positions=positions, run_id=closed["run"]
         )
         logger.info("reconciled: epoch %d was closed by run %s", number, closed["run"])
-    for known in half_done(ledger, lease.pipeline, tables.replaceable):
+    for interval in half_done(ledger, lease.pipeline, tables.replaceable):
         with suppress(LeaseHeldError):  # another driver works on it
-            take_over(ledger, lease, redriven, known, forgo=forgo)
+            take_over(ledger, lease, redriven, interval, forgo=forgo)
     at_work = ledger.at_work(lease.pipeline)
     _abandon(ledger, lease, [row for row in _open(ledger, lease) if at_work.get(row.interval or "") != row.run])
 

@@ -54,7 +54,8 @@ class Commits:
         cursor.execute(f"SELECT pg_advisory_xact_lock({lock_number(self._schema, _TABLE)})::text")
         cursor.execute(
             f"CREATE TABLE IF NOT EXISTS {self._log} (sink text NOT NULL, version bigint NOT NULL, "
-            "writer text NOT NULL, batch bigint NOT NULL, relation bigint NOT NULL, note text NOT NULL, "
+            "writer text NOT NULL, batch bigint NOT NULL, relation bigint NOT NULL, log bigint NOT NULL, "
+            "note text NOT NULL, "
             "committed_at timestamptz NOT NULL DEFAULT clock_timestamp(), "
             "PRIMARY KEY (sink, version), UNIQUE (sink, writer, batch))"
         )
@@ -74,10 +75,17 @@ class Commits:
         return {str(writer): int(batch) for writer, batch in found}
 
     def relation(self, cursor: Any) -> int | None:
-        """Return the object id that the table had at the newest commit."""
-        newest = f"SELECT relation FROM {self._log} WHERE {self._mine} ORDER BY version DESC LIMIT 1"
+        """Return the object id that the table had at the newest commit.
+
+        None if there is no commit, or if the log has another id than then: both were restored, and get new ids.
+        """
+        newest = f"SELECT relation, log = {self._id} FROM {self._log} WHERE {self._mine} ORDER BY version DESC LIMIT 1"
         found = fetched(cursor, newest)
-        return int(found[0][0]) if found else None
+        return int(found[0][0]) if found and found[0][1] else None
+
+    @property
+    def _id(self) -> str:
+        return f"to_regclass({literal(self._log)})::oid::bigint"
 
     def notes(self, cursor: Any, writer: str, newer_than: int) -> list[dict[str, Any]]:
         """Return the commit metadata of a writer's batches above a number, newest first."""
@@ -99,10 +107,10 @@ class Commits:
         """Add a commit; its metadata has ``app_id`` and ``version``, the writer and its batch."""
         values = (
             literal(self._table), str(self.version(cursor) + 1), literal(str(note["app_id"])),
-            str(int(note["version"])), str(relation), literal(json.dumps(note)),
+            str(int(note["version"])), str(relation), self._id, literal(json.dumps(note)),
         )  # fmt: skip
         cursor.execute(
-            f"INSERT INTO {self._log} (sink, version, writer, batch, relation, note) VALUES ({', '.join(values)})"
+            f"INSERT INTO {self._log} (sink, version, writer, batch, relation, log, note) VALUES ({', '.join(values)})"
         )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -23,6 +24,13 @@ _NOT_OF_LIBPQ = ("cursor", "iam", "redshift", "aws_conn_id", "cluster-identifier
 
 _MISTAKES = {"28", "3D", "3F", "42"}
 """Classes of errors that no other attempt cures: rights, names, syntax."""
+_REFUSALS = {"22", "23", "27", "44", "54", "P0"}
+"""Classes of errors that a row causes: its values, constraints, triggers, limits."""
+_WRONG = re.compile(
+    r"does not exist|authentication failed|pg_hba\.conf|no password supplied|unexpected spaces|IPv6 host"
+    r"|invalid (?:integer|port|URI|sslmode|percent)|unrecognized configuration parameter"
+)
+"""What libpq says of a wrong connection, in English; without a code."""
 
 
 def url_of(connection: Connection) -> str:
@@ -44,11 +52,15 @@ def url_of(connection: Connection) -> str:
     who = quote(connection.login or "", safe="")
     if connection.password:
         who += f":{quote(connection.password, safe='')}"
-    host = quote(connection.host, safe="") if connection.host.startswith("/") else connection.host
+    # names of several hosts stay as they are; an address of IPv6 needs brackets
+    host = quote(connection.host, safe=":,[]" if not connection.host.startswith("/") else "")
+    if host.count(":") > 1 and "[" not in host and "," not in host:
+        host = f"[{host}]"
     options = _KEPT | {k: str(v) for k, v in connection.extra.items() if k not in _NOT_OF_LIBPQ}
     port = f":{connection.port}" if connection.port else ""
     at = f"{who}@" if who else ""
-    return f"postgresql://{at}{host}{port}/{quote(connection.schema or '', safe='')}?{urlencode(options)}"
+    asked = urlencode(options, quote_via=quote)  # libpq reads no plus sign as a blank
+    return f"postgresql://{at}{host}{port}/{quote(connection.schema or '', safe='')}?{asked}"
 
 
 @contextmanager
@@ -89,7 +101,9 @@ def connected(connection: Connection, what: str) -> Iterator[Any]:
 def describe(error: Any, what: str) -> SluiceError:
     """Return the error of Sluice for one of the database."""
     code = getattr(error, "sqlstate", None) or ""
-    text = " ".join(str(error).partition("Query was:")[0].split())  # the statement may hold what rows hold
+    # neither what rows hold, nor a URL with its password
+    text = " ".join(re.split(r"Query was:|DETAIL:\s+Failing row", str(error))[0].split())
+    text = re.sub(r"postgres(?:ql)?://\S*", "postgresql://...", text)
     state = "nothing of this batch was committed; what was committed before stays"
     if code == "55P03":
         return SinkError(
@@ -97,7 +111,13 @@ def describe(error: Any, what: str) -> SluiceError:
             state=state,
             next_step="SELECT pid, state, query FROM pg_stat_activity shows it; end it, and run again",
         )
-    if code[:2] in _MISTAKES:
+    kind = getattr(getattr(error, "status_code", None), "name", "")
+    if (
+        code[:2] in _MISTAKES
+        or code == "25006"
+        or kind in ("UNAUTHORIZED", "NOT_FOUND")
+        or (not code and _WRONG.search(text))
+    ):
         return ConfigError(
             f"{what}: {text}",
             state=state,
@@ -110,7 +130,7 @@ def describe(error: Any, what: str) -> SluiceError:
             next_step=r"add a row rule that refuses such records, for example {name: no_zero, sql: {passes: "
             r'"instr(name, chr(0)) = 0"}}, and run again: they go to the quarantine',
         )
-    if code[:2] in ("22", "23"):
+    if code[:2] in _REFUSALS:
         return SinkError(
             f"{what} refuses a row: {text}",
             state=state,

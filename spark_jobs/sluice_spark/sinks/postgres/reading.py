@@ -12,12 +12,15 @@ import pyarrow.compute as pc
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import types as T
 
-from sluice_spark.sinks.postgres.commits import Commits, fetched
+from sluice_spark.sinks.postgres.commits import Commits, fetched, one
 from sluice_spark.sinks.postgres.database import literal, name_of
 from sluice_spark.sinks.postgres.types import arrow_type, held_type
 from sluice_spark.sinks.spilled import spilled
 
-__all__ = ["Column", "begun", "columns", "is_unique", "read"]
+__all__ = ["Column", "begun", "columns", "is_table", "is_unique", "read"]
+
+
+_AS_TEXT = (T.StringType, T.DecimalType)
 
 
 @dataclass(frozen=True)
@@ -60,6 +63,11 @@ def columns(cursor: Any, table: str) -> list[Column]:
     return [Column(str(name), str(kind), bool(needed)) for name, kind, needed in found]
 
 
+def is_table(cursor: Any, table: str) -> bool:
+    """Return whether it is a table, which may have partitions, and no view or foreign table."""
+    return bool(one(cursor, f"SELECT relkind IN ('r', 'p') FROM pg_class WHERE oid = to_regclass({literal(table)})"))
+
+
 def is_unique(cursor: Any, table: str, key: Sequence[str]) -> bool:
     """Return whether an index of the table, at once and for all of its rows, allows one row for each key."""
     found = fetched(
@@ -79,7 +87,7 @@ def read(spark: SparkSession, cursor: Any, table: str, where: str, staging: str)
     wanted = pa.schema([pa.field(f.name, arrow_type(f.dataType)) for f in schema.fields])
     given = [
         # numbers of any length, and types that Spark lacks, travel as text
-        f"{name_of(f.name)}::text" if isinstance(f.dataType, T.StringType | T.DecimalType) else name_of(f.name)
+        f"{name_of(f.name)}::text" if isinstance(f.dataType, _AS_TEXT) else name_of(f.name)
         for f in schema.fields
     ]
     cursor.execute(f"SELECT {', '.join(given)} FROM {table}{where}")
@@ -95,7 +103,7 @@ def _cast(array: pa.Array, kind: pa.DataType) -> pa.Array:
     if pa.types.is_decimal(kind):
         # what a DECIMAL cannot hold is null, as in Spark: NaN, and numbers of too many digits
         plain = pc.match_substring_regex(
-            array, rf"^-?[0-9]{{1,{kind.precision - kind.scale}}}(\.[0-9]{{0,{kind.scale}}})?$"
+            array, rf"^-?[0-9]{{1,{max(1, kind.precision - kind.scale)}}}(\.[0-9]{{0,{kind.scale}}})?$"
         )
         array = pc.if_else(plain, array, pa.scalar(None, array.type))
     return array.cast(kind)

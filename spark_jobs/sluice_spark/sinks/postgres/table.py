@@ -32,7 +32,15 @@ from sluice_spark.sinks.parquet.staging import StagesParquet
 from sluice_spark.sinks.postgres import reading
 from sluice_spark.sinks.postgres.commits import Commits, fetched, one
 from sluice_spark.sinks.postgres.database import connected, literal, name_of
-from sluice_spark.sinks.postgres.types import arrow_type, column_type, fits, held_type, is_text_to, unsupported
+from sluice_spark.sinks.postgres.types import (
+    arrow_type,
+    column_type,
+    fits,
+    held_type,
+    is_text_to,
+    limit_of,
+    unsupported,
+)
 from sluice_spark.sinks.postgres.upsert import merge
 
 __all__ = ["PostgresTable", "opened"]
@@ -249,7 +257,8 @@ class PostgresTable(StagesParquet):
                     return None
                 self._let_pass(cursor)
                 self._keep_out(cursor, fence)
-                relation = self._made(cursor, schema)
+                self._still_there(staged)
+                relation = self._made(cursor, schema, empty=not staged.files)
                 if gone is not None:
                     found = self._held(cursor, gone)
                     check(found)
@@ -301,6 +310,7 @@ class PostgresTable(StagesParquet):
             f"{name}::{kinds[f.name]}" if is_text_to(kinds[f.name]) else name
             for name, f in zip(names, schema.fields, strict=True)
         ]
+        self._refuse_blanks(cursor, kinds, schema.names)
         if self._config.keyed:
             self._refuse_without_key(cursor)
             values = {f.name: value for f, value in zip(schema.fields, given, strict=True)}
@@ -312,6 +322,21 @@ class PostgresTable(StagesParquet):
         )
         if cursor.rowcount != staged.rows:
             raise self._meddled(f"took {cursor.rowcount:,} of {staged.rows:,} rows")
+
+    @staticmethod
+    def _refuse_blanks(cursor: Any, kinds: Mapping[str, str], staged: Sequence[str]) -> None:
+        """Raise PostgreSQL's error for texts that are too long; of blanks at their end it would say nothing."""
+        for name, kind in kinds.items():
+            if name in staged and (most := limit_of(kind)) is not None:
+                column = name_of(name)
+                long = f"SELECT count(*) FROM pg_temp.sluice_staged WHERE char_length({column}) > {most}"
+                if count := int(one(cursor, long)):
+                    raise SinkError(
+                        f"{count:,} texts of column {name} are longer than {kind} holds",
+                        state="nothing of this batch was committed",
+                        next_step=f"add the row rule {{name: fits, sql: {{passes: 'length({name}) <= {most}'}}}}, and "
+                        "run again: such records go to the quarantine; or make the column longer",
+                    )
 
     def _refuse_without_key(self, cursor: Any) -> None:
         missing = " OR ".join(f"{name_of(name)} IS NULL" for name in self._config.key)
@@ -339,24 +364,26 @@ class PostgresTable(StagesParquet):
     def _batches(self, staged: Staged, wanted: pa.Schema) -> Iterator[pa.RecordBatch]:
         fs, base = fsspec.core.url_to_fs(self.staging)
         for file in staged.files:
-            try:
-                handle = fs.open(f"{base}/{file.path}", "rb")
-            except FileNotFoundError:
-                raise SinkError(
-                    f"the staged file {file.path} of the {self.path} is gone",
-                    state="nothing of this batch was committed; the next run writes its files again",
-                    next_step="run again",
-                ) from None
-            with handle:
+            with fs.open(f"{base}/{file.path}", "rb") as handle:
                 for batch in pq.ParquetFile(handle).iter_batches(_ROWS, columns=wanted.names):
                     table = pa.Table.from_batches([batch]).select(wanted.names).cast(wanted)
                     yield from table.combine_chunks().to_batches()
 
-    def _made(self, cursor: Any, schema: T.StructType) -> int:
-        """Create the table, or check that it fits; return its object id."""
+    def _still_there(self, staged: Staged) -> None:
+        fs, base = fsspec.core.url_to_fs(self.staging)
+        for file in staged.files:
+            if not fs.exists(f"{base}/{file.path}"):
+                raise SinkError(
+                    f"the staged file {file.path} of the {self.path} is gone",
+                    state="nothing of this batch was committed; the next run writes its files again",
+                    next_step="run again",
+                )
+
+    def _made(self, cursor: Any, schema: T.StructType, *, empty: bool) -> int:
+        """Create the table, or check that it fits if there are rows; return its object id."""
         columns = self._columns(cursor)
         if columns:
-            if problems := self._misfits(cursor, schema):
+            if not empty and (problems := self._misfits(cursor, schema)):
                 raise ConfigError(
                     f"the {self.path} does not fit the pipeline any more: {'; '.join(problems[:8])}",
                     state="nothing of this batch was committed",
@@ -428,6 +455,8 @@ class PostgresTable(StagesParquet):
             return []
         there = {column.name: column for column in columns}
         ours = {f.name: f.dataType for f in schema.fields}
+        if not reading.is_table(cursor, self._table):
+            return ["it is a view or a foreign table, which may hold back rows"]
         found = [
             f"{name} is missing in the table: ALTER TABLE … ADD COLUMN {name_of(name)} {column_type(kind)}"
             for name, kind in ours.items()

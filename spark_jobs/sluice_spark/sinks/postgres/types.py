@@ -7,7 +7,7 @@ import re
 import pyarrow as pa
 from pyspark.sql import types as T
 
-__all__ = ["arrow_type", "column_type", "fits", "held_type", "is_text_to", "unsupported"]
+__all__ = ["arrow_type", "column_type", "fits", "held_type", "is_text_to", "limit_of", "unsupported"]
 
 _SIMPLE: dict[type[T.DataType], tuple[str, pa.DataType]] = {
     T.BooleanType: ("boolean", pa.bool_()),
@@ -100,6 +100,12 @@ def fits(kind: T.DataType, there: str) -> bool:
     )  # fmt: skip
 
 
+def limit_of(there: str) -> int | None:
+    """Return the most characters that a column holds; PostgreSQL cuts blanks beyond them without an error."""
+    found = re.fullmatch(r"character varying\((\d+)\)", there)
+    return int(found[1]) if found else None
+
+
 def is_text_to(there: str) -> bool:
     """Return whether text needs an explicit cast to this type; an assignment refuses it."""
     return there in ("json", "jsonb", "uuid")
@@ -108,9 +114,10 @@ def is_text_to(there: str) -> bool:
 def held_type(there: str) -> T.DataType:
     """Return the type with which a column is read; types that Spark lacks are read as text."""
     if there.endswith("[]"):
-        return T.ArrayType(held_type(there[:-2]))
+        inner = T.StringType() if there == "text[]" else _HELD.get(there[:-2])
+        return T.StringType() if inner is None else T.ArrayType(inner)
     found = _NUMERIC.fullmatch(there)
     if found is not None:
         digits, scale = (int(found[1]), int(found[2])) if found[1] else (_LARGEST, 18)
-        return T.DecimalType(digits, scale) if digits <= _LARGEST else T.StringType()
+        return T.DecimalType(digits, scale) if scale <= digits <= _LARGEST else T.StringType()
     return _HELD.get(there, T.StringType())
