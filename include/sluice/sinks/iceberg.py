@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from typing import Annotated
+from urllib.parse import quote
 
 from pydantic import AfterValidator
 
@@ -28,7 +29,7 @@ class IcebergSink(SinkConfig):
     @property
     def location(self) -> str:
         """A name for it; its files are where its catalog says."""
-        return f"iceberg/{self.catalog}/{self.table.replace('/', '%2F')}"
+        return f"iceberg/{self.catalog}/{quote(self.table, safe='.-_')}"
 
     @property
     def shown(self) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from typing import Annotated, Literal
+from urllib.parse import quote
 
 from pydantic import AfterValidator, model_validator
 
@@ -60,7 +61,7 @@ class PostgresSink(SinkConfig):
     @property
     def location(self) -> str:
         """Where the files of a batch are staged until it is committed, relative to ``SLUICE_HOME``."""
-        return f"staged/{self.connection}/{self.table.replace('/', '%2F')}"
+        return f"staged/{self.connection}/{quote(self.table, safe='.-_')}"  # brackets would be a pattern of names
 
     @property
     def shown(self) -> str:

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from sluice.delta.names import interval_app_id
+from sluice.delta.names import app_id, interval_app_id
 from sluice.errors import BEGIN_ANEW, CheckpointError, LeaseHeldError
 from sluice.ledger import REDRIVEN, IntervalRow, Lease, Ledger, RunRow
 from sluice.ranges import Counts, LostRange, OffsetRange, RangeAccount, describe, runs_of, subtract
@@ -34,6 +34,7 @@ __all__ = [
     "half_done",
     "reconcile",
     "reconcile_log",
+    "refuse_restored",
     "replace_quarantined",
     "seal_off",
     "take_over",
@@ -114,13 +115,7 @@ def reconcile(ledger: Ledger, lease: Lease, tables: Tables, redriven: Tables, *,
         if note is not closed:
             _enter(ledger, lease, note, tables, forgo=forgo)
     _same_end(ledger, lease.pipeline, number, checkpoint)
-    known, there = _last(ledger, lease.pipeline, REDRIVEN), redriven.sink.version()
-    if known > there:
-        raise _contradiction(
-            f"the ledger has redrive {known} committed, but the sink {sink.path} holds only up to {there}",
-            f"restore the table to its newest state; or, to start over, {BEGIN_ANEW}",
-        )
-    for note in _notes(redriven.sink, known, there):
+    for note in _notes(redriven.sink, _last(ledger, lease.pipeline, REDRIVEN), redriven.sink.version()):
         _enter(ledger, lease, note, redriven, forgo=forgo)
     if closed is not None:
         seal_off(tables, closed)
@@ -150,6 +145,30 @@ def reconcile_log(ledger: Ledger, lease: Lease, tables: Tables) -> None:
     tables.mend_checkpoint()
     _follows(tables.log_table, tables.log_table.version(), tables.checkpoint, "the write-ahead log")
     _seals(ledger, lease, tables)
+
+
+def refuse_restored(ledger: Ledger, pipeline: str, tables: Tables) -> None:
+    """Refuse a sink that lacks batches of the ledger, whichever kind of run committed them.
+
+    A database that is restored has lost rows and their marks together. A Delta table's own history tells that.
+
+    Raises
+    ------
+    CheckpointError
+        If it does.
+    """
+    ahead_of = getattr(tables.sink, "ahead_of", None)  # a sink of another package need not have it
+    if tables.kind.delta or ahead_of is None:
+        return
+    apps = {-known.number: interval_app_id(pipeline, known.interval) for known in ledger.intervals(pipeline)}
+    last = {apps.get(n) or app_id(pipeline, n): batch for n, batch in ledger.last_batches(pipeline).items()}
+    lacking = sorted(set(last) - ahead_of({app: batch - 1 for app, batch in last.items()}))
+    if lacking:
+        raise _contradiction(
+            f"the ledger has batch {last[lacking[0]]} of {lacking[0]} committed, and the sink {tables.sink.path} does "
+            "not: it was restored to an earlier state, or lacks the table of its commits",
+            f"restore it to its newest state; or, to start over, {BEGIN_ANEW}",
+        )
 
 
 def half_done(ledger: Ledger, pipeline: str, sink: ReplaceableSink | None) -> list[IntervalRow]:

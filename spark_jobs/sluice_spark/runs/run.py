@@ -16,7 +16,7 @@ from sluice.ranges import OffsetRange
 from sluice.sources.state import TopicState, joined_ids
 from sluice_spark.engine.logs import logger
 from sluice_spark.runs.context import RunContext
-from sluice_spark.runs.reconcile import examine, reconcile
+from sluice_spark.runs.reconcile import examine, reconcile, refuse_restored
 from sluice_spark.runs.tables import Tables
 from sluice_spark.sinks.base import ReadableSink, Sink
 
@@ -102,6 +102,7 @@ class Run(ABC):
             if found not in self._found:
                 logger.warning("%s", found)
                 self._found.append(found)
+        refuse_restored(self.ledger, self.pipeline.name, tables)
 
     def _plan(
         self, lease: Lease, ranges: Sequence[OffsetRange], states: Sequence[TopicState], *, epoch: int, **more: Any

@@ -7,8 +7,11 @@ import random
 import uuid
 from datetime import UTC, date, datetime
 from decimal import Decimal
+from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 import sqlalchemy as sa
 from pyspark.sql import SparkSession
@@ -19,7 +22,10 @@ from tests.fixtures.runs import good
 from sluice.connections import Connection
 from sluice.errors import ConfigError, SinkError
 from sluice.pipeline.sections import Sink
+from sluice.sinks.postgres import PostgresSink
+from sluice_spark.sinks.base import Staged, StagedFile
 from sluice_spark.sinks.postgres.database import connected, url_of
+from sluice_spark.sinks.postgres.table import PostgresTable
 from sluice_spark.sinks.postgres.types import fits, unsupported
 
 pytestmark = [pytest.mark.spark, pytest.mark.kafka]
@@ -115,6 +121,7 @@ def test_a_row_that_it_refuses_is_told_and_nothing_is_written(
         ("id integer, name text", "id is integer in the table, and bigint in the pipeline"),
         ("id bigint, name text, must int NOT NULL", "must is only in the table, and must have a value"),
         ("id numeric(5,1), name text", "id is numeric(5,1) in the table"),
+        ("id bigint GENERATED ALWAYS AS IDENTITY, name text", "id is a generated column"),
     ],
 )  # fmt: skip
 def test_a_table_that_does_not_fit_is_refused_before_anything_is_read(
@@ -456,7 +463,77 @@ def test_a_redrive_that_was_restored_away_is_noticed(into_postgres: PostgresSand
         "DELETE FROM public.sluice_commits WHERE writer LIKE '%redriven'",
     )
     sandbox.feed(1)
-    assert "the ledger has redrive 0 committed" in sandbox.run("next", expect=41).message
+    for run, kind in (("next", None), ("again", "quarantined")):
+        said = sandbox.run(run, expect=41, redriven=kind).message
+        assert f"the ledger has batch 0 of sluice:{sandbox.name}:redriven committed" in said
+
+
+def test_an_interval_that_was_restored_away_is_noticed(into_postgres: PostgresSandbox) -> None:
+    sandbox = into_postgres
+    days = [(0, b"k", b'{"id": %d, "name": "x"}' % n, 1_767_225_600_000 + n * 43_200_000) for n in range(4)]
+    sandbox.produce(days)
+    sandbox.run("live")
+    sandbox.change("CREATE TABLE public.kept AS TABLE public.orders", "CREATE TABLE public.log AS TABLE sluice_commits")
+    day = ("2026-01-01", "2026-01-02")
+    sandbox.run("first", interval=day)
+    sandbox.change(
+        "TRUNCATE public.orders", "INSERT INTO public.orders TABLE public.kept",
+        "TRUNCATE public.sluice_commits", "INSERT INTO public.sluice_commits TABLE public.log",
+    )  # fmt: skip
+    for run, interval in (("next", None), ("second", day), ("third", ("2026-01-02", "2026-01-03"))):
+        assert ":interval:" in sandbox.run(run, expect=41, interval=interval).message
+    sandbox.change("DROP TABLE public.orders", "DROP TABLE public.sluice_commits")
+    said = sandbox.run("fourth", expect=41, interval=("2026-01-02", "2026-01-03")).message
+    assert "lacks the table of its commits" in said
+
+
+def test_columns_cannot_change_between_the_look_and_the_insert(
+    into_postgres: PostgresSandbox, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sandbox, real, tried = into_postgres, PostgresTable._insert, []
+    sandbox.feed(2)
+    sandbox.run("r")
+    sandbox.feed(2)
+
+    def insert(self: PostgresTable, *arguments: Any) -> None:
+        with pytest.raises(sa.exc.OperationalError, match="lock timeout"):
+            sandbox.change("SET lock_timeout = '200ms'", "ALTER TABLE public.orders ALTER COLUMN id TYPE smallint")
+        tried.append(True)
+        real(self, *arguments)
+
+    monkeypatch.setattr(PostgresTable, "_insert", insert)
+    sandbox.run("s")
+    assert tried
+    sandbox.assert_exact()
+
+
+def test_numbers_without_limits_are_read_back_whole(into_postgres: PostgresSandbox) -> None:
+    sandbox = into_postgres
+    sandbox.change(f"CREATE TABLE public.orders (id numeric, name text, price numeric, {META})")
+    not_null = {"type": "expect_column_values_to_not_be_null", "kwargs": {"column": "id"}}
+    unique = {"type": "expect_column_values_to_be_unique", "kwargs": {"column": "id"}}
+    (sandbox.home / "suite.json").write_text(json.dumps({"name": "s", "expectations": [not_null, unique]}))
+    decode = {"json": {"schema": "id DECIMAL(38,0), name STRING, price DECIMAL(20,10)"}}
+    sandbox.configure(decode=decode, quality={"suite": "suite.json"})
+    large = 10**37
+    sandbox.produce([(0, b"k", b'{"id": %d, "price": 1.5}' % (large + n)) for n in range(3)])
+    sandbox.run("r", validate=True)
+    run = sandbox.ledger.run(sandbox.name, "r")
+    assert run is not None
+    assert run.verdict == "passed"
+
+
+def test_wide_rows_travel_a_few_at_a_time(into_postgres: PostgresSandbox, tmp_path: Path) -> None:
+    sandbox = into_postgres
+    config = PostgresSink(table="orders")
+    table = PostgresTable(config, str(tmp_path), "sluice:p:1")
+    schema = pa.schema([("name", pa.string())])
+    pq.write_table(pa.table({"name": ["x" * 1_000_000 + str(n) for n in range(100)]}, schema=schema), tmp_path / "f")
+    staged = Staged("", (StagedFile("f", 0, 0, 100, {}, "{}"),), {})
+    sizes = [batch.num_rows for batch in table._batches(staged, schema)]
+    assert sum(sizes) == 100
+    assert max(sizes) <= 40
+    assert sandbox.orders() == []
 
 
 def test_columns_of_ones_own_may_have_any_type(into_postgres: PostgresSandbox) -> None:

@@ -22,8 +22,8 @@ _KEPT = {"application_name": "sluice", "keepalives_idle": "30", "keepalives_inte
 _NOT_OF_LIBPQ = ("cursor", "iam", "redshift", "aws_conn_id", "cluster-identifier", "dialect", "enable_log_db_messages")
 """Keys in the extra of Airflow's connections that its hook reads, and the server's library does not know."""
 
-_MISTAKES = {"28", "3D", "3F", "42"}
-"""Classes of errors that no other attempt cures: rights, names, syntax."""
+_MISTAKES = {"0A", "28", "3D", "3F", "42", "55"}
+"""Classes of errors that no other attempt cures: rights, names, syntax, what a table does not allow."""
 _REFUSALS = {"22", "23", "27", "44", "54", "P0"}
 """Classes of errors that a row causes: its values, constraints, triggers, limits."""
 _WRONG = re.compile(
@@ -82,12 +82,15 @@ def connected(connection: Connection, what: str) -> Iterator[Any]:
             with opened.cursor() as cursor:
                 # a role may have other defaults
                 cursor.execute("SET TRANSACTION ISOLATION LEVEL READ COMMITTED")  # what follows a lock sees what it did
-                cursor.execute("SET standard_conforming_strings = on")
-                cursor.execute("SET TIME ZONE 'UTC'")
-                cursor.execute("SET lock_timeout = '600s'")
-                cursor.execute("SET statement_timeout = 0")  # a batch may take long
-                cursor.execute("SET client_encoding = 'UTF8'")  # as Arrow's texts, whatever the database has
-                cursor.execute("SET row_security = off")  # an error instead of rows that are not seen
+                cursor.execute("SET LOCAL standard_conforming_strings = on")
+                cursor.execute("SET LOCAL TIME ZONE 'UTC'")
+                cursor.execute("SET LOCAL lock_timeout = '600s'")
+                cursor.execute("SET LOCAL statement_timeout = 0")  # a batch may take long
+                cursor.execute("SET LOCAL client_encoding = 'UTF8'")  # as Arrow's texts, whatever the database has
+                # the server's side: a machine that loses its power must not keep the table's lock for hours
+                for name, value in (("idle", 30), ("interval", 10), ("count", 3)):
+                    cursor.execute(f"SET LOCAL tcp_keepalives_{name} = {value}")
+                cursor.execute("SET LOCAL row_security = off")  # an error instead of rows that are not seen
                 # a commit that was answered must survive a crash of the server
                 cursor.execute(
                     "SELECT set_config('synchronous_commit', 'on', true) "
@@ -102,7 +105,7 @@ def describe(error: Any, what: str) -> SluiceError:
     """Return the error of Sluice for one of the database."""
     code = getattr(error, "sqlstate", None) or ""
     # neither what rows hold, nor a URL with its password
-    text = " ".join(re.split(r"Query was:|DETAIL:\s+Failing row", str(error))[0].split())
+    text = " ".join(re.split(r"Query was:|DETAIL:", str(error))[0].split())
     text = re.sub(r"postgres(?:ql)?://\S*", "postgresql://...", text)
     state = "nothing of this batch was committed; what was committed before stays"
     if code == "55P03":

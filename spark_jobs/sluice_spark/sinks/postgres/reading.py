@@ -20,16 +20,29 @@ from sluice_spark.sinks.spilled import spilled
 __all__ = ["Column", "begun", "columns", "is_table", "is_unique", "read"]
 
 
+_LARGEST = 38
+"""Most digits of Spark's decimals."""
 _AS_TEXT = (T.StringType, T.DecimalType)
 
 
 @dataclass(frozen=True)
 class Column:
-    """A column of a table: its name, its type in words, and whether a row must give it a value."""
+    """A column of a table.
+
+    Attributes
+    ----------
+    kind
+        Its type, as PostgreSQL's ``format_type`` writes it.
+    needed
+        Whether a row must give it a value.
+    generated
+        Whether no row may.
+    """
 
     name: str
     kind: str
     needed: bool
+    generated: bool
 
 
 @contextmanager
@@ -56,11 +69,12 @@ def columns(cursor: Any, table: str) -> list[Column]:
     found = fetched(
         cursor,
         "SELECT attname::text, format_type(atttypid, atttypmod), "
-        "attnotnull AND NOT atthasdef AND attidentity = '' AND attgenerated = '' "
+        "attnotnull AND NOT atthasdef AND attidentity = '' AND attgenerated = '', "
+        "attgenerated <> '' OR attidentity = 'a' "
         f"FROM pg_attribute WHERE attrelid = to_regclass({literal(table)}) AND attnum > 0 AND NOT attisdropped "
         "ORDER BY attnum",
     )
-    return [Column(str(name), str(kind), bool(needed)) for name, kind, needed in found]
+    return [Column(str(name), str(kind), bool(needed), bool(made)) for name, kind, needed, made in found]
 
 
 def is_table(cursor: Any, table: str) -> bool:
@@ -83,7 +97,12 @@ def is_unique(cursor: Any, table: str, key: Sequence[str]) -> bool:
 def read(spark: SparkSession, cursor: Any, table: str, where: str, staging: str) -> tuple[DataFrame, int]:
     """Return rows of a table as a DataFrame, and their number: :func:`~sluice_spark.sinks.spilled.spilled`."""
     there = columns(cursor, table)
-    schema = T.StructType([T.StructField(c.name, held_type(c.kind)) for c in there])
+    schema = T.StructType(
+        [
+            T.StructField(c.name, _numbers(cursor, c.name, table, where) if c.kind == "numeric" else held_type(c.kind))
+            for c in there
+        ]
+    )
     wanted = pa.schema([pa.field(f.name, arrow_type(f.dataType)) for f in schema.fields])
     given = [
         # numbers of any length, and types that Spark lacks, travel as text
@@ -92,6 +111,15 @@ def read(spark: SparkSession, cursor: Any, table: str, where: str, staging: str)
     ]
     cursor.execute(f"SELECT {', '.join(given)} FROM {table}{where}")
     return spilled(spark, (_typed(batch, wanted) for batch in cursor.fetch_record_batch()), wanted, schema, staging)
+
+
+def _numbers(cursor: Any, column: str, table: str, where: str) -> T.DataType:
+    """Return the type that holds all numbers of a column without limits; text if there is none."""
+    name = name_of(column)
+    known = f"CASE WHEN {name}::text ~ '^[-0-9.]+$' THEN {name} END"
+    asked = f"coalesce(max(scale({known})), 0), coalesce(max(length(trunc(abs({known}))::text)), 1)"
+    scale, digits = fetched(cursor, f"SELECT {asked} FROM {table}{where}")[0]
+    return T.DecimalType(_LARGEST, int(scale)) if scale + digits <= _LARGEST else T.StringType()
 
 
 def _typed(batch: pa.RecordBatch, wanted: pa.Schema) -> pa.RecordBatch:

@@ -45,9 +45,10 @@ from sluice_spark.sinks.postgres.upsert import merge
 
 __all__ = ["PostgresTable", "opened"]
 
-_ROWS = 1 << 16
-"""Rows that travel at a time."""
+_ROWS, _BYTES = 1 << 16, 1 << 25
+"""Rows that travel at a time, and about how many bytes of them."""
 _LONGEST_NAME = 63
+_METADATA = {"_topic", "_partition", "_offset", "_timestamp", "_run"}
 _SYSTEM = {"tableoid", "xmin", "cmin", "xmax", "cmax", "ctid"}
 """Columns that each table has."""
 
@@ -271,8 +272,13 @@ class PostgresTable(StagesParquet):
                     self._insert(cursor, staged, schema)
                 self._commits.add(cursor, full, relation)
                 connection.commit()
-        except SinkError:
-            if not self._may_have_landed(full):
+        except SinkError as error:
+            landed = self._may_have_landed(full)
+            if landed is None:
+                error.state = (
+                    "whether this batch was committed is not known; the next run finds out, and writes it once"
+                )
+            if not landed:
                 raise
         self._forget(staged)
         return counts
@@ -284,18 +290,18 @@ class PostgresTable(StagesParquet):
             with suppress(OSError):
                 fs.rm(f"{base}/{folder}", recursive=True)
 
-    def _may_have_landed(self, full: Mapping[str, Any]) -> bool:
-        """Return whether this attempt committed: the answer to a commit can be lost."""
+    def _may_have_landed(self, full: Mapping[str, Any]) -> bool | None:
+        """Return whether this attempt committed, since the answer to a commit can be lost; None if nobody answers."""
         try:
             notes = self.notes(int(full["version"]) - 1)
             return any(note.get("attempt") == full["attempt"] for note in notes)
         except (SinkError, ConfigError):
-            return False  # the first failure is reported; the next run finds out
+            return None
 
     def _insert(self, cursor: Any, staged: Staged, schema: T.StructType) -> None:
         kinds = {column.name: column.kind for column in self._columns(cursor)}
         wanted = pa.schema([pa.field(f.name, arrow_type(f.dataType)) for f in schema.fields])
-        cursor.execute("DROP TABLE IF EXISTS pg_temp.sluice_staged")
+        cursor.execute("DROP TABLE IF EXISTS pg_temp.sluice_staged")  # of a session that a pooler lends
         reader = pa.RecordBatchReader.from_batches(wanted, self._batches(staged, wanted))
         cursor.adbc_ingest("sluice_staged", reader, mode="create", temporary=True)
         came = int(one(cursor, "SELECT count(*) FROM pg_temp.sluice_staged"))
@@ -316,12 +322,14 @@ class PostgresTable(StagesParquet):
             values = {f.name: value for f, value in zip(schema.fields, given, strict=True)}
             key, sequence = self._config.key, self._config.sequence
             cursor.execute(merge(self._table, values, key, sequence, staged="pg_temp.sluice_staged"))
+            cursor.execute("DROP TABLE pg_temp.sluice_staged")
             return
         cursor.execute(
             f"INSERT INTO {self._table} ({', '.join(names)}) SELECT {', '.join(given)} FROM pg_temp.sluice_staged"
         )
         if cursor.rowcount != staged.rows:
             raise self._meddled(f"took {cursor.rowcount:,} of {staged.rows:,} rows")
+        cursor.execute("DROP TABLE pg_temp.sluice_staged")
 
     @staticmethod
     def _refuse_blanks(cursor: Any, kinds: Mapping[str, str], staged: Sequence[str]) -> None:
@@ -365,7 +373,9 @@ class PostgresTable(StagesParquet):
         fs, base = fsspec.core.url_to_fs(self.staging)
         for file in staged.files:
             with fs.open(f"{base}/{file.path}", "rb") as handle:
-                for batch in pq.ParquetFile(handle).iter_batches(_ROWS, columns=wanted.names):
+                parquet = pq.ParquetFile(handle)
+                width = max(_groups(parquet), default=1)
+                for batch in parquet.iter_batches(max(1, min(_ROWS, _BYTES // width)), columns=wanted.names):
                     table = pa.Table.from_batches([batch]).select(wanted.names).cast(wanted)
                     yield from table.combine_chunks().to_batches()
 
@@ -383,6 +393,9 @@ class PostgresTable(StagesParquet):
         """Create the table, or check that it fits if there are rows; return its object id."""
         columns = self._columns(cursor)
         if columns:
+            # from here on nobody changes its columns; by the first look it may be another one
+            cursor.execute(f"LOCK TABLE {self._table} IN ROW EXCLUSIVE MODE")
+            self._let_pass(cursor)
             if not empty and (problems := self._misfits(cursor, schema)):
                 raise ConfigError(
                     f"the {self.path} does not fit the pipeline any more: {'; '.join(problems[:8])}",
@@ -468,6 +481,14 @@ class PostgresTable(StagesParquet):
             if name in there and not fits(kind, there[name].kind)
         ]
         found += [
+            f"{column.name} is {column.kind}, and holds offsets or times: make it {column_type(ours[column.name])}"
+            for column in columns
+            if column.name in _METADATA & ours.keys() and (column.kind == "numeric" or is_text_to(column.kind))
+        ]
+        found += [
+            f"{column.name} is a generated column" for column in columns if column.name in ours and column.generated
+        ]
+        found += [
             f"{column.name} is only in the table, and must have a value: give it a default"
             for column in columns
             if column.name not in ours and column.needed
@@ -495,6 +516,13 @@ def overtaken_by(note: Mapping[str, Any], path: str) -> LeaseHeldError:
         state="this driver did not commit this batch; its earlier commits stay",
         next_step="run the same command again",
     )
+
+
+def _groups(parquet: Any) -> Iterator[int]:
+    """Yield how many bytes a row of each row group has."""
+    for number in range(parquet.num_row_groups):
+        group = parquet.metadata.row_group(number)
+        yield max(1, group.total_byte_size // max(1, group.num_rows))
 
 
 def _within(gone: Slice) -> str:
