@@ -16,7 +16,7 @@ from typing import Any, Protocol
 
 from sluice.errors import ConfigError
 
-__all__ = ["Connection", "Store", "find", "look_up", "variable_of"]
+__all__ = ["Connection", "Store", "example_of", "find", "look_up", "variable_of"]
 
 _GROUP = "sluice.connections"
 
@@ -156,7 +156,8 @@ def _stores() -> tuple[Store, ...]:
     return tuple(point.load() for point in sorted(entry_points(group=_GROUP)))
 
 
-def _missing(conn_id: str, searched: list[str]) -> ConfigError:
+def example_of(conn_id: str) -> dict[str, Any]:
+    """Return a connection in JSON form, as one with this id may look."""
     example: dict[str, Any] = {"conn_type": "kafka", "extra": {"bootstrap.servers": "localhost:9092"}}
     if "spark" in conn_id:
         example = {"conn_type": "spark", "host": "local[2]"}
@@ -164,9 +165,13 @@ def _missing(conn_id: str, searched: list[str]) -> ConfigError:
         example = {"conn_type": "iceberg", "host": "https://catalog.example.com", "extra": {"warehouse": "s3://lake"}}
     if "postgres" in conn_id:
         example = {"conn_type": "postgres", "host": "localhost", "login": "me", "password": "...", "schema": "shop"}
+    return example
+
+
+def _missing(conn_id: str, searched: list[str]) -> ConfigError:
     return ConfigError(
         f"connection {conn_id!r} is not defined: {'; '.join(searched)}",
         state="nothing was read or written",
         next_step=f"define it in Airflow, or set {variable_of(conn_id)} in JSON form, for example "
-        + json.dumps(example, separators=(",", ":")),
+        + json.dumps(example_of(conn_id), separators=(",", ":")),
     )

@@ -9,7 +9,7 @@ from typing import Any
 from airflow.sdk import BaseHook
 from airflow.sdk.exceptions import AirflowNotFoundException
 
-from sluice.connections import Connection, variable_of
+from sluice.connections import Connection, example_of, variable_of
 from sluice.errors import ConfigError
 
 __all__ = ["aget", "convert", "get", "stored"]
@@ -92,16 +92,9 @@ def _missing(conn_id: str) -> ConfigError:
             state=_UNTOUCHED,
             next_step="write the variable as a JSON object with conn_type, host, extra",
         )
-    example = {"conn_type": "kafka", "extra": {"bootstrap.servers": "localhost:9092"}}
-    if "spark" in conn_id:
-        example = {"conn_type": "spark", "host": "local[2]"}
-    if "iceberg" in conn_id:
-        example = {"conn_type": "iceberg", "host": "https://catalog.example.com", "extra": {"warehouse": "s3://lake"}}
-    if "postgres" in conn_id:
-        example = {"conn_type": "postgres", "host": "localhost", "login": "me", "password": "...", "schema": "shop"}
     return ConfigError(
         f"connection {conn_id!r} is not defined",
         state=_UNTOUCHED,
-        next_step=f"airflow connections add {conn_id} --conn-json '{json.dumps(example)}', "
+        next_step=f"airflow connections add {conn_id} --conn-json '{json.dumps(example_of(conn_id))}', "
         f"or set {variable} to that JSON",
     )

@@ -113,7 +113,7 @@ def look(
     since
         Only records with this record time or a later one; aware.
     show
-        How many samples: the newest by record time. Values are read only for them to be chosen from.
+        How many samples: the newest by record time. Keys and values are read only if there are to be some.
 
     Raises
     ------

@@ -10,16 +10,16 @@ from pydantic import AfterValidator, model_validator
 
 from sluice.sinks.base import SinkConfig, SinkKind
 
-__all__ = ["KIND", "PostgresSink"]
+__all__ = ["KIND", "LONGEST", "PostgresSink"]
 
-_LONGEST = 63
+LONGEST = 63
 """Longest identifier of PostgreSQL, in bytes; it cuts longer ones without an error."""
 
 
 def _table(name: str) -> str:
     parts = name.split(".")
-    if len(parts) > 2 or not all(0 < len(part.encode()) <= _LONGEST for part in parts) or "\0" in name:
-        raise ValueError(f"{name!r}: write TABLE or SCHEMA.TABLE, each of at most {_LONGEST} bytes, without quotes")
+    if len(parts) > 2 or not all(0 < len(part.encode()) <= LONGEST for part in parts) or "\0" in name:
+        raise ValueError(f"{name!r}: write TABLE or SCHEMA.TABLE, each of at most {LONGEST} bytes, without quotes")
     if parts[-1] == "sluice_commits":
         raise ValueError(f"{name!r} is the name of the table that holds the commits: choose another one")
     return name if len(parts) == 2 else f"public.{name}"

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from sluice.delta.names import app_id, interval_app_id
+from sluice.delta.names import interval_app_id
 from sluice.errors import BEGIN_ANEW, CheckpointError, LeaseHeldError
 from sluice.ledger import REDRIVEN, IntervalRow, Lease, Ledger, RunRow
 from sluice.ranges import Counts, LostRange, OffsetRange, RangeAccount, describe, runs_of, subtract
@@ -29,12 +29,12 @@ from sluice_spark.sources.base import RECORD_SCHEMA
 
 __all__ = [
     "HANDOVER",
+    "contradiction",
     "enter_interval",
     "examine",
     "half_done",
     "reconcile",
     "reconcile_log",
-    "refuse_restored",
     "replace_quarantined",
     "seal_off",
     "take_over",
@@ -60,7 +60,7 @@ def examine(tables: Tables) -> list[str]:
     """
     for table in {t.path: t for t in (tables.sink, tables.quarantine, tables.filled)}.values():
         if table.is_cut_off():
-            raise _contradiction(
+            raise contradiction(
                 f"the newest commit of the table {table.path} is empty: the file was damaged, and readers do "
                 "not see what it committed",
                 "restore the file below _delta_log from a copy. If a power cut emptied it, remove it and run again: "
@@ -91,7 +91,7 @@ def reconcile(ledger: Ledger, lease: Lease, tables: Tables, redriven: Tables, *,
     held = sink.version()
     upto = _last(ledger, lease.pipeline, number)
     if upto > held:
-        raise _contradiction(
+        raise contradiction(
             f"the ledger has batch {upto} committed, but the sink {sink.path} holds only up to {held}",
             f"restore table and checkpoint to the same state; or, to start over, {BEGIN_ANEW}",
         )
@@ -104,7 +104,7 @@ def reconcile(ledger: Ledger, lease: Lease, tables: Tables, redriven: Tables, *,
         _follows(tables.log_table, tables.log_table.version(), checkpoint, "the write-ahead log")
         _seals(ledger, lease, tables)
         if held > tables.log_table.version():
-            raise _contradiction(
+            raise contradiction(
                 f"the sink {sink.path} holds batch {held}, but the write-ahead log {tables.log.path} holds only up to "
                 f"{tables.log_table.version()}: it was removed or rolled back",
                 "restore the log from a copy",
@@ -145,30 +145,6 @@ def reconcile_log(ledger: Ledger, lease: Lease, tables: Tables) -> None:
     tables.mend_checkpoint()
     _follows(tables.log_table, tables.log_table.version(), tables.checkpoint, "the write-ahead log")
     _seals(ledger, lease, tables)
-
-
-def refuse_restored(ledger: Ledger, pipeline: str, tables: Tables) -> None:
-    """Refuse a sink that lacks batches of the ledger, whichever kind of run committed them.
-
-    A database that is restored has lost rows and their marks together. A Delta table's own history tells that.
-
-    Raises
-    ------
-    CheckpointError
-        If it does.
-    """
-    ahead_of = getattr(tables.sink, "ahead_of", None)  # a sink of another package need not have it
-    if tables.kind.delta or ahead_of is None:
-        return
-    apps = {-known.number: interval_app_id(pipeline, known.interval) for known in ledger.intervals(pipeline)}
-    last = {apps.get(n) or app_id(pipeline, n): batch for n, batch in ledger.last_batches(pipeline).items()}
-    lacking = sorted(set(last) - ahead_of({app: batch - 1 for app, batch in last.items()}))
-    if lacking:
-        raise _contradiction(
-            f"the ledger has batch {last[lacking[0]]} of {lacking[0]} committed, and the sink {tables.sink.path} does "
-            "not: it was restored to an earlier state, or lacks the table of its commits",
-            f"restore it to its newest state; or, to start over, {BEGIN_ANEW}",
-        )
 
 
 def half_done(ledger: Ledger, pipeline: str, sink: ReplaceableSink | None) -> list[IntervalRow]:
@@ -269,13 +245,13 @@ def _follows(table: Sink, held: int, checkpoint: Checkpoint, what: str) -> None:
     planned, done = checkpoint.planned(), checkpoint.committed()
     last_planned, last_done = (planned or [-1])[-1], (done or [-1])[-1]
     if held > last_planned:
-        raise _contradiction(
+        raise contradiction(
             f"{what} {table.path} holds batch {held}, but the checkpoint {checkpoint.path} has no plan "
             f"beyond {last_planned}: it was removed or rolled back",
             f"restore the checkpoint from a copy; or, to start over, {BEGIN_ANEW}",
         )
     if held < last_done:
-        raise _contradiction(
+        raise contradiction(
             f"the checkpoint {checkpoint.path} has committed batch {last_done}, but {what} {table.path} holds only up "
             f"to {held}: it was removed or rolled back",
             f"restore the table; or, to start over, {BEGIN_ANEW}",
@@ -286,7 +262,7 @@ def _notes(table: Sink, upto: int, held: int) -> list[dict[str, Any]]:
     """Return the metadata of the commits after ``upto``, oldest first."""
     notes = list(reversed(list(table.notes(newer_than=upto)))) if held > upto else []
     if [note["version"] for note in notes] != list(range(upto + 1, held + 1)):
-        raise _contradiction(
+        raise contradiction(
             f"the table {table.path} holds batches {upto + 1} to {held}, but neither the ledger nor its history has an "
             "account of all of them",
             "restore the ledger from a copy",
@@ -413,12 +389,12 @@ def _same_end(ledger: Ledger, name: str, epoch: int, checkpoint: Checkpoint) -> 
     for account in ledger.accounts(name, batch=known):
         r = account.range
         if ends.get(r.topic, {}).get(r.partition) != r.end:
-            raise _contradiction(
+            raise contradiction(
                 f"batch {known.batch} of {r.topic}-{r.partition} ends at {r.end} in the ledger, but at "
                 f"{ends.get(r.topic, {}).get(r.partition)} in the checkpoint {checkpoint.path}",
                 "the checkpoint was changed or belongs to another pipeline: restore the right one",
             )
 
 
-def _contradiction(what: str, way_out: str) -> CheckpointError:
+def contradiction(what: str, way_out: str) -> CheckpointError:
     return CheckpointError(what, state=_UNTOUCHED, next_step=way_out)

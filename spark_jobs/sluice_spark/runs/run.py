@@ -16,7 +16,8 @@ from sluice.ranges import OffsetRange
 from sluice.sources.state import TopicState, joined_ids
 from sluice_spark.engine.logs import logger
 from sluice_spark.runs.context import RunContext
-from sluice_spark.runs.reconcile import examine, reconcile, refuse_restored
+from sluice_spark.runs.reconcile import examine, reconcile
+from sluice_spark.runs.restored import refuse_restored
 from sluice_spark.runs.tables import Tables
 from sluice_spark.sinks.base import ReadableSink, Sink
 

@@ -10,6 +10,7 @@ import pytest
 from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.partitioning import PartitionField, PartitionSpec
 from pyiceberg.schema import Schema
+from pyiceberg.table import DataScan, FileScanTask
 from pyiceberg.transforms import IdentityTransform
 from pyiceberg.types import LongType, NestedField, StringType
 from pyspark.sql import SparkSession
@@ -21,6 +22,7 @@ from sluice.connections import Connection
 from sluice.errors import ConfigError
 from sluice.pipeline.sections import Sink
 from sluice_spark.sinks.iceberg.catalog import _properties
+from sluice_spark.sinks.iceberg.table import IcebergTable
 
 pytestmark = [pytest.mark.spark, pytest.mark.kafka]
 
@@ -185,6 +187,27 @@ def test_a_commit_whose_answer_is_lost_is_in_the_table_once(
     said = sandbox.run("b").stderr
     assert cut
     assert "s3cr3t" not in said
+    sandbox.assert_exact()
+
+
+def test_rows_beside_delete_files_are_not_replaced(
+    into_iceberg: IcebergSandbox, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """pyiceberg writes no delete files, so a plan is made to have one; also if it comes while the run is at work."""
+    sandbox, real = into_iceberg, DataScan.plan_files
+    sandbox.produce([(0, b"k", good(n), 1_767_225_600_000 + n) for n in range(3)])
+    sandbox.run("live")
+
+    def plan(self: DataScan) -> Any:
+        return [FileScanTask(task.file, {task.file}) for task in real(self)]
+
+    day = ("2026-01-01", "2026-01-02")
+    monkeypatch.setattr(DataScan, "plan_files", plan)
+    assert "has delete files" in sandbox.run("again", expect=10, interval=day).message
+    monkeypatch.setattr(IcebergTable, "check_replaceable", lambda _: None)
+    assert "has delete files" in sandbox.run("again", expect=10, interval=day).message
+    monkeypatch.undo()
+    sandbox.run("again", interval=day)
     sandbox.assert_exact()
 
 

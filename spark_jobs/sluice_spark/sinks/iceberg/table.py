@@ -156,13 +156,17 @@ class IcebergTable(StagesParquet):
             If it has some.
         """
         table = self._table()
-        with telling(self.path):
-            if table is not None and any(task.delete_files for task in table.scan().plan_files()):
-                raise ConfigError(
-                    f"the {self.path} has delete files, so its rows cannot be replaced: deleted rows would reappear",
-                    state="nothing was changed",
-                    next_step="rewrite its data files, for example by rewrite_data_files of Spark or Trino's OPTIMIZE",
-                )
+        if table is not None:
+            with telling(self.path):
+                self._refuse_delete_files(table)
+
+    def _refuse_delete_files(self, table: Table) -> None:
+        if any(task.delete_files for task in table.scan().plan_files()):
+            raise ConfigError(
+                f"the {self.path} has delete files, so its rows cannot be replaced: deleted rows would reappear",
+                state="nothing was changed",
+                next_step="rewrite its data files, for example by rewrite_data_files of Spark or Trino's OPTIMIZE",
+            )
 
     def held(self, gone: Slice) -> dict[tuple[str, int], Any]:
         """Return the offsets of a slice that the table holds, per topic and partition, ascending."""
@@ -278,13 +282,14 @@ class IcebergTable(StagesParquet):
                 removed: dict[str, Found] = {}
                 kept = NOTHING
                 if gone is not None:
+                    self._refuse_delete_files(table)  # others may have added some since
                     removed = self._found(table, gone)
                     offsets = offsets_in(removed.values())
                     check(offsets)
                     counts = {key: len(numbers) for key, numbers in offsets.items()}
                     kept = gone.keep(self.staging, name, removed)
                     full["replaced"] = [[*key, count] for key, count in sorted(counts.items())]
-                self._still_there(staged)
+                self.refuse_missing(staged, "run again; remove orphan files only if they are older than a run takes")
                 try:
                     self._snapshot(table, [*staged.files, *kept.files], removed, full)
                 except ice.CommitFailedException:
@@ -329,16 +334,6 @@ class IcebergTable(StagesParquet):
             return self._landed(self._existing(), full)
         except SinkError:
             return False  # the first failure is reported; the next run finds out
-
-    def _still_there(self, staged: Staged) -> None:
-        fs, base = fsspec.core.url_to_fs(self.staging)
-        for file in staged.files:
-            if not fs.exists(f"{base}/{file.path}"):
-                raise SinkError(
-                    f"the staged file {file.path} of the {self.path} is gone",
-                    state="nothing of this batch was committed; the next run writes its files again",
-                    next_step="run again; remove orphan files only if they are older than a run takes",
-                )
 
     # --- the table ---------------------------------------------------------------------------------------------
 

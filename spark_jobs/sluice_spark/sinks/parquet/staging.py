@@ -9,6 +9,7 @@ import fsspec
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
+from sluice.errors import SinkError
 from sluice_spark.sinks.base import NOTHING, Staged
 from sluice_spark.sinks.parquet.attempts import new_folder
 from sluice_spark.sinks.parquet.staged import offsets_of, read_back
@@ -17,6 +18,7 @@ __all__ = ["StagesParquet"]
 
 
 class _Place(Protocol):
+    path: str
     partition_by: list[str]
 
     @property
@@ -65,6 +67,23 @@ class StagesParquet:
         """
         folder = f"{self.staging}/{staged.folder}"
         return spark.read.schema(schema).option("basePath", folder).parquet(folder)
+
+    def refuse_missing(self: _Place, staged: Staged, next_step: str) -> None:
+        """Refuse to commit files that somebody removed.
+
+        Raises
+        ------
+        SinkError
+            If one is gone.
+        """
+        fs, base = fsspec.core.url_to_fs(self.staging)
+        for file in staged.files:
+            if not fs.exists(f"{base}/{file.path}"):
+                raise SinkError(
+                    f"the staged file {file.path} of the {self.path} is gone",
+                    state="nothing of this batch was committed; the next run writes its files again",
+                    next_step=next_step,
+                )
 
     def staged_offsets(self: _Place, staged: Staged) -> dict[tuple[str, int], Any]:
         """Return the distinct offsets of staged rows per topic and partition, ascending."""

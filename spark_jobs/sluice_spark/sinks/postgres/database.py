@@ -24,7 +24,7 @@ _NOT_OF_LIBPQ = ("cursor", "iam", "redshift", "aws_conn_id", "cluster-identifier
 
 _MISTAKES = {"0A", "28", "3D", "3F", "42", "55"}
 """Classes of errors that no other attempt cures: rights, names, syntax, what a table does not allow."""
-_REFUSALS = {"22", "23", "27", "44", "54", "P0"}
+_REFUSALS = {"21", "22", "23", "27", "44", "54", "P0"}
 """Classes of errors that a row causes: its values, constraints, triggers, limits."""
 _WRONG = re.compile(
     r"does not exist|authentication failed|pg_hba\.conf|no password supplied|unexpected spaces|IPv6 host"

@@ -14,14 +14,11 @@ from pyspark.sql import types as T
 
 from sluice_spark.sinks.postgres.commits import Commits, fetched, one
 from sluice_spark.sinks.postgres.database import literal, name_of
-from sluice_spark.sinks.postgres.types import arrow_type, held_type
+from sluice_spark.sinks.postgres.types import LARGEST, arrow_type, held_type
 from sluice_spark.sinks.spilled import spilled
 
 __all__ = ["Column", "begun", "columns", "is_table", "is_unique", "read"]
 
-
-_LARGEST = 38
-"""Most digits of Spark's decimals."""
 _AS_TEXT = (T.StringType, T.DecimalType)
 
 
@@ -119,7 +116,7 @@ def _numbers(cursor: Any, column: str, table: str, where: str) -> T.DataType:
     known = f"CASE WHEN {name}::text ~ '^[-0-9.]+$' THEN {name} END"
     asked = f"coalesce(max(scale({known})), 0), coalesce(max(length(trunc(abs({known}))::text)), 1)"
     scale, digits = fetched(cursor, f"SELECT {asked} FROM {table}{where}")[0]
-    return T.DecimalType(_LARGEST, int(scale)) if scale + digits <= _LARGEST else T.StringType()
+    return T.DecimalType(LARGEST, int(scale)) if scale + digits <= LARGEST else T.StringType()
 
 
 def _typed(batch: pa.RecordBatch, wanted: pa.Schema) -> pa.RecordBatch:

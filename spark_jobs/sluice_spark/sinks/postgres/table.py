@@ -22,9 +22,9 @@ from pyspark.sql import types as T
 
 from sluice.connections import find
 from sluice.delta.names import owner
-from sluice.errors import BEGIN_ANEW, ConfigError, LeaseHeldError, SinkError
+from sluice.errors import BEGIN_ANEW, ConfigError, SinkError
 from sluice.ranges import OffsetRange
-from sluice.sinks.postgres import PostgresSink
+from sluice.sinks.postgres import LONGEST, PostgresSink
 from sluice_spark.sinks.base import Fence, Staged, TakenBackError, overtaken
 from sluice_spark.sinks.parquet.attempts import written_to
 from sluice_spark.sinks.parquet.slice import Slice
@@ -41,13 +41,12 @@ from sluice_spark.sinks.postgres.types import (
     limit_of,
     unsupported,
 )
-from sluice_spark.sinks.postgres.upsert import merge
+from sluice_spark.sinks.postgres.upsert import Upsert
 
 __all__ = ["PostgresTable", "opened"]
 
 _ROWS, _BYTES = 1 << 16, 1 << 25
 """Rows that travel at a time, and about how many bytes of them."""
-_LONGEST_NAME = 63
 _METADATA = {"_topic", "_partition", "_offset", "_timestamp", "_run"}
 _SYSTEM = {"tableoid", "xmin", "cmin", "xmax", "cmax", "ctid"}
 """Columns that each table has."""
@@ -147,7 +146,7 @@ class PostgresTable(StagesParquet):
         problems += [
             f"{f.name!r} is no name of a column: PostgreSQL has its own, or cuts it at 63 bytes"
             for f in schema.fields
-            if f.name in _SYSTEM or len(f.name.encode()) > _LONGEST_NAME or "\0" in f.name
+            if f.name in _SYSTEM or len(f.name.encode()) > LONGEST or "\0" in f.name
         ]
         wanted = [*self._config.key, *([self._config.sequence] if self._config.sequence else [])]
         problems += [f"{name} of the key is no column" for name in wanted if name not in schema.names]
@@ -258,7 +257,7 @@ class PostgresTable(StagesParquet):
                     return None
                 self._let_pass(cursor)
                 self._keep_out(cursor, fence)
-                self._still_there(staged)
+                self.refuse_missing(staged, "run again")
                 relation = self._made(cursor, schema, empty=not staged.files)
                 if gone is not None:
                     found = self._held(cursor, gone)
@@ -320,8 +319,10 @@ class PostgresTable(StagesParquet):
         if self._config.keyed:
             self._refuse_without_key(cursor)
             values = {f.name: value for f, value in zip(schema.fields, given, strict=True)}
-            key, sequence = self._config.key, self._config.sequence
-            cursor.execute(merge(self._table, values, key, sequence, staged="pg_temp.sluice_staged"))
+            upsert = Upsert(self._table, "pg_temp.sluice_staged", values, self._config.key, self._config.sequence)
+            cursor.execute(upsert.merge())
+            if left := int(one(cursor, upsert.left())):
+                raise self._meddled(f"did not take the newest rows of {left:,} keys")
             cursor.execute("DROP TABLE pg_temp.sluice_staged")
             return
         cursor.execute(
@@ -379,16 +380,6 @@ class PostgresTable(StagesParquet):
                     table = pa.Table.from_batches([batch]).select(wanted.names).cast(wanted)
                     yield from table.combine_chunks().to_batches()
 
-    def _still_there(self, staged: Staged) -> None:
-        fs, base = fsspec.core.url_to_fs(self.staging)
-        for file in staged.files:
-            if not fs.exists(f"{base}/{file.path}"):
-                raise SinkError(
-                    f"the staged file {file.path} of the {self.path} is gone",
-                    state="nothing of this batch was committed; the next run writes its files again",
-                    next_step="run again",
-                )
-
     def _made(self, cursor: Any, schema: T.StructType, *, empty: bool) -> int:
         """Create the table, or check that it fits if there are rows; return its object id."""
         columns = self._columns(cursor)
@@ -438,7 +429,12 @@ class PostgresTable(StagesParquet):
             return
         for note in self._commits.since(cursor, fence.since):
             if fence.rival(note):
-                raise overtaken_by(note, self.path)
+                raise overtaken(
+                    f"(run {note.get('run')!r}) committed to the {self.path} while this one was at work on the same "
+                    "records",
+                    state="this driver did not commit this batch; its earlier commits stay",
+                    next_step="run the same command again",
+                )
 
     def _held(self, cursor: Any, gone: Slice) -> dict[tuple[str, int], Any]:
         if not gone.ranges:
@@ -507,15 +503,6 @@ class PostgresTable(StagesParquet):
 
     def _begun(self) -> Any:
         return reading.begun(self._connected(), self._commits)
-
-
-def overtaken_by(note: Mapping[str, Any], path: str) -> LeaseHeldError:
-    """Return the error of a driver whose rival committed first."""
-    return overtaken(
-        f"(run {note.get('run')!r}) committed to the {path} while this one was at work on the same records",
-        state="this driver did not commit this batch; its earlier commits stay",
-        next_step="run the same command again",
-    )
 
 
 def _groups(parquet: Any) -> Iterator[int]:

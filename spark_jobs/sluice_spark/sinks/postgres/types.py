@@ -7,7 +7,7 @@ import re
 import pyarrow as pa
 from pyspark.sql import types as T
 
-__all__ = ["arrow_type", "column_type", "fits", "held_type", "is_text_to", "limit_of", "unsupported"]
+__all__ = ["LARGEST", "arrow_type", "column_type", "fits", "held_type", "is_text_to", "limit_of", "unsupported"]
 
 _SIMPLE: dict[type[T.DataType], tuple[str, pa.DataType]] = {
     T.BooleanType: ("boolean", pa.bool_()),
@@ -48,7 +48,7 @@ _HELD: dict[str, T.DataType] = {
 }
 
 _NUMERIC = re.compile(r"numeric(?:\((\d+),(\d+)\))?")
-_LARGEST = 38
+LARGEST = 38
 """Most digits of Spark's decimals."""
 
 
@@ -118,6 +118,6 @@ def held_type(there: str) -> T.DataType:
         return T.StringType() if inner is None else T.ArrayType(inner)
     found = _NUMERIC.fullmatch(there)
     if found is not None:
-        digits, scale = (int(found[1]), int(found[2])) if found[1] else (_LARGEST, 18)
-        return T.DecimalType(digits, scale) if scale <= digits <= _LARGEST else T.StringType()
+        digits, scale = (int(found[1]), int(found[2])) if found[1] else (LARGEST, 18)
+        return T.DecimalType(digits, scale) if scale <= digits <= LARGEST else T.StringType()
     return _HELD.get(there, T.StringType())

@@ -10,17 +10,19 @@ the order of their times.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 from sluice_spark.sinks.postgres.database import name_of
 
-__all__ = ["merge"]
+__all__ = ["Upsert"]
 
 _PLACE = ("_topic", "_partition")
 _LAST = ("_timestamp", *_PLACE, "_offset")
 
 
-def merge(table: str, columns: Mapping[str, str], key: Sequence[str], sequence: str | None, *, staged: str) -> str:
-    """Return the statement.
+@dataclass(frozen=True)
+class Upsert:
+    """The merge of one batch.
 
     Parameters
     ----------
@@ -33,22 +35,48 @@ def merge(table: str, columns: Mapping[str, str], key: Sequence[str], sequence: 
     sequence
         The column that orders rows; None means offsets.
     """
-    names = [name_of(name) for name in columns]
-    by = ", ".join(map(name_of, key))
-    last = ", ".join(f"{name_of(name)} DESC" for name in _LAST)
-    if sequence is None:
-        place = ", ".join(map(name_of, _PLACE))
-        # the newest of each partition, and of these the latest
-        newest = f"SELECT DISTINCT ON ({by}, {place}) * FROM {staged} ORDER BY {by}, {place}, _offset DESC"
-        chosen = f"SELECT DISTINCT ON ({by}) * FROM ({newest}) AS each ORDER BY {by}, {last}"
-    else:
-        chosen = f"SELECT DISTINCT ON ({by}) * FROM {staged} ORDER BY {by}, {name_of(sequence)} DESC NULLS LAST, {last}"
-    changes = ", ".join(f"{name} = excluded.{name}" for name in names)
-    return (
-        f"INSERT INTO {table} AS held ({', '.join(names)}) "
-        f"SELECT {', '.join(columns.values())} FROM ({chosen}) AS newest "
-        f"ON CONFLICT ({by}) DO UPDATE SET {changes} WHERE {_is_newer(sequence)}"
-    )
+
+    table: str
+    staged: str
+    columns: Mapping[str, str]
+    key: Sequence[str]
+    sequence: str | None
+
+    def merge(self) -> str:
+        """Return the statement that merges."""
+        names = [name_of(name) for name in self.columns]
+        changes = ", ".join(f"{name} = excluded.{name}" for name in names)
+        return (
+            f"INSERT INTO {self.table} AS held ({', '.join(names)}) {self._newest()} "
+            f"ON CONFLICT ({self._by}) DO UPDATE SET {changes} WHERE {_is_newer(self.sequence)}"
+        )
+
+    def left(self) -> str:
+        """Return the query for how many keys' newest rows the table neither took nor had newer ones of."""
+        same = " AND ".join(f"held.{name_of(name)} = excluded.{name_of(name)}" for name in self.key)
+        return (
+            f"SELECT count(*) FROM ({self._newest()}) AS excluded LEFT JOIN {self.table} AS held ON {same} "
+            f"WHERE held.{name_of(self.key[0])} IS NULL OR {_is_newer(self.sequence)}"
+        )
+
+    @property
+    def _by(self) -> str:
+        return ", ".join(map(name_of, self.key))
+
+    def _newest(self) -> str:
+        """Return the query for the newest staged row of each key."""
+        by = self._by
+        last = ", ".join(f"{name_of(name)} DESC" for name in _LAST)
+        if self.sequence is None:
+            place = ", ".join(map(name_of, _PLACE))
+            # the newest of each partition, and of these the latest
+            newest = f"SELECT DISTINCT ON ({by}, {place}) * FROM {self.staged} ORDER BY {by}, {place}, _offset DESC"
+            chosen = f"SELECT DISTINCT ON ({by}) * FROM ({newest}) AS each ORDER BY {by}, {last}"
+        else:
+            order = f"{by}, {name_of(self.sequence)} DESC NULLS LAST, {last}"
+            chosen = f"SELECT DISTINCT ON ({by}) * FROM {self.staged} ORDER BY {order}"
+        values = ", ".join(f"{value} AS {name_of(name)}" for name, value in self.columns.items())
+        return f"SELECT {values} FROM ({chosen}) AS newest"
 
 
 def _is_newer(sequence: str | None) -> str:

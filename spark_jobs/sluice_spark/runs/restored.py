@@ -1,0 +1,35 @@
+"""Finds out whether a sink was restored to an earlier state than the ledger knows."""
+
+from __future__ import annotations
+
+from sluice.delta.names import app_id, interval_app_id
+from sluice.errors import BEGIN_ANEW
+from sluice.ledger import Ledger
+from sluice_spark.runs.reconcile import contradiction
+from sluice_spark.runs.tables import Tables
+
+__all__ = ["refuse_restored"]
+
+
+def refuse_restored(ledger: Ledger, pipeline: str, tables: Tables) -> None:
+    """Refuse a sink that lacks batches of the ledger, whichever kind of run committed them.
+
+    A database that is restored has lost rows and their marks together. A Delta table's own history tells that.
+
+    Raises
+    ------
+    CheckpointError
+        If it does.
+    """
+    ahead_of = getattr(tables.sink, "ahead_of", None)  # a sink of another package need not have it
+    if tables.kind.delta or ahead_of is None:
+        return
+    apps = {-known.number: interval_app_id(pipeline, known.interval) for known in ledger.intervals(pipeline)}
+    last = {apps.get(n) or app_id(pipeline, n): batch for n, batch in ledger.last_batches(pipeline).items()}
+    lacking = sorted(set(last) - ahead_of({app: batch - 1 for app, batch in last.items()}))
+    if lacking:
+        raise contradiction(
+            f"the ledger has batch {last[lacking[0]]} of {lacking[0]} committed, and the sink {tables.sink.path} does "
+            "not: it was restored to an earlier state, or lacks the table of its commits",
+            f"restore it to its newest state; or, to start over, {BEGIN_ANEW}",
+        )
