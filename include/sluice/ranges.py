@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from itertools import accumulate
 from typing import Any
 
@@ -16,6 +16,7 @@ __all__ = [
     "RangeAccount",
     "Times",
     "describe",
+    "divided",
     "joined",
     "overlaps",
     "ranges_between",
@@ -241,6 +242,23 @@ def overlaps(ranges: Iterable[OffsetRange], others: Iterable[OffsetRange]) -> li
     """Return the parts that ``ranges`` and ``others`` have in common, in order."""
     found = _ByPartition(others)
     return sorted(common for item in ranges for other in found.near(item) if (common := item.cut(other)))
+
+
+def divided(ranges: Iterable[OffsetRange], size: int) -> list[list[OffsetRange]]:
+    """Divide ranges into shares of so many offsets, in order; only the last may have fewer."""
+    found: list[list[OffsetRange]] = [[]]
+    room = size
+    for item in ranges:
+        start = item.start
+        while start < item.end:
+            if not room:
+                found.append([])
+                room = size
+            end = min(item.end, start + room)
+            found[-1].append(replace(item, start=start, end=end))
+            room -= end - start
+            start = end
+    return [share for share in found if share]
 
 
 def runs_of(topic: str, partition: int, offsets: Iterable[int]) -> list[OffsetRange]:

@@ -113,7 +113,7 @@ def test_what_retention_took_is_lost_exactly_whether_before_the_run_or_while_it_
     poison, gone = sandbox.ledger.lost(sandbox.name)
     assert spans([poison, gone]) == [(0, 6, 7), (1, 3, 5)]
     assert "cannot take 12" in poison.reason, "what is gone beside it does not hide it"
-    assert f"gone from Kafka before they were read: {sandbox.topic}-1 [3, 5)" in gone.reason
+    assert f"gone from the source before they were read: {sandbox.topic}-1 [3, 5)" in gone.reason
     assert gone.sample is None
     assert account(sandbox, "fine") == dict(planned=10, written=7, lost=3)
 

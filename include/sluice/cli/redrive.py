@@ -69,7 +69,7 @@ def _states(spec: Pipeline) -> list[TopicState]:
     """Return the state of the source's streams; empty if the source is down, as in the redrive itself."""
     if not spec.source.kind.replayable:
         return []
-    with spec.source.kind.opened(spec.source.config) as source:
+    with spec.source.kind.opened(spec.source.config, Home.from_env(), spec.name) as source:
         try:
             return source.snapshot()
         except SluiceError as error:

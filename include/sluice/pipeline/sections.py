@@ -18,6 +18,7 @@ from sluice.sinks.delta import DeltaSink
 from sluice.sinks.iceberg import IcebergSink
 from sluice.sinks.postgres import PostgresSink
 from sluice.sources.base import SourceConfig, SourceKind
+from sluice.sources.files.config import FileSource
 from sluice.sources.kafka.config import KafkaSource
 
 __all__ = [
@@ -54,6 +55,8 @@ class Source(Strict):
 
     kafka: KafkaSource | None = None
     """Topics of a Kafka cluster."""
+    file: FileSource | None = None
+    """Files that others put into a folder."""
 
     @model_validator(mode="after")
     def _one(self) -> Source:

@@ -7,7 +7,7 @@ holds the offsets of every source as JSON, ``{stream: {partition: next offset}}`
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from types import TracebackType
@@ -16,7 +16,9 @@ from typing import Annotated, Any, Literal, Protocol
 from pydantic import Field
 
 from sluice.fields import Strict
+from sluice.home import Home
 from sluice.kinds import imported
+from sluice.ranges import Positions
 from sluice.sources.state import Key, TopicState
 
 __all__ = ["Source", "SourceConfig", "SourceKind"]
@@ -54,6 +56,10 @@ class SourceConfig(Strict):
 class Source(Protocol):
     """An open source, which answers before and during a run, without Spark."""
 
+    @property
+    def notes(self) -> Sequence[str]:
+        """What the last :meth:`snapshot` left out, for the account of the run."""
+
     def snapshot(self) -> list[TopicState]:
         """Return the id of each stream and the start and end of its partitions now.
 
@@ -68,6 +74,9 @@ class Source(Protocol):
 
         Called only if the source is ``seek_by_time``. ``moment`` has a time zone.
         """
+
+    def done(self, positions: Positions) -> None:
+        """Let go of the records before these positions, which are in the sink or in the log; best effort."""
 
     def close(self) -> None:
         """Release connections and threads."""
@@ -88,7 +97,8 @@ class SourceKind:
     config
         The model of that key.
     open
-        ``package.module:callable``, which takes the config and returns an open :class:`Source`, without Spark.
+        ``package.module:callable``, which takes the config, the :class:`~sluice.home.Home` and the name of the
+        pipeline, and returns an open :class:`Source`, without Spark.
     reader
         ``package.module:callable``, which takes the session, the config and the open source and returns a
         ``sluice_spark.sources.base.SourceReader``.
@@ -98,6 +108,9 @@ class SourceKind:
         Whether offsets can be found by record time; intervals need it.
     retention
         Whether the source removes records by itself, so that offsets below a partition's start may have been records.
+    by_range
+        Whether Spark's Python workers can read its ranges by themselves (``sluice_spark.sources.inputs``). The Arrow
+        path needs it.
     notes_start
         Whether Spark's checkpoint records where the first batch started (``sources/0/0``), as with Spark's own Kafka
         source. For any other source the run records it in the ledger before its first batch.
@@ -109,11 +122,12 @@ class SourceKind:
     replayable: bool
     seek_by_time: bool
     retention: bool
+    by_range: bool = False
     notes_start: bool = False
 
-    def opened(self, config: SourceConfig) -> Source:
-        """Open a source."""
-        source: Source = imported(self.open)(config)
+    def opened(self, config: SourceConfig, home: Home, pipeline: str) -> Source:
+        """Open the source of a pipeline."""
+        source: Source = imported(self.open)(config, home, pipeline)
         return source
 
     def read_with(self, spark: Any, config: SourceConfig, source: Source) -> Any:

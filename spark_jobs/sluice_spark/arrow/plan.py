@@ -92,8 +92,8 @@ def sketch(spark: SparkSession, pipeline: Pipeline, recovery: Recovery) -> Plan:
         raise NotArrowError("the pipeline file says engine: spark")
     if recovery is Recovery.HOT:
         raise NotArrowError("strategy hot keeps each batch on two Spark executors")
-    if pipeline.source.kafka is None and recovery is not Recovery.WAL:  # the log can be read, whatever it holds
-        raise NotArrowError(f"source.{pipeline.source.key} is not Kafka")
+    if not pipeline.source.kind.by_range and recovery is not Recovery.WAL:  # the log can be read, whatever it holds
+        raise NotArrowError(f"source.{pipeline.source.key} can be read by Spark alone")
     if not pipeline.sink.kind.stages_parquet:
         raise NotArrowError(f"the sink is {pipeline.sink.key}")
     if "://" in pipeline.sink.config.location:

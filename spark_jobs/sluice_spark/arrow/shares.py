@@ -14,11 +14,11 @@ import pyarrow as pa
 from pyspark.errors import PySparkException, PythonException
 from pyspark.sql import SparkSession
 
-from sluice.ranges import OffsetRange
+from sluice.ranges import OffsetRange, divided
 from sluice_spark.arrow.worker import Done, Task, work
 from sluice_spark.sources.inputs import Input
 
-__all__ = ["cause_of", "divided", "do", "in_workers", "tidy", "warm_up"]
+__all__ = ["cause_of", "do", "in_workers", "tidy", "warm_up"]
 
 _HERE = 100_000
 """A batch of at most so many offsets is processed in the driver: a Spark job takes longer to start."""
@@ -91,23 +91,6 @@ def _cores(spark: SparkSession) -> int:
         return int(spark.sparkContext.defaultParallelism)
     except PySparkException:  # over Spark Connect there is no context to ask
         return 4
-
-
-def divided(ranges: Sequence[OffsetRange], size: int) -> list[list[OffsetRange]]:
-    """Divide ranges into shares of so many offsets, in order; only the last may have fewer; pure."""
-    found: list[list[OffsetRange]] = [[]]
-    room = size
-    for item in ranges:
-        start = item.start
-        while start < item.end:
-            if not room:
-                found.append([])
-                room = size
-            end = min(item.end, start + room)
-            found[-1].append(replace(item, start=start, end=end))
-            room -= end - start
-            start = end
-    return [share for share in found if share]
 
 
 def _split(ranges: Sequence[OffsetRange], most: int | None) -> list[OffsetRange]:

@@ -252,7 +252,7 @@ class BatchWriter:
         gone = source.missing(overlaps(healthy, [a.range for a in accounts if a.counts.absent]))
         if gone:
             raise OffsetsGoneError(
-                f"pipeline {self.pipeline.name!r}: Kafka removed records while they were being read: {describe(gone)}",
+                f"pipeline {self.pipeline.name!r}: the source removed records while they were read: {describe(gone)}",
                 state=ROLLED_BACK,
                 next_step="strategy replay cannot go on without them; ignore_range or ignore_batch (not with rows: "
                 "aggregate) record them as lost and go on. To avoid this, raise the topic's retention",

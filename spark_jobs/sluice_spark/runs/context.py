@@ -77,7 +77,7 @@ class RunContext:
     def opened_source(self) -> Source:
         """Open the source; it is closed when the run ends."""
         source = self.pipeline.source
-        return self.resources.enter_context(source.kind.opened(source.config))
+        return self.resources.enter_context(source.kind.opened(source.config, self.home, self.pipeline.name))
 
     def reader(self, spark: SparkSession, source: Source) -> SourceReader:
         """Return the Spark half of the source."""

@@ -152,7 +152,7 @@ class IntervalOffsets:
         gone = source.missing(unknown)
         if gone:  # removed during the read: the times found do not cover all of them
             raise OffsetsGoneError(
-                f"pipeline {self.context.pipeline.name!r}: Kafka removed records while their times were read: "
+                f"pipeline {self.context.pipeline.name!r}: the source removed records while their times were read: "
                 f"{describe(gone)}",
                 next_step="run again. Raise the topic's retention to prevent this",
                 ranges=gone,

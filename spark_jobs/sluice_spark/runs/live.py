@@ -64,6 +64,7 @@ class LiveRun(Run):
                 self._land_alone(lease, check, error)
                 raise
             states, trouble = self._look(check, tables)
+        self._found += source.notes
         left = sealed_batches(tables) if tables.epoch.route is Route.LOG else []
         if trouble is not None and not left:
             raise trouble
@@ -92,6 +93,7 @@ class LiveRun(Run):
         if self.context.recovery.route is tables.epoch.route is Route.LOG:
             self._clean(lease, tables)
         self._mirror(source, tables)
+        self._let_go(source, tables)
         return self._judge(lease, tables.sink)
 
     def _land_alone(self, lease: Lease, check: SourceCheck, unreadable: SluiceError) -> None:
@@ -202,6 +204,13 @@ class LiveRun(Run):
         # a planned batch may have left files, or a driver that still prepares it: a new epoch excludes both
         begun = committed or bool(tables.checkpoint.planned())
         return Epoch(now.number + 1 if begun else now.number, self.context.recovery.route, now.positions)
+
+    def _let_go(self, source: Source, tables: Tables) -> None:
+        """Tell the source which records it need not keep; best effort."""
+        try:
+            source.done(tables.checkpoint.positions() or {})
+        except (SluiceError, OSError) as error:
+            logger.warning("the source still has what was read: %s", error)
 
     def _mirror(self, source: Source, tables: Tables) -> None:
         """Copy the committed positions into the consumer group that the pipeline file names; best effort."""

@@ -103,9 +103,8 @@ class LogRoute:
         writer = self._writer(tables)
         spark = self.batches.spark
         copies = ArrowCopies(spark) if pipeline.engine == "auto" and "://" not in tables.log_table.path else None
-        landing = Landing(
-            pipeline.name, context.run_id, tables.log_table, self.batches.reader, pipeline.wal.segment_records, copies
-        )
+        source = self.batches.records(tables)
+        landing = Landing(pipeline.name, context.run_id, tables.log_table, source, pipeline.wal.segment_records, copies)
         default = pipeline.source.config.batch_limit
         if copies is not None and isinstance(writer, BatchWriter) and writer.arrow is not None:
             default = ARROW_BATCH

@@ -167,7 +167,7 @@ class RedriveRun(Run):
         gone = source.missing([a.range for a in accounts if a.counts.absent])
         if gone or (quarantine and quarantine.rows != sum(map(len, bad.values()))):
             raise OffsetsGoneError(
-                f"pipeline {self.pipeline.name!r}: Kafka removed records while they were redriven: {describe(gone)}",
+                f"pipeline {self.pipeline.name!r}: records went away while they were redriven: {describe(gone)}",
                 state="nothing of this step is visible in the sink; the ranges stay open",
                 next_step="run the same command again: it redrives what is left",
                 ranges=gone,

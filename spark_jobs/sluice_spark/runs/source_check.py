@@ -71,8 +71,9 @@ class CheckedRecords:
         self.reader.verify(read, ranges)
 
     def diagnose(self, error: Exception, ranges: Sequence[OffsetRange]) -> SluiceError:
-        """Return the typed error: from the check of the source, else from the error's message."""
-        return classify(error, lambda: self._ask(ranges), self.reader.signs)
+        """Return the typed error: from the check of the source, else from the error's message or the reader."""
+        found = classify(error, lambda: self._ask(ranges), self.reader.signs)
+        return self.reader.diagnose(error, ranges) if type(found) is SluiceError else found
 
     def _ask(self, reading: Sequence[OffsetRange]) -> None:
         try:

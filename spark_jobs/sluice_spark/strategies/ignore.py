@@ -116,7 +116,7 @@ class Ignoring(Replay):
         if not gone:
             return []
         given_up = ranges if self.recovery is Recovery.IGNORE_BATCH else gone
-        reason = failure.what if failure else f"gone from Kafka before they were read: {describe(gone)}"
+        reason = failure.what if failure else f"gone from the source before they were read: {describe(gone)}"
         return [LostRange(item, reason) for item in given_up]
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import fsspec
 from pyspark.sql import DataFrame
 
-from sluice.errors import BEGIN_ANEW, OffsetsGoneError
+from sluice.errors import BEGIN_ANEW, OffsetsGoneError, SluiceError
 from sluice.faults import point
 from sluice.ranges import OffsetRange, describe
 from sluice.wal import Segment
@@ -98,7 +98,7 @@ class Landing:
         Raises
         ------
         OffsetsGoneError
-            If Kafka removed records of these ranges before they were read.
+            If the source removed records of these ranges before they were read.
         """
         began = time.monotonic()
         staged = None
@@ -106,14 +106,19 @@ class Landing:
             staged = self.copies.stage(self.table.path, name, ranges, self.source, self.segment_records)
         if staged is None:
             options = {**_WRITER, "maxRecordsPerFile": str(self.segment_records)}
-            staged = self.table.stage(records.select(*RECORD_SCHEMA.names), name, offsets=False, options=options)
+            try:
+                staged = self.table.stage(records.select(*RECORD_SCHEMA.names), name, offsets=False, options=options)
+            except SluiceError:
+                raise
+            except Exception as error:
+                raise self.source.diagnose(error, ranges) from error
         fs, root = fsspec.core.url_to_fs(self.table.path)
         segments = tuple(spread([inspect(fs, root, file.path) for file in staged.files], ranges))
         point("segments-staged")
         gone = self.source.missing([r for r in ranges if _records(segments, r) < len(r)])
         if gone:
             raise OffsetsGoneError(
-                f"pipeline {self.pipeline!r}: Kafka removed records before they were in the write-ahead log: "
+                f"pipeline {self.pipeline!r}: the source removed records before they were in the write-ahead log: "
                 f"{describe(gone)}",
                 state="batches that were sealed before are in the log and are applied; nothing of this batch is sealed",
                 next_step="run with --recovery ignore_range: it records them as lost and goes on. Raise the topic's "

@@ -22,11 +22,10 @@ from tests.fixtures.runs import Sandbox, good
 
 from sluice.delta.notes import note_of
 from sluice.pipeline import load
-from sluice.ranges import OffsetRange
+from sluice.ranges import OffsetRange, divided
 from sluice.wal import WriteAheadLog
 from sluice_spark.arrow import files, plan, shares, worker
 from sluice_spark.arrow.plan import NotArrowError, plan_of
-from sluice_spark.arrow.shares import divided
 from sluice_spark.sources import kafka_input
 from sluice_spark.sources.base import RECORD_SCHEMA
 from sluice_spark.sources.inputs import RECORDS, UnreadableError

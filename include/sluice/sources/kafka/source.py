@@ -7,6 +7,8 @@ from datetime import datetime
 from types import TracebackType
 
 from sluice.connections import find
+from sluice.home import Home
+from sluice.ranges import Positions
 from sluice.sources.base import SourceKind
 from sluice.sources.kafka.cluster import Cluster
 from sluice.sources.kafka.config import KafkaSource
@@ -19,7 +21,9 @@ __all__ = ["KIND", "KafkaTopics"]
 class KafkaTopics:
     """The topics of a pipeline, with its isolation level."""
 
-    def __init__(self, config: KafkaSource) -> None:
+    notes = ()
+
+    def __init__(self, config: KafkaSource, home: Home, pipeline: str) -> None:
         self.config = config
         self.cluster = Cluster(KafkaSettings.from_connection(find(config.connection)))
 
@@ -30,6 +34,9 @@ class KafkaTopics:
     def offsets_at(self, keys: Collection[Key], moment: datetime) -> dict[Key, int | None]:
         """Return the first offset at or after ``moment``; partitions that do not answer are missing."""
         return self.cluster.at_time(keys, moment, isolation_level=self.config.isolation_level)
+
+    def done(self, positions: Positions) -> None:
+        """Do nothing: topics have a retention of their own."""
 
     def close(self) -> None:
         """Close the client."""
@@ -51,5 +58,6 @@ KIND = SourceKind(
     replayable=True,
     seek_by_time=True,
     retention=True,
+    by_range=True,
     notes_start=True,
 )

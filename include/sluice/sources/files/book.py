@@ -1,0 +1,218 @@
+"""The book of a pipeline's files: which were found, and which offsets their rows have.
+
+It is a Delta table. Each file takes as many offsets as it has rows, after those of the files before it. A file is
+entered before any batch is planned with its offsets, and its entry never changes.
+"""
+
+from __future__ import annotations
+
+import json
+from bisect import bisect_right
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from sluice.errors import SinkError
+from sluice.ranges import OffsetRange
+from sluice.sources.files.folder import Folder, Stat
+
+__all__ = ["Book", "Entry", "OvertakenError"]
+
+_APP = "sluice.files"
+_COMPACTED = 50
+"""The number of the table's files from which on they are put together."""
+
+
+class OvertakenError(Exception):
+    """Another process added files to the book at the same time."""
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A file in the book.
+
+    Attributes
+    ----------
+    name
+        Its path below the folder.
+    start
+        The offset of its first row.
+    stat
+        What was known of it when its rows were counted.
+    header
+        Its header; None without one.
+    marks
+        As :attr:`sluice.sources.files.rows.Counted.marks`.
+    """
+
+    name: str
+    start: int
+    rows: int
+    stat: Stat
+    header: str | None = None
+    marks: tuple[tuple[int, int], ...] = ()
+
+    @property
+    def end(self) -> int:
+        """The offset after its last row."""
+        return self.start + self.rows
+
+    def is_in(self, folder: Folder) -> bool:
+        """Return whether a folder has this file, unchanged. A move within an object store changes its time."""
+        now = folder.stat(self.name)
+        return now is not None and (now == self.stat or bool(self.stat.tag and now.size == self.stat.size))
+
+
+class Book:
+    """One version of the book.
+
+    Parameters
+    ----------
+    path
+        The Delta table's folder.
+    """
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+        self._table: Any = None
+        self._columns: dict[str, list[Any]] = {}
+        self._newest: dict[str, int] = {}
+        self.refresh()
+
+    def refresh(self) -> None:
+        """Read what is in the book now; it is created if it does not exist.
+
+        Raises
+        ------
+        SinkError
+            If it cannot be read or created.
+        """
+        import pyarrow as pa
+        from deltalake import DeltaTable
+        from deltalake.exceptions import DeltaError, TableNotFoundError
+
+        try:
+            try:
+                self._table = DeltaTable(self.path)
+            except TableNotFoundError:
+                self._table = DeltaTable.create(self.path, _schema(), mode="ignore")
+            found = pa.RecordBatchReader.from_stream(self._table.scan()).read_all()
+            rows = found.cast(pa.schema(_schema())).sort_by([("start", "ascending"), ("rows", "ascending")])
+        except (DeltaError, OSError, ValueError, pa.ArrowException) as error:
+            raise self._failed(error) from error
+        self._columns = {name: rows.column(name).to_pylist() for name in rows.column_names}
+        self._newest = {name: number for number, name in enumerate(self._columns["name"])}
+
+    @property
+    def id(self) -> str:
+        """What tells this book from another one in its place, in which the same offsets are other rows."""
+        return str(self._table.metadata().id)
+
+    @property
+    def end(self) -> int:
+        """The offset after the last row of the last file."""
+        return self._columns["start"][-1] + self._columns["rows"][-1] if self._columns["start"] else 0
+
+    def newest(self, name: str) -> Entry | None:
+        """Return the last file that was found under a name; None if there is none."""
+        number = self._newest.get(name)
+        return None if number is None else self._entry(number)
+
+    def known(self, name: str, stat: Stat) -> bool | None:
+        """Return whether a file is in the book as it is now; None if no file of its name is."""
+        number = self._newest.get(name)
+        if number is None:
+            return None
+        c = self._columns
+        return (c["size"][number], c["modified"][number], c["tag"][number]) == stat
+
+    def last(self) -> Entry | None:
+        """Return the file with the last offsets."""
+        return self._entry(len(self._columns["start"]) - 1) if self._columns["start"] else None
+
+    def within(self, span: OffsetRange) -> list[Entry]:
+        """Return the files that have rows with offsets of a range, in their order."""
+        starts = self._columns["start"]
+        number = max(bisect_right(starts, span.start) - 1, 0)
+        found = []
+        while number < len(starts) and starts[number] < span.end:
+            entry = self._entry(number)
+            if entry.rows and entry.end > span.start:
+                found.append(entry)
+            number += 1
+        return found
+
+    def first_after(self, milliseconds: int) -> int | None:
+        """Return the first offset of a file that was modified at or after a time; None if there is none."""
+        c = self._columns
+        for start, rows, modified in zip(c["start"], c["rows"], c["modified"], strict=True):
+            if rows and modified // 1000 >= milliseconds:
+                return int(start)
+        return None
+
+    def _entry(self, number: int) -> Entry:
+        c = {name: values[number] for name, values in self._columns.items()}
+        marks = tuple((row, byte) for row, byte in json.loads(c["marks"])) if c["marks"] else ()
+        return Entry(c["name"], c["start"], c["rows"], Stat(c["size"], c["modified"], c["tag"]), c["header"], marks)
+
+    def add(self, entries: Sequence[Entry]) -> None:
+        """Add files, in one commit after the version that was read.
+
+        Raises
+        ------
+        OvertakenError
+            If another process added files since then. Nothing was added; read the book again.
+        SinkError
+            If the book cannot be written.
+        """
+        import pyarrow as pa
+        from deltalake import CommitProperties, Transaction, write_deltalake
+        from deltalake.exceptions import CommitFailedError, DeltaError
+
+        number = (self._table.transaction_version(_APP) or 0) + 1
+        rows = [
+            {
+                "name": e.name, "start": e.start, "rows": e.rows, "size": e.stat.size, "modified": e.stat.modified,
+                "tag": e.stat.tag, "header": e.header, "marks": json.dumps(e.marks) if e.marks else None,
+            }
+            for e in entries
+        ]  # fmt: skip
+        properties = CommitProperties(app_transactions=[Transaction(_APP, number, None)])
+        try:
+            data = pa.Table.from_pylist(rows, schema=pa.schema(_schema()))
+            write_deltalake(self._table, data, mode="append", commit_properties=properties)
+        except CommitFailedError as error:
+            raise OvertakenError from error
+        except (DeltaError, OSError, ValueError) as error:
+            raise self._failed(error) from error
+        self.refresh()
+        self._compact()
+
+    def _compact(self) -> None:
+        """Put the table's files together when they are many; if it fails, the next addition does it."""
+        from contextlib import suppress
+
+        from deltalake.exceptions import DeltaError
+
+        with suppress(DeltaError, OSError):
+            if len(self._table.file_uris()) >= _COMPACTED:
+                self._table.optimize.compact()
+                self._table.vacuum(dry_run=False)
+
+    def _failed(self, error: Exception) -> SinkError:
+        return SinkError(
+            f"the book of the pipeline's files, {self.path}, cannot be used: {type(error).__name__}: {error}",
+            state="nothing was read or written",
+            next_step="fix the storage, or restore the folder from a copy, then run again",
+        )
+
+
+def _schema() -> Any:
+    from deltalake import Schema
+    from deltalake.schema import Field, PrimitiveType
+
+    kinds = {
+        "name": "string", "start": "long", "rows": "long", "size": "long", "modified": "long", "tag": "string",
+        "header": "string", "marks": "string",
+    }  # fmt: skip
+    return Schema([Field(name, PrimitiveType(kind), nullable=True) for name, kind in kinds.items()])

@@ -1,0 +1,61 @@
+"""The key ``source.file`` of a pipeline file."""
+
+from __future__ import annotations
+
+import re
+from datetime import timedelta
+from typing import Annotated, Literal
+
+from pydantic import Field, field_validator, model_validator
+
+from sluice.fields import Duration
+from sluice.sources.base import SourceConfig
+
+__all__ = ["FileSource"]
+
+
+class FileSource(SourceConfig):
+    """Files that others put into a folder; each row of a file is a record."""
+
+    path: Annotated[str, Field(min_length=1)]
+    """The folder: relative to ``SLUICE_HOME``, absolute, or a URL."""
+    format: Literal["json", "csv", "text"]
+    """How rows end: ``json`` and ``text`` at each line break, ``csv`` outside of double quotes only."""
+    header: bool = False
+    """For ``csv``: whether the first row of each file has the column names. It is not a record."""
+    glob: Annotated[str, Field(min_length=1)] = "*"
+    """Which files are read: a pattern for the path below the folder; ``**/*.json`` also looks into folders in it."""
+    order: Literal["name", "modified"] = "name"
+    """The order of files that are found at the same time."""
+    settle: Duration = timedelta(seconds=2)
+    """A file that was modified this recently is read only if it does not change for as long."""
+    marker: str | None = None
+    """A suffix such as ``.done``: a file is read only when a file with its name and this suffix exists."""
+    changed: Literal["refuse", "read", "ignore"] = "refuse"
+    """What happens when a file that was read has another size or time.
+
+    The run ends with an error, or the file is read again as a new one, or only a warning is given.
+    """
+    archive: str | None = None
+    """A folder into which files are moved when all of their rows are in the sink or in the write-ahead log."""
+
+    @field_validator("glob")
+    @classmethod
+    def _below(cls, glob: str) -> str:
+        if glob.startswith("/") or "://" in glob or ".." in glob.split("/"):
+            raise ValueError(f"{glob!r} is a pattern for paths below the folder: write it without / at its beginning")
+        return glob
+
+    @model_validator(mode="after")
+    def _fits(self) -> FileSource:
+        if self.header and self.format != "csv":
+            raise ValueError(f"header is for format: csv, and the format is {self.format}")
+        if self.marker is not None and not re.fullmatch(r"[^/]+", self.marker):
+            raise ValueError(f"marker: {self.marker!r} is not a suffix of a file's name, such as .done")
+        return self
+
+    @property
+    def streams(self) -> list[str]:
+        """The folder's name; characters other than letters, digits, ``.``, ``_`` and ``-`` become ``_``."""
+        last = self.path.rstrip("/").rpartition("/")[2]
+        return [re.sub(r"[^A-Za-z0-9._-]", "_", last) or "files"]

@@ -1,0 +1,265 @@
+"""Files of a folder as a :class:`~sluice.sources.base.Source`."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Collection, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from datetime import datetime
+from types import TracebackType
+
+from sluice.errors import ConfigError, SinkError, SourceUnreachableError
+from sluice.home import Home
+from sluice.ranges import OffsetRange, Positions
+from sluice.sources.base import SourceKind
+from sluice.sources.files.book import Book, Entry, OvertakenError
+from sluice.sources.files.config import FileSource
+from sluice.sources.files.folder import Folder, Stat
+from sluice.sources.files.rows import Counted, count
+from sluice.sources.state import Key, PartitionState, TopicState
+
+__all__ = ["KIND", "Files"]
+
+logger = logging.getLogger("sluice")
+
+_ATTEMPTS = 5
+_THREADS = 8
+_STATE = "nothing was read or written now; what earlier runs wrote is in the sink"
+
+
+class Files:
+    """The files of a pipeline: those in its folder, and those in its book.
+
+    Parameters
+    ----------
+    home
+        Where relative paths begin, and where the book is kept.
+    pipeline
+        The name of the pipeline.
+
+    Attributes
+    ----------
+    notes
+        What was left out, or has changed, with the reason, as far as :meth:`snapshot` found it.
+    """
+
+    def __init__(self, config: FileSource, home: Home, pipeline: str) -> None:
+        self.config = config
+        self.folder = Folder(home.resolve(config.path))
+        self.archive = None if config.archive is None else Folder(home.resolve(config.archive))
+        self.notes: list[str] = []
+        self._book_path = home.join("sources", pipeline)
+        self._book: Book | None = None
+
+    @property
+    def book(self) -> Book:
+        """The book, as it was read last."""
+        if self._book is None:
+            self._book = Book(self._book_path)
+        return self._book
+
+    def snapshot(self) -> list[TopicState]:
+        """Enter new files into the book, and return its state: one stream with one partition.
+
+        Raises
+        ------
+        SourceUnreachableError
+            If the folder or a file cannot be read.
+        ConfigError
+            If a file changed after it was read, or has another header than the files before.
+        SinkError
+            If the book cannot be read or written.
+        """
+        for _ in range(_ATTEMPTS):
+            self.book.refresh()
+            self.notes.clear()
+            fresh = self._settled(self._new(self._listed()))
+            entries = self._counted(fresh)
+            if not entries:
+                break
+            try:
+                self.book.add(entries)
+            except OvertakenError:
+                continue
+            break
+        else:
+            raise SinkError(
+                f"the book of the pipeline's files, {self.book.path}, is written by others all the time",
+                state=_STATE,
+                next_step="run again when no other run of the pipeline looks for files",
+            )
+        for note in self.notes:
+            logger.warning("%s", note)
+        (stream,) = self.config.streams
+        return [TopicState(stream, self.book.id, {0: PartitionState(0, self.book.end)})]
+
+    def _listed(self) -> dict[str, Stat]:
+        config = self.config
+        try:
+            found = self.folder.files(config.glob)
+            marked = found if config.marker is None else self.folder.files(config.glob + config.marker)
+        except FileNotFoundError as error:
+            raise SourceUnreachableError(
+                f"there is no folder {self.folder.path}",
+                state=_STATE,
+                next_step="create it, or correct source.file.path (a relative one begins at SLUICE_HOME)",
+            ) from error
+        except OSError as error:
+            raise self._unreadable(self.folder.path, error) from error
+        if config.marker is None:
+            return found
+        marker = config.marker
+        return {name: s for name, s in found.items() if not name.endswith(marker) and name + marker in marked}
+
+    def _new(self, listed: Mapping[str, Stat]) -> dict[str, Stat]:
+        """Return the files that have to be entered into the book."""
+        new, changed = {}, []
+        for name, stat in listed.items():
+            known = self.book.known(name, stat)
+            if known is None:
+                new[name] = stat
+            elif not known:
+                changed.append(name)
+        if not changed:
+            return new
+        what = f"{_named(changed)} changed after being read"
+        if self.config.changed == "refuse":
+            raise ConfigError(
+                f"{what}, in {self.folder.path}: what it has now is not in the sink",
+                state=_STATE,
+                next_step="give each file a name of its own, and put the former one back or remove it. Or set "
+                "source.file.changed: read, which reads such a file again as a new one, or ignore",
+            )
+        if self.config.changed == "ignore":
+            self.notes.append(f"{what}, and what it has now is not read")
+            return new
+        return new | {name: listed[name] for name in changed}
+
+    def _settled(self, new: dict[str, Stat]) -> dict[str, Stat]:
+        """Return those files that do not change; it waits for files that were modified just now."""
+        settle = self.config.settle.total_seconds()
+        edge = (time.time() - settle) * 1_000_000
+        young = [name for name, stat in new.items() if stat.modified > edge]
+        if young and self.config.marker is None:
+            time.sleep(settle)
+            for name in young:
+                if self.folder.stat(name) != new[name]:
+                    self.notes.append(f"{name} is still being written, and is left to the next run")
+                    del new[name]
+        order = {"name": lambda item: item[0], "modified": lambda item: (item[1].modified, item[0])}
+        return dict(sorted(new.items(), key=order[self.config.order]))
+
+    def _counted(self, new: Mapping[str, Stat]) -> list[Entry]:
+        entries: list[Entry] = []
+        at, last = self.book.end, self.book.last()
+        columns = (last.header, last.name) if last else None
+        with ThreadPoolExecutor(_THREADS) as pool:
+            for (name, stat), found in zip(new.items(), pool.map(self._count, new), strict=True):
+                if isinstance(found, str) or self.folder.stat(name) != stat:
+                    why = found if isinstance(found, str) else "is still being written"
+                    self.notes.append(f"{name} {why}, and is left to the next run")
+                    continue
+                header = None if found.header is None else found.header.decode(errors="replace")
+                if self.config.header and header is not None:
+                    if columns is not None and columns[0] is not None and columns[0] != header:
+                        raise self._other_columns(name, header, columns)
+                    columns = (header, name)
+                marks = () if self._compressed(name) else found.marks
+                entries.append(Entry(name, at, found.rows, stat, header, marks))
+                at += found.rows
+        return entries
+
+    @staticmethod
+    def _compressed(name: str) -> bool:
+        return name.lower().endswith((".gz", ".bz2", ".xz", ".zst"))
+
+    def _count(self, name: str) -> Counted | str:
+        """Return the rows of a file, or why it has to wait."""
+        try:
+            with self.folder.opened(name) as file:
+                return count(file, quoted=self.config.format == "csv", header=self.config.header)
+        except FileNotFoundError:
+            return "went away"
+        except EOFError:
+            return "is compressed and not complete"
+        except PermissionError as error:
+            raise self._unreadable(name, error) from error
+        except Exception as error:  # each decompressor has errors of its own
+            return f"cannot be read ({type(error).__name__}: {error})"
+
+    def _other_columns(self, name: str, header: str, columns: tuple[str | None, str]) -> ConfigError:
+        return ConfigError(
+            f"{name} has the columns {header[:200]!r}, where {columns[1]} has {(columns[0] or '')[:200]!r}",
+            state=f"{_STATE}; no file of this look was taken",
+            next_step="move the file away, or read such files with a pipeline of their own",
+        )
+
+    def _unreadable(self, what: str, error: OSError) -> SourceUnreachableError:
+        return SourceUnreachableError(
+            f"{what} cannot be read: {error}", state=_STATE, next_step="fix the storage or its rights, then run again"
+        )
+
+    def offsets_at(self, keys: Collection[Key], moment: datetime) -> dict[Key, int | None]:
+        """Return the first offset of a file that was modified at or after ``moment``."""
+        found = self.book.first_after(int(moment.timestamp() * 1000))
+        return dict.fromkeys(keys, found)
+
+    def whereabouts(self, entry: Entry) -> Folder | None:
+        """Return the folder that has a file of the book, unchanged; None if none has."""
+        folders = (self.folder, self.archive)
+        return next((folder for folder in folders if folder is not None and entry.is_in(folder)), None)
+
+    def missing(self, span: OffsetRange) -> list[tuple[Entry, OffsetRange]]:
+        """Return the files of a range that are gone or changed, each with its offsets in the range."""
+        own = ((e, OffsetRange(span.topic, span.partition, e.start, e.end).cut(span)) for e in self.book.within(span))
+        return [(e, cut) for e, cut in own if cut is not None and self.whereabouts(e) is None]
+
+    def done(self, positions: Positions) -> None:
+        """Move files whose rows are all before a position into the archive, if there is one; best effort."""
+        if self.archive is None:
+            return
+        (stream,) = self.config.streams
+        upto = positions.get(stream, {}).get(0, 0)
+        moved = 0
+        for name in self.folder.files(self.config.glob):
+            entry = self.book.newest(name)
+            if entry is None or entry.end > upto or self.folder.stat(name) != entry.stat:
+                continue
+            try:
+                if self.archive.stat(name) is not None:
+                    raise FileExistsError("the archive has a file of this name")
+                self.folder.move(name, self.archive)
+            except OSError as error:
+                logger.warning("%s could not be moved into %s: %s", name, self.archive.path, error)
+            else:
+                moved += 1
+        if moved:
+            logger.info("%d files were moved into %s", moved, self.archive.path)
+
+    def close(self) -> None:
+        """Hold nothing."""
+
+    def __enter__(self) -> Files:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def _named(names: list[str]) -> str:
+    shown = ", ".join(sorted(names)[:3])
+    return f"{shown} and {len(names) - 3} other files" if len(names) > 3 else shown
+
+
+KIND = SourceKind(
+    config=FileSource,
+    open="sluice.sources.files.source:Files",
+    reader="sluice_spark.sources.files:FilesReader",
+    replayable=True,
+    seek_by_time=True,
+    retention=False,
+    by_range=True,
+)

@@ -1,0 +1,181 @@
+"""Reads ranges of the rows of files, in chunks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from sluice.ranges import OffsetRange
+from sluice.sources.files.book import Book, Entry
+from sluice.sources.files.folder import Folder
+from sluice.sources.files.rows import rows
+from sluice_spark.sources.inputs import RECORDS, UTC, UnreadableError
+
+__all__ = ["FileRows", "FilesChunk", "FilesInput", "FilesRanges"]
+
+_RECORDS = 10_000
+
+
+@dataclass(frozen=True)
+class FilesChunk:
+    """Some rows of one file, in the order of their offsets."""
+
+    span: OffsetRange
+    entry: Entry
+    lines: list[bytes]
+    offsets: Any
+    """Ascending, as a NumPy array."""
+
+    @property
+    def times(self) -> Any:
+        """The time at which the file was modified, for each row, in milliseconds since 1970."""
+        return np.full(len(self.lines), max(self.entry.stat.modified, 0) // 1000, np.int64)
+
+    def values(self) -> list[bytes | None]:
+        """Return the rows."""
+        return list(self.lines)
+
+    def keys(self) -> list[bytes | None]:
+        """Return the name of the file, for each row."""
+        return [self.entry.name.encode()] * len(self.lines)
+
+    def chosen(self, numbers: Any) -> FilesChunk:
+        """Return the rows with these numbers in the chunk, which ascend."""
+        return FilesChunk(self.span, self.entry, [self.lines[n] for n in numbers], self.offsets[numbers])
+
+    def records(self) -> pa.Table:
+        """Return the rows as records: the key is the file's name, the header ``row`` the row's number from 1 on."""
+        count = len(self.lines)
+        numbers = pa.array(self.offsets - self.entry.start + 1, pa.int64()).cast(pa.string()).cast(pa.binary())
+        kind = RECORDS.field("headers").type
+        pairs = pa.StructArray.from_arrays(
+            [pa.repeat(pa.scalar("row", pa.string()), count), numbers], fields=list(kind.value_type)
+        )
+        return pa.Table.from_arrays(
+            [
+                pa.repeat(pa.scalar(self.entry.name.encode(), pa.binary()), count),
+                pa.array(self.lines, pa.binary()),
+                pa.ListArray.from_arrays(pa.array(np.arange(count + 1), pa.int32()), pairs, type=kind),
+                pa.repeat(pa.scalar(self.span.topic, pa.string()), count),
+                pa.repeat(pa.scalar(self.span.partition, pa.int32()), count),
+                pa.array(self.offsets, pa.int64()),
+                pa.array(self.times * 1000, pa.int64()).cast(UTC),
+                pa.repeat(pa.scalar(0, pa.int32()), count),
+            ],
+            schema=RECORDS,
+        )
+
+
+@dataclass(frozen=True)
+class FilesInput:
+    """Files of a folder.
+
+    Parameters
+    ----------
+    folders
+        The folders in which the files may be, as paths or URLs.
+    entries
+        The files that have the wanted rows, in the order of their offsets.
+    quoted, header
+        As for :func:`sluice.sources.files.rows.count`.
+    blank
+        Whether a blank row is a record; otherwise its offset has none.
+    """
+
+    folders: tuple[str, ...]
+    entries: tuple[Entry, ...]
+    quoted: bool
+    header: bool
+    blank: bool
+
+    def opened(self) -> AbstractContextManager[FilesRanges]:
+        """Open nothing: each file is opened when it is needed."""
+        return nullcontext(FilesRanges(self))
+
+
+@dataclass(frozen=True)
+class FileRows:
+    """Where the rows of a pipeline's files can be read; the parameters are those of :class:`FilesInput`.
+
+    Parameters
+    ----------
+    book
+        The path of the pipeline's :class:`~sluice.sources.files.book.Book`.
+    """
+
+    book: str
+    folders: tuple[str, ...]
+    quoted: bool
+    header: bool
+    blank: bool
+
+    def input(self, ranges: Sequence[OffsetRange]) -> FilesInput:
+        """Return the files that have rows of these ranges."""
+        book = Book(self.book)
+        entries = {entry.start: entry for span in ranges for entry in book.within(span)}
+        found = tuple(entry for _, entry in sorted(entries.items()))
+        return FilesInput(self.folders, found, quoted=self.quoted, header=self.header, blank=self.blank)
+
+
+@dataclass(frozen=True)
+class FilesRanges:
+    """Reads one range after another."""
+
+    source: FilesInput
+
+    def read(self, span: OffsetRange) -> Iterator[FilesChunk]:
+        """Yield the rows of a range.
+
+        Raises
+        ------
+        UnreadableError
+            If a file is gone, or is not what it was when its rows were counted. Chunks that were yielded before may
+            be of such a file, too.
+        """
+        at = span.start
+        for entry in self.source.entries:
+            own = OffsetRange(span.topic, span.partition, entry.start, entry.end).cut(span)
+            if own is None:
+                continue
+            if own.start != at:
+                break
+            yield from self._of_file(entry, own)
+            at = own.end
+        if at != span.end:
+            raise UnreadableError(f"the files do not have the offsets from {at} on")
+
+    def _of_file(self, entry: Entry, span: OffsetRange) -> Iterator[FilesChunk]:
+        source = self.source
+        folder = next((f for f in map(Folder, source.folders) if entry.is_in(f)), None)
+        if folder is None:
+            raise UnreadableError(f"{entry.name} is gone, or changed since its rows were counted")
+        count = 0
+        try:
+            with folder.opened(entry.name) as file:
+                first, last = span.start - entry.start, span.end - entry.start
+                cut = {"quoted": source.quoted, "header": source.header, "marks": entry.marks}
+                for number, found in rows(file, start=first, end=last, **cut):  # type: ignore[arg-type]
+                    count += len(found)
+                    for begin in range(0, len(found), _RECORDS):
+                        lines = found[begin : begin + _RECORDS]
+                        yield from self._chunk(entry, span, number + begin, lines)
+        except UnreadableError:
+            raise
+        except Exception as error:  # each decompressor has errors of its own
+            raise UnreadableError(f"{entry.name} cannot be read: {error}") from error
+        if count != len(span) or not entry.is_in(folder):
+            raise UnreadableError(f"{entry.name} changed while it was read")
+
+    def _chunk(self, entry: Entry, span: OffsetRange, number: int, lines: list[bytes]) -> Iterator[FilesChunk]:
+        offsets = np.arange(entry.start + number, entry.start + number + len(lines), dtype=np.int64)
+        chunk = FilesChunk(span, entry, lines, offsets)
+        if not self.source.blank and any(not line or line.isspace() for line in lines):
+            kept = np.flatnonzero([bool(line) and not line.isspace() for line in lines])
+            chunk = chunk.chosen(kept)
+        if chunk.lines:
+            yield chunk

@@ -1,0 +1,184 @@
+"""Sources that workers read by ranges, as streams and frames of Spark, by one of its Python data sources."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Protocol
+
+import pyarrow as pa
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
+from pyspark.sql.types import StructType
+
+from sluice.ranges import OffsetRange, Positions, divided, ranges_between
+from sluice.sources.state import TopicState, ends, starts
+from sluice_spark.sources.base import RECORD_SCHEMA
+from sluice_spark.sources.inputs import Input
+
+__all__ = ["Ranged", "frame_of", "stream_of"]
+
+_FEWEST = 20_000
+"""Minimum number of offsets of a task; a smaller one would cost more than it does."""
+_TASKS = 2
+"""Tasks for each core, so that a slow one does not leave the others idle."""
+_numbers = itertools.count(1)
+
+
+class Ranged(Protocol):
+    """Where ranges can be read. It can be pickled: Spark's planner for Python sources is a process of its own."""
+
+    def input(self, ranges: Sequence[OffsetRange]) -> Input:
+        """Return where the records of these ranges are."""
+
+
+@dataclass(frozen=True)
+class _Plan:
+    name: str
+    source: Ranged
+    cores: int
+    begin: Positions = field(default_factory=dict)
+    ends: Positions = field(default_factory=dict)
+    most: int = 0
+    ranges: tuple[OffsetRange, ...] = ()
+
+    def shares(self, ranges: Sequence[OffsetRange]) -> list[_Share]:
+        """Return the tasks that read these ranges."""
+        total = sum(map(len, ranges))
+        size = max(_FEWEST, -(-total // (self.cores * _TASKS)))
+        return [_Share(self.source.input(share), tuple(share)) for share in divided(ranges, size)]
+
+
+class _Share(InputPartition):
+    def __init__(self, source: Input, ranges: tuple[OffsetRange, ...]) -> None:
+        self.source, self.ranges = source, ranges
+
+    def records(self) -> Iterator[pa.RecordBatch]:
+        with self.source.opened() as reader:
+            for span in self.ranges:
+                for chunk in reader.read(span):
+                    yield from chunk.records().to_batches()
+
+
+class _Data(DataSource):
+    plan: ClassVar[_Plan]
+
+    @classmethod
+    def name(cls) -> str:
+        return cls.plan.name
+
+    def schema(self) -> StructType:
+        return RECORD_SCHEMA
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        return _Batch(self.plan)
+
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:
+        return _Stream(self.plan)
+
+
+class _Batch(DataSourceReader):
+    def __init__(self, plan: _Plan) -> None:
+        self.plan = plan
+
+    def partitions(self) -> Sequence[_Share]:
+        return self.plan.shares(self.plan.ranges)
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        assert isinstance(partition, _Share)
+        return partition.records()
+
+
+class _Stream(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """Reads up to the ends that were there when the run was planned, whatever is added meanwhile."""
+
+    def __init__(self, plan: _Plan) -> None:
+        self.plan = plan
+
+    def initialOffset(self) -> dict[str, Any]:
+        return _json(self.plan.begin)
+
+    def getDefaultReadLimit(self) -> ReadLimit:
+        return ReadMaxRows(self.plan.most)
+
+    def prepareForTriggerAvailableNow(self) -> None:
+        """Do nothing: the ends are known."""
+
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
+        return _json(_advanced(_positions(start), self.plan.ends, limit))
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[_Share]:
+        return self.plan.shares(ranges_between(_positions(start), _positions(end)))
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        assert isinstance(partition, _Share)
+        return partition.records()
+
+
+def _advanced(start: Positions, ends: Positions, limit: ReadLimit) -> Positions:
+    """Return where a batch ends: of each partition the same share of what is left; a position never goes back."""
+    left = {r: len(r) for r in ranges_between(start, ends)}
+    total = sum(left.values())
+    most = limit.max_rows if isinstance(limit, ReadMaxRows) else total
+    found = {topic: dict(parts) for topic, parts in start.items()}
+    for topic, parts in ends.items():
+        for partition in parts:
+            found.setdefault(topic, {}).setdefault(partition, 0)
+    for r, size in left.items():
+        found[r.topic][r.partition] = r.start + (size if total <= most else max(1, most * size // total))
+    return found
+
+
+def _positions(offset: Mapping[str, Mapping[str, int]]) -> Positions:
+    return {topic: {int(p): int(o) for p, o in parts.items()} for topic, parts in offset.items()}
+
+
+def _json(positions: Positions) -> dict[str, Any]:
+    # sorted, because Spark compares the texts of two offsets
+    return {t: {str(p): o for p, o in sorted(parts.items())} for t, parts in sorted(positions.items())}
+
+
+def stream_of(
+    spark: SparkSession,
+    source: Ranged,
+    max_records: int,
+    *,
+    start: Positions | None,
+    states: Iterable[TopicState],
+) -> DataFrame:
+    """Return the bounded stream of a source; see :class:`~sluice_spark.sources.base.SourceReader`.
+
+    Parameters
+    ----------
+    states
+        The source's streams when the run was planned; it ends where they ended then.
+    """
+    known = list(states)
+    begin = {s.topic: starts([s])[s.topic] | (start or {}).get(s.topic, {}) for s in known}
+    plan = _Plan(_name(), source, _cores(spark), begin=begin, ends=ends(known), most=max_records)
+    return spark.readStream.format(_registered(spark, plan)).load()
+
+
+def frame_of(spark: SparkSession, source: Ranged, ranges: Sequence[OffsetRange]) -> DataFrame:
+    """Return exactly the records of these ranges, including headers."""
+    return spark.read.format(_registered(spark, _Plan(_name(), source, _cores(spark), ranges=tuple(ranges)))).load()
+
+
+def _name() -> str:
+    return f"sluice_ranges_{next(_numbers)}"
+
+
+def _registered(spark: SparkSession, plan: _Plan) -> str:
+    # a class of its own is pickled with its plan, which thereby needs no text form, and no secret is an option
+    spark.dataSource.register(type("SluiceRanges", (_Data,), {"plan": plan}))
+    return plan.name
+
+
+def _cores(spark: SparkSession) -> int:
+    try:
+        return int(spark.sparkContext.defaultParallelism)
+    except PySparkException:  # over Spark Connect there is no context to ask
+        return 4
