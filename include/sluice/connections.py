@@ -163,6 +163,10 @@ def example_of(conn_id: str) -> dict[str, Any]:
         example = {"conn_type": "spark", "host": "local[2]"}
     if "iceberg" in conn_id:
         example = {"conn_type": "iceberg", "host": "https://catalog.example.com", "extra": {"warehouse": "s3://lake"}}
+    if "redis" in conn_id:
+        example = {"conn_type": "redis", "host": "localhost", "port": 6379}
+    if "nats" in conn_id:
+        example = {"conn_type": "generic", "host": "localhost", "port": 4222}
     if "postgres" in conn_id:
         example = {"conn_type": "postgres", "host": "localhost", "login": "me", "password": "...", "schema": "shop"}
     return example

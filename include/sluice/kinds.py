@@ -18,7 +18,11 @@ from sluice.errors import ConfigError
 __all__ = ["BUILT_IN", "imported", "kind_of"]
 
 BUILT_IN: Mapping[str, Mapping[str, str]] = {
-    "sources": {"file": "sluice.sources.files.source:KIND", "kafka": "sluice.sources.kafka.source:KIND"},
+    "sources": {
+        "file": "sluice.sources.files.source:KIND",
+        "kafka": "sluice.sources.kafka.source:KIND",
+        "queue": "sluice.sources.queue.source:KIND",
+    },
     "sinks": {
         "delta": "sluice.sinks.delta:KIND",
         "iceberg": "sluice.sinks.iceberg:KIND",

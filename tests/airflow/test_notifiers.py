@@ -25,7 +25,7 @@ from sluice_airflow.operators.validate import ValidateOperator
 pytestmark = [pytest.mark.airflow, pytest.mark.usefixtures("airflow_db")]
 
 GONE = [
-    "sluice: error: offsets are gone from Kafka: demo-0 [3, 9)",
+    "sluice: error: offsets are gone from the source: demo-0 [3, 9)",
     "  data: nothing of this run was written",
     "  next: sluice run demo --recovery ignore_range",
 ]
@@ -83,7 +83,7 @@ def test_a_failed_run_alerts_with_the_words_of_the_task_that_failed(
     call_back(run, tmp_path / "dags" / "pipelines.py")
     assert (tmp_path / "paged").read_text() == (
         "demo: ingest failed\n"
-        "offsets are gone from Kafka: demo-0 [3, 9)\n"
+        "offsets are gone from the source: demo-0 [3, 9)\n"
         "  data: nothing of this run was written\n"
         "  next: sluice run demo --recovery ignore_range\n"
         f"  run: {run.run_id}"
@@ -148,7 +148,7 @@ def test_a_mapped_task_that_failed_is_named_and_not_what_waited_for_it(
     states = {(ti.task_id, ti.map_index): str(ti.state) for ti in run.get_task_instances()}
     assert states == {("ingest", 0): "success", ("ingest", 1): "failed", ("validate", -1): "upstream_failed"}
     call_back(run, folder / "mapped.py")
-    assert (tmp_path / "paged").read_text().startswith("mapped: ingest[1] failed\noffsets are gone from Kafka")
+    assert (tmp_path / "paged").read_text().startswith("mapped: ingest[1] failed\noffsets are gone from the source")
 
 
 def test_a_run_that_took_too_long_alerts_with_words_of_its_own(

@@ -274,7 +274,7 @@ def test_what_nobody_has_any_more_is_refused_and_the_table_stays(sandbox: Sandbo
     sandbox.topics.delete_records(sandbox.topic, {0: 5, 1: 5})
     for interval in (days(1, 2), days(2, 5), days(3, 4)):
         outcome = sandbox.run(f"gone {interval}", interval=interval, expect=21)
-        assert "no longer in Kafka or the write-ahead log" in outcome.message
+        assert "no longer in the source or the write-ahead log" in outcome.message
         assert "this run replaced nothing" in outcome.message
     assert (without_run(sandbox), sandbox.table().version()) == (before, version)  # type: ignore[union-attr]
     sandbox.run("before the first record", interval=("2013-02-01", "2013-03-01"))

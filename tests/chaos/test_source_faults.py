@@ -64,7 +64,7 @@ def test_a_first_run_says_which_offsets_were_gone_before_it(sandbox: Sandbox, le
     kept = left // 2
     sandbox.topics.delete_records(sandbox.topic, {0: 6 - kept, 1: 6 - kept})
     outcome = sandbox.run("first")
-    told = f"{12 - left} offsets were gone from Kafka before this pipeline first read the topic"
+    told = f"{12 - left} offsets were gone from the source before this pipeline first read the topic"
     gone = [f"{sandbox.topic}-{p} [0, {6 - kept})" for p in (0, 1)]
     assert told in outcome.stderr
     notes = sandbox.ledger.account(sandbox.name, "first")["notes"]

@@ -20,6 +20,7 @@ from sluice.sinks.postgres import PostgresSink
 from sluice.sources.base import SourceConfig, SourceKind
 from sluice.sources.files.config import FileSource
 from sluice.sources.kafka.config import KafkaSource
+from sluice.sources.queue.config import QueueSource
 
 __all__ = [
     "EVERYTHING",
@@ -57,6 +58,8 @@ class Source(Strict):
     """Topics of a Kafka cluster."""
     file: FileSource | None = None
     """Files that others put into a folder."""
+    queue: QueueSource | None = None
+    """Streams of a message queue."""
 
     @model_validator(mode="after")
     def _one(self) -> Source:

@@ -95,7 +95,7 @@ def check(
     if gone:
         total = sum(map(len, gone))
         raise OffsetsGoneError(
-            f"pipeline {pipeline!r}: {total} planned offsets are gone from Kafka: {describe(gone)}",
+            f"pipeline {pipeline!r}: {total} planned offsets are gone from the source: {describe(gone)}",
             state=_CLEAN,
             next_step="strategy replay cannot go on without them. Run with --recovery ignore_range, or ignore_batch "
             "(not with rows: aggregate), which record them as lost and go on. To avoid this, raise the topic's "
@@ -126,7 +126,7 @@ def never_read(starts: Positions, begun: Positions) -> str | None:
         return None
     total = sum(map(len, gone))
     return (
-        f"{total} offsets were gone from Kafka before this pipeline first read the topic: {describe(gone)}. They were "
+        f"{total} offsets were gone from the source before this pipeline first read the topic: {describe(gone)}. They were "
         "never planned, so no account counts them. If the topic's retention.ms is shorter than its records are old, "
         "Kafka removes records minutes after they were produced"
     )

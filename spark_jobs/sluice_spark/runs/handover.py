@@ -132,5 +132,5 @@ class HandOver:
             raise damaged from None
         if not states:
             raise damaged
-        logger.warning("%s. Kafka still has these offsets: they are read from Kafka", damaged.what)
+        logger.warning("%s. The source still has these offsets: they are read from it", damaged.what)
         return positions

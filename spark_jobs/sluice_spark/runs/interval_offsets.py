@@ -132,7 +132,7 @@ class IntervalOffsets:
         filtered = [r for a in accounts if a.counts.filtered for r in overlaps([a.range], doubtful)]
         if filtered:
             self.notes.append(
-                f"{sum(map(len, filtered)):,} offsets are no longer in Kafka or the write-ahead log. No row of "
+                f"{sum(map(len, filtered)):,} offsets are no longer in the source or the write-ahead log. No row of "
                 f"{self.interval} came from them, but live runs filtered some of their records, which cannot be "
                 f"examined again: {describe(filtered)}"
             )
@@ -190,7 +190,7 @@ class IntervalOffsets:
             f"{t}-{n} from offset {firsts[t, n]}" for t, n in sorted({(r.topic, r.partition) for r in gone})
         )
         return OffsetsGoneError(
-            f"pipeline {name!r}: records of {self.interval} are no longer in Kafka or the write-ahead log: "
+            f"pipeline {name!r}: records of {self.interval} are no longer in the source or the write-ahead log: "
             f"{describe(gone)}",
             next_step=f"choose an interval that starts later (readable: {begins}). Strategy wal "
             "keeps records for the time wal.keep, also beyond Kafka's retention",

@@ -155,7 +155,7 @@ class LiveRun(Run):
             LogRoute(batches).land(tables, left, trouble)
         elif trouble is not None:
             raise with_state(
-                trouble, "what the write-ahead log held is in the sink; the next run continues from Kafka alone"
+                trouble, "what the write-ahead log held is in the sink; the next run continues from the source alone"
             )
         else:
             DirectRoute(batches).drain(tables)

@@ -112,7 +112,7 @@ class LogRecords:
             self.log.pipeline,
             damages,
             next_step="restore the files from a copy and run again. Without one: --recovery replay reads these "
-            "offsets from Kafka while it has them; --recovery ignore_range records them as lost and goes on. With "
+            "offsets from the source while it has them; --recovery ignore_range records them as lost and goes on. With "
             f"rows: aggregate the strategy cannot change: {BEGIN_ANEW}",
         )
 

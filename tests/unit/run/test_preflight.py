@@ -41,7 +41,7 @@ def test_what_retention_took_is_named_range_by_range() -> None:
 
 def test_one_offset_that_is_gone_is_one_too_many() -> None:
     check("p", {"t": {0: 5}}, [topic((5, 10))], {})
-    with pytest.raises(OffsetsGoneError, match=r"1 planned offsets are gone from Kafka: t-0 \[4, 5\)"):
+    with pytest.raises(OffsetsGoneError, match=r"1 planned offsets are gone from the source: t-0 \[4, 5\)"):
         check("p", {"t": {0: 4}}, [topic((5, 10))], {})
 
 
@@ -125,6 +125,8 @@ def test_no_strategy_begins_while_a_position_lies_behind_an_open_transaction() -
 def test_what_was_gone_before_the_first_run_is_told_range_by_range() -> None:
     assert never_read({}, {"t": {0: 0, 1: 0}}) is None
     told = never_read({}, {"t": {0: 0, 1: 7}, "u": {0: 3}}) or ""
-    assert told.startswith("10 offsets were gone from Kafka before this pipeline first read the topic: t-1 [0, 7), u-0")
+    assert told.startswith(
+        "10 offsets were gone from the source before this pipeline first read the topic: t-1 [0, 7), u-0"
+    )
     assert never_read({"t": {0: 5}}, {"t": {0: 5}}) is None
     assert "t-0 [5, 9)" in (never_read({"t": {0: 5}}, {"t": {0: 9}}) or "")

@@ -1,0 +1,84 @@
+"""Streams of a message queue as a :class:`~sluice.sources.base.Source`."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from datetime import datetime
+from types import TracebackType
+
+from sluice.connections import Connection, find
+from sluice.home import Home
+from sluice.ranges import Positions
+from sluice.sources.base import SourceKind
+from sluice.sources.queue.base import Queue
+from sluice.sources.queue.config import QueueSource
+from sluice.sources.state import Key, PartitionState, TopicState
+
+__all__ = ["KIND", "QueueStreams", "connected"]
+
+
+def connected(config: QueueSource, connection: Connection, pipeline: str) -> Queue:
+    """Return a connection to the queue."""
+    if config.kind == "redis_streams":
+        from sluice.sources.queue.redis import RedisStreams
+
+        return RedisStreams(connection, pipeline, config.field)
+    from sluice.sources.queue.nats import JetStream
+
+    return JetStream(connection)
+
+
+class QueueStreams:
+    """The streams of a pipeline; each is a topic with one partition."""
+
+    notes = ()
+
+    def __init__(self, config: QueueSource, home: Home, pipeline: str) -> None:
+        self.config = config
+        self.pipeline = pipeline
+        self.connection = find(config.connection)
+        self.queue = connected(config, self.connection, pipeline)
+
+    def snapshot(self) -> list[TopicState]:
+        """Return the state of each stream.
+
+        Raises
+        ------
+        SluiceError
+            As :meth:`Queue.state <sluice.sources.queue.base.Queue.state>`.
+        """
+        found = [(stream, self.queue.state(stream)) for stream in self.config.streams]
+        return [TopicState(stream, now.id, {0: PartitionState(now.start, now.end)}) for stream, now in found]
+
+    def offsets_at(self, keys: Collection[Key], moment: datetime) -> dict[Key, int | None]:
+        """Return the first offset at or after ``moment``, of each stream."""
+        milliseconds = int(moment.timestamp() * 1000)
+        return {key: self.queue.first_at(key[0], milliseconds) for key in keys}
+
+    def done(self, positions: Positions) -> None:
+        """Tell the queue how far the pipeline has read."""
+        for stream, parts in positions.items():
+            self.queue.done(stream, parts.get(0, 0))
+
+    def close(self) -> None:
+        """Close the connection."""
+        self.queue.close()
+
+    def __enter__(self) -> QueueStreams:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+KIND = SourceKind(
+    config=QueueSource,
+    open="sluice.sources.queue.source:QueueStreams",
+    reader="sluice_spark.sources.queue:QueueReader",
+    replayable=True,
+    seek_by_time=True,
+    retention=True,
+    by_range=True,
+)

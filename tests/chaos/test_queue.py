@@ -1,0 +1,141 @@
+"""Message queues as a source: each message lands once, whatever is killed, and what the queue no longer has is told."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.fixtures.place import Offset, Place, account, error
+from tests.fixtures.queues import Nats, QueueServer, Redis, started
+
+from sluice.connections import variable_of
+
+pytestmark = [pytest.mark.chaos, pytest.mark.spark]
+
+
+@dataclass
+class Streams(Place):
+    """A pipeline that reads two streams of a queue."""
+
+    server: Any
+    messages: dict[str, list[bytes]] = field(default_factory=lambda: {"orders": [], "refunds": []})
+
+    def source(self, **keys: Any) -> dict[str, Any]:
+        own: dict[str, Any] = {
+            "connection": "queue", "kind": self.server.kind, "streams": list(self.messages), "max_records_per_batch": 9,
+        }  # fmt: skip
+        if self.server.kind == "redis_streams":
+            own["field"] = "value"
+        return {"queue": own | keys}
+
+    def spec(self) -> dict[str, Any]:
+        return {
+            "source": self.source(), "decode": {"json": {"schema": "id BIGINT"}},
+            "sink": {"delta": {"path": "out"}}, "quality": {"max_quarantined": "100%"},
+        }  # fmt: skip
+
+    def env(self) -> dict[str, str]:
+        return {variable_of("queue"): json.dumps(self.server.connection())}
+
+    def feed(self, count: int) -> None:
+        """Add messages to both streams; each fifth is bad."""
+        for stream, known in self.messages.items():
+            new = [
+                b"no" if n % 5 == 0 else json.dumps({"id": n}).encode() for n in range(len(known), len(known) + count)
+            ]
+            self.server.add(stream, new)
+            known += new
+
+    def expected(self, *, good: bool) -> Counter[Offset]:
+        return Counter(
+            (stream, 0, n)
+            for stream, known in self.messages.items()
+            for n, own in enumerate(known)
+            if (own != b"no") is good
+        )
+
+    def assert_exact(self) -> None:
+        assert self.offsets("out") == self.expected(good=True)
+        assert self.offsets("out_quarantine") == self.expected(good=False)
+        assert all(row["id"] == row["_offset"] for row in self.table("out", "id", "_offset"))
+        self.audit()
+
+
+@pytest.fixture(params=[Redis, Nats], ids=["redis", "nats"])
+def server(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[QueueServer]:
+    server = started(request.param, tmp_path / "server")
+    yield server
+    server.stop()
+
+
+@pytest.fixture
+def place(server: QueueServer, tmp_path: Path) -> Streams:
+    place = Streams(tmp_path, "shop", server)
+    place.feed(6)
+    return place
+
+
+@pytest.mark.parametrize(
+    ("strategy", "points"),
+    [
+        ("replay", ("rows-staged", "sink-committed")),
+        ("wal", ("segments-staged", "sealed", "batch-recorded")),
+        pytest.param("hot", ("rows-staged", "batch-recorded"), marks=pytest.mark.long),
+        pytest.param("ignore_range", ("quarantine-staged", "quarantine-committed"), marks=pytest.mark.long),
+    ],
+)
+@pytest.mark.parametrize("engine", ["auto", pytest.param("spark", marks=pytest.mark.long)])
+def test_each_message_lands_once_when_drivers_are_killed(
+    place: Streams, strategy: str, points: tuple[str, ...], engine: str
+) -> None:
+    place.configure(recovery=strategy, engine=engine)
+    for number, point in enumerate(points):
+        place.killed(f"killed {number}", point)
+        place.feed(7)
+    done = account(place.run("last"))
+    assert done["lost"] == done["absent"] == 0
+    place.assert_exact()
+    assert account(place.run("nothing new"))["planned"] == 0
+
+
+def test_messages_that_the_queue_removed_are_told_and_given_up(place: Streams) -> None:
+    account(place.run("first"))
+    place.feed(10)
+    place.server.trim("orders", 4)
+    told = error(place.run("gone"), 21)
+    assert "6 planned offsets are gone" in told, told
+    done = account(place.run("given up", "--recovery", "ignore_range"))
+    assert (done["lost"], done["planned"]) == (6, 20)
+    gone = Counter(("orders", 0, n) for n in range(6, 12))
+    assert place.offsets("out") == place.expected(good=True) - gone
+    place.audit()
+
+
+def test_a_stream_that_was_made_anew_is_refused(place: Streams) -> None:
+    account(place.run("first"))
+    place.server.remove("orders")
+    place.server.add("orders", [b'{"id": 1}'] * 20)
+    assert "deleted and recreated" in error(place.run("anew"), 22)
+
+
+def test_a_server_that_is_down_is_named_without_its_password(place: Streams) -> None:
+    place.server.stop()
+    told = error(place.run("down"), 20)
+    assert "does not answer" in told
+    assert "secret" not in told
+    place.server.start()
+    assert account(place.run("up"))["planned"] == 12
+    place.assert_exact()
+
+
+def test_an_interval_is_found_by_the_messages_times(place: Streams) -> None:
+    account(place.run("first"))
+    redone = account(place.run("again", "--start", "2020-01-01", "--end", datetime.now(UTC).isoformat()))
+    assert redone["written"] == sum(place.expected(good=True).values())
+    place.assert_exact()
