@@ -82,7 +82,7 @@ class Adoption:
             sealed = [log.app_id(number) for number in range(1, self.ledger.epoch(old).number + 1)]
             _hand(log.path, self._versions(log.path, sealed), {OWNER: new, HOLDS: "log"})
             point("tables-adopted")
-            for folder in (self.home.join("checkpoints", "{}"), self.home.log("{}")):
+            for folder in (self.home.join("checkpoints", "{}"), self.home.log("{}"), self.home.source("{}")):
                 source, target = folder.format(old), folder.format(new)
                 if os.path.isdir(source):
                     os.rename(source, target)
@@ -129,7 +129,7 @@ class Adoption:
                     state=_UNTOUCHED,
                     next_step="choose a name that no pipeline has used",
                 )
-        for folder in (self.home.join("checkpoints", new), self.home.log(new)):
+        for folder in (self.home.join("checkpoints", new), self.home.log(new), self.home.source(new)):
             if os.path.isdir(folder):
                 raise ConfigError(
                     f"{folder} already exists: it holds the state of another pipeline {new!r}",

@@ -58,6 +58,10 @@ class Home:
         """Return the write-ahead log of a pipeline; all its epochs share it."""
         return self.join("logs", pipeline)
 
+    def source(self, pipeline: str) -> str:
+        """Return the folder in which a pipeline's source keeps what it has to remember, if it has to."""
+        return self.join("sources", pipeline)
+
     @property
     def ledger_url(self) -> str:
         """``SLUICE_LEDGER_URL``, or a SQLite file in the home."""

@@ -347,7 +347,7 @@ def test_a_damaged_segment_stops_the_run_by_name_or_is_lost_exactly_or_read_from
     garble(list(files.values())[1], page=True)
     sandbox.feed(2)
     use(sandbox, "replay", 100)
-    assert "Kafka still has these offsets" in sandbox.run("e").stderr
+    assert "The source still has these offsets" in sandbox.run("e").stderr
     assert lost(sandbox) == offsets([missing, page])
     assert_whole(sandbox)
 

@@ -274,7 +274,7 @@ def _real(path: str) -> str:
     return os.path.realpath(f"/{rest.removeprefix('localhost').lstrip('/')}" if is_url else path).rstrip("/")
 
 
-_OWN = ("checkpoints", "logs", "quality", "jars", "jvm")
+_OWN = ("checkpoints", "logs", "quality", "sources", "jars", "jvm")
 """The folders in ``SLUICE_HOME`` that are no table's."""
 
 
@@ -286,8 +286,11 @@ def _in_the_way(pipeline: Pipeline, tree: Any) -> Iterator[str]:
     if home.ledger_url.startswith("sqlite:///"):
         own.add(_real(home.ledger_url.removeprefix("sqlite:///").partition("?")[0]))
     keys = {"sink": ("sink", pipeline.sink.key, "path"), "quarantine": ("quarantine", "delta", "path")}
+    read = [_real(home.resolve(path)) for path in pipeline.source.config.folders]
     for what, place in _places(pipeline).items():
-        if f"{root}/".startswith(f"{place}/"):
+        if any(_touch(place, path) for path in read):
+            how = "is, or lies in or around, a folder of the source"
+        elif f"{root}/".startswith(f"{place}/"):
             how = "is SLUICE_HOME, or around it"
         elif (near := next((path for path in sorted(own) if _touch(place, path)), None)) is not None:
             how = f"is, or lies in or around, {near}, which Sluice keeps for itself"

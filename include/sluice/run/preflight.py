@@ -126,9 +126,9 @@ def never_read(starts: Positions, begun: Positions) -> str | None:
         return None
     total = sum(map(len, gone))
     return (
-        f"{total} offsets were gone from the source before this pipeline first read the topic: {describe(gone)}. They were "
-        "never planned, so no account counts them. If the topic's retention.ms is shorter than its records are old, "
-        "Kafka removes records minutes after they were produced"
+        f"{total} offsets were gone from the source before this pipeline first read the topic: {describe(gone)}. "
+        "They were never planned, so no account counts them. If a topic's retention.ms is shorter than its records are "
+        "old, Kafka removes records minutes after they were produced"
     )
 
 

@@ -48,6 +48,11 @@ class SourceConfig(Strict):
         raise NotImplementedError
 
     @property
+    def folders(self) -> list[str]:
+        """The folders that the source reads, or moves files into, as the file names them; no table may lie there."""
+        return []
+
+    @property
     def needs(self) -> str | None:
         """The id of the connection that the source needs, or None; the driver gets it through its environment."""
         return None

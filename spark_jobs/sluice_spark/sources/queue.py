@@ -33,7 +33,7 @@ class QueueReader:
     def __init__(self, spark: SparkSession, config: QueueSource, source: QueueStreams) -> None:
         self.spark = spark
         self.queue = source.queue
-        self._streams = Streams(config, source.connection, source.pipeline)
+        self._streams = Streams(config, source.connection)
 
     def stream(
         self,

@@ -86,7 +86,6 @@ class QueueInput:
 
     config: QueueSource
     connection: Connection
-    pipeline: str
     guide: Any = field(repr=False)
 
     def opened(self) -> QueueRanges:
@@ -99,7 +98,7 @@ class QueueRanges:
 
     def __init__(self, source: QueueInput) -> None:
         self._source = source
-        self._queue = connected(source.config, source.connection, source.pipeline)
+        self._queue = connected(source.config, source.connection)
 
     def __enter__(self) -> QueueRanges:
         return self
@@ -136,13 +135,12 @@ class Streams:
 
     Parameters
     ----------
-    connection, config, pipeline
+    connection, config
         As those of :class:`QueueInput`.
     """
 
     config: QueueSource
     connection: Connection
-    pipeline: str
     _queue: Any = field(default=None, init=False, repr=False)
 
     def __getstate__(self) -> Mapping[str, Any]:
@@ -151,10 +149,10 @@ class Streams:
     def input(self, ranges: Sequence[OffsetRange]) -> QueueInput:
         """Return what workers need to read these ranges. If the queue does not have them, reading fails."""
         if self._queue is None:  # kept, because it knows some messages by their offsets then
-            self._queue = connected(self.config, self.connection, self.pipeline)
+            self._queue = connected(self.config, self.connection)
         guide: Any
         try:
             guide = self._queue.guide(ranges)
         except (LostError, SluiceError) as error:
             guide = UnreadableError(str(error))
-        return QueueInput(self.config, self.connection, self.pipeline, guide)
+        return QueueInput(self.config, self.connection, guide)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import posixpath
 import re
 from datetime import timedelta
 from typing import Annotated, Literal
@@ -50,12 +51,24 @@ class FileSource(SourceConfig):
     def _fits(self) -> FileSource:
         if self.header and self.format != "csv":
             raise ValueError(f"header is for format: csv, and the format is {self.format}")
+        if self.archive is not None and _touch(self.archive, self.path):
+            raise ValueError(f"archive: {self.archive} is, or lies in or around, path: its files would be found again")
         if self.marker is not None and not re.fullmatch(r"[^/]+", self.marker):
             raise ValueError(f"marker: {self.marker!r} is not a suffix of a file's name, such as .done")
         return self
+
+    @property
+    def folders(self) -> list[str]:
+        """The folder, and the archive."""
+        return [path for path in (self.path, self.archive) if path is not None]
 
     @property
     def streams(self) -> list[str]:
         """The folder's name; characters other than letters, digits, ``.``, ``_`` and ``-`` become ``_``."""
         last = self.path.rstrip("/").rpartition("/")[2]
         return [re.sub(r"[^A-Za-z0-9._-]", "_", last) or "files"]
+
+
+def _touch(one: str, other: str) -> bool:
+    one, other = (posixpath.normpath(path) + "/" for path in (one, other))
+    return one.startswith(other) or other.startswith(one)

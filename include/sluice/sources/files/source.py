@@ -49,7 +49,7 @@ class Files:
         self.folder = Folder(home.resolve(config.path))
         self.archive = None if config.archive is None else Folder(home.resolve(config.archive))
         self.notes: list[str] = []
-        self._book_path = home.join("sources", pipeline)
+        self._book_path = home.source(pipeline)
         self._book: Book | None = None
 
     @property

@@ -36,13 +36,13 @@ class RedisStreams:
     ----------
     connection
         Of Airflow's type ``redis``.
-    pipeline
-        The name of the pipeline, which the consumer group has in its own.
+    owner
+        The pipeline's name and its id, which the consumer group has in its own name; None where only ranges are read.
     field
         The field that is the value; None for a JSON object of all.
     """
 
-    def __init__(self, connection: Connection, pipeline: str, field: str | None) -> None:
+    def __init__(self, connection: Connection, owner: tuple[str, str] | None, field: str | None) -> None:
         import redis
 
         extra = connection.extra
@@ -58,7 +58,7 @@ class RedisStreams:
             socket_timeout=60,
             **ssl,
         )
-        self._pipeline, self._field = pipeline, field
+        self._owner, self._field = owner, field
         self._marks: dict[str, list[Mark]] = {}
 
     def state(self, stream: str) -> StreamState:
@@ -101,18 +101,20 @@ class RedisStreams:
                     "the pipeline and path of its sink",
                 )
             start = read
-        return StreamState(group, start, added)
+        return StreamState(group.rpartition(":")[2], start, added)
 
     def _group(self, stream: str) -> tuple[str, int, bytes]:
-        """Return the mark of the pipeline's consumer group: its own part of the name, the entries read, the last id."""
-        prefix = f"sluice:{self._pipeline}:"
+        """Return the name of the pipeline's consumer group, how many entries it has read, and the last one's id."""
+        if self._owner is None:
+            raise ValueError("the pipeline is not known")
+        pipeline, own = self._owner
         for group in self._asked(lambda: self._redis.xinfo_groups(stream), stream):
             name = group["name"].decode(errors="replace")
-            if name.startswith(prefix):
-                return name.removeprefix(prefix), int(group["entries-read"] or 0), bytes(group["last-delivered-id"])
-        own = uuid.uuid4().hex[:16]
-        self._asked(lambda: self._redis.xgroup_create(stream, prefix + own, "0"), stream)
-        return own, 0, b"0-0"
+            if name.startswith("sluice:") and f":{own}:" in name:  # the pipeline may have had another name
+                return name, int(group["entries-read"] or 0), bytes(group["last-delivered-id"])
+        name = f"sluice:{pipeline}:{own}:{uuid.uuid4().hex[:12]}"
+        self._asked(lambda: self._redis.xgroup_create(stream, name, "0"), stream)
+        return name, 0, b"0-0"
 
     def _asked(self, call: Callable[[], T], stream: str) -> T:
         import redis
@@ -255,9 +257,8 @@ class RedisStreams:
         info, entries = self._asked(both.execute, stream)
         number = int(info["entries-added"]) - position  # entries may have come since
         if number < len(entries):
-            name = f"sluice:{self._pipeline}:{group}"
             last = entries[number][0]
-            self._asked(lambda: self._redis.xgroup_setid(stream, name, last, entries_read=position), stream)
+            self._asked(lambda: self._redis.xgroup_setid(stream, group, last, entries_read=position), stream)
 
     def close(self) -> None:
         """Close the connection."""

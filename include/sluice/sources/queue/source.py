@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import os
+import uuid
 from collections.abc import Collection
+from contextlib import suppress
 from datetime import datetime
+from pathlib import Path
 from types import TracebackType
 
 from sluice.connections import Connection, find
@@ -17,12 +21,18 @@ from sluice.sources.state import Key, PartitionState, TopicState
 __all__ = ["KIND", "QueueStreams", "connected"]
 
 
-def connected(config: QueueSource, connection: Connection, pipeline: str) -> Queue:
-    """Return a connection to the queue."""
+def connected(config: QueueSource, connection: Connection, owner: tuple[str, str] | None = None) -> Queue:
+    """Return a connection to the queue.
+
+    Parameters
+    ----------
+    owner
+        The pipeline's name and id; None where only ranges are read.
+    """
     if config.kind == "redis_streams":
         from sluice.sources.queue.redis import RedisStreams
 
-        return RedisStreams(connection, pipeline, config.field)
+        return RedisStreams(connection, owner, config.field)
     from sluice.sources.queue.nats import JetStream
 
     return JetStream(connection)
@@ -35,9 +45,8 @@ class QueueStreams:
 
     def __init__(self, config: QueueSource, home: Home, pipeline: str) -> None:
         self.config = config
-        self.pipeline = pipeline
         self.connection = find(config.connection)
-        self.queue = connected(config, self.connection, pipeline)
+        self.queue = connected(config, self.connection, (pipeline, _own_id(Path(home.source(pipeline)))))
 
     def snapshot(self) -> list[TopicState]:
         """Return the state of each stream.
@@ -71,6 +80,18 @@ class QueueStreams:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+
+def _own_id(folder: Path) -> str:
+    """Return what tells this pipeline from one of the same name in another ``SLUICE_HOME``."""
+    file, new = folder / "id", folder / f".{uuid.uuid4().hex}"
+    if not file.exists():
+        folder.mkdir(parents=True, exist_ok=True)
+        new.write_text(uuid.uuid4().hex[:12])
+        with suppress(FileExistsError):
+            os.link(new, file)  # whole, or not at all
+        new.unlink()
+    return file.read_text()
 
 
 KIND = SourceKind(
