@@ -1,0 +1,72 @@
+"""The book of files: offsets are given once, whoever enters files at the same time."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from sluice.errors import SinkError
+from sluice.ranges import OffsetRange
+from sluice.sources.files import book as module
+from sluice.sources.files.book import Book, Entry, OvertakenError
+from sluice.sources.files.folder import Stat
+
+
+def entries(start: int, *sizes: int, name: str = "f") -> list[Entry]:
+    found = []
+    for number, rows in enumerate(sizes):
+        found.append(Entry(f"{name}{number}", start, rows, Stat(10 * rows, 1_000_000 * (number + 1))))
+        start += rows
+    return found
+
+
+def names(found: Sequence[Entry]) -> list[str]:
+    return [entry.name for entry in found]
+
+
+def test_offsets_follow_each_other_and_files_are_found_by_them(tmp_path: Path) -> None:
+    book = Book(str(tmp_path / "book"))
+    assert (book.end, book.last(), book.newest("f0")) == (0, None, None)
+    book.add(entries(0, 3, 0, 4))
+    again = Book(str(tmp_path / "book"))
+    assert (again.id, again.end) == (book.id, 7)
+    assert again.last() == entries(0, 3, 0, 4)[2]
+    assert names(again.within(OffsetRange("s", 0, 0, 7))) == ["f0", "f2"]
+    assert names(again.within(OffsetRange("s", 0, 2, 3))) == ["f0"]
+    assert names(again.within(OffsetRange("s", 0, 3, 4))) == ["f2"]
+    assert again.within(OffsetRange("s", 0, 7, 9)) == []
+    assert (again.known("f2", Stat(40, 3_000_000)), again.known("f2", Stat(40, 1)), again.known("x", Stat(1, 1))) == (
+        True, False, None,
+    )  # fmt: skip
+    assert [again.first_after(ms) for ms in (0, 1000, 1001, 3000, 3001)] == [0, 0, 3, 3, None]
+
+
+def test_of_two_that_enter_files_at_the_same_time_one_has_to_look_again(tmp_path: Path) -> None:
+    first, second = Book(str(tmp_path / "book")), Book(str(tmp_path / "book"))
+    first.add(entries(0, 3, name="a"))
+    with pytest.raises(OvertakenError):
+        second.add(entries(0, 5, name="b"))
+    second.refresh()
+    assert second.end == 3
+    second.add(entries(3, 5, name="b"))
+    first.refresh()
+    assert names(first.within(OffsetRange("s", 0, 0, 8))) == ["a0", "b0"]
+
+
+def test_the_book_is_put_together_and_stays_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_COMPACTED", 4)
+    book = Book(str(tmp_path / "book"))
+    for number in range(9):
+        book.add(entries(number, 1, name=f"f{number}-"))
+    again = Book(str(tmp_path / "book"))
+    assert (again.id, again.end) == (book.id, 9)
+    assert len(names(again.within(OffsetRange("s", 0, 0, 9)))) == 9
+
+
+def test_a_book_that_cannot_be_read_is_named(tmp_path: Path) -> None:
+    Book(str(tmp_path / "book"))
+    (tmp_path / "book" / "_delta_log" / f"{0:020}.json").write_text("no")
+    with pytest.raises(SinkError, match="the book of the pipeline's files"):
+        Book(str(tmp_path / "book"))

@@ -1,0 +1,62 @@
+"""Which files of a folder are there, in a file system and in an object store."""
+
+from __future__ import annotations
+
+import gzip
+import os
+from datetime import UTC, datetime
+from pathlib import Path
+
+import fsspec
+import pytest
+
+from sluice.sources.files.folder import Folder
+
+NAMES = ["a.json", "b.csv", ".c.json", "_d.json", "e.json.tmp", "f.json.part", "in/g.json", "_in/h.json", "in/.i.json"]
+
+
+def fill(path: str) -> Folder:
+    fs, root = fsspec.core.url_to_fs(path)
+    for name in NAMES:
+        fs.makedirs(os.path.dirname(f"{root}/{name}"), exist_ok=True)
+        fs.pipe_file(f"{root}/{name}", b"x\n")
+    return Folder(path)
+
+
+@pytest.mark.parametrize("url", [False, True])
+@pytest.mark.parametrize(
+    ("glob", "expected"),
+    [
+        ("*", ["a.json", "b.csv"]),
+        ("*.json", ["a.json"]),
+        ("**/*.json", ["a.json", "in/g.json"]),
+        ("in/*", ["in/g.json"]),
+        ("?.csv", ["b.csv"]),
+    ],
+)
+def test_names_fit_the_pattern_and_unfinished_files_are_not_there(
+    tmp_path: Path, url: bool, glob: str, expected: list[str]
+) -> None:
+    folder = fill(f"memory://{tmp_path}" if url else str(tmp_path))
+    assert sorted(folder.files(glob)) == expected
+
+
+def test_a_file_is_told_by_size_and_time(tmp_path: Path) -> None:
+    folder = fill(str(tmp_path))
+    when = datetime(2026, 1, 2, tzinfo=UTC).timestamp()
+    os.utime(tmp_path / "a.json", (when, when))
+    assert folder.files("*")["a.json"] == folder.stat("a.json") == (2, int(when) * 1_000_000, "")
+    assert folder.stat("nothing") is None
+    assert folder.stat("a.json/below") is None
+
+
+def test_compressed_files_are_opened_as_what_they_hold(tmp_path: Path) -> None:
+    (tmp_path / "a.json.gz").write_bytes(gzip.compress(b"x\n"))
+    with Folder(str(tmp_path)).opened("a.json.gz") as file:
+        assert file.read() == b"x\n"
+
+
+@pytest.mark.parametrize("url", [False, True])
+def test_a_folder_that_is_not_there(tmp_path: Path, url: bool) -> None:
+    with pytest.raises(FileNotFoundError):
+        Folder(f"memory://{tmp_path}/none" if url else str(tmp_path / "none")).files("*")

@@ -1,0 +1,113 @@
+"""Finding files, without Spark: what is entered, what waits, what is refused."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sluice.errors import ConfigError
+from sluice.home import Home
+from sluice.ranges import OffsetRange
+from sluice.sources.files.config import FileSource
+from sluice.sources.files.source import Files
+
+
+def opened(root: Path, **keys: Any) -> Files:
+    config = FileSource.model_validate({"path": str(root / "inbox"), "format": "json", "settle": "1s"} | keys)
+    (root / "inbox").mkdir(exist_ok=True)
+    return Files(config, Home(str(root / "home")), "p")
+
+
+def put(root: Path, name: str, text: str, age: float = 60) -> Path:
+    file = root / "inbox" / name
+    file.parent.mkdir(exist_ok=True)
+    file.write_text(text)
+    os.utime(file, (time.time() - age,) * 2)
+    return file
+
+
+def end(files: Files) -> int:
+    (state,) = files.snapshot()
+    return state.partitions[0].end
+
+
+def order(files: Files) -> list[str]:
+    return [entry.name for entry in files.book.within(OffsetRange("inbox", 0, 0, files.book.end))]
+
+
+def test_processes_that_look_at_the_same_time_give_each_row_one_offset(tmp_path: Path) -> None:
+    opened(tmp_path).snapshot()
+    for number in range(40):
+        put(tmp_path, f"{number:02}.json", "x\n" * (number % 3 + 1))
+    lookers = [opened(tmp_path) for _ in range(4)]
+    threads = [threading.Thread(target=looker.snapshot) for looker in lookers]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    files = opened(tmp_path)
+    assert end(files) == sum(number % 3 + 1 for number in range(40))
+    assert sorted(order(files)) == [f"{number:02}.json" for number in range(40)]
+
+
+def test_the_order_of_names_or_of_times(tmp_path: Path) -> None:
+    for name, age in (("a.json", 10), ("b.json", 30), ("c.json", 20)):
+        put(tmp_path, name, "x\n", age)
+    files = opened(tmp_path)
+    assert end(files) == 3
+    assert order(files) == ["a.json", "b.json", "c.json"]
+    other = Files(files.config.model_copy(update={"order": "modified"}), Home(str(tmp_path / "other")), "p")
+    assert end(other) == 3
+    assert order(other) == ["b.json", "c.json", "a.json"]
+
+
+def test_a_file_that_is_being_written_waits_for_the_next_look(tmp_path: Path) -> None:
+    file = put(tmp_path, "a.json", "x\n", age=0)
+    stop = threading.Event()
+
+    def write() -> None:
+        while not stop.wait(0.2):
+            with file.open("a") as out:
+                out.write("x\n")
+
+    writer = threading.Thread(target=write)
+    writer.start()
+    files = opened(tmp_path)
+    try:
+        assert end(files) == 0
+    finally:
+        stop.set()
+        writer.join()
+    assert files.notes == ["a.json is still being written, and is left to the next run"]
+    assert end(files) == len(file.read_text().splitlines())
+
+
+def test_other_columns_are_refused_and_nothing_of_the_look_is_taken(tmp_path: Path) -> None:
+    files = opened(tmp_path, format="csv", header=True)
+    put(tmp_path, "a.csv", "id,name\n1,x\n")
+    assert end(files) == 1
+    put(tmp_path, "b.csv", "id,name\n2,y\n")
+    bad = put(tmp_path, "c.csv", "name,id\nz,3\n")
+    with pytest.raises(ConfigError, match=r"c\.csv has the columns 'name,id', where b\.csv has 'id,name'"):
+        files.snapshot()
+    assert files.book.end == 1
+    bad.unlink()
+    assert end(files) == 2
+
+
+def test_a_file_that_is_named_like_one_in_the_archive_stays(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    files = opened(tmp_path, archive=str(tmp_path / "archive"), changed="read")
+    put(tmp_path, "a.json", "x\n")
+    assert end(files) == 1
+    files.done({"inbox": {0: 1}})
+    assert (tmp_path / "archive" / "a.json").read_text() == "x\n"
+    put(tmp_path, "a.json", "x\ny\n")
+    assert end(files) == 3
+    files.done({"inbox": {0: 3}})
+    assert (tmp_path / "inbox" / "a.json").read_text() == "x\ny\n"
+    assert "the archive has a file of this name" in caplog.text
