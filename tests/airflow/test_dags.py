@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,6 +14,7 @@ from airflow.dag_processing.dagbag import DagBag
 from airflow.sdk import DAG, timezone
 from tests.airflow.conftest import PROJECT, SECRET, FakeSpark
 
+from sluice.connections import variable_of
 from sluice.errors import SourceUnreachableError
 from sluice.lag import Backlog, PartitionLag
 from sluice.ledger import Ledger
@@ -110,6 +113,44 @@ def test_a_run_with_and_without_a_logical_date(dag: DAG, spark: FakeSpark, dated
     captured = capfd.readouterr()
     assert "in all: 12 planned, 12 written" in captured.out
     assert SECRET not in captured.out + captured.err + json.dumps(event)
+
+
+@pytest.mark.parametrize("dated", [True, False])
+@pytest.mark.parametrize(
+    ("source", "needed"),
+    [
+        ({"file": {"path": "inbox", "format": "json"}}, None),
+        ({"queue": {"connection": "redis_default", "kind": "redis_streams", "streams": ["s"]}}, "redis_default"),
+    ],
+)
+def test_a_source_that_has_no_lag_is_not_waited_for(
+    spark: FakeSpark,
+    dags_in: Callable[[Path], dict[str, DAG]],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    source: dict[str, Any],
+    needed: str | None,
+    dated: bool,
+) -> None:
+    connection = {"conn_type": "redis", "host": "redis", "password": SECRET}
+    monkeypatch.setenv("AIRFLOW_CONN_REDIS_DEFAULT", json.dumps(connection))
+    spec = {"pipeline": "demo", "source": source, "decode": {"text": {}}, "sink": {"delta": {"path": "demo"}}}
+    (tmp_path / "demo.yaml").write_text(json.dumps(spec))
+    (tmp_path / "dags").mkdir()
+    made = f"from sluice_airflow.factory import build_dag\n\ndag = build_dag({str(tmp_path / 'demo.yaml')!r})\n"
+    (tmp_path / "dags" / "demo.py").write_text(made)
+    dag = dags_in(tmp_path / "dags")["demo"]
+    for task in ("ingest", "validate"):
+        dag.get_task(task)._spark_binary = spark.binary
+        dag.get_task(task).retries = 0
+    spark.plan("bounded_run.py", written=[12], verdict="passed")
+    run = dag.test(logical_date=timezone.datetime(2026, 11, 2, 5) if dated else None, run_after=timezone.utcnow())
+    assert states(run) == dict.fromkeys(["ingest", "validate", "account"], "success")
+    call = spark.call("bounded_run.py")
+    assert call is not None
+    if needed is not None:
+        assert json.loads(call["env"][variable_of(needed)])["password"] == SECRET
+    assert SECRET not in json.dumps(call["argv"])
 
 
 def test_an_empty_run_succeeds_and_emits_nothing(dag: DAG, spark: FakeSpark) -> None:

@@ -52,7 +52,7 @@ def _record(plan: dict, main_file: str) -> None:
         ledger.run_planned(lease, kind="live", recovery="replay", epoch=1, ranges=[], topic_ids={})
         start = 0
         for batch, written in enumerate(plan.get("written", [])):
-            part = OffsetRange(pipeline.kafka.topics[0], 0, start, start + written)
+            part = OffsetRange(pipeline.source.config.streams[0], 0, start, start + written)
             ledger.batch_committed(lease, epoch=1, batch=batch, accounts=[RangeAccount(part, Counts(written=written))])
             start += written
         if judged:
