@@ -107,6 +107,9 @@ class Files:
             ) from error
         except OSError as error:
             raise self._unreadable(self.folder.path, error) from error
+        for name in [name for name in found if not _is_text(name)]:
+            self.notes.append(f"{name!r} is left out: its name is not UTF-8")
+            del found[name]
         if config.marker is None:
             return found
         marker = config.marker
@@ -247,6 +250,14 @@ class Files:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+
+def _is_text(name: str) -> bool:
+    try:
+        name.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def _named(names: list[str]) -> str:

@@ -87,6 +87,15 @@ def test_a_file_that_is_being_written_waits_for_the_next_look(tmp_path: Path) ->
     assert end(files) == len(file.read_text().splitlines())
 
 
+def test_a_name_that_is_no_text_is_told_and_left_out(tmp_path: Path) -> None:
+    put(tmp_path, "é 'x'\n.json", "x\n")
+    (tmp_path / "inbox" / os.fsdecode(b"\xff.json")).write_text("x\n")
+    files = opened(tmp_path)
+    assert end(files) == 1
+    assert files.notes == ["'\\udcff.json' is left out: its name is not UTF-8"]
+    assert order(files) == ["é 'x'\n.json"]
+
+
 def test_other_columns_are_refused_and_nothing_of_the_look_is_taken(tmp_path: Path) -> None:
     files = opened(tmp_path, format="csv", header=True)
     put(tmp_path, "a.csv", "id,name\n1,x\n")
