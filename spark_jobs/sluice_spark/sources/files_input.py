@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -98,7 +98,7 @@ class FilesInput:
         return nullcontext(FilesRanges(self))
 
 
-@dataclass(frozen=True)
+@dataclass
 class FileRows:
     """Where the rows of a pipeline's files can be read; the parameters are those of :class:`FilesInput`.
 
@@ -113,11 +113,17 @@ class FileRows:
     quoted: bool
     header: bool
     blank: bool
+    _open: Book | None = field(default=None, init=False, repr=False)
+
+    def __getstate__(self) -> Mapping[str, Any]:
+        return {**self.__dict__, "_open": None}
 
     def input(self, ranges: Sequence[OffsetRange]) -> FilesInput:
         """Return the files that have rows of these ranges."""
-        book = Book(self.book)
-        entries = {entry.start: entry for span in ranges for entry in book.within(span)}
+        # what is in the book does not change, so it is read again only for what was entered since
+        if self._open is None or self._open.end < max((span.end for span in ranges), default=0):
+            self._open = Book(self.book)
+        entries = {entry.start: entry for span in ranges for entry in self._open.within(span)}
         found = tuple(entry for _, entry in sorted(entries.items()))
         return FilesInput(self.folders, found, quoted=self.quoted, header=self.header, blank=self.blank)
 

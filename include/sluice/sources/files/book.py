@@ -7,7 +7,6 @@ entered before any batch is planned with its offsets, and its entry never change
 from __future__ import annotations
 
 import json
-from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -75,8 +74,9 @@ class Book:
     def __init__(self, path: str) -> None:
         self.path = path
         self._table: Any = None
-        self._columns: dict[str, list[Any]] = {}
-        self._newest: dict[str, int] = {}
+        self._rows: Any = None
+        self._starts: Any = None
+        self._newest: dict[str, tuple[int, int, int, str]] | None = None
         self.refresh()
 
     def refresh(self) -> None:
@@ -100,8 +100,9 @@ class Book:
             rows = found.cast(pa.schema(_schema())).sort_by([("start", "ascending"), ("rows", "ascending")])
         except (DeltaError, OSError, ValueError, pa.ArrowException) as error:
             raise self._failed(error) from error
-        self._columns = {name: rows.column(name).to_pylist() for name in rows.column_names}
-        self._newest = {name: number for number, name in enumerate(self._columns["name"])}
+        self._rows = rows.combine_chunks()
+        self._starts = rows.column("start").to_numpy()
+        self._newest = None
 
     @property
     def id(self) -> str:
@@ -111,49 +112,50 @@ class Book:
     @property
     def end(self) -> int:
         """The offset after the last row of the last file."""
-        return self._columns["start"][-1] + self._columns["rows"][-1] if self._columns["start"] else 0
+        last = self.last()
+        return last.end if last else 0
 
     def newest(self, name: str) -> Entry | None:
         """Return the last file that was found under a name; None if there is none."""
-        number = self._newest.get(name)
-        return None if number is None else self._entry(number)
+        found = self._by_name().get(name)
+        return None if found is None else self._entry(found[0])
 
     def known(self, name: str, stat: Stat) -> bool | None:
         """Return whether a file is in the book as it is now; None if no file of its name is."""
-        number = self._newest.get(name)
-        if number is None:
-            return None
-        c = self._columns
-        return (c["size"][number], c["modified"][number], c["tag"][number]) == stat
+        found = self._by_name().get(name)
+        return None if found is None else found[1:] == stat
+
+    def _by_name(self) -> dict[str, tuple[int, int, int, str]]:
+        """Return the number, size, time and tag of the last file under each name."""
+        if self._newest is None:
+            columns = [self._rows.column(c).to_pylist() for c in ("name", *Stat._fields)]
+            self._newest = {name: (n, *own) for n, (name, *own) in enumerate(zip(*columns, strict=True))}
+        return self._newest
 
     def last(self) -> Entry | None:
         """Return the file with the last offsets."""
-        return self._entry(len(self._columns["start"]) - 1) if self._columns["start"] else None
+        return self._entry(len(self._starts) - 1) if len(self._starts) else None
 
     def within(self, span: OffsetRange) -> list[Entry]:
         """Return the files that have rows with offsets of a range, in their order."""
-        starts = self._columns["start"]
-        number = max(bisect_right(starts, span.start) - 1, 0)
-        found = []
-        while number < len(starts) and starts[number] < span.end:
-            entry = self._entry(number)
-            if entry.rows and entry.end > span.start:
-                found.append(entry)
-            number += 1
-        return found
+        import numpy as np
+
+        first = max(int(np.searchsorted(self._starts, span.start, "right")) - 1, 0)
+        last = int(np.searchsorted(self._starts, span.end, "left"))
+        own = [self._entry(number) for number in range(first, last)]
+        return [entry for entry in own if entry.rows and entry.end > span.start]
 
     def first_after(self, milliseconds: int) -> int | None:
         """Return the first offset of a file that was modified at or after a time; None if there is none."""
-        c = self._columns
-        for start, rows, modified in zip(c["start"], c["rows"], c["modified"], strict=True):
-            if rows and modified // 1000 >= milliseconds:
-                return int(start)
-        return None
+        rows, modified = (self._rows.column(name).to_numpy() for name in ("rows", "modified"))
+        found = ((rows > 0) & (modified // 1000 >= milliseconds)).nonzero()[0]
+        return int(self._starts[found[0]]) if len(found) else None
 
     def _entry(self, number: int) -> Entry:
-        c = {name: values[number] for name, values in self._columns.items()}
-        marks = tuple((row, byte) for row, byte in json.loads(c["marks"])) if c["marks"] else ()
-        return Entry(c["name"], c["start"], c["rows"], Stat(c["size"], c["modified"], c["tag"]), c["header"], marks)
+        (row,) = self._rows.slice(number, 1).to_pylist()
+        marks = tuple((first, byte) for first, byte in json.loads(row["marks"])) if row["marks"] else ()
+        stat = Stat(row["size"], row["modified"], row["tag"])
+        return Entry(row["name"], row["start"], row["rows"], stat, row["header"], marks)
 
     def add(self, entries: Sequence[Entry]) -> None:
         """Add files, in one commit after the version that was read.
