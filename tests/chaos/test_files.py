@@ -121,13 +121,14 @@ def test_a_file_that_is_archived_can_still_be_read_again(place: Inbox) -> None:
 
 def test_csv_rows_with_line_breaks_and_a_header(place: Inbox) -> None:
     place.configure(
-        source=place.source(format="csv", header=True), decode={"csv": {"schema": "id BIGINT, name STRING"}}
+        source=place.source(format="csv", header=True),
+        decode={"csv": {"schema": "id BIGINT, name STRING", "key": "file"}},
     )
     place.put("1.csv", [b"\xef\xbb\xbfid,name", b'1,"a\nb"\r', b'2,"say ""hi"""', b"3,c"])
     place.put("2.csv", [b"id,name\r", b"x,bad", b"4,d"])
     account(place.run("first"))
-    assert sorted((r["id"], r["name"]) for r in place.table("out", "id", "name")) == [
-        (1, "a\nb"), (2, 'say "hi"'), (3, "c"), (4, "d"),
+    assert sorted((r["id"], r["name"], r["file"]) for r in place.table("out", "id", "name", "file")) == [
+        (1, "a\nb", "1.csv"), (2, 'say "hi"', "1.csv"), (3, "c", "1.csv"), (4, "d", "2.csv"),
     ]  # fmt: skip
     assert place.offsets("out_quarantine") == Counter([("in_box", 0, 3)])
     place.put("3.csv", [b"name,id", b"e,5"])

@@ -11,7 +11,7 @@ from sluice.decoders.base import DecoderKind
 from sluice.decoders.ddl import check_ddl
 from sluice.fields import METADATA_COLUMNS, Strict
 
-__all__ = ["BYTES", "CSV", "JSON", "TEXT", "BytesDecode", "CsvDecode", "Ddl", "JsonDecode", "TextDecode"]
+__all__ = ["BYTES", "CSV", "JSON", "TEXT", "BytesDecode", "CsvDecode", "Ddl", "JsonDecode", "Keyed", "TextDecode"]
 
 
 def _ddl(value: str) -> str:
@@ -26,11 +26,45 @@ Ddl = Annotated[str, AfterValidator(_ddl)]
 """Columns and types, as in ``CREATE TABLE``."""
 
 
-class JsonDecode(Strict):
+def _name(value: str) -> str:
+    if not re.fullmatch(_COLUMN, value):
+        raise ValueError(f"{value!r} is not the name of a column: use letters, digits and _, at most 128 characters")
+    if value.lower() in METADATA_COLUMNS or value.lower().startswith("__sluice"):
+        raise ValueError(f"{value!r} is a name that Sluice adds itself: choose another one")
+    return value
+
+
+_COLUMN = r"^[A-Za-z_][A-Za-z0-9_]{0,127}$"
+
+
+class Keyed(Strict):
+    """A decoder that can also give the record's key."""
+
+    key: Annotated[str, AfterValidator(_name), Field(json_schema_extra={"pattern": _COLUMN})] | None = None
+    """The name of a last column with the record's key as UTF-8 text: of a file's row, the name of the file."""
+
+    @property
+    def names(self) -> list[str]:
+        """The names of the decoded columns, without the key's."""
+        raise NotImplementedError
+
+    @model_validator(mode="after")
+    def _key(self) -> Keyed:
+        if self.key is not None and self.key.lower() in [name.lower() for name in self.names]:
+            raise ValueError(f"key: the column {self.key!r} is declared already (Spark ignores case)")
+        return self
+
+
+class JsonDecode(Keyed):
     """One JSON object per record, typed by DDL; the contract is in ``docs/decoding.md``."""
 
     ddl: Annotated[Ddl, Field(alias="schema")]
     """Columns and types, as in ``CREATE TABLE``: ``id BIGINT, name STRING``."""
+
+    @property
+    def names(self) -> list[str]:
+        """The declared columns."""
+        return check_ddl(self.ddl)
 
 
 def _character(text: str) -> str:
@@ -46,7 +80,7 @@ _CsvCharacter = Annotated[
 ]
 
 
-class CsvDecode(Strict):
+class CsvDecode(Keyed):
     """One CSV record (RFC 4180) per record, typed by DDL; the contract is in ``docs/decoding.md``."""
 
     ddl: Annotated[Ddl, Field(alias="schema")]
@@ -61,6 +95,11 @@ class CsvDecode(Strict):
     """The unquoted text that means null."""
     header: bool = False
     """Whether producers send header lines: a record that consists of the column names is refused (rule ``header``)."""
+
+    @property
+    def names(self) -> list[str]:
+        """The declared columns."""
+        return check_ddl(self.ddl)
 
     @field_validator("ddl")
     @classmethod
@@ -80,8 +119,13 @@ class CsvDecode(Strict):
         return self
 
 
-class TextDecode(Strict):
+class TextDecode(Keyed):
     """The value as UTF-8 text in a column ``value``."""
+
+    @property
+    def names(self) -> list[str]:
+        """The column."""
+        return ["value"]
 
 
 class BytesDecode(Strict):

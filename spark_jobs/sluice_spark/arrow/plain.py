@@ -7,9 +7,9 @@ from collections.abc import Sequence
 import numpy as np
 import pyarrow as pa
 
-from sluice_spark.arrow.base import Decoded, is_text
+from sluice_spark.arrow.base import ChunkDecoder, Decoded, is_text
 
-__all__ = ["BytesChunks", "TextChunks"]
+__all__ = ["BytesChunks", "TextChunks", "WithKeys"]
 
 
 class TextChunks:
@@ -37,3 +37,35 @@ class BytesChunks:
         return Decoded(
             pa.table([pa.array(keys, pa.binary()), pa.array(values, pa.binary())], schema=self.columns), None
         )
+
+
+class WithKeys:
+    """Adds the keys as a last column. A record whose key is not UTF-8 is left out.
+
+    Parameters
+    ----------
+    values
+        Decodes the values.
+    name
+        The name of the column.
+    """
+
+    keyed = True
+
+    def __init__(self, values: ChunkDecoder, name: str) -> None:
+        self._values = values
+        self._name = name
+        self.columns = values.columns.append(pa.field(name, pa.string()))
+
+    def decode(self, values: Sequence[bytes | None], keys: Sequence[bytes | None]) -> Decoded:
+        """Return the decoded values, and their keys."""
+        found = self._values.decode(values, keys)
+        table, kept = found.columns, found.kept
+        own = keys if kept is None else [keys[n] for n in kept]
+        if not is_text(b"\n".join(key for key in own if key is not None)):
+            sound = np.array([n for n, key in enumerate(own) if key is None or is_text(key)], np.int64)
+            own = [own[n] for n in sound]
+            table = table.take(pa.array(sound))
+            kept = sound if kept is None else kept[sound]
+        column = pa.array(own, pa.binary()).cast(pa.string())
+        return Decoded(table.append_column(self.columns.field(self._name), column), kept)

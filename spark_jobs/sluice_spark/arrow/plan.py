@@ -8,6 +8,7 @@ import pyarrow as pa
 from pyspark.sql import SparkSession
 from pyspark.sql import types as T
 
+from sluice.decoders.config import Keyed
 from sluice.pipeline import Pipeline, Rows
 from sluice.pipeline.sections import Decode, Rule
 from sluice.recovery import Recovery
@@ -18,7 +19,7 @@ from sluice_spark.arrow.csv import CsvChunks
 from sluice_spark.arrow.files import can_partition
 from sluice_spark.arrow.json import JsonChunks
 from sluice_spark.arrow.maps import ESCAPED_NAME
-from sluice_spark.arrow.plain import BytesChunks, TextChunks
+from sluice_spark.arrow.plain import BytesChunks, TextChunks, WithKeys
 from sluice_spark.arrow.select import Condition, NotInSubsetError, Select, broken, missing, parse
 from sluice_spark.transforms.arrow_function import ArrowFunction
 
@@ -171,6 +172,12 @@ def _known(kind: T.DataType) -> pa.DataType | None:
 
 
 def _decoder(decode: Decode) -> ChunkDecoder:
+    values = _values(decode)
+    key = decode.config.key if isinstance(decode.config, Keyed) else None
+    return values if key is None else WithKeys(values, key)
+
+
+def _values(decode: Decode) -> ChunkDecoder:
     if decode.text is not None:
         return TextChunks()
     if decode.bytes is not None:

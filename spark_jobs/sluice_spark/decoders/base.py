@@ -11,6 +11,7 @@ from typing import Protocol
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
+from sluice.decoders.config import Keyed
 from sluice.kinds import kind_of
 from sluice.pipeline.sections import Decode
 
@@ -43,7 +44,22 @@ class Decoder(Protocol):
 def decode(records: DataFrame, spec: Decode) -> DataFrame:
     """Decode records as configured in a pipeline file: see :meth:`Decoder.decode`."""
     decoder: Decoder = kind_of("decoders", spec.key).made(spec.config)
-    return decoder.decode(records)
+    found = decoder.decode(records)
+    key = spec.config.key if isinstance(spec.config, Keyed) else None
+    return found if key is None else _with_key(found, key)
+
+
+def _with_key(decoded: DataFrame, name: str) -> DataFrame:
+    """Add the record's key to the decoded columns; one that is no text breaks the rule ``utf8``."""
+    text = F.col("key").cast("string")
+    sound = F.col(RULE).isNull() & ~F.coalesce(F.is_valid_utf8(text), F.lit(True))
+    return decoded.withColumns(
+        {
+            DATA: F.col(DATA).withField(name, text),
+            RULE: F.when(sound, "utf8").otherwise(F.col(RULE)),
+            COLUMN: F.when(sound, name).otherwise(F.col(COLUMN)),
+        }
+    )
 
 
 def source_columns(decoded: DataFrame) -> DataFrame:
