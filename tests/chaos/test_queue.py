@@ -67,7 +67,7 @@ class Streams(Place):
         self.audit()
 
 
-@pytest.fixture(params=[Redis, Nats], ids=["redis", "nats"])
+@pytest.fixture
 def server(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[QueueServer]:
     server = started(request.param, tmp_path / "server")
     yield server
@@ -81,21 +81,41 @@ def place(server: QueueServer, tmp_path: Path) -> Streams:
     return place
 
 
+def servers(*fast: type) -> pytest.MarkDecorator:
+    """Run a test with each server: with these always, with the others only among the long ones."""
+    marks = {kind: () if kind in fast else (pytest.mark.long,) for kind in (Redis, Nats)}
+    params = [pytest.param(kind, marks=own, id=kind.kind) for kind, own in marks.items()]
+    return pytest.mark.parametrize("server", params, indirect=True)
+
+
+POINTS = {
+    "replay": ("rows-staged", "sink-committed"),
+    "wal": ("segments-staged", "sealed", "batch-recorded"),
+    "hot": ("rows-staged", "batch-recorded"),
+    "ignore_range": ("quarantine-staged", "quarantine-committed"),
+}
+FAST = {(Redis, "replay", "auto"), (Nats, "wal", "auto")}
+
+
 @pytest.mark.parametrize(
-    ("strategy", "points"),
+    ("server", "strategy", "engine"),
     [
-        ("replay", ("rows-staged", "sink-committed")),
-        ("wal", ("segments-staged", "sealed", "batch-recorded")),
-        pytest.param("hot", ("rows-staged", "batch-recorded"), marks=pytest.mark.long),
-        pytest.param("ignore_range", ("quarantine-staged", "quarantine-committed"), marks=pytest.mark.long),
+        pytest.param(
+            kind,
+            strategy,
+            engine,
+            marks=() if (kind, strategy, engine) in FAST else pytest.mark.long,
+            id=f"{kind.kind}-{strategy}-{engine}",
+        )
+        for kind in (Redis, Nats)
+        for strategy in POINTS
+        for engine in ("auto", "spark")
     ],
+    indirect=["server"],
 )
-@pytest.mark.parametrize("engine", ["auto", pytest.param("spark", marks=pytest.mark.long)])
-def test_each_message_lands_once_when_drivers_are_killed(
-    place: Streams, strategy: str, points: tuple[str, ...], engine: str
-) -> None:
+def test_each_message_lands_once_when_drivers_are_killed(place: Streams, strategy: str, engine: str) -> None:
     place.configure(recovery=strategy, engine=engine)
-    for number, point in enumerate(points):
+    for number, point in enumerate(POINTS[strategy]):
         place.killed(f"killed {number}", point)
         place.feed(7)
     done = account(place.run("last"))
@@ -104,6 +124,7 @@ def test_each_message_lands_once_when_drivers_are_killed(
     assert account(place.run("nothing new"))["planned"] == 0
 
 
+@servers(Redis)
 def test_messages_that_the_queue_removed_are_told_and_given_up(place: Streams) -> None:
     account(place.run("first"))
     place.feed(10)
@@ -117,6 +138,7 @@ def test_messages_that_the_queue_removed_are_told_and_given_up(place: Streams) -
     place.audit()
 
 
+@servers(Nats)
 def test_a_stream_that_was_made_anew_is_refused(place: Streams) -> None:
     account(place.run("first"))
     place.server.remove("orders")
@@ -124,6 +146,7 @@ def test_a_stream_that_was_made_anew_is_refused(place: Streams) -> None:
     assert "deleted and recreated" in error(place.run("anew"), 22)
 
 
+@servers(Redis)
 def test_a_server_that_is_down_is_named_without_its_password(place: Streams) -> None:
     place.server.stop()
     told = error(place.run("down"), 20)
@@ -134,6 +157,7 @@ def test_a_server_that_is_down_is_named_without_its_password(place: Streams) -> 
     place.assert_exact()
 
 
+@servers(Nats)
 def test_an_interval_is_found_by_the_messages_times(place: Streams) -> None:
     account(place.run("first"))
     redone = account(place.run("again", "--start", "2020-01-01", "--end", datetime.now(UTC).isoformat()))
