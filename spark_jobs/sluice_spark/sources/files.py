@@ -33,10 +33,10 @@ class FilesReader:
     def __init__(self, spark: SparkSession, config: FileSource, source: Files) -> None:
         self.spark = spark
         self.source = source
-        folders = [folder.path for folder in (source.folder, source.archive) if folder is not None]
         self._rows = FileRows(
             source.book.path,
-            tuple(folders),
+            source.folder.path,
+            None if source.archive is None else source.archive.path,
             quoted=config.format == "csv",
             header=config.header,
             blank=config.format == "text",

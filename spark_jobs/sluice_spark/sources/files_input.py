@@ -77,8 +77,10 @@ class FilesInput:
 
     Parameters
     ----------
-    folders
-        The folders in which the files may be, as paths or URLs.
+    folder
+        The folder in which the files were found, as a path or URL.
+    archive
+        The folder into which they may have been moved; None without one.
     entries
         The files that have the wanted rows, in the order of their offsets.
     quoted, header
@@ -87,7 +89,8 @@ class FilesInput:
         Whether a blank row is a record; otherwise its offset has none.
     """
 
-    folders: tuple[str, ...]
+    folder: str
+    archive: str | None
     entries: tuple[Entry, ...]
     quoted: bool
     header: bool
@@ -109,7 +112,8 @@ class FileRows:
     """
 
     book: str
-    folders: tuple[str, ...]
+    folder: str
+    archive: str | None
     quoted: bool
     header: bool
     blank: bool
@@ -125,7 +129,7 @@ class FileRows:
             self._open = Book(self.book)
         entries = {entry.start: entry for span in ranges for entry in self._open.within(span)}
         found = tuple(entry for _, entry in sorted(entries.items()))
-        return FilesInput(self.folders, found, quoted=self.quoted, header=self.header, blank=self.blank)
+        return FilesInput(self.folder, self.archive, found, quoted=self.quoted, header=self.header, blank=self.blank)
 
 
 @dataclass(frozen=True)
@@ -157,8 +161,10 @@ class FilesRanges:
 
     def _of_file(self, entry: Entry, span: OffsetRange) -> Iterator[FilesChunk]:
         source = self.source
-        folder = next((f for f in map(Folder, source.folders) if entry.is_in(f)), None)
-        if folder is None:
+        folder, moved = Folder(source.folder), False
+        if not entry.is_in(folder) and source.archive is not None:
+            folder, moved = Folder(source.archive), True
+        if not entry.is_in(folder, archive=moved):
             raise UnreadableError(f"{entry.name} is gone, or changed since its rows were counted")
         count = 0
         try:
@@ -174,7 +180,7 @@ class FilesRanges:
             raise
         except Exception as error:  # each decompressor has errors of its own
             raise UnreadableError(f"{entry.name} cannot be read: {error}") from error
-        if count != len(span) or not entry.is_in(folder):
+        if count != len(span) or not entry.is_in(folder, archive=moved):
             raise UnreadableError(f"{entry.name} changed while it was read")
 
     def _chunk(self, entry: Entry, span: OffsetRange, number: int, lines: list[bytes]) -> Iterator[FilesChunk]:

@@ -56,10 +56,19 @@ class Entry:
         """The offset after its last row."""
         return self.start + self.rows
 
-    def is_in(self, folder: Folder) -> bool:
-        """Return whether a folder has this file, unchanged. A move within an object store changes its time."""
+    def is_in(self, folder: Folder, *, archive: bool = False) -> bool:
+        """Return whether a folder has this file, unchanged.
+
+        Parameters
+        ----------
+        archive
+            Whether files were moved into it. A move within an object store changes a file's time, and may change its
+            tag; only the size is compared then.
+        """
         now = folder.stat(self.name)
-        return now is not None and (now == self.stat or bool(self.stat.tag and now.size == self.stat.size))
+        if now is None or now == self.stat:
+            return now is not None
+        return bool(self.stat.tag) and now.size == self.stat.size and (archive or now.tag == self.stat.tag)
 
 
 class Book:
@@ -135,6 +144,11 @@ class Book:
     def last(self) -> Entry | None:
         """Return the file with the last offsets."""
         return self._entry(len(self._starts) - 1) if len(self._starts) else None
+
+    def last_with_header(self) -> Entry | None:
+        """Return the last file that has a header; an empty one has none."""
+        found = self._rows.column("header").is_valid().to_numpy().nonzero()[0]
+        return self._entry(int(found[-1])) if len(found) else None
 
     def within(self, span: OffsetRange) -> list[Entry]:
         """Return the files that have rows with offsets of a range, in their order."""

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from datetime import UTC, datetime
 from typing import IO, Any, NamedTuple, cast
 
-__all__ = ["Folder", "Stat"]
+__all__ = ["Folder", "Stat", "compression"]
 
 
 class Stat(NamedTuple):
@@ -100,8 +100,7 @@ class Folder:
         OSError
             If it cannot be opened.
         """
-        compression = next((kind for end, kind in _COMPRESSED.items() if name.lower().endswith(end)), None)
-        return cast(IO[bytes], self._fs.open(f"{self._root}/{name}", "rb", compression=compression))
+        return cast(IO[bytes], self._fs.open(f"{self._root}/{name}", "rb", compression=compression(name)))
 
     def move(self, name: str, to: Folder) -> None:
         """Move a file into another folder, under the same name.
@@ -120,6 +119,11 @@ class Folder:
 
 
 _COMPRESSED = {".gz": "gzip", ".bz2": "bz2", ".xz": "xz", ".zst": "zstd"}
+
+
+def compression(name: str) -> str | None:
+    """Return how a file is compressed, by its name; None if it is not."""
+    return next((kind for end, kind in _COMPRESSED.items() if name.lower().endswith(end)), None)
 
 
 def _unfinished(name: str) -> bool:

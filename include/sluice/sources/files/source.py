@@ -15,7 +15,7 @@ from sluice.ranges import OffsetRange, Positions
 from sluice.sources.base import SourceKind
 from sluice.sources.files.book import Book, Entry, OvertakenError
 from sluice.sources.files.config import FileSource
-from sluice.sources.files.folder import Folder, Stat
+from sluice.sources.files.folder import Folder, Stat, compression
 from sluice.sources.files.rows import Counted, count
 from sluice.sources.state import Key, PartitionState, TopicState
 
@@ -155,8 +155,8 @@ class Files:
 
     def _counted(self, new: Mapping[str, Stat]) -> list[Entry]:
         entries: list[Entry] = []
-        at, last = self.book.end, self.book.last()
-        columns = (last.header, last.name) if last else None
+        at, last = self.book.end, self.book.last_with_header()
+        columns = (str(last.header), last.name) if last else None
         with ThreadPoolExecutor(_THREADS) as pool:
             for (name, stat), found in zip(new.items(), pool.map(self._count, new), strict=True):
                 if isinstance(found, str) or self.folder.stat(name) != stat:
@@ -165,17 +165,13 @@ class Files:
                     continue
                 header = None if found.header is None else found.header.decode(errors="replace")
                 if self.config.header and header is not None:
-                    if columns is not None and columns[0] is not None and columns[0] != header:
+                    if columns is not None and columns[0] != header:
                         raise self._other_columns(name, header, columns)
                     columns = (header, name)
-                marks = () if self._compressed(name) else found.marks
+                marks = found.marks if compression(name) is None else ()
                 entries.append(Entry(name, at, found.rows, stat, header, marks))
                 at += found.rows
         return entries
-
-    @staticmethod
-    def _compressed(name: str) -> bool:
-        return name.lower().endswith((".gz", ".bz2", ".xz", ".zst"))
 
     def _count(self, name: str) -> Counted | str:
         """Return the rows of a file, or why it has to wait."""
@@ -191,9 +187,9 @@ class Files:
         except Exception as error:  # each decompressor has errors of its own
             return f"cannot be read ({type(error).__name__}: {error})"
 
-    def _other_columns(self, name: str, header: str, columns: tuple[str | None, str]) -> ConfigError:
+    def _other_columns(self, name: str, header: str, columns: tuple[str, str]) -> ConfigError:
         return ConfigError(
-            f"{name} has the columns {header[:200]!r}, where {columns[1]} has {(columns[0] or '')[:200]!r}",
+            f"{name} has the columns {header[:200]!r}, where {columns[1]} has {columns[0][:200]!r}",
             state=f"{_STATE}; no file of this look was taken",
             next_step="move the file away, or read such files with a pipeline of their own",
         )
@@ -210,8 +206,9 @@ class Files:
 
     def whereabouts(self, entry: Entry) -> Folder | None:
         """Return the folder that has a file of the book, unchanged; None if none has."""
-        folders = (self.folder, self.archive)
-        return next((folder for folder in folders if folder is not None and entry.is_in(folder)), None)
+        if entry.is_in(self.folder):
+            return self.folder
+        return self.archive if self.archive is not None and entry.is_in(self.archive, archive=True) else None
 
     def missing(self, span: OffsetRange) -> list[tuple[Entry, OffsetRange]]:
         """Return the files of a range that are gone or changed, each with its offsets in the range."""

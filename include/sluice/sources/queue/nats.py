@@ -36,7 +36,8 @@ class JetStream:
     def __init__(self, connection: Connection) -> None:
         extra = connection.extra
         servers = extra.get("servers") or [f"nats://{connection.host or 'localhost'}:{connection.port or 4222}"]
-        self._where = f"NATS ({', '.join([servers] if isinstance(servers, str) else servers)})"
+        named = [server.rpartition("@")[2] for server in ([servers] if isinstance(servers, str) else servers)]
+        self._where = f"NATS ({', '.join(named)})"  # a URL may have a password before its @
         self._options: dict[str, Any] = {
             "servers": servers,
             "user": connection.login,

@@ -11,7 +11,7 @@ from sluice.errors import SinkError
 from sluice.ranges import OffsetRange
 from sluice.sources.files import book as module
 from sluice.sources.files.book import Book, Entry, OvertakenError
-from sluice.sources.files.folder import Stat
+from sluice.sources.files.folder import Folder, Stat
 
 
 def entries(start: int, *sizes: int, name: str = "f") -> list[Entry]:
@@ -70,3 +70,18 @@ def test_a_book_that_cannot_be_read_is_named(tmp_path: Path) -> None:
     (tmp_path / "book" / "_delta_log" / f"{0:020}.json").write_text("no")
     with pytest.raises(SinkError, match="the book of the pipeline's files"):
         Book(str(tmp_path / "book"))
+
+
+def test_a_file_of_the_same_size_with_another_tag_is_another_file_unless_it_was_moved() -> None:
+    class Store(Folder):
+        def __init__(self, now: Stat | None) -> None:
+            self.now = now
+
+        def stat(self, name: str) -> Stat | None:
+            return self.now
+
+    entry = Entry("a", 0, 1, Stat(10, 1_000, "one"))
+    seen = [Stat(10, 1_000, "one"), Stat(10, 2_000, "one"), Stat(10, 2_000, "two"), Stat(11, 1_000, "two"), None]
+    assert [entry.is_in(Store(now)) for now in seen] == [True, True, False, False, False]
+    assert [entry.is_in(Store(now), archive=True) for now in seen] == [True, True, True, False, False]
+    assert not Entry("a", 0, 1, Stat(10, 1_000)).is_in(Store(Stat(10, 2_000)), archive=True)

@@ -55,6 +55,16 @@ def test_processes_that_look_at_the_same_time_give_each_row_one_offset(tmp_path:
     assert sorted(order(files)) == [f"{number:02}.json" for number in range(40)]
 
 
+def test_another_header_is_told_although_the_file_before_was_empty(tmp_path: Path) -> None:
+    files = opened(tmp_path, format="csv", header=True)
+    for name, text in (("a.csv", "id,name\n1,x\n"), ("b.csv", "")):
+        put(tmp_path, name, text)
+        files.snapshot()
+    put(tmp_path, "c.csv", "id,total\n1,2\n")
+    with pytest.raises(ConfigError, match=r"c\.csv has the columns 'id,total', where a\.csv has 'id,name'"):
+        files.snapshot()
+
+
 def test_the_order_of_names_or_of_times(tmp_path: Path) -> None:
     for name, age in (("a.json", 10), ("b.json", 30), ("c.json", 20)):
         put(tmp_path, name, "x\n", age)
