@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import time
 from collections import Counter
 from datetime import UTC, datetime, timedelta
 
 import pytest
 from tests.fixtures.runs import Sandbox, good
-
-from sluice.sources.kafka import Cluster, KafkaSettings
 
 pytestmark = [pytest.mark.chaos, pytest.mark.spark, pytest.mark.kafka]
 
@@ -42,25 +39,12 @@ def test_spark_kafka_by_timestamp_on_a_partition_without_later_records(sandbox: 
     assert Counter(rows.column("_run").to_pylist()) == {"live": 3, "again": 4}
 
 
-def await_stable(sandbox: Sandbox, ends: dict[int, int]) -> None:
-    """Wait until readers of committed records can pass the markers, which a broker writes after it has answered."""
-    bootstrap = sandbox.topics.bootstrap
-    deadline = time.monotonic() + 30
-    with Cluster(KafkaSettings(bootstrap, {"bootstrap.servers": bootstrap})) as cluster:
-        while time.monotonic() < deadline:
-            (state,) = cluster.snapshot([sandbox.topic], isolation_level="read_committed")
-            if all(state.partitions[number].end >= end for number, end in ends.items()):
-                return
-    raise TimeoutError(f"the markers of {sandbox.topic} are not there")
-
-
 def test_spark_55416_offsets_without_any_record_are_passed_once(sandbox: Sandbox) -> None:
     """Markers of an aborted transaction move the end of the log and bring nothing: the position goes behind them."""
     sandbox.configure(kafka={"isolation_level": "read_committed", "max_records_per_batch": 100})
     sandbox.feed(2)
     sandbox.run("first")
     sandbox.topics.produce_transaction(sandbox.topic, [(0, None, good(9))], commit=False)
-    await_stable(sandbox, {0: 3})
     sandbox.run("second")
     assert sandbox.account("second") == dict(planned=2, written=0, filtered=0, quarantined=0, absent=2, lost=0)
     assert "0 offsets to read" in sandbox.run("third").stderr

@@ -87,11 +87,13 @@ class Topics:
 
     def starts(self, name: str) -> dict[int, int]:
         """Return each partition's log start."""
-        return self._offsets(name, earliest=True)
+        with self._admin() as admin:
+            return self._offsets(admin, name, earliest=True)
 
     def ends(self, name: str) -> dict[int, int]:
         """Return each partition's high watermark, which includes open transactions."""
-        return self._offsets(name, earliest=False)
+        with self._admin() as admin:
+            return self._offsets(admin, name, earliest=False)
 
     def broker_count(self) -> int:
         """Return the number of brokers in the cluster's metadata."""
@@ -110,14 +112,23 @@ class Topics:
     ) -> list[tuple[int, int]]:
         """Produce records in one transaction, commit or abort it, and return each record's partition and offset.
 
-        The transaction's marker takes one more offset in each partition that it wrote to.
+        The transaction's marker takes one more offset in each partition that it wrote to. A broker writes it a moment
+        after it has answered: this waits until those who read committed records can pass the markers, so no other
+        transaction may be open in these partitions.
         """
         with self.producer(transactional_id=f"sluice-{uuid.uuid4()}") as producer:
             self._within(producer.init_transactions)
             producer.begin_transaction()
             placed = self._send(producer, topic, records)
             self._within(producer.commit_transaction if commit else producer.abort_transaction)
+        beyond = {partition: offset + 2 for partition, offset in sorted(placed)}
+        with self._admin() as admin:
+            self._await(lambda: self._can_be_read(admin, topic, beyond), f"topic {topic} has an open transaction")
         return placed
+
+    def _can_be_read(self, admin: Any, name: str, upto: Mapping[int, int]) -> bool:
+        ends = self._offsets(admin, name, earliest=False, committed=True)
+        return all(ends[partition] >= end for partition, end in upto.items())
 
     def _send(self, producer: Any, topic: str, records: Sequence[Record | tuple[Any, ...]]) -> list[tuple[int, int]]:
         futures = []
@@ -137,17 +148,17 @@ class Topics:
         metadata = [future.get(self.timeout) for future in futures]
         return [(each.partition, each.offset) for each in metadata]
 
-    def _offsets(self, name: str, *, earliest: bool) -> dict[int, int]:
-        from kafka import TopicPartition
+    def _offsets(self, admin: Any, name: str, *, earliest: bool, committed: bool = False) -> dict[int, int]:
+        from kafka import IsolationLevel, TopicPartition
         from kafka.admin import OffsetSpec
         from kafka.errors import UnknownTopicOrPartitionError
 
         spec = OffsetSpec.EARLIEST if earliest else OffsetSpec.LATEST
-        with self._admin() as admin:
-            wanted = {TopicPartition(name, partition): spec for partition in self._leaders(admin, name)}
-            if not wanted:
-                raise UnknownTopicOrPartitionError(name)
-            found = self._within(lambda: admin.list_partition_offsets(wanted))
+        isolation = IsolationLevel.READ_COMMITTED if committed else IsolationLevel.READ_UNCOMMITTED
+        wanted = {TopicPartition(name, partition): spec for partition in self._leaders(admin, name)}
+        if not wanted:
+            raise UnknownTopicOrPartitionError(name)
+        found = self._within(lambda: admin.list_partition_offsets(wanted, isolation_level=isolation))
         return {partition.partition: found[partition].offset for partition in sorted(found)}
 
     def _leaders(self, admin: Any, name: str) -> dict[int, int]:

@@ -9,6 +9,7 @@ import pytest
 from kafka import KafkaConsumer, TopicPartition
 from kafka.errors import TopicAlreadyExistsError, UnknownTopicOrPartitionError
 
+from sluice.errors import SourceUnreachableError
 from sluice.local.kafka import Broker, Record, Topics
 
 pytestmark = pytest.mark.kafka
@@ -72,6 +73,19 @@ def test_only_committed_records_are_read_and_markers_take_offsets(
     assert topics.ends(name) == {0: 6}
     assert [r.value for r in read(broker, name, 0, 2, "read_committed")] == [b"yes", b"plain"]
     assert [r.value for r in read(broker, name, 0, 4)] == [b"yes", b"no", b"no", b"plain"]
+
+
+def test_a_transaction_is_produced_once_its_end_can_be_read(topics: Topics, topic: Callable[..., str]) -> None:
+    """Which it cannot, as seen from here, while another transaction is open before it."""
+    name = topic(1)
+    hasty = Topics(topics.bootstrap, timeout=3)
+    with topics.producer(transactional_id=f"open-{name}") as producer:
+        producer.init_transactions()
+        producer.begin_transaction()
+        producer.send(name, value=b"v", partition=0).get(30)
+        with pytest.raises(SourceUnreachableError, match="has an open transaction"):
+            hasty.produce_transaction(name, [(0, None, b"v")], commit=True)
+        producer.commit_transaction()
 
 
 def test_the_helper_leaves_no_thread_behind(broker: Broker, topics: Topics, topic: Callable[..., str]) -> None:
