@@ -18,6 +18,7 @@ POINTS = (
     "rows-staged",
     "quarantine-staged",
     "before-sink-commit",
+    "columns-added",
     "sink-committed",
     "quarantine-committed",
     "batch-recorded",

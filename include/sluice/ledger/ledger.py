@@ -176,6 +176,7 @@ class Ledger(Histories):
         redriven: str | None = None,
         source: Mapping[str, Any] | None = None,
         replaced: Mapping[OffsetRange, tuple[int, int]] | None = None,
+        evolved: Sequence[Mapping[str, str]] = (),
         run_id: str | None = None,
     ) -> None:
         """Record the split of a batch that the sink holds, with its lost or redriven ranges; atomic.
@@ -190,6 +191,8 @@ class Ledger(Histories):
             Where redriven records came from.
         replaced
             For an interval, per range: how many offsets its commits removed from the sink and from the quarantine.
+        evolved
+            The columns that the batch's commit added to the sink: ``column`` and ``type`` of each.
         run_id
             The id of the run that wrote the batch, if it is another one (reconciling).
         """
@@ -202,6 +205,8 @@ class Ledger(Histories):
         key = {"epoch": epoch, "batch": batch}
         if lost:
             events.append(("RangeLost", {**key, "ranges": [item.as_dict() for item in lost]}))
+        if evolved:
+            events.append(("SchemaEvolved", {**key, "added": [dict(column) for column in evolved]}))
         if redriven is not None:
             payload["accounts"] = [{**a, "of": redriven} for a in payload["accounts"]]
             ranges = [a.range.as_list() for a in accounts]

@@ -56,9 +56,10 @@ def project(connection: sa.Connection, event: Mapping[str, Any]) -> None:
                 },
             )  # fmt: skip
         case "Degraded":
-            found = connection.execute(sa.select(runs.c.notes).where(this_run)).scalar()
-            if found is not None and payload["note"] not in found:
-                connection.execute(runs.update().where(this_run).values(notes=[*found, payload["note"]]))
+            _note(connection, this_run, payload["note"])
+        case "SchemaEvolved":
+            names = ", ".join(f"{column['column']} {column['type']}" for column in payload["added"])
+            _note(connection, this_run, f"columns added to the sink: {names}")
         case "SegmentSealed":
             _put(
                 connection,
@@ -126,6 +127,14 @@ def project(connection: sa.Connection, event: Mapping[str, Any]) -> None:
             if payload["verdict"] is not None:
                 values["verdict"] = payload["verdict"]
             connection.execute(runs.update().where(this_run).values(**values))
+
+
+def _note(connection: sa.Connection, this_run: sa.ColumnElement[bool], note: str) -> None:
+    """Add a line to what the list of runs tells of a run."""
+    notes = schema.run.c.notes
+    found = connection.execute(sa.select(notes).where(this_run)).scalar()
+    if found is not None and note not in found:
+        connection.execute(schema.run.update().where(this_run).values(notes=[*found, note]))
 
 
 def _plan(connection: sa.Connection, event: Mapping[str, Any], this_run: sa.ColumnElement[bool]) -> None:

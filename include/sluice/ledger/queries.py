@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 import sqlalchemy as sa
@@ -292,6 +292,15 @@ class LedgerQueries:
         for r in sorted(rows, key=lambda r: (r["epoch"], r["batch"])):
             written[r["run"]] = written.get(r["run"], 0) + r["written"]
         return Unannounced([RangeAccount.from_dict(r) for r in rows], written, sum(r["replaced"] for r in rows), upto)
+
+    def evolved(self, pipeline: str, runs: Collection[str]) -> list[dict[str, str]]:
+        """Return the columns that some runs added to the sink, oldest first: ``column`` and ``type`` of each."""
+        table = schema.event
+        query = sa.select(table.c.payload).where(
+            table.c.pipeline == pipeline, table.c.type == "SchemaEvolved", table.c.run.in_(list(runs))
+        )
+        found = [dict(c) for r in self._rows(query.order_by(table.c.id)) for c in r["payload"]["added"]]
+        return list({column["column"]: column for column in found}.values())
 
     def accounts(
         self, pipeline: str, run_id: str | None = None, *, batch: BatchRow | None = None

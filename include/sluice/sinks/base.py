@@ -71,6 +71,8 @@ class SinkKind:
         Whether it is a Delta table; ``adopt``, ``audit --deep`` and the quarantine's default path need one.
     stages_parquet
         Whether staged rows are Parquet files below its path; the Arrow path writes such files.
+    evolves
+        Whether the commit of a batch can add columns; the settings say whether it does.
     """
 
     config: type[SinkConfig]
@@ -80,6 +82,7 @@ class SinkKind:
     readable: bool
     delta: bool = False
     stages_parquet: bool = False
+    evolves: bool = False
 
     def opened(self, config: SinkConfig, path: str, writer_id: str) -> Any:
         """Open a sink, which need not exist yet."""

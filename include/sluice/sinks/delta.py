@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any, Literal
 
-from pydantic import Field
+from pydantic import Field, field_validator
 
 from sluice.sinks.base import SinkConfig, SinkKind
 
@@ -18,6 +18,18 @@ class DeltaSink(SinkConfig):
     """Relative to ``SLUICE_HOME``, absolute, or a URL. The quarantine is by default beside it: ``PATH_quarantine``."""
     partition_by: list[str] = Field(default=[])
     """Partition columns of the table; fixed when the table is created."""
+    evolve: Literal["refuse", "add"] = "refuse"
+    """What happens to columns that only the pipeline has: ``refuse``, or ``add`` them in the commit of the batch."""
+
+    @field_validator("evolve", mode="before")
+    @classmethod
+    def _no_widening(cls, value: Any) -> Any:
+        if value == "widen":
+            raise ValueError(
+                "'widen' is not possible in a Delta table: the table feature that it needs, typeWidening, is refused "
+                "by delta-rs, which commits. Write add, and give wider values a column of a new name"
+            )
+        return value
 
     @property
     def location(self) -> str:
@@ -38,4 +50,5 @@ KIND = SinkKind(
     readable=True,
     delta=True,
     stages_parquet=True,
+    evolves=True,
 )

@@ -48,6 +48,7 @@ class AccountOperator(BaseOperator):
     - ``ranges``, ``[topic, partition, start, end]`` each: the offsets that are new;
     - ``runs``: for each run that wrote some of them, its id, its verdict and how many offsets it has ``written``;
     - ``version``: the version of the Delta table that holds them all; None for another sink;
+    - ``evolved``: the columns that these runs added to the sink, ``column`` and ``type`` each;
     - for an interval run, the ``interval`` and how many offsets it ``replaced``: a consumer must recompute what it
       derived from these.
 
@@ -143,6 +144,7 @@ class AccountOperator(BaseOperator):
                 for run, written in news.written.items()
             ],
             "version": version,
+            "evolved": ledger.evolved(name, news.written),
         }
         context["outlet_events"][alias_of(name)].add(asset_of(name), extra=extra)
         self._sent = (name, news, version)

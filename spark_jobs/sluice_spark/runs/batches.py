@@ -118,7 +118,12 @@ class MicroBatches:
             tables.sweep(number)  # before the ledger has the batch: if the driver dies, the next run sweeps it, too
         with watch.phase("ledger"):
             ledger.batch_committed(
-                self.lease, epoch=epoch, batch=number, accounts=prepared.accounts, lost=prepared.lost
+                self.lease,
+                epoch=epoch,
+                batch=number,
+                accounts=prepared.accounts,
+                lost=prepared.lost,
+                evolved=tables.evolved(number),
             )
         point("batch-recorded")
         self.progress.end(number, batch.ranges, prepared.accounts)

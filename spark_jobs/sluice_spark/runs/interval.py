@@ -262,6 +262,7 @@ class IntervalRun(Run):
                 replaced={
                     r: (taken.get((r.topic, r.partition), 0), moved.get((r.topic, r.partition), 0)) for r in ranges
                 },
+                evolved=tables.evolved(batch),
             )
         point("batch-recorded")
         logger.info(

@@ -201,6 +201,7 @@ def enter_interval(ledger: Ledger, lease: Lease, tables: Tables, *, forgo: bool 
             batch=note["version"],
             accounts=accounts,
             replaced={span: (taken.get(key, 0), aside.get(key, 0)) for span, key in keys.items()},
+            evolved=note.get("evolved") or (),
             run_id=note["run"],
         )
         logger.info("reconciled: run %s replaced %s; recorded in the ledger", note["run"], note["interval"])
@@ -311,6 +312,7 @@ def _enter(ledger: Ledger, lease: Lease, note: Mapping[str, Any], tables: Tables
         lost=lost,
         redriven=note.get("of"),
         source=note.get("source"),
+        evolved=note.get("evolved") or (),
         run_id=run,
     )
     logger.info("reconciled: batch %d of run %s is in the sink; recorded in the ledger", version, run)

@@ -207,7 +207,13 @@ class RedriveRun(Run):
         writer.commit(batch, prepared, {"of": of, "source": dict(source)}, moved=moved, fence=fence)
         tables.sweep(batch)  # before the ledger has the batch: if the driver dies, the next run sweeps it, too
         self.ledger.batch_committed(
-            lease, epoch=REDRIVEN, batch=batch, accounts=prepared.accounts, redriven=of, source=source
+            lease,
+            epoch=REDRIVEN,
+            batch=batch,
+            accounts=prepared.accounts,
+            redriven=of,
+            source=source,
+            evolved=tables.evolved(batch),
         )
         point("batch-recorded")
         counts = sum((a.counts for a in prepared.accounts), Counts()).as_dict()

@@ -16,7 +16,7 @@ from sluice.run.checkpoint import Checkpoint
 from sluice.sinks.base import SinkConfig, SinkKind
 from sluice.wal import WriteAheadLog
 from sluice_spark.engine.logs import logger
-from sluice_spark.sinks.base import ReplaceableSink, Sink
+from sluice_spark.sinks.base import EvolvingSink, ReplaceableSink, Sink
 from sluice_spark.sinks.delta.table import DeltaSink
 
 __all__ = ["Tables"]
@@ -119,6 +119,10 @@ class Tables:
                 next_step="use a sink that can replace rows, such as sink.delta; this one allows redriving lost ranges",
             )
         return sink
+
+    def evolved(self, batch: int) -> list[dict[str, str]]:
+        """Return the columns that the commit of a batch added to the sink, for the ledger."""
+        return cast(EvolvingSink, self.sink).evolved(batch) if self.kind.evolves else []
 
     def position(self) -> Positions | None:
         """Return the position of the stream; None before the first batch."""

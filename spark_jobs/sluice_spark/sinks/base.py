@@ -18,6 +18,7 @@ from sluice.errors import CheckpointError, LeaseHeldError
 
 __all__ = [
     "NOTHING",
+    "EvolvingSink",
     "Fence",
     "ReadableSink",
     "ReplaceableSink",
@@ -239,6 +240,13 @@ class ReplaceableSink(Sink, Protocol):
         dict or None
             How many offsets were removed, per topic and partition; None if the batch was committed before.
         """
+
+
+class EvolvingSink(Sink, Protocol):
+    """A sink whose commits can add columns; :meth:`Sink.check` lets such rows pass then."""
+
+    def evolved(self, batch: int) -> list[dict[str, str]]:
+        """Return what the commit of a batch added: ``column`` and ``type`` of each."""
 
 
 class ReadableSink(Sink, Protocol):

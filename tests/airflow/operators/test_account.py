@@ -16,6 +16,9 @@ from sluice_airflow.operators import account as module
 pytestmark = [pytest.mark.airflow, pytest.mark.usefixtures("airflow_db")]
 
 
+TAX = {"column": "tax", "type": "bigint"}
+
+
 def events() -> list[dict[str, Any]]:
     from airflow.models.asset import AssetEvent
     from airflow.utils.session import create_session
@@ -30,7 +33,7 @@ def committed_by(run: str, start: int, end: int, batch: int, verdict: str | None
     with ledger.acquire("flights", run) as lease:
         ledger.run_planned(lease, kind="live", recovery="replay", epoch=1, ranges=[], topic_ids={})
         part = RangeAccount(OffsetRange("flights", 0, start, end), Counts(written=end - start))
-        ledger.batch_committed(lease, epoch=1, batch=batch, accounts=[part])
+        ledger.batch_committed(lease, epoch=1, batch=batch, accounts=[part], evolved=[TAX])
         ledger.run_closed(lease, state="failed", verdict=verdict)
 
 
@@ -50,6 +53,7 @@ def test_the_next_event_tells_of_what_failed_runs_committed(dag: DAG, spark: Fak
         {"run": "died", "verdict": None, "written": 8},
     ]
     assert event["version"] is None, "there is no table here"
+    assert event["evolved"] == [TAX]
     dag.test(logical_date=None)
     assert len(events()) == before + 1, "each is told of once"
 

@@ -73,6 +73,7 @@ BETWEEN: Mapping[str, tuple[Window, ...]] = {
     ),
     "ledger BatchCommitted": (_window("sink-committed", "batch-recorded"), _PLANNING),
     "ledger RangeLost": (_window("sink-committed", "batch-recorded"), _PLANNING),
+    "ledger SchemaEvolved": (_window("sink-committed", "batch-recorded"), _PLANNING),
     "ledger RangeRedriven": (_window("sink-committed", "batch-recorded"), _PLANNING),
     "sweep": (
         _window("batch-started", "rows-staged"),  # attempts of the search for what dies, files of what was not kept

@@ -119,3 +119,21 @@ def test_the_longest_id_is_one_like_any_other_and_so_is_its_intervals(ledger_url
     for run in (longest, of_interval):
         played(ledger, run)
     assert {row.run for row in ledger.runs("p")} == {longest, of_interval}
+
+
+def test_columns_that_a_commit_added_are_told_of_the_run_that_wrote_it(ledger_url: str) -> None:
+    ledger = Ledger.open(ledger_url)
+    tax, city = {"column": "tax", "type": "bigint"}, {"column": "at.city", "type": "string"}
+    with ledger.acquire("p", "dead") as lease:
+        plan(ledger, lease)
+    with ledger.acquire("p", "heir") as lease:
+        plan(ledger, lease)
+        for _ in range(2):  # a fact may be recorded again after a crash
+            ledger.batch_committed(
+                lease, epoch=1, batch=0, accounts=[split(0, 4)], evolved=[tax, city], run_id="dead"
+            )  # fmt: skip
+        commit(ledger, lease, 1, split(4, 8))
+    assert ledger.account("p", "dead")["notes"] == ["columns added to the sink: tax bigint, at.city string"]
+    assert "notes" not in ledger.account("p", "heir")
+    assert ledger.evolved("p", ["dead", "heir"]) == [tax, city]
+    assert ledger.evolved("p", ["heir"]) == ledger.evolved("p", []) == ledger.evolved("q", ["dead"]) == []

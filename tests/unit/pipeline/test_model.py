@@ -40,6 +40,16 @@ def test_everything_optional_has_a_default_that_works(tmp_path: Path) -> None:
     assert spec.suite_file is None
 
 
+def test_columns_are_added_only_when_the_file_says_so_and_never_widened(tmp_path: Path) -> None:
+    def sink(evolve: str) -> str:
+        return re.sub(r"\nsink:\n( .*\n)+", f"\nsink: {{delta: {{path: t, evolve: {evolve}}}}}\n", GOOD)
+
+    assert load(write(tmp_path, GOOD)).sink.delta.evolve == "refuse"
+    assert load(write(tmp_path, sink("add"))).sink.delta.evolve == "add"
+    with pytest.raises(ConfigError, match=r"typeWidening.*Write add"):
+        load(write(tmp_path, sink("widen")))
+
+
 def test_what_is_given_is_taken(tmp_path: Path) -> None:
     (tmp_path / "suite.json").write_text("{}")
     spec = load(

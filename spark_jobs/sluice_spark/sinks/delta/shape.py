@@ -4,24 +4,34 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from typing import Any
+from dataclasses import replace
 
+from deltalake import DeltaTable
 from deltalake.exceptions import CommitFailedError, DeltaError
-from pyspark.sql.types import ArrayType, MapType, StructField, StructType
+from pyspark.sql.types import StructType
 
 from sluice.errors import BEGIN_ANEW, ConfigError
 from sluice_spark.engine.logs import logger
+from sluice_spark.sinks.delta.evolution import Added, Difference, difference, merged, told, ways_out
 from sluice_spark.sinks.delta.handle import Handle, first_line
 from sluice_spark.sinks.delta.statistics import hidden, settings_for
 
-__all__ = ["check", "check_replaceable", "nullable"]
+__all__ = ["check", "check_replaceable", "columns_of", "to_add"]
+
+_SHOWN = 8
+"""Maximum number of differences that a message names."""
 
 _LOOKS = 5
 """Maximum number of attempts at setting a table's properties while others commit."""
 
 
-def check(held: Handle, schema: StructType, partition_by: Sequence[str]) -> None:
+def check(held: Handle, schema: StructType, partition_by: Sequence[str], evolve: str = "refuse") -> None:
     """Refuse to write rows of this schema into a table with another schema.
+
+    Parameters
+    ----------
+    evolve
+        With ``add``, columns that only the pipeline has are no reason: the commit of a batch adds them.
 
     Raises
     ------
@@ -35,25 +45,45 @@ def check(held: Handle, schema: StructType, partition_by: Sequence[str]) -> None
     if any(k.startswith("delta.constraints.") for k in settings) or (
         settings.get("delta.columnMapping.mode", "none") != "none"
     ):
-        raise _misfit(held, "the table has CHECK constraints or column mapping, which staged files cannot support")
-    there = _types(StructType.fromJson(json.loads(table.schema().to_json())))
-    ours = _types(schema)
-    differences = [f"{n}: only in the table" for n in there if n not in ours]
-    differences += [f"{n}: only in the pipeline" for n in ours if n not in there]
-    differences += [
-        f"{n}: {there[n].simpleString()} in the table, {ours[n].simpleString()} in the pipeline"
-        for n in there
-        if n in ours and there[n] != ours[n]
-    ]
+        raise _misfit(held, ["the table has CHECK constraints or column mapping, which staged files cannot support"])
+    found = difference(columns_of(table), schema)
+    by = []
     if list(table.metadata().partition_columns) != list(partition_by):
-        differences.append(
-            f"partitioned by {table.metadata().partition_columns} in the table, by {list(partition_by)} in the file"
-        )
-    if differences:
-        raise _misfit(held, "; ".join(differences[:8]))
+        by = [f"partitioned by {table.metadata().partition_columns} in the table, by {list(partition_by)} in the file"]
+    if by or not fits(found, evolve):
+        raise _misfit(held, [*told(found), *by], ways_out(found, held.path, evolve))
     if hidden(table):
         del table  # released, so that the next call gets it from the cache
         _show_statistics(held)
+
+
+def fits(found: Difference, evolve: str) -> bool:
+    """Return whether rows with such a difference can be written, perhaps after columns were added."""
+    return found.can_be_added and (evolve == "add" or not found.added)
+
+
+def to_add(held: Handle, table: DeltaTable, schema: StructType, evolve: str) -> tuple[list[Added], StructType]:
+    """Return what a commit of such rows must add to the table's columns, and the columns that the table then has.
+
+    What only the table has is no reason to refuse here: another run of the pipeline may have added it meanwhile.
+
+    Raises
+    ------
+    ConfigError
+        If others changed the table since it was checked, so that adding columns is not enough any more.
+    """
+    there = columns_of(table)
+    if evolve != "add":
+        return [], there
+    found = replace(difference(there, schema), missing=())
+    if not fits(found, evolve):
+        raise _misfit(held, told(found), ways_out(found, held.path, evolve))
+    return list(found.added), merged(there, schema)
+
+
+def columns_of(table: DeltaTable) -> StructType:
+    """Return the columns of an open table."""
+    return StructType.fromJson(json.loads(table.schema().to_json()))
 
 
 def _show_statistics(held: Handle) -> None:
@@ -66,7 +96,7 @@ def _show_statistics(held: Handle) -> None:
         table = held.table()
         if table is None or not (columns := hidden(table)):
             return
-        schema = StructType.fromJson(json.loads(table.schema().to_json()))
+        schema = columns_of(table)
         settings = table.metadata().configuration
         wanted = settings_for(schema, table.metadata().partition_columns, settings)
         if not wanted.items() - settings.items():
@@ -111,24 +141,11 @@ def check_replaceable(held: Handle) -> None:
         )
 
 
-def _misfit(held: Handle, what: str) -> ConfigError:
+def _misfit(held: Handle, what: Sequence[str], ways_out: Sequence[str] = ()) -> ConfigError:
+    more = f"; and {len(what) - _SHOWN} more" if len(what) > _SHOWN else ""
+    steps = [*(ways_out or ["change the table or the pipeline file so that they match"])]
     return ConfigError(
-        f"the table {held.path} does not fit the pipeline: {what}",
+        f"the table {held.path} does not fit the pipeline: {'; '.join(what[:_SHOWN])}{more}",
         state="nothing was read or written; the position stays where it was",
-        next_step=f"change the table or the pipeline file so that they match; or, to start over, {BEGIN_ANEW}",
+        next_step=f"{'; '.join(steps)}; or, to start over, {BEGIN_ANEW}",
     )
-
-
-def nullable(kind: Any) -> Any:
-    """Return a type that allows nulls at every level, because one plan's nullability must not restrict the table."""
-    if isinstance(kind, StructType):
-        return StructType([StructField(f.name, nullable(f.dataType), True) for f in kind.fields])
-    if isinstance(kind, ArrayType):
-        return ArrayType(nullable(kind.elementType), True)
-    if isinstance(kind, MapType):
-        return MapType(nullable(kind.keyType), nullable(kind.valueType), True)
-    return kind
-
-
-def _types(schema: StructType) -> dict[str, Any]:
-    return {f.name: f.dataType for f in nullable(schema).fields}

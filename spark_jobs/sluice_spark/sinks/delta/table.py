@@ -9,7 +9,6 @@ that died are in no transaction: readers do not see them, and the successful att
 
 from __future__ import annotations
 
-import json
 import time
 import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -26,12 +25,13 @@ from pyspark.sql.types import StructType
 
 from sluice.delta.notes import NOTE
 from sluice.errors import LeaseHeldError, SinkError
+from sluice.faults import point
 from sluice.sinks.base import SinkConfig
 from sluice_spark.sinks.base import Fence, Staged, overtaken
 from sluice_spark.sinks.delta import reading, shape
+from sluice_spark.sinks.delta.evolution import nullable
 from sluice_spark.sinks.delta.guard import RECENT, Guard
 from sluice_spark.sinks.delta.handle import ATTEMPTS
-from sluice_spark.sinks.delta.shape import nullable
 from sluice_spark.sinks.delta.statistics import files_of, settings_for
 from sluice_spark.sinks.delta.writer import Writer
 from sluice_spark.sinks.parquet.attempts import stray, written_to
@@ -47,7 +47,7 @@ twenty times and adds a commit. With the default interval of 100, later runs wou
 
 def opened(config: SinkConfig, path: str, app_id: str) -> DeltaSink:
     """Open the sink of a pipeline."""
-    return DeltaSink(path, app_id, config.partition_columns)
+    return DeltaSink(path, app_id, config.partition_columns, evolve=getattr(config, "evolve", "refuse"))
 
 
 class DeltaSink(StagesParquet, Writer):
@@ -59,16 +59,25 @@ class DeltaSink(StagesParquet, Writer):
         The application id of the writer, such as a pipeline's epoch; each writer has its own versions.
     settings
         Further properties of a table that is created here.
+    evolve
+        ``add``: a commit with rows adds the columns that the table lacks. ``refuse``: :meth:`check` refuses them.
     """
 
     def __init__(
-        self, path: str, app_id: str, partition_by: Sequence[str] = (), settings: Mapping[str, str] | None = None
+        self,
+        path: str,
+        app_id: str,
+        partition_by: Sequence[str] = (),
+        settings: Mapping[str, str] | None = None,
+        *,
+        evolve: str = "refuse",
     ) -> None:
         super().__init__(path, app_id)
         self.staging = path
         self.partition_by = list(partition_by)
         self._settings = {**_SETTINGS, **(settings or {})}
         self._guard = Guard(self, app_id)
+        self._evolve = evolve
 
     def examine(self) -> list[str]:
         """Check what others committed since the last check by this pipeline: :meth:`Guard.examine`."""
@@ -96,12 +105,11 @@ class DeltaSink(StagesParquet, Writer):
         table = self.table()
         if table is None:
             return None
-        columns = StructType.fromJson(json.loads(table.schema().to_json()))
-        return DeltaSink(self.path, self.app_id, table.metadata().partition_columns), columns
+        return DeltaSink(self.path, self.app_id, table.metadata().partition_columns), shape.columns_of(table)
 
     def check(self, schema: StructType) -> None:
         """Refuse to write rows of this schema into a table with another schema: :func:`shape.check`."""
-        shape.check(self, schema, self.partition_by)
+        shape.check(self, schema, self.partition_by, self._evolve)
 
     def check_replaceable(self) -> None:
         """Refuse to replace rows of a table with deletion vectors: :func:`shape.check_replaceable`."""
@@ -127,6 +135,9 @@ class DeltaSink(StagesParquet, Writer):
         fence: Fence | None = None,
     ) -> bool:
         """Add staged files to the table in one transaction; a batch without rows is a transaction, too.
+
+        With ``evolve: add``, the same transaction adds the columns that these rows have and the table lacks. The
+        commit metadata then names them: ``evolved``.
 
         Parameters
         ----------
@@ -157,14 +168,17 @@ class DeltaSink(StagesParquet, Writer):
                 self._guard.let_pass(table)
                 self._guard.keep_out(table, fence)
                 self._still_there(staged)
+                added, columns = shape.to_add(self, table, schema, self._evolve) if staged.files else ([], schema)
                 table.create_write_transaction(
                     _entries(staged),
-                    "append",
-                    self._schema(schema),
-                    self.partition_by,
+                    **(self._adding(columns) if added else self._appending(schema)),
+                    partition_by=self.partition_by,
                     commit_properties=CommitProperties(
-                        custom_metadata={NOTE: full | self._guard.look_back()},
-                        max_commit_retries=None if fence is None else 0,
+                        custom_metadata={
+                            NOTE: full | self._guard.look_back() | _named(column.as_dict() for column in added)
+                        },
+                        # columns are added directly after the version that they were compared with, or not at all
+                        max_commit_retries=None if fence is None and not added else 0,
                         app_transactions=[Transaction(self.app_id, version, None)],
                     ),
                 )
@@ -180,6 +194,19 @@ class DeltaSink(StagesParquet, Writer):
                 raise self.failed(error) from error
             return True
         raise self.crowded()
+
+    @staticmethod
+    def _appending(schema: StructType) -> dict[str, Any]:
+        return {"mode": "append", "schema": _schema(nullable(schema))}
+
+    @staticmethod
+    def _adding(columns: StructType) -> dict[str, Any]:
+        """Return the arguments of a transaction that also changes the table's columns.
+
+        delta-rs does so only for an overwrite. What it overwrites are the files that match the filters, and nothing
+        is in an empty list: it removes none.
+        """
+        return {"mode": "overwrite", "schema": _schema(columns), "partition_filters": [("_run", "in", [])]}
 
     def _metadata(self, note: Mapping[str, Any], version: int) -> dict[str, Any]:
         return {**note, "app_id": self.app_id, "version": version, "attempt": uuid.uuid4().hex}
@@ -217,7 +244,7 @@ class DeltaSink(StagesParquet, Writer):
         fs.makedirs(base, exist_ok=True)
         return DeltaTable.create(
             self.path,
-            schema=self._schema(schema),
+            schema=_schema(nullable(schema)),
             mode="ignore",
             partition_by=self.partition_by,
             configuration={
@@ -241,6 +268,9 @@ class DeltaSink(StagesParquet, Writer):
         fence: Fence | None = None,
     ) -> dict[tuple[str, int], int] | None:
         """Remove the rows of a slice and add staged files, in one transaction.
+
+        With ``evolve: add``, columns that the table lacks are added before, in a transaction of their own: delta-rs
+        does not remove single files and change columns at once. A crash in between leaves a table with more columns.
 
         The transaction succeeds only directly after the table version that was examined. If others committed meanwhile
         (appends, other slices), the table is examined again and the transaction is prepared again.
@@ -270,7 +300,7 @@ class DeltaSink(StagesParquet, Writer):
         SinkError
             If the table cannot be read or written, or all attempts failed because others committed.
         """
-        full = self._metadata(note, version)
+        full, evolved = self._metadata(note, version), list[dict[str, str]]()
         for _ in range(ATTEMPTS):
             table = self.table()
             if table is None:
@@ -283,6 +313,10 @@ class DeltaSink(StagesParquet, Writer):
             self._guard.let_pass(table)
             self._guard.keep_out(table, fence)
             try:
+                if staged.files and (added := self._add_columns(table, schema)):
+                    evolved += added
+                    point("columns-added")
+                    continue  # the table has a new version: examine it
                 found = gone.find(self.path, files_of(table))
                 counts = _distinct(found.values(), check)
                 kept = gone.keep(self.path, name, found)
@@ -292,11 +326,12 @@ class DeltaSink(StagesParquet, Writer):
                 replaced = [[*key, count] for key, count in sorted(counts.items())]
                 table.create_write_transaction(
                     [*_removed(found, now), *_entries(kept), *_entries(staged)],
-                    "append",
-                    self._schema(schema),
-                    self.partition_by,
+                    **self._appending(schema),
+                    partition_by=self.partition_by,
                     commit_properties=CommitProperties(
-                        custom_metadata={NOTE: full | self._guard.look_back() | {"replaced": replaced}},
+                        custom_metadata={
+                            NOTE: full | self._guard.look_back() | _named(evolved) | {"replaced": replaced}
+                        },
                         max_commit_retries=0,
                         app_transactions=[Transaction(self.app_id, version, None)],
                     ),
@@ -313,6 +348,27 @@ class DeltaSink(StagesParquet, Writer):
                 raise self.failed(error) from error
             return counts
         raise self.crowded()
+
+    def _add_columns(self, table: DeltaTable, schema: StructType) -> list[dict[str, str]]:
+        """Add what the table lacks of these columns, directly after this version; return what that was."""
+        added, columns = shape.to_add(self, table, schema, self._evolve)
+        names = [column.as_dict() for column in added]
+        if added:
+            # under an id of its own: the application's commits are its batches, without a gap
+            note = {"app_id": f"{self.app_id}:columns"} | self._guard.look_back() | _named(names)
+            table.create_write_transaction(
+                [],
+                **self._adding(columns),
+                partition_by=self.partition_by,
+                commit_properties=CommitProperties(custom_metadata={NOTE: note}, max_commit_retries=0),
+            )
+        return names
+
+    def evolved(self, batch: int) -> list[dict[str, str]]:
+        """Return the columns that the commit of a batch added, as name and type."""
+        if self._evolve != "add":
+            return []
+        return next((n.get("evolved", []) for n in self.notes(newer_than=batch - 1) if n["version"] == batch), [])
 
     def held(self, gone: Slice) -> dict[tuple[str, int], Any]:
         """Return the offsets of a slice that the table holds, per topic and partition, ascending.
@@ -350,10 +406,6 @@ class DeltaSink(StagesParquet, Writer):
             if folder.rsplit("/", 1)[-1] not in sealed:
                 fs.rm(folder, recursive=True)
 
-    @staticmethod
-    def _schema(schema: StructType) -> Schema:
-        return Schema.from_json(nullable(schema).json())
-
     def _taken(self, version: int) -> LeaseHeldError:
         return overtaken(
             f"committed batch {version} to {self.path}",
@@ -362,12 +414,22 @@ class DeltaSink(StagesParquet, Writer):
         )
 
 
+def _schema(columns: StructType) -> Schema:
+    return Schema.from_json(columns.json())
+
+
 def _entries(staged: Staged) -> list[AddAction]:
     return [
         # the path on disk: delta-rs encodes it for the log
         AddAction(f.path, f.size, dict(f.partition_values), f.modified, True, f.stats)
         for f in staged.files
     ]
+
+
+def _named(added: Iterable[Mapping[str, str]]) -> dict[str, Any]:
+    """Return the commit metadata about added columns: ``evolved``."""
+    columns = [dict(column) for column in added]
+    return {"evolved": columns} if columns else {}
 
 
 def _removed(paths: Iterable[str], now: int) -> list[AddAction | RemoveAction]:

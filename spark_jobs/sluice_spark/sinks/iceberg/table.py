@@ -28,7 +28,7 @@ from sluice.delta.names import owner
 from sluice.errors import BEGIN_ANEW, ConfigError, SinkError
 from sluice.sinks.iceberg import IcebergSink
 from sluice_spark.sinks.base import NOTHING, Fence, Staged, TakenBackError, overtaken
-from sluice_spark.sinks.delta.shape import nullable
+from sluice_spark.sinks.delta.evolution import nullable
 from sluice_spark.sinks.iceberg.catalog import Unknown, catalog_of, telling
 from sluice_spark.sinks.parquet.attempts import written_to
 from sluice_spark.sinks.parquet.slice import Found, Slice, offsets_in

@@ -1,0 +1,235 @@
+"""Compares the columns of a pipeline's rows with those of a table, and adds what the table lacks; pure.
+
+Only additions are made: columns, and fields of structs at any depth. A column that only the table has may be one that
+was renamed, and a type that differs may lose values. Both are told, never guessed.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from pyspark.sql.types import (
+    ArrayType,
+    BinaryType,
+    BooleanType,
+    DataType,
+    DateType,
+    MapType,
+    NumericType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampType,
+)
+
+__all__ = ["Added", "Changed", "Difference", "difference", "merged", "nullable", "told", "ways_out"]
+
+_WORD = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_EXAMPLES = 3
+_STORED = (BinaryType, BooleanType, DateType, NumericType, StringType, TimestampType)
+
+
+@dataclass(frozen=True)
+class Added:
+    """A column or field that only the pipeline has; ``name`` is its path, as SQL writes it."""
+
+    name: str
+    kind: DataType
+
+    @property
+    def sql(self) -> str:
+        """The column as a statement of Spark SQL defines it."""
+        return f"{self.name} {self.kind.simpleString()}"
+
+    def as_dict(self) -> dict[str, str]:
+        """Return a JSON-ready form."""
+        return {"column": self.name, "type": self.kind.simpleString()}
+
+
+@dataclass(frozen=True)
+class Changed:
+    """A column or field that both have, with different types."""
+
+    name: str
+    there: DataType
+    ours: DataType
+
+
+@dataclass(frozen=True)
+class Difference:
+    """What the pipeline's rows and the table do not have in common.
+
+    Attributes
+    ----------
+    added
+        Only the pipeline has these.
+    missing
+        Only the table has these.
+    clashing
+        Of ``added``, those that the table has in other letters: ``ID`` beside ``id``.
+    impossible
+        Of ``added``, those of a type that needs a feature of the table, or that no table can have.
+    """
+
+    added: tuple[Added, ...] = ()
+    missing: tuple[Added, ...] = ()
+    changed: tuple[Changed, ...] = ()
+    clashing: tuple[str, ...] = ()
+    impossible: tuple[str, ...] = ()
+
+    @property
+    def can_be_added(self) -> bool:
+        """Whether adding columns is all that it takes."""
+        return not (self.missing or self.changed or self.clashing or self.impossible)
+
+
+def difference(there: StructType, ours: StructType) -> Difference:
+    """Compare the columns of a table with those of a pipeline's rows. Nullability and order are no difference."""
+    added: list[Added] = []
+    missing: list[Added] = []
+    changed: list[Changed] = []
+    clashing: list[str] = []
+    impossible: list[str] = []
+
+    def walk(left: DataType, right: DataType, above: tuple[str, ...]) -> None:
+        if isinstance(left, StructType) and isinstance(right, StructType):
+            known, folded = set(left.names), {name.lower() for name in left.names}
+            for field in left.fields:
+                if field.name not in right.names:
+                    missing.append(Added(_path(above, field.name), field.dataType))
+            for field in right.fields:
+                name = _path(above, field.name)
+                if field.name in known:
+                    walk(left[field.name].dataType, field.dataType, (*above, field.name))
+                    continue
+                added.append(Added(name, nullable(field.dataType)))
+                if field.name.lower() in folded:
+                    clashing.append(name)
+                elif not _can_be_stored(field.dataType):
+                    impossible.append(name)
+        elif isinstance(left, ArrayType) and isinstance(right, ArrayType):
+            walk(left.elementType, right.elementType, (*above, "element"))
+        elif isinstance(left, MapType) and isinstance(right, MapType):
+            if nullable(left.keyType) != nullable(right.keyType):  # fields of a key cannot be added
+                changed.append(Changed(_path(above), left, right))
+            else:
+                walk(left.valueType, right.valueType, (*above, "value"))
+        elif nullable(left) != nullable(right):
+            changed.append(Changed(_path(above), left, right))
+
+    walk(there, ours, ())
+    return Difference(tuple(added), tuple(missing), tuple(changed), tuple(clashing), tuple(impossible))
+
+
+def told(found: Difference) -> list[str]:
+    """Return the differences in words, for a message."""
+    return [
+        *(f"{column.name}: only in the table" for column in found.missing),
+        *(f"{column.name}: only in the pipeline" for column in found.added),
+        *(f"{name}: the table has this name in other letters" for name in found.clashing),
+        *(
+            f"{c.name}: {c.there.simpleString()} in the table, {c.ours.simpleString()} in the pipeline"
+            for c in found.changed
+        ),
+    ]
+
+
+def ways_out(found: Difference, path: str, evolve: str) -> list[str]:
+    """Return what the user can do about the differences, with the statements to copy."""
+    steps = []
+    addable = [c for c in found.added if c.name not in (*found.clashing, *found.impossible)]
+    if addable and evolve != "add":
+        columns = ", ".join(column.sql for column in addable)
+        steps.append(
+            f"sink.delta.evolve: add in the pipeline file adds {_names(addable)} with the next batch; or in Spark SQL: "
+            f"ALTER TABLE delta.`{path}` ADD COLUMNS ({columns})"
+        )
+    if found.clashing:
+        steps.append(f"name {', '.join(found.clashing)} in the transform as the table does")
+    for name in found.impossible:
+        kind = next(c.kind for c in found.added if c.name == name).simpleString()
+        steps.append(f"cast {name} in the transform: a column of type {kind} is not added to a table that has none")
+    top = [c for c in found.missing if "." not in c.name]
+    if found.missing:
+        how = ", ".join(f"CAST(NULL AS {c.kind.simpleString()}) AS {c.name}" for c in top[:_EXAMPLES])
+        renamed = f"{addable[0].name} AS {found.missing[0].name}" if addable else f"new_name AS {found.missing[0].name}"
+        steps.append(
+            f"if {found.missing[0].name} was renamed, give it its old name in the transform: {renamed}; "
+            + (f"if it is gone, write nulls: {how}" if how else "if it is gone, rebuild its struct with a null in it")
+        )
+    for column in found.changed[:_EXAMPLES]:
+        if isinstance(column.there, StructType | ArrayType | MapType):
+            steps.append(f"write {column.name} under a new name")
+        else:
+            cast = f"CAST({column.name} AS {column.there.simpleString()})"
+            steps.append(
+                f"cast {column.name} in the transform: {cast}; or write it under a new name. A table's column is not "
+                "widened: Delta's feature for that, typeWidening, is refused by delta-rs, which commits"
+            )
+    return steps
+
+
+def _names(columns: Iterable[Added]) -> str:
+    return ", ".join(column.name for column in columns)
+
+
+def merged(there: StructType, ours: StructType) -> StructType:
+    """Return the table's columns and, after them, those that only the pipeline has; these allow nulls.
+
+    What the table says of its own columns stays: order, nullability and metadata, such as comments.
+    """
+    found = _merged(there, ours)
+    assert isinstance(found, StructType)
+    return found
+
+
+def _merged(there: DataType, ours: DataType) -> DataType:
+    if isinstance(there, StructType) and isinstance(ours, StructType):
+        own = {f.name: f for f in ours.fields}
+        fields = [
+            StructField(f.name, _merged(f.dataType, own[f.name].dataType), f.nullable, f.metadata)
+            if f.name in own
+            else f
+            for f in there.fields
+        ]
+        new = [StructField(f.name, nullable(f.dataType), True) for f in ours.fields if f.name not in there.names]
+        return StructType([*fields, *new])
+    if isinstance(there, ArrayType) and isinstance(ours, ArrayType):
+        return ArrayType(_merged(there.elementType, ours.elementType), there.containsNull)
+    if isinstance(there, MapType) and isinstance(ours, MapType):
+        return MapType(there.keyType, _merged(there.valueType, ours.valueType), there.valueContainsNull)
+    return there
+
+
+def nullable(kind: Any) -> Any:
+    """Return a type that allows nulls at every level, because one plan's nullability must not restrict the table."""
+    if isinstance(kind, StructType):
+        return StructType([StructField(f.name, nullable(f.dataType), True) for f in kind.fields])
+    if isinstance(kind, ArrayType):
+        return ArrayType(nullable(kind.elementType), True)
+    if isinstance(kind, MapType):
+        return MapType(nullable(kind.keyType), nullable(kind.valueType), True)
+    return kind
+
+
+def _quoted(name: str) -> str:
+    """Return a name as SQL writes it."""
+    return name if _WORD.fullmatch(name) else f"`{name.replace('`', '``')}`"
+
+
+def _path(above: Iterable[str], *names: str) -> str:
+    return ".".join(map(_quoted, (*above, *names)))
+
+
+def _can_be_stored(kind: DataType) -> bool:
+    """Return whether any Delta table can have a column of this type, without a feature that it may lack."""
+    if isinstance(kind, StructType):
+        return bool(kind.fields) and all(_can_be_stored(f.dataType) for f in kind.fields)
+    if isinstance(kind, ArrayType):
+        return _can_be_stored(kind.elementType)
+    if isinstance(kind, MapType):
+        return _can_be_stored(kind.keyType) and _can_be_stored(kind.valueType)
+    return isinstance(kind, _STORED)

@@ -1,0 +1,114 @@
+"""Columns that a table gets with a batch: whatever dies, rows and columns are there together, once, and recorded."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+from tests.fixtures.runs import Sandbox
+
+pytestmark = [pytest.mark.chaos, pytest.mark.spark, pytest.mark.kafka]
+
+WIDER = {"json": {"schema": "id BIGINT, name STRING, tax BIGINT, at STRUCT<city: STRING>"}}
+ADDED = [{"column": "tax", "type": "bigint"}, {"column": "at", "type": "struct<city:string>"}]
+DIRECT = ("rows-staged", "before-sink-commit", "sink-committed", "quarantine-committed", "batch-recorded")
+
+
+def configure(sandbox: Sandbox, *, wider: bool = True, evolve: str = "add", **keys: Any) -> None:
+    more = {"decode": WIDER} if wider else {}
+    sink = {"delta": {"path": "table", "evolve": evolve}}
+    sandbox.configure(sink=sink, quality={"max_quarantined": "100%"}, **more, **keys)
+
+
+def feed(sandbox: Sandbox, count: int, day: int = 1) -> None:
+    """Records of which each fourth is malformed, and of the others each has the new fields."""
+    for _ in range(count):
+        n = len(sandbox.produced)
+        value = {"id": n, "name": f"n{n}", "tax": n * 2, "at": {"city": "Köln"}}
+        at = int(datetime(2026, 3, day, 0, n, tzinfo=UTC).timestamp() * 1000)
+        sandbox.produce([(n % 2, b"k", b"{" if n % 4 == 3 else json.dumps(value).encode(), at)])
+
+
+def taxed(sandbox: Sandbox) -> dict[int, tuple[int | None, str | None]]:
+    rows = sandbox.rows()
+    assert rows is not None
+    return {r["id"]: (r.get("tax"), (r.get("at") or {}).get("city")) for r in rows.to_pylist()}
+
+
+def recorded(sandbox: Sandbox) -> list[Any]:
+    return [e["payload"]["added"] for e in sandbox.ledger.events(sandbox.name) if e["type"] == "SchemaEvolved"]
+
+
+def columns(sandbox: Sandbox) -> set[str]:
+    table = sandbox.table()
+    return {f.name for f in table.schema().fields} if table else set()
+
+
+@pytest.mark.parametrize(
+    ("recovery", "engine", "points"),
+    [
+        ("replay", "auto", ("sink-committed",)),
+        pytest.param("replay", "spark", DIRECT, marks=pytest.mark.long),
+        pytest.param("wal", "auto", ("sealed", *DIRECT), marks=pytest.mark.long),
+        pytest.param("hot", "auto", DIRECT, marks=pytest.mark.long),
+        pytest.param("ignore_range", "auto", DIRECT, marks=pytest.mark.long),
+    ],
+)
+def test_rows_and_columns_come_together(sandbox: Sandbox, recovery: str, engine: str, points: tuple[str, ...]) -> None:
+    configure(sandbox, wider=False, recovery=recovery, engine=engine)
+    feed(sandbox, 8)
+    sandbox.run("before")
+    feed(sandbox, 8)
+    configure(sandbox, evolve="refuse", recovery=recovery, engine=engine)
+    refused = sandbox.run("refused", expect=10).message
+    assert "ADD COLUMNS (tax bigint, at struct<city:string>)" in refused
+    configure(sandbox, recovery=recovery, engine=engine)
+    for point in points:
+        sandbox.run("killed", kill_at=point)
+        rows = taxed(sandbox)
+        arrived = any(n >= 8 for n in rows)
+        assert ({"tax", "at"} <= columns(sandbox)) == arrived, "the one without the other"
+    sandbox.run("after")
+    sandbox.assert_exact()
+    assert taxed(sandbox) == {n: (n * 2, "Köln") if n >= 8 else (None, None) for n in range(16) if n % 4 != 3}
+    assert recorded(sandbox) == [ADDED]
+    assert sandbox.orphans() == set()
+
+
+def test_an_interval_and_a_redrive_add_columns_too(sandbox: Sandbox) -> None:
+    configure(sandbox, wider=False)
+    for day in (1, 2):
+        feed(sandbox, 8, day)
+    sandbox.run("live")
+    configure(sandbox)
+    interval = ("2026-03-02", "2026-03-03")
+    sandbox.run("again", interval=interval, kill_at="columns-added")
+    assert {"tax", "at"} <= columns(sandbox)
+    assert set(taxed(sandbox).values()) == {(None, None)}
+    sandbox.run("again", interval=interval)
+    sandbox.assert_exact()
+    after = {n: (n * 2, "Köln") if n >= 8 else (None, None) for n in range(16) if n % 4 != 3}
+    assert taxed(sandbox) == after
+
+    sandbox.configure(
+        sink={"delta": {"path": "table", "evolve": "add"}},
+        decode={"text": {}},
+        quality={"max_quarantined": "100%"},
+        transform={
+            "sql": "SELECT CAST(NULL AS BIGINT) AS id, CAST(NULL AS STRING) AS name, CAST(NULL AS BIGINT) AS tax, "
+            "CAST(NULL AS STRUCT<city: STRING>) AS at, value AS raw, _topic, _partition, _offset, _timestamp "
+            "FROM source"
+        },
+    )
+    sandbox.run("moved", redriven="quarantined")
+    rows = sandbox.rows()
+    assert rows is not None
+    assert [r["raw"] for r in rows.to_pylist() if r["raw"]] == ["{"] * 4
+    assert not sandbox.quarantine()
+    assert recorded(sandbox)[-1] == [{"column": "raw", "type": "string"}]
+    assert "columns added to the sink: raw string" in sandbox.ledger.account(sandbox.name, "moved")["notes"]
+    assert sandbox.sink() == Counter(sandbox.produced)
+    sandbox.assert_balanced()

@@ -1,0 +1,151 @@
+"""What the columns of rows and table do not have in common, which of it can be added, and who reads it then."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from deltalake import DeltaTable
+from pyspark.sql import SparkSession
+from pyspark.sql.types import DataType, StructType
+from tests.spark.sinks.delta.conftest import NOTE, rows
+
+from sluice.errors import ConfigError
+from sluice_spark.sinks.delta.evolution import Difference, difference, merged, told, ways_out
+from sluice_spark.sinks.delta.table import DeltaSink
+
+pytestmark = [pytest.mark.spark, pytest.mark.usefixtures("spark")]  # a JVM reads the types
+
+
+def schema(text: str) -> StructType:
+    found = DataType.fromDDL(text)
+    assert isinstance(found, StructType)
+    return found
+
+
+def found(there: str, ours: str) -> Difference:
+    return difference(schema(there), schema(ours))
+
+
+# --- the comparison, pure ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("there", "ours", "added"),
+    [
+        ("a INT", "a INT", []),
+        ("a INT NOT NULL, b STRING", "b STRING, a INT", []),
+        ("a INT", "a INT, b DOUBLE", ["b double"]),
+        ("a INT", "`a b` DECIMAL(12,2), a INT", ["`a b` decimal(12,2)"]),
+        ("s STRUCT<x: INT>", "s STRUCT<x: INT, y: STRING>", ["s.y string"]),
+        ("s ARRAY<STRUCT<x: INT>>", "s ARRAY<STRUCT<y: DATE, x: INT>>", ["s.element.y date"]),
+        ("m MAP<STRING, STRUCT<x: INT>>", "m MAP<STRING, STRUCT<x: INT, y: INT>>", ["m.value.y int"]),
+        ("a INT", "a INT, s STRUCT<x: INT NOT NULL>", ["s struct<x:int>"]),
+    ],
+)
+def test_what_only_the_pipeline_has_can_be_added(there: str, ours: str, added: list[str]) -> None:
+    differences = found(there, ours)
+    assert [column.sql for column in differences.added] == added
+    assert differences.can_be_added
+
+
+@pytest.mark.parametrize(
+    ("there", "ours", "said", "way"),
+    [
+        ("a INT, old STRING", "a INT, new STRING", "old: only in the table", "new AS old"),
+        ("a INT, old STRING", "a INT", "old: only in the table", "CAST(NULL AS string) AS old"),
+        ("a INT", "a BIGINT", "a: int in the table, bigint in the pipeline", "CAST(a AS int)"),
+        ("a BIGINT", "a INT", "a: bigint in the table, int in the pipeline", "CAST(a AS bigint)"),
+        ("s STRUCT<x: INT>", "s STRUCT<x: BIGINT>", "s.x: int in the table", "CAST(s.x AS int)"),
+        ("s STRUCT<x: INT, y: INT>", "s STRUCT<x: INT>", "s.y: only in the table", "rebuild its struct"),
+        ("m MAP<STRUCT<x: INT>, INT>", "m MAP<STRUCT<x: INT, y: INT>, INT>", "m: map<", "under a new name"),
+        ("a STRING", "a STRUCT<x: INT>", "a: string in the table", "CAST(a AS string)"),
+        ("id INT", "ID INT, id INT", "ID: the table has this name in other letters", "name ID in the transform"),
+        ("a INT", "a INT, b VOID", "b: only in the pipeline", "cast b"),
+        ("a INT", "a INT, t TIMESTAMP_NTZ", "t: only in the pipeline", "cast t"),
+        ("a INT", "a INT, t ARRAY<STRUCT<x: VARIANT>>", "t: only in the pipeline", "cast t"),
+    ],
+)
+def test_what_might_be_a_rename_or_lose_values_is_told(there: str, ours: str, said: str, way: str) -> None:
+    differences = found(there, ours)
+    assert not differences.can_be_added
+    assert said in "; ".join(told(differences))
+    assert way in "; ".join(ways_out(differences, "/t", "add"))
+
+
+def test_the_statement_that_would_help_is_named_unless_the_commit_does_it() -> None:
+    differences = found("a INT", "a INT, `b c` DOUBLE, d ARRAY<INT>")
+    (way,) = ways_out(differences, "/t", "refuse")
+    assert "sink.delta.evolve: add" in way
+    assert "ALTER TABLE delta.`/t` ADD COLUMNS (`b c` double, d array<int>)" in way
+    assert ways_out(differences, "/t", "add") == []
+
+
+def test_what_a_table_says_of_its_columns_stays() -> None:
+    there = schema(
+        "a INT NOT NULL COMMENT 'one', s STRUCT<x: INT NOT NULL>, l ARRAY<STRUCT<p: INT>>, m MAP<STRING, INT>"
+    )
+    ours = schema("z INT NOT NULL, l ARRAY<STRUCT<q: INT NOT NULL, p: INT>>, s STRUCT<y: INT, x: INT>, a INT, "
+                  "m MAP<STRING, INT>")  # fmt: skip
+    both = merged(there, ours)
+    assert both == schema(
+        "a INT NOT NULL COMMENT 'one', s STRUCT<x: INT NOT NULL, y: INT>, l ARRAY<STRUCT<p: INT, q: INT>>, "
+        "m MAP<STRING, INT>, z INT"
+    )
+    assert both["a"].metadata == {"comment": "one"}
+    assert difference(both, ours) == Difference()
+
+
+def put(sink: DeltaSink, frame: object, version: int) -> bool:
+    sink.check(frame.schema)  # type: ignore[attr-defined]
+    return sink.commit(sink.stage(frame, f"e1-{version:06d}"), frame.schema, version, NOTE)  # type: ignore[arg-type,attr-defined]
+
+
+OLD = "named_struct('x', id, 'in', array(named_struct('p', id)))"
+NEW = "named_struct('y', 'n', 'in', array(named_struct('q', 'm', 'p', id)), 'x', id)"
+MAP = "map('k', named_struct({}))"
+
+
+@pytest.mark.parametrize("partition_by", [[], ["day"]], ids=["whole", "partitioned"])
+def test_spark_and_delta_rs_read_old_and_new_rows(spark: SparkSession, tmp_path: Path, partition_by: list[str]) -> None:
+    sink = DeltaSink(str(tmp_path / "t"), "app", partition_by, evolve="add")
+    day = "DATE'2026-01-01' + CAST(id % 2 AS INT)"
+    put(sink, rows(spark, 0, 2, day=day, s=OLD, m=MAP.format("'a', id")), 0)
+    frame = rows(spark, 2, 4, tax="CAST(id AS DECIMAL(12,2))", day=day, s=NEW, m=MAP.format("'b', 'v', 'a', id"))
+    put(sink, frame, 1)
+    put(sink, frame.where("false"), 2)
+    assert [c["column"] for c in sink.evolved(1)] == ["tax", "s.y", "s.in.element.q", "m.value.b"]
+    wanted = [
+        (n, None, n, None, (n, None), (n, None)) if n < 2 else (n, n, n, "n", (n, "m"), (n, "v")) for n in range(4)
+    ]
+    for reader in (spark.read.format("delta").load(sink.path), sink.rows(spark)):
+        found = sorted(reader.collect(), key=lambda r: r.id)
+        assert [
+            (r.id, None if r.tax is None else int(r.tax), r.s.x, r.s.y, tuple(r.s["in"][0]), tuple(r.m["k"]))
+            for r in found
+        ] == wanted  # fmt: skip
+    by_rs = sorted(DeltaTable(sink.path).to_pyarrow_table().to_pylist(), key=lambda r: r["id"])
+    assert [
+        (r["id"], None if r["tax"] is None else int(r["tax"]), r["s"]["x"], r["s"]["y"],
+         (r["s"]["in"][0]["p"], r["s"]["in"][0]["q"]), (dict(r["m"])["k"]["a"], dict(r["m"])["k"]["b"]))
+        for r in by_rs
+    ] == wanted  # fmt: skip
+    judged, number = sink.rows_of(spark, ["r"])
+    assert (judged.where("tax IS NULL").count(), number) == (2, 4)
+
+
+def test_a_column_that_must_not_be_null_and_a_comment_stay(spark: SparkSession, tmp_path: Path) -> None:
+    path = str(tmp_path / "t")
+    spark.sql(
+        f"CREATE TABLE delta.`{path}` (id BIGINT NOT NULL COMMENT 'the key', _topic STRING, _partition INT, "
+        "_offset BIGINT, _timestamp TIMESTAMP, _run STRING) USING delta"
+    )
+    sink = DeltaSink(path, "app", evolve="add")
+    put(sink, rows(spark, 0, 2, tax="id * 2"), 0)
+    schema = spark.read.format("delta").load(path).schema
+    assert (schema["id"].metadata, schema["tax"].nullable) == ({"comment": "the key"}, True)
+    assert '"name":"id","type":"long","nullable":false' in DeltaTable(path).schema().to_json()
+    spark.sql(f"INSERT INTO delta.`{path}` VALUES (9, 't', 0, 9, now(), 'r', 18)")
+    with pytest.raises(ConfigError, match="name TAX in the transform") as refused:
+        put(sink, rows(spark, 0, 2, TAX="id * 2"), 1)
+    assert "TAX: the table has this name in other letters" in refused.value.what
