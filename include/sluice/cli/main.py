@@ -10,6 +10,7 @@ from typing import Annotated
 import typer
 
 from sluice import __version__
+from sluice.cli.init import init
 from sluice.cli.output import COUNTS, err, print_json, print_table, say_empty
 from sluice.errors import ConfigError, SluiceError
 from sluice.recovery import Recovery
@@ -117,6 +118,9 @@ def run(
         as_json=as_json,
     )
     raise typer.Exit(code)
+
+
+app.command()(init)
 
 
 @app.command()

@@ -1,0 +1,229 @@
+"""Writes a pipeline file and a suite as text, from the records of a sample; pure but for :meth:`Draft.write`."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from sluice.draft.infer import Number, Seen, quoted
+from sluice.draft.sample import Sampled
+from sluice.errors import ConfigError
+
+__all__ = ["Draft", "draft", "name_for"]
+
+_NAME = re.compile(r"[^a-z0-9_-]+")
+_PLAIN = re.compile(r"[A-Za-z0-9_]+", re.ASCII)
+_KEYS = (r"id", r"uuid|key", r".*(_id|Id|_uuid|_key)")
+_TIMES = (r"(event|occurred|created|placed)_?(time|at|ts)?", r"ts|time|timestamp", r".*(_at|_time|_ts|At|Time)")
+
+
+@dataclass(frozen=True)
+class Draft:
+    """A pipeline file and its suite, and what is not certain about them.
+
+    Attributes
+    ----------
+    pipeline, suite
+        The content of the two files; there may be nothing to expect yet.
+    columns
+        Names and types of the decoded columns.
+    doubts
+        What a person should look at, in words.
+    """
+
+    name: str
+    topic: str
+    records: int
+    pipeline: str
+    suite: str | None
+    columns: tuple[tuple[str, str], ...]
+    key: str | None
+    event_time: str | None
+    doubts: tuple[str, ...]
+
+    def write(self, folder: Path) -> list[Path]:
+        """Write both files: the pipeline's into ``folder``, the suite beside it; return their paths.
+
+        Raises
+        ------
+        ConfigError
+            If one of them is there already; nothing is written then.
+        """
+        file, suite = folder / f"{self.name}.yaml", folder.parent / "expectations" / f"{self.name}.json"
+        files = [(suite, self.suite), (file, self.pipeline)] if self.suite is not None else [(file, self.pipeline)]
+        for path, _ in files:
+            if path.exists():
+                raise ConfigError(
+                    f"{path} is there already, and is not overwritten",
+                    state="nothing was written",
+                    next_step="give the pipeline another name: --name NAME; or move the file away",
+                )
+        for path, text in files:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            with path.open("x", encoding="utf-8") as out:
+                out.write(text or "")
+        return [path for path, _ in reversed(files)]
+
+
+def name_for(topic: str) -> str:
+    """Return a pipeline's name for a topic."""
+    name = _NAME.sub("_", topic.lower()).strip("_-")
+    return (name if name[:1].isalpha() else f"t_{name}")[:63]
+
+
+def draft(records: Sequence[Sampled], *, topic: str, name: str, connection: str) -> Draft:
+    """Return the draft of a pipeline for these records."""
+    doubts: list[str] = []
+    seen, broken = _parsed(records)
+    objects = seen.kinds["object"]
+    nothing = sum(record.value is None for record in records)
+    if nothing:
+        doubts.append(f"{nothing:,} of {len(records):,} records have no value (tombstones): they would be refused")
+    if broken and objects:
+        doubts.append(
+            f"{len(broken):,} of {len(records):,} records are no JSON object, and would be refused; the first is "
+            f"partition {broken[0].partition}, offset {broken[0].offset}"
+        )
+    if not records:
+        doubts.append("the topic has no record: columns are unknown, and each value is taken as text")
+    if objects * 2 <= len(records) - nothing or not seen.fields:
+        if records:
+            doubts.append(f"most records are no JSON object: each value is taken as text{_format(broken)}")
+        return _made(name, topic, connection, records, (), "text: {}", None, None, None, doubts)
+    columns = tuple(seen.columns("", doubts))
+    full = [n for n, _ in columns if seen.fields[n].always and seen.fields[n].count == objects]
+    key = _key(seen, full, columns, records, doubts)
+    event_time = _event_time(columns, doubts)
+    lines = ",\n".join(f"      {quoted(n)} {kind}" for n, kind in columns)
+    decode = f"json:\n    schema: |-\n{lines}"
+    return _made(name, topic, connection, records, columns, decode, key, event_time, (seen, full), doubts)
+
+
+def _made(
+    name: str,
+    topic: str,
+    connection: str,
+    records: Sequence[Sampled],
+    columns: tuple[tuple[str, str], ...],
+    decode: str,
+    key: str | None,
+    event_time: str | None,
+    found: tuple[Seen, list[str]] | None,
+    doubts: list[str],
+) -> Draft:
+    renamed = {n: re.sub(r"[^A-Za-z0-9_]+", "_", n) for n, _ in columns if not _PLAIN.fullmatch(n)}
+    if renamed:
+        doubts.append(f"names that tables do not take are renamed in the transform: {', '.join(sorted(renamed))}")
+    expectations = _expectations(found[1], key, renamed) if found else []
+    told = "".join(f"#   {' '.join(doubt.split())}\n" for doubt in doubts)
+    lines = [
+        "# yaml-language-server: $schema=../pipeline.schema.json",
+        f"# A draft of sluice init, from {len(records):,} records of {topic}{_span(records)}.",
+        *([f"# It is not certain of this:\n{told.rstrip()}"] if doubts else []),
+        f"pipeline: {name}",
+        f"source: {{kafka: {{connection: {json.dumps(connection)}, topics: [{json.dumps(topic)}]}}}}",
+        f"decode:\n  {decode}",
+    ]
+    if renamed:
+        chosen = ",\n".join(f"      {quoted(n)}{f' AS {renamed[n]}' if n in renamed else ''}" for n, _ in columns)
+        metadata = "_topic, _partition, _offset, _timestamp"
+        lines.append(f"transform:\n  sql: |-\n    SELECT\n{chosen},\n      {metadata}\n    FROM source")
+    lines.append(f"sink: {{delta: {{path: {name}}}}}   # columns that come later: evolve: add")
+    if expectations:
+        lines.append(f"quality: {{suite: expectations/{name}.json}}")
+    suite = json.dumps({"name": name, "expectations": expectations}, indent=2, ensure_ascii=False) + "\n"
+    return Draft(
+        name, topic, len(records), "\n".join(lines) + "\n", suite if expectations else None, columns, key, event_time,
+        tuple(doubts),
+    )  # fmt: skip
+
+
+def _parsed(records: Sequence[Sampled]) -> tuple[Seen, list[Sampled]]:
+    """Return what was seen of all values, and the records whose value is no JSON object."""
+    seen, broken = Seen(), []
+    for record in records:
+        if record.value is None:
+            continue
+        try:
+            value = json.loads(record.value, parse_float=Number, parse_constant=_refuse)
+        except (ValueError, RecursionError):
+            value = None
+        if isinstance(value, dict):
+            seen.add(value)
+        else:
+            broken.append(record)
+    return seen, broken
+
+
+def _refuse(word: str) -> Any:
+    raise ValueError(word)
+
+
+def _key(
+    seen: Seen, full: Sequence[str], columns: Sequence[tuple[str, str]], records: Sequence[Sampled], doubts: list[str]
+) -> str | None:
+    """Return the column that identifies a record, if one is likely to."""
+    objects, kinds = seen.kinds["object"], dict(columns)
+    unique = [
+        n
+        for n in full
+        if len(seen.fields[n].values) == objects > 1 and kinds[n] in ("BIGINT", "STRING", "DECIMAL(38,0)")
+    ]
+    texts = {r.key.decode(errors="replace") for r in records if r.key is not None}
+    by_key = [n for n in full if texts and seen.fields[n].values and seen.fields[n].values >= texts]
+    for pattern in _KEYS:
+        for n in [*(n for n in by_key if n in unique), *unique]:
+            if re.fullmatch(pattern, n):
+                doubts.append(f"{n}: is taken for the key, because no value occurs twice in the sample")
+                return n
+    same = f"; the record's key has the values of {', '.join(by_key)}" if by_key else ""
+    alike = f" (no value twice: {', '.join(unique)})" if unique else ""
+    doubts.append(f"no field is certain to be a key{alike}{same}")
+    return None
+
+
+def _event_time(columns: Sequence[tuple[str, str]], doubts: list[str]) -> str | None:
+    times = [n for n, kind in columns if kind == "TIMESTAMP"]
+    for pattern in _TIMES:
+        for n in times:
+            if re.fullmatch(pattern, n, re.IGNORECASE):
+                doubts.append(f"{n}: is taken for the event time; intervals go by the record's own time, _timestamp")
+                return n
+    which = f": one of {', '.join(times)}" if times else ": no field is a time"
+    doubts.append(f"the event time is not certain{which}")
+    return None
+
+
+def _expectations(full: Sequence[str], key: str | None, renamed: dict[str, str]) -> list[dict[str, Any]]:
+    def of(kind: str, column: str, **more: Any) -> dict[str, Any]:
+        return {"type": kind, "kwargs": {"column": renamed.get(column, column)}, **more}
+
+    found = []
+    if key is not None:
+        found.append(of("expect_column_values_to_not_be_null", key, severity="critical"))
+        found.append(of("expect_column_values_to_be_unique", key, severity="warning", meta={"scope": "slice"}))
+    return found + [of("expect_column_values_to_not_be_null", n, severity="warning") for n in full if n != key]
+
+
+def _span(records: Sequence[Sampled]) -> str:
+    if not records:
+        return ""
+    first, last = (
+        datetime.fromtimestamp(f([r.timestamp for r in records]) / 1000, UTC).isoformat(timespec="seconds")
+        for f in (min, max)
+    )
+    return f" ({first} to {last})"
+
+
+def _format(broken: Sequence[Sampled]) -> str:
+    first = [record.value or b"" for record in broken]
+    if first and sum(value[:1] == b"\0" and len(value) > 5 for value in first) * 2 > len(first):
+        return ". They begin with a zero byte, as Avro or Protobuf with a schema registry does: no decoder reads that"
+    if first and sum(value.count(b",") >= 1 for value in first) * 2 > len(first):
+        return ". They may be CSV: decode: {csv: {schema: …}}"
+    return ""

@@ -1,0 +1,57 @@
+"""``sluice init`` against a real broker: a draft that is valid, from records of a real topic."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from tests.fixtures.specs import run_cli
+
+from sluice.local.kafka import Broker, Topics
+from sluice.pipeline import load
+
+pytestmark = pytest.mark.kafka
+
+
+@pytest.fixture(autouse=True)
+def place(broker: Broker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    connection = {"conn_type": "kafka", "extra": {"bootstrap.servers": broker.bootstrap}}
+    (tmp_path / "pipelines").mkdir()
+    monkeypatch.setenv("AIRFLOW_CONN_KAFKA_DEFAULT", json.dumps(connection))
+    monkeypatch.setenv("SLUICE_PIPELINES", str(tmp_path / "pipelines"))
+
+
+def test_a_topic_becomes_a_valid_pipeline(
+    topics: Topics, topic: Callable[..., str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    name = topic(2)
+    old = [(n % 2, b"k%d" % n, b'{"id": %d, "at": "2026-01-01T00:00:00Z"}' % n) for n in range(20)]
+    new = [(n % 2, b"k%d" % n, b'{"id": %d, "at": "2026-01-01T00:00:00Z", "tax": 1.5}' % n) for n in range(20, 40)]
+    topics.produce(name, [*old, *new, (0, b"k", None), (1, b"k", b"{")])
+    assert run_cli(monkeypatch, "init", name, "--records", "12", "--name", "orders", "--json") == 0
+    told = json.loads(capsys.readouterr().out)
+    assert told["records"] == 12, "half the oldest, half the newest"
+    assert told["columns"] == [
+        {"name": "id", "type": "BIGINT"}, {"name": "at", "type": "TIMESTAMP"}, {"name": "tax", "type": "DOUBLE"},
+    ]  # fmt: skip
+    assert (told["key"], told["event_time"]) == ("id", "at")
+    assert [Path(file).relative_to(tmp_path) for file in told["files"]] == [
+        Path("pipelines/orders.yaml"), Path("expectations/orders.json"),
+    ]  # fmt: skip
+    spec = load("orders")
+    assert spec.kafka.topics == [name]
+    assert run_cli(monkeypatch, "init", name, "--name", "orders") == 10
+    assert "is there already" in capsys.readouterr().err
+    assert run_cli(monkeypatch, "init", name, "--name", "Not A Name") == 10
+    assert "use a-z, 0-9, _ and -" in capsys.readouterr().err
+    assert run_cli(monkeypatch, "init", name, "--records", "100", "--name", "all", "--print") == 0
+    assert "1 of 42 records have no value" in capsys.readouterr().out
+    assert not (tmp_path / "pipelines" / "all.yaml").exists()
+
+
+def test_a_topic_that_is_not_there_is_told(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run_cli(monkeypatch, "init", "nosuch") == 10
+    assert "Kafka has no topic 'nosuch'" in capsys.readouterr().err

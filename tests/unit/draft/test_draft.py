@@ -1,0 +1,98 @@
+"""The pipeline file and the suite that a sample becomes."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from sluice.draft.draft import Draft, draft, name_for
+from sluice.draft.sample import Sampled
+from sluice.errors import ConfigError
+from sluice.pipeline import load
+from sluice.pipeline.suite import Suite
+
+
+def drafted(*values: bytes | None, keys: list[bytes] | None = None) -> Draft:
+    records = [Sampled(0, n, 1_767_225_600_000 + n, keys[n] if keys else None, v) for n, v in enumerate(values)]
+    return draft(records, topic="shop.Orders", name="orders", connection="kafka_default")
+
+
+def orders(count: int, **more: object) -> list[bytes]:
+    rows = [{"id": n, "shop": "a", "placed_at": f"2026-01-{n + 1:02d}T00:00:00Z", **more} for n in range(count)]
+    return [json.dumps(row).encode() for row in rows]
+
+
+def test_both_files_are_what_a_run_takes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = tmp_path / "pipelines"
+    folder.mkdir()
+    monkeypatch.setenv("SLUICE_PIPELINES", str(folder))
+    made = drafted(*orders(3, **{"order": 1, "a b": 2.5}), b'{"id": 7', None)
+    assert made.write(folder) == [folder / "orders.yaml", tmp_path / "expectations" / "orders.json"]
+    spec = load("orders")
+    assert spec.decode.config.names == ["id", "shop", "placed_at", "order", "a b"]
+    assert "`a b` AS a_b" in (spec.transform.sql or "")
+    assert "`order`," in (spec.transform.sql or "")
+    suite = Suite.of(spec)
+    assert suite is not None
+    assert {(e["kwargs"]["column"], e["severity"]) for e in suite.expectations} == {
+        ("id", "critical"), ("id", "warning"), ("shop", "warning"), ("placed_at", "warning"), ("order", "warning"),
+        ("a_b", "warning"),
+    }  # fmt: skip
+    assert (made.key, made.event_time) == ("id", "placed_at")
+    said = "\n".join(made.doubts)
+    assert "1 of 5 records have no value" in said
+    assert "1 of 5 records are no JSON object" in said
+    assert "partition 0, offset 3" in said
+    assert all(f"#   {doubt}" in made.pipeline for doubt in made.doubts), "the file says what is not certain"
+    assert '{"id": 7' not in made.pipeline, "values of records are nobody's but the topic's"
+
+
+def test_nothing_is_overwritten(tmp_path: Path) -> None:
+    folder = tmp_path / "pipelines"
+    made = drafted(*orders(3))
+    made.write(folder)
+    (folder / "orders.yaml").write_text("mine")
+    for gone in (None, tmp_path / "expectations" / "orders.json"):
+        if gone:
+            gone.unlink()
+        with pytest.raises(ConfigError, match="is there already"):
+            made.write(folder)
+    assert (folder / "orders.yaml").read_text() == "mine"
+    assert not (tmp_path / "expectations" / "orders.json").exists(), "half a draft is none"
+
+
+@pytest.mark.parametrize(
+    ("values", "said"),
+    [
+        ([], "the topic has no record"),
+        ([b"a,b", b"c,d"], "They may be CSV"),
+        ([b"\0\0\0\0\1abc", b"\0\0\0\0\1abd"], "schema registry"),
+        ([b"{}", b"{}"], "no JSON object"),
+        ([b"[1]", b"2", b"NaN", b'{"a": 1}'], "no JSON object"),
+        ([None, None], "no JSON object"),
+    ],
+)
+def test_what_is_no_json_is_taken_as_text(tmp_path: Path, values: list[bytes | None], said: str) -> None:
+    made = drafted(*values)
+    assert said in "\n".join(made.doubts)
+    (file, *rest) = made.write(tmp_path / "pipelines")
+    assert rest == []
+    assert load(str(file)).decode.text is not None
+
+
+def test_a_key_is_one_only_if_no_value_occurs_twice() -> None:
+    doubled = [b'{"id": 1, "n": 1}', b'{"id": 1, "n": 2}']
+    assert drafted(*doubled).key is None
+    assert drafted(b'{"id": 1}').key is None, "one record says nothing"
+    assert drafted(b'{"id": 1}', b'{"id": null}').key is None
+    assert drafted(b'{"a_id": 1, "b_id": 5}', b'{"a_id": 2, "b_id": 6}', keys=[b"5", b"6"]).key == "b_id"
+
+
+@pytest.mark.parametrize(
+    ("topic", "name"),
+    [("flights", "flights"), ("shop.Orders", "shop_orders"), ("_x-", "x"), ("2026", "t_2026"), ("a" * 99, "a" * 63)],
+)
+def test_a_pipeline_is_called_after_its_topic(topic: str, name: str) -> None:
+    assert name_for(topic) == name
