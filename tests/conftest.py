@@ -15,6 +15,7 @@ pytest_plugins = [
     "tests.fixtures.node",
     "tests.fixtures.postgres",
     "tests.fixtures.spark",
+    "tests.fixtures.stream",
     "tests.fixtures.wal",
 ]
 

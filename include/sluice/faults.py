@@ -19,6 +19,7 @@ POINTS = (
     "quarantine-staged",
     "before-sink-commit",
     "columns-added",
+    "records-sent",
     "sink-committed",
     "quarantine-committed",
     "batch-recorded",

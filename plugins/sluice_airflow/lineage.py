@@ -95,7 +95,11 @@ def _source(pipeline: Pipeline) -> str:
     kafka = pipeline.source.kafka
     if kafka is None:
         return f"x-sluice://{pipeline.source.key}"
-    servers = KafkaSettings.from_connection(connections.get(kafka.connection)).bootstrap
+    return _cluster(kafka.connection)
+
+
+def _cluster(connection: str) -> str:
+    servers = KafkaSettings.from_connection(connections.get(connection)).bootstrap
     return f"kafka://{servers.split(',')[0].strip()}"
 
 
@@ -105,6 +109,8 @@ def _sink(pipeline: Pipeline) -> dict[str, Any]:
         database = connections.get(table.connection)
         server = f"{database.host}:{database.port or 5432}"
         return {"namespace": f"postgres://{server}", "name": f"{database.schema}.{table.table}"}
+    if (topic := pipeline.sink.kafka) is not None:
+        return {"namespace": _cluster(topic.connection), "name": topic.topic}
     if not pipeline.sink.kind.delta:
         return {"namespace": f"x-sluice://{pipeline.sink.key}", "name": pipeline.sink.config.shown}
     path = Home.from_env().resolve(pipeline.delta_path)

@@ -112,9 +112,12 @@ def test_a_table_of_postgresql_has_its_servers_name(
 
     connection = {"conn_type": "postgres", "host": "db", "login": "me", "password": SECRET, "schema": "shop"}
     monkeypatch.setenv("AIRFLOW_CONN_POSTGRES_DEFAULT", json.dumps(connection))
+    kafka = {"conn_type": "kafka", "extra": {"bootstrap.servers": "k1:9092,k2:9092"}}
+    monkeypatch.setenv("AIRFLOW_CONN_OTHER", json.dumps(kafka))
     file = pipeline_file()
     text = file.read_text()
     for sink, namespace, name in (
+        ("{kafka: {topic: demo, connection: other}}", "kafka://k1:9092", "demo"),
         ("{postgres: {table: demo}}", "postgres://db:5432", "shop.public.demo"),
         ("{iceberg: {table: lake.demo}}", "x-sluice://iceberg", "lake.demo (iceberg_default)"),
     ):

@@ -128,6 +128,7 @@ class Pipeline(Strict):
                 f"sink.{self.sink.key}.mode: upsert finds the newer of two rows by their offsets, and rows: "
                 f"{self.rows} does not give each row its own: choose rows: one or filter, or mode: append"
             )
+        self._refuse_a_circle()
         if self.aggregates and self.transform.arrow is not None:
             raise ValueError(
                 "rows: aggregate needs a whole batch, and transform.arrow gets a part of it at a time: write "
@@ -157,6 +158,15 @@ class Pipeline(Strict):
                 "suite, or choose sink.delta"
             )
         return self
+
+    def _refuse_a_circle(self) -> None:
+        source, sink = self.source.kafka, self.sink.kafka
+        if source is None or sink is None or source.connection != sink.connection:
+            return
+        if both := {sink.topic, sink.marks} & set(source.topics):
+            raise ValueError(
+                f"sink.kafka.topic: the pipeline would read what it writes to {both.pop()}: choose another"
+            )
 
     @model_validator(mode="after")
     def _vacuum(self) -> Pipeline:

@@ -16,6 +16,7 @@ from sluice.rules.config import NotNullRule, SqlRule
 from sluice.sinks.base import SinkConfig, SinkKind
 from sluice.sinks.delta import DeltaSink
 from sluice.sinks.iceberg import IcebergSink
+from sluice.sinks.kafka import KafkaSink
 from sluice.sinks.postgres import PostgresSink
 from sluice.sources.base import SourceConfig, SourceKind
 from sluice.sources.files.config import FileSource
@@ -188,6 +189,8 @@ class Sink(Strict):
     """A Delta table. The first run creates it."""
     iceberg: IcebergSink | None = None
     """An Iceberg table. The first run creates it."""
+    kafka: KafkaSink | None = None
+    """A topic of a Kafka cluster."""
     postgres: PostgresSink | None = None
     """A table of a PostgreSQL database. The first run creates it."""
 

@@ -78,6 +78,16 @@ class Suite:
                                  + nearest(name, known, "its columns are"))  # fmt: skip
         return lines
 
+    def out_of_reach(self, *, whole: bool) -> list[str]:
+        """Return a message for each expectation on the whole table, if the sink's rows cannot all be read back."""
+        if whole:
+            return []
+        return [
+            f"{place(number, item)}: meta.scope table needs a sink that can be read back as a whole"
+            for number, item in enumerate(self.expectations, start=1)
+            if (item.get("meta") or {}).get("scope") == "table"
+        ]
+
 
 def place(number: int, item: Mapping[str, Any]) -> str:
     """Return an expectation's name in messages: its position in the file, from 1, and its type."""

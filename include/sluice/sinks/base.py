@@ -67,6 +67,8 @@ class SinkKind:
         it.
     readable
         Whether the rows of single runs can be read back; validation and ``sluice audit --deep`` need it.
+    whole
+        Whether all rows can be read back, too; expectations on the whole table need it.
     delta
         Whether it is a Delta table; ``adopt``, ``audit --deep`` and the quarantine's default path need one.
     stages_parquet
@@ -80,6 +82,7 @@ class SinkKind:
     transactional: bool
     replaceable: bool
     readable: bool
+    whole: bool = True
     delta: bool = False
     stages_parquet: bool = False
     evolves: bool = False

@@ -72,6 +72,9 @@ class Judge:
             With every mistake.
         """
         folder = self._folder
+        unread = self._suite.out_of_reach(whole=self._pipeline.sink.kind.whole) if self._suite is not None else []
+        if self._suite is not None and unread:
+            raise self._suite.refuse(unread)
         if self._suite is None or remembered(self._suite, folder):
             return
         if self._import is not None:

@@ -141,6 +141,9 @@ class Run(ABC):
             for run in runs:
                 self.ledger.judged(lease, name, run, verdict=judgement.verdict, judgement=judgement.as_dict())
             point("judged")
+            settled = getattr(sink, "settled", None)  # a sink that keeps rows until they are judged
+            if settled is not None:
+                settled()
             return judgement.verdict
 
     def _to_judge(self) -> list[str]:

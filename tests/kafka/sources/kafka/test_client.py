@@ -266,3 +266,51 @@ def test_who_is_refused_is_told_so_by_lag_and_by_a_run(
     assert (asked.returncode, told["verdict"], told["lag"]) == (23, "AUTH", None)
     assert told["error"]["type"] == "AuthorizationError"
     assert "refused" in sandbox.run("r", expect=23, AIRFLOW_CONN_KAFKA_DEFAULT=connection).message
+
+
+def test_a_topic_as_a_sink_needs_its_rights(
+    topics: Topics, secure: Secure, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from kafka.admin import ACL, ACLOperation, ACLPermissionType, KafkaAdminClient, ResourcePattern, ResourceType
+    from pyspark.sql.types import StructType
+
+    from sluice.sinks.kafka import KafkaSink
+    from sluice_spark.sinks.base import NOTHING
+    from sluice_spark.sinks.kafka.cluster import MARKS_CONFIG
+    from sluice_spark.sinks.kafka.topic import KafkaTopic
+
+    def examine(password: str = "right") -> KafkaTopic:
+        extra = Way("SASL_SSL", SCRAM).words(secure, password)
+        monkeypatch.setenv("AIRFLOW_CONN_KAFKA_DEFAULT", json.dumps({"conn_type": "kafka", "extra": extra}))
+        sink = KafkaTopic(KafkaSink(topic="sunk"), str(tmp_path), "sluice:p:1")
+        sink.examine()
+        return sink
+
+    def refused(password: str = "right") -> str:
+        with pytest.raises(AuthorizationError) as error:
+            examine(password)
+        assert "wrong" not in str(error.value)
+        return str(error.value)
+
+    topics.create("sunk", 1)
+    topics.create("sunk.sluice-commits", 1, MARKS_CONFIG)
+    monkeypatch.setattr("sluice_spark.sinks.kafka.cluster.patience", 5.0)
+    assert "the cluster refused" in refused("wrong")
+    assert "the cluster refused" in refused()
+    op, kinds = ACLOperation, ResourceType
+    steps = [
+        (kinds.TOPIC, "sunk", (op.DESCRIBE, op.WRITE)),
+        (kinds.TRANSACTIONAL_ID, "sluice.p.sunk", (op.DESCRIBE, op.WRITE)),
+        (kinds.TOPIC, "sunk.sluice-commits", (op.DESCRIBE, op.READ, op.WRITE)),
+    ]
+    admin = KafkaAdminClient(bootstrap_servers=topics.bootstrap)
+    for number, (kind, name, rights) in enumerate(steps):
+        admin.create_acls(
+            [ACL(f"User:{USER}", "*", right, ACLPermissionType.ALLOW, ResourcePattern(kind, name)) for right in rights]
+        )
+        if number < 2:
+            assert "grant DESCRIBE and WRITE on the topic" in refused()
+    admin.close()
+    sink = examine()
+    assert sink.commit(NOTHING, StructType([]), 0, {"run": "r"})
+    assert sink.version() == 0
