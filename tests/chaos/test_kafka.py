@@ -90,6 +90,7 @@ def test_a_commit_whose_answer_is_lost_is_found_out(
     assert sandbox.held_up() == []
 
 
+@pytest.mark.long
 def test_what_was_lost_is_redriven_once(into_kafka: StreamSandbox) -> None:
     sandbox = into_kafka
     sandbox.configure(recovery="ignore_range", transform={"python": "poison:dying"})
