@@ -27,6 +27,9 @@ def parse(argv: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--range", action="append", metavar="TOPIC:PARTITION:START-END", help="only these offsets")
     parser.add_argument("--of-run", help="only what this run lost or quarantined")
     parser.add_argument("--quarantined", action="store_true", help="redrive quarantined records instead of lost ranges")
+    parser.add_argument("--drop", action="store_true", help="take quarantined records out, and write none of them")
+    parser.add_argument("--rule", help="only quarantined records that broke this rule")
+    parser.add_argument("--reason", help="why they are dropped; recorded in the ledger")
     parser.add_argument("--no-validate", action="store_true", help="skip the validation; the run gets no verdict")
     return parser.parse_args(argv)
 
@@ -45,8 +48,8 @@ def run_of(args: argparse.Namespace, open_session: Callable[[], SparkSession]) -
     except ValueError as error:
         raise ConfigError(str(error), state="nothing was read or written", next_step="fix the range") from None
     judge = None if args.no_validate else Judge(pipeline, home, args.run)
-    context = RunContext(pipeline, args.run, Ledger.open(), home, open_session, pipeline.recovery, judge)
-    return RedriveRun(context, ranges, args.of_run, args.quarantined)
+    context = RunContext(pipeline, args.run, Ledger.open(), home, open_session, pipeline.recovery, judge, args.reason)
+    return RedriveRun(context, ranges, args.of_run, args.quarantined or args.drop, args.drop, args.rule)
 
 
 def main() -> None:

@@ -92,6 +92,37 @@ def test_a_redrive_that_is_killed_redrives_nothing_twice(sandbox: Sandbox, point
     assert sandbox.orphans() == sandbox.orphans("table_quarantine") == set()
 
 
+@pytest.mark.parametrize(
+    "point",
+    [
+        "sink-committed",
+        *(pytest.param(p, marks=pytest.mark.long) for p in ("before-sink-commit", "quarantine-committed")),
+        pytest.param("batch-recorded", marks=pytest.mark.long),
+    ],
+)
+def test_what_is_dropped_leaves_the_quarantine_once_and_is_on_the_books(sandbox: Sandbox, point: str) -> None:
+    sandbox.feed(12, bad_every=3)
+    sandbox.produce([(0, b"k", None), (1, b"k", None)])
+    sandbox.run("live")
+    before, held = sandbox.sink(), sandbox.quarantine()
+    drop = ("quarantine", str(sandbox.file), "--rule", "json", "--drop", "--reason", "test data")
+    killed = sandbox.cli(*drop, SLUICE_KILL_AT=point)
+    assert killed.returncode not in (0, 1, 10), killed.stderr[-3000:]
+    sandbox.run("next")  # any run enters what the killed one committed
+    done = sandbox.cli(*drop, "--json")
+    assert done.returncode == (0 if point == "before-sink-commit" else 10), done.stderr
+    assert (sandbox.sink(), sum(sandbox.quarantine().values())) == (before, 2)
+    assert sum(held.values()) == 6
+    told = [e["payload"] for e in sandbox.ledger.events(sandbox.name) if e["type"] == "RangeRedriven"]
+    assert [e["source"] for e in told] == [{"kind": "dropped", "reason": "test data"}]
+    split = Counter[str]()
+    for run in sandbox.ledger.runs(sandbox.name):
+        split.update(sandbox.account(run.run) if run.kind == "redrive" else {})
+    assert (split["planned"], split["filtered"], split["written"]) == (4, 4, 0)
+    deep = sandbox.cli("audit", "--deep", str(sandbox.file), "--json")
+    assert deep.returncode == 0, deep.stdout + deep.stderr
+
+
 def segments(sandbox: Sandbox) -> list[Path]:
     return sorted((sandbox.home / "logs" / sandbox.name / "batches").glob("*/*.parquet"))
 

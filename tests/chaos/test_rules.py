@@ -21,7 +21,9 @@ def test_a_rule_splits_a_batch_and_what_it_refused_is_redriven_when_it_changes(s
     assert sandbox.sink() == Counter(placed[:6])
     refused = sandbox.rows("table_quarantine").to_pylist()
     assert Counter((r["_topic"], r["_partition"], r["_offset"]) for r in refused) == Counter(placed[6:])
-    assert all(r["_errors"] == [{"rule": "small", "severity": "critical", "column": "id"}] for r in refused)
+    assert [r["_errors"] for r in sorted(refused, key=lambda r: r["value"])] == [
+        [{"rule": "small", "severity": "critical", "column": "id", "detail": str(n)}] for n in range(6, 10)
+    ]
 
     sandbox.configure(rules=[rule | {"sql": {"passes": "id < 8"}}], quality={"max_quarantined": "100%"})
     done = sandbox.cli("redrive", str(sandbox.file), "--run", "again", "--quarantined")

@@ -12,6 +12,7 @@ import typer
 from sluice import __version__
 from sluice.cli.init import init
 from sluice.cli.output import COUNTS, err, print_json, print_table, say_empty
+from sluice.cli.preview import preview
 from sluice.errors import ConfigError, SluiceError
 from sluice.recovery import Recovery
 
@@ -121,6 +122,7 @@ def run(
 
 
 app.command()(init)
+app.command()(preview)
 
 
 @app.command()
@@ -261,15 +263,34 @@ def quarantine(
         typer.Option(metavar="TS|AGE", help="Only records of this time or later: ISO 8601, or an age such as 36h."),
     ] = None,
     show: Annotated[int, typer.Option(min=0, metavar="N", help="Also show the newest N records.")] = 0,
+    drop: Annotated[
+        bool, typer.Option("--drop", help="Take these records out, and write none of them; needs --reason.")
+    ] = False,
+    reason: Annotated[
+        str | None, typer.Option(metavar="TEXT", help="Why they are dropped; recorded in the ledger.")
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Show which records were refused: counts by rule and column, and samples.
 
-    A sample has topic, partition, offset, rule, key and the text that was
-    refused: of a JSON record the column's value, else the record's.
+    A sample has topic, partition, offset, rule, key, why it was refused, and
+    the record's text.
+
+    With --drop, these records leave the quarantine for good: a run of Spark
+    takes them out, and they count as filtered, with the reason in the ledger.
+    --rule and --run choose them. The topic may still have them.
     """
+    from sluice.cli.quarantine import drop as drop_refused
     from sluice.cli.quarantine import quarantine as show_refused
 
+    if drop or reason is not None:
+        if not drop or not (reason or "").strip() or since is not None or show:
+            raise ConfigError(
+                "--drop and --reason go together, with --rule or --run, and without --since or --show",
+                state="nothing was changed",
+                next_step='write, for example, --rule json --drop --reason "test data"',
+            )
+        raise typer.Exit(drop_refused(pipeline, rule=rule, run=run, reason=str(reason), as_json=as_json))
     show_refused(pipeline, rule=rule, run=run, since=_since(since), show=show, as_json=as_json)
 
 
@@ -287,7 +308,7 @@ def redrive(
         bool, typer.Option("--quarantined", help="Redrive quarantined records instead of lost ranges.")
     ] = False,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Only show the open lost ranges, and where they can still be read.")
+        bool, typer.Option("--dry-run", help="Write nothing: show what could be redriven, and what could not.")
     ] = False,
     validate: Annotated[bool, typer.Option(help="Validate the rows that were written.")] = True,
     run_id: RunId = None,
@@ -299,7 +320,8 @@ def redrive(
     With --quarantined, write the quarantined records that decode and pass the
     row rules now, for example after a fix of the pipeline file. What still fails
     stays open, or in the quarantine. Idempotent: running it again finds nothing
-    to do. --dry-run works for lost ranges only. Exit codes: as sluice run.
+    to do. --dry-run shows open lost ranges and where they can still be read,
+    or with --quarantined how many records decode now. Exit codes: as sluice run.
     """
     from sluice.cli.redrive import redrive as drive_again
     from sluice.ranges import OffsetRange

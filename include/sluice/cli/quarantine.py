@@ -1,15 +1,45 @@
-"""``sluice quarantine``: shows what was refused, and why."""
+"""``sluice quarantine``: shows what was refused, and why, and drops it."""
 
 from __future__ import annotations
 
-from datetime import datetime
+from datetime import UTC, datetime
 
 from sluice.cli.output import err, print_json, print_table
+from sluice.cli.run import connections, ended
+from sluice.decoders.explain import Explainer
 from sluice.delta.samples import look
+from sluice.errors import ConfigError
 from sluice.home import Home
+from sluice.launch.launcher import LocalProcess
+from sluice.launch.submit import redrive
 from sluice.pipeline import load
 
-__all__ = ["quarantine"]
+__all__ = ["drop", "quarantine"]
+
+
+def drop(pipeline: str, *, rule: str | None, run: str | None, reason: str, as_json: bool) -> int:
+    """Take refused records out of the quarantine, by a run that the ledger has; return its exit code.
+
+    Raises
+    ------
+    ConfigError
+        If there is no valid pipeline file, or no such record.
+    """
+    spec = load(pipeline)
+    found = look(Home.from_env().resolve(spec.quarantine_path), rule=rule, run=run)
+    if not found.records:
+        raise ConfigError(
+            f"no such record is in quarantine: {found.path}",
+            state="nothing was changed",
+            next_step=f"sluice quarantine {pipeline} shows what is there",
+        )
+    err.print(f"{found.records:,} records are to be dropped from {found.path}", markup=False)
+    name = f"drop__{datetime.now(UTC).isoformat(timespec='milliseconds')}"
+    spark, kafka, sink = connections(spec)
+    submit = redrive(
+        spec, name, spark=spark, kafka=kafka, sink=sink, of_run=run, rule=rule, dropped=reason, validate=False
+    )  # fmt: skip
+    return ended(spec, name, LocalProcess.start(submit), as_json=as_json)
 
 
 def quarantine(
@@ -25,7 +55,14 @@ def quarantine(
         If the table cannot be read.
     """
     spec = load(pipeline)
-    found = look(Home.from_env().resolve(spec.quarantine_path), rule=rule, run=run, since=since, show=show)
+    found = look(
+        Home.from_env().resolve(spec.quarantine_path),
+        rule=rule,
+        run=run,
+        since=since,
+        show=show,
+        explain=Explainer.of(spec.decode.key, spec.decode.config).detail,
+    )
     if as_json:
         print_json({"pipeline": spec.name, **found.as_dict()})
         return
@@ -35,7 +72,8 @@ def quarantine(
     for sample in found.samples:
         where = f"\n{sample.topic}-{sample.partition} offset {sample.offset} ({sample.timestamp}), run {sample.run}"
         broke = f"{sample.rule}{f', column {sample.column}' if sample.column else ''}"
-        print(f"{where}\n  broke {broke}; key {sample.key!r}\n  {sample.text!r}")
+        why = f": {sample.detail}" if sample.detail else ""
+        print(f"{where}\n  broke {broke}{why}\n  key {sample.key!r}, value {sample.text!r}")
     asked = rule is not None or run is not None or since is not None
     if not found.records:
         err.print(f"nothing {'of that ' if asked else ''}is in quarantine: {found.path}", markup=False)

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Sequence
+from pathlib import Path
 
 from sluice.cli.output import err, print_json, print_table
-from sluice.cli.run import connections, ended
-from sluice.errors import ConfigError, SluiceError
+from sluice.cli.preview import looked
+from sluice.cli.run import connections, ended, spark_of
+from sluice.errors import SluiceError
 from sluice.home import Home
 from sluice.launch.launcher import LocalProcess
+from sluice.launch.submit import preview
 from sluice.launch.submit import redrive as submission
 from sluice.ledger import Ledger
 from sluice.pipeline import Pipeline, load
@@ -34,12 +38,8 @@ def redrive(
     """Redrive, or with ``dry_run`` show what could be redriven; return the exit code."""
     spec = load(pipeline)
     if dry_run and quarantined:
-        raise ConfigError(
-            "--dry-run shows lost ranges, not the quarantine",
-            state="nothing was read or written",
-            next_step=f"sluice quarantine {pipeline} --show 10 shows them, and why they were refused; or leave "
-            "--dry-run out: records that do not decode stay in quarantine",
-        )
+        _try_quarantined(spec, pipeline, ranges, of_run, as_json=as_json)
+        return 0
     if dry_run:
         _show(spec, ranges, of_run, as_json=as_json)
         return 0
@@ -63,6 +63,29 @@ def redrive(
     if still and not as_json:
         err.print(f"{sum(len(r.range) for r in still):,} offsets are still lost: sluice redrive {pipeline} --dry-run")
     return code
+
+
+def _try_quarantined(
+    spec: Pipeline, pipeline: str, ranges: Sequence[OffsetRange], of_run: str | None, *, as_json: bool
+) -> None:
+    """Print how many quarantined records decode now, and what the others still break."""
+    spark = spark_of(spec)
+    with tempfile.TemporaryDirectory(prefix="sluice-") as folder:
+        result = Path(folder) / "result.json"
+        submit = preview(spec, result, spark=spark, kafka=None, quarantined=True, ranges=ranges, of_run=of_run)
+        found = looked(submit, result)
+    if as_json:
+        print_json(found)
+        return
+    if found["still"]:
+        print_table(found["still"], ["rule", "column", "records"])
+    err.print(
+        f"{found['decodable']:,} of {found['records']:,} quarantined records decode and pass the row rules now; "
+        "nothing was written",
+        markup=False,
+    )
+    if found["decodable"]:
+        err.print(f"to write them: sluice redrive {pipeline} --quarantined", markup=False)
 
 
 def _states(spec: Pipeline) -> list[TopicState]:

@@ -17,7 +17,7 @@ from sluice.pipeline import Pipeline, load
 from sluice.recovery import Recovery
 from sluice.run.request import RunRequest
 
-__all__ = ["connections", "drive", "ended"]
+__all__ = ["connections", "drive", "ended", "spark_of"]
 
 _SPARK = "spark_default"
 
@@ -63,20 +63,31 @@ def drive(
 
 
 def connections(spec: Pipeline) -> tuple[Connection, Connection | None, Connection | None]:
-    """Return the connections to Spark (``local[*]`` if none is defined), source and sink; None for what needs none.
+    """Return the connections to Spark, as :func:`spark_of`, source and sink; None for what needs none.
 
     Raises
     ------
     ConfigError
         If one that the file names is not defined.
     """
+    spark, source, sink = spark_of(spec), spec.source.config.needs, spec.sink.config.needs
+    return spark, find(source) if source else None, find(sink) if sink else None
+
+
+def spark_of(spec: Pipeline) -> Connection:
+    """Return the connection to Spark: ``local[*]`` if the default one is not defined.
+
+    Raises
+    ------
+    ConfigError
+        If the file names another one, which is not defined.
+    """
     named = spec.spark.connection
     spark = look_up(named) if named == _SPARK else find(named)
     if spark is None:
         err.print(f"connection {_SPARK!r} is not defined: Spark runs on local[*]", markup=False)
         spark = Connection(_SPARK, "spark", host="local[*]")
-    source, sink = spec.source.config.needs, spec.sink.config.needs
-    return spark, find(source) if source else None, find(sink) if sink else None
+    return spark
 
 
 def ended(spec: Pipeline, run_id: str, code: int, *, as_json: bool) -> int:

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import heapq
-import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from typing import Any
@@ -63,8 +62,10 @@ class Sample:
 
     Attributes
     ----------
+    detail
+        The offending text, or what is wrong with the record.
     text
-        What was refused: the column's value in a JSON object if there is one, else the record's value; cut.
+        The record's value; cut.
     """
 
     topic: str
@@ -74,6 +75,7 @@ class Sample:
     run: str
     rule: str
     column: str | None
+    detail: str | None
     key: str | None
     text: str | None
 
@@ -102,7 +104,13 @@ class Look:
 
 
 def look(
-    path: str, *, rule: str | None = None, run: str | None = None, since: datetime | None = None, show: int = 0
+    path: str,
+    *,
+    rule: str | None = None,
+    run: str | None = None,
+    since: datetime | None = None,
+    show: int = 0,
+    explain: Callable[[bytes | None, str, str | None], str | None] = lambda *_: None,
 ) -> Look:
     """Return what a quarantine holds; nothing if there is no table.
 
@@ -114,6 +122,8 @@ def look(
         Only records with this record time or a later one; aware.
     show
         How many samples: the newest by record time. Keys and values are read only if there are to be some.
+    explain
+        Returns why a record was refused, from its value, rule and column; where it does not know, the table may.
 
     Raises
     ------
@@ -138,7 +148,7 @@ def look(
             entry = (moment, row["_topic"], row["_partition"], row["_offset"], number, row)
             (heapq.heappush if len(newest) < show else heapq.heappushpop)(newest, entry)
     found = sorted(groups.values(), key=lambda group: (-group.records, group.rule, group.column or ""))
-    samples = [_sample(entry[-1]) for entry in sorted(newest, reverse=True)]
+    samples = [_sample(entry[-1], explain) for entry in sorted(newest, reverse=True)]
     return Look(path, sum(group.records for group in found), found, samples)
 
 
@@ -149,7 +159,7 @@ def _rows(table: Table, *, values: bool) -> Iterator[dict[str, Any]]:
         yield from batch.to_pylist()
 
 
-def _sample(row: Mapping[str, Any]) -> Sample:
+def _sample(row: Mapping[str, Any], explain: Callable[[bytes | None, str, str | None], str | None]) -> Sample:
     error = (row["_errors"] or [{"rule": "unknown", "column": None}])[0]
     column = error["column"]
     moment = row["_timestamp"]
@@ -161,22 +171,10 @@ def _sample(row: Mapping[str, Any]) -> Sample:
         row["_run"],
         error["rule"],
         column,
+        explain(row["value"], error["rule"], column) or error.get("detail"),
         _text(row["key"]),
-        _offending(row["value"], column),
+        _text(row["value"]),
     )
-
-
-def _offending(value: bytes | None, column: str | None) -> str | None:
-    """Return the text of the column that broke the rule, if the value is a JSON object that has it; else the value."""
-    if value is not None and column is not None:
-        try:
-            found = json.loads(value)
-            for part in column.split("."):
-                found = found[part]
-            return _cut(json.dumps(found, ensure_ascii=False))
-        except (ValueError, KeyError, TypeError, RecursionError):
-            pass
-    return _text(value)
 
 
 def _text(value: bytes | None) -> str | None:

@@ -28,6 +28,7 @@ __all__ = [
     "archive_stamp",
     "bounded_run",
     "is_whole",
+    "preview",
     "redrive",
     "spark_master",
     "validate_sink",
@@ -155,6 +156,8 @@ def redrive(
     ranges: Sequence[OffsetRange] = (),
     of_run: str | None = None,
     quarantined: bool = False,
+    dropped: str | None = None,
+    rule: str | None = None,
     validate: bool = True,
     settings: Spark | None = None,
 ) -> SparkSubmit:
@@ -166,6 +169,10 @@ def redrive(
         Only these offsets; empty means all.
     of_run
         Only what the run with this id lost or quarantined.
+    dropped
+        Why quarantined records are taken out and not written; None if they are to be written.
+    rule
+        Only quarantined records that broke this rule.
     """
     arguments = ["--pipeline", str(pipeline.file), "--run", checked_run(run_id)]
     for item in ranges:
@@ -173,6 +180,8 @@ def redrive(
     if of_run is not None:
         arguments += ["--of-run", of_run]
     arguments += ["--quarantined"] * quarantined + ["--no-validate"] * (not validate)
+    arguments += [] if dropped is None else ["--drop", f"--reason={dropped}"]
+    arguments += [] if rule is None else [f"--rule={rule}"]
     return _submit("redrive.py", pipeline, arguments, spark, (kafka, sink), small=True, settings=settings)
 
 
@@ -188,6 +197,34 @@ def validate_sink(
     """Return the application that validates a run again; ``settings`` as of :func:`bounded_run`."""
     arguments = ["--pipeline", str(pipeline.file), "--run", run_id]
     return _submit("validate_sink.py", pipeline, arguments, spark, (kafka, sink), small=True, settings=settings)
+
+
+def preview(
+    pipeline: Pipeline,
+    result: Path,
+    *,
+    spark: Connection,
+    kafka: Connection | None,
+    records: int = 0,
+    quarantined: bool = False,
+    ranges: Sequence[OffsetRange] = (),
+    of_run: str | None = None,
+) -> SparkSubmit:
+    """Return the application that decodes records and writes none: see :func:`redrive` for what it may take.
+
+    Parameters
+    ----------
+    result
+        The file to which it writes, as JSON, what it found.
+    records
+        How many of the source's newest records it takes, unless it takes those of the quarantine.
+    """
+    arguments = ["--pipeline", str(pipeline.file), "--result", str(result), "--records", str(records)]
+    for item in ranges:
+        arguments += ["--range", f"{item.topic}:{item.partition}:{item.start}-{item.end}"]
+    arguments += [] if of_run is None else [f"--of-run={of_run}"]
+    arguments += ["--quarantined"] * quarantined
+    return _submit("preview.py", pipeline, arguments, spark, (kafka,), small=True)
 
 
 def validate_spec(pipelines: Sequence[Pipeline], result: Path) -> SparkSubmit:

@@ -5,19 +5,23 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from pyspark.sql import DataFrame
+from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import ArrayType, StringType, StructField, StructType
 
+from sluice.pipeline.sections import Decode
 from sluice.ranges import OffsetRange, RangeAccount
 from sluice_spark.decoders.base import COLUMN, RULE
 from sluice_spark.sinks.base import NOTHING, Staged, TakenBackError
 from sluice_spark.sinks.delta.table import DeltaSink
 from sluice_spark.sinks.parquet.slice import Slice
 from sluice_spark.sinks.parquet.staged import read_back
-from sluice_spark.sources.base import RECORD_SCHEMA
+from sluice_spark.sources.base import RECORD_SCHEMA, within
 
-__all__ = ["SCHEMA", "refused_again", "refused_records", "take_out"]
+__all__ = ["SCHEMA", "held_records", "opened", "refused_again", "refused_records", "take_out"]
+
+_LONGEST, _END = 200, 60
+"""Characters of a record's text that a detail has."""
 
 SCHEMA = StructType(
     [
@@ -28,16 +32,38 @@ SCHEMA = StructType(
         ),
         StructField("_run", StringType()),
         StructField(
-            "_errors", ArrayType(StructType([StructField(n, StringType()) for n in ("rule", "severity", "column")]))
+            "_errors",
+            ArrayType(StructType([StructField(n, StringType()) for n in ("rule", "severity", "column", "detail")])),
         ),
     ]
 )
-"""The columns of every quarantine table."""
+"""The columns of every quarantine table. One of an earlier version gets what it lacks with the next refused records."""
 
 
-def refused_records(decoded: DataFrame, run_id: str) -> DataFrame:
-    """Return the records that broke a rule, in the columns of :data:`SCHEMA`."""
-    error = F.struct(F.col(RULE).alias("rule"), F.lit("critical").alias("severity"), F.col(COLUMN).alias("column"))
+def opened(path: str, app_id: str) -> DeltaSink:
+    """Open the quarantine of a writer; it need not exist."""
+    return DeltaSink(path, app_id, evolve="add")
+
+
+def refused_records(decoded: DataFrame, run_id: str, decode: Decode) -> DataFrame:
+    """Return the records that broke a rule, in the columns of :data:`SCHEMA`.
+
+    Parameters
+    ----------
+    decode
+        What decoded them.
+
+    Notes
+    -----
+    The offending text is looked up here, so that only refused records pay for it, and by Spark itself: an executor's
+    Python need not have this package. :class:`sluice.decoders.explain.Explainer` says more, to whoever asks.
+    """
+    error = F.struct(
+        F.col(RULE).alias("rule"),
+        F.lit("critical").alias("severity"),
+        F.col(COLUMN).alias("column"),
+        (_detail() if decode.key == "json" else F.lit(None).cast("string")).alias("detail"),
+    )
     return decoded.where(F.col(RULE).isNotNull()).select(
         "key",
         "value",
@@ -49,6 +75,42 @@ def refused_records(decoded: DataFrame, run_id: str) -> DataFrame:
         F.lit(run_id).alias("_run"),
         F.array(error).alias("_errors"),
     )
+
+
+def _detail() -> Column:
+    """Return the text of the field that broke a rule, or the end of a text that is no JSON object; cut."""
+    text = F.col("value").cast("string")
+    path = F.concat(F.lit("$['"), F.col(COLUMN), F.lit("']"))
+    field = F.left(F.call_function("get_json_object", text, path), F.lit(_LONGEST))
+    end = F.concat(F.length(text), F.lit(" characters, ending in "), F.right(text, F.lit(_END)))
+    return F.when(F.col(COLUMN).isNotNull(), field).when(F.col(RULE) == "json", end)
+
+
+def held_records(
+    spark: SparkSession,
+    quarantine: DeltaSink,
+    *,
+    of_run: str | None = None,
+    ranges: Sequence[OffsetRange] | None = None,
+    rule: str | None = None,
+) -> DataFrame:
+    """Return the records of a quarantine in the columns of a source's record, beside those of the table.
+
+    Parameters
+    ----------
+    of_run, ranges, rule
+        Only what this run refused, what lies in these ranges, what broke this rule; None means all.
+    """
+    rows = quarantine.rows(spark)
+    if of_run is not None:
+        rows = rows.where(F.col("_run") == of_run)
+    if rule is not None:
+        rows = rows.where(F.col("_errors")[0]["rule"] == rule)
+    raw = rows.select(
+        *rows.columns,
+        *(F.col(f"_{name}").alias(name) for name in ("topic", "partition", "offset", "timestamp")),
+    )
+    return raw if ranges is None else raw.where(within(ranges))
 
 
 def take_out(quarantine: DeltaSink, ranges: Sequence[OffsetRange], batch: int, run_id: str, *, name: str) -> None:

@@ -261,7 +261,7 @@ class BatchWriter:
 
     def _stage_refused(self, again: DataFrame, name: str, bad: Mapping[tuple[str, int], int]) -> Staged:
         # Only partitions with refused records are read a second time, with headers, to stage the records verbatim.
-        staged = self.quarantine.stage(refused_records(self.decoded(again), self.run_id), name)
+        staged = self.quarantine.stage(refused_records(self.decoded(again), self.run_id, self.pipeline.decode), name)
         kept = {key: t.offsets for key, t in staged.tallies.items()}
         if kept != dict(bad) or staged.rows != sum(bad.values()):
             raise OffsetsGoneError(

@@ -14,18 +14,18 @@ from sluice.errors import ConfigError, LeaseHeldError, OffsetsGoneError, SluiceE
 from sluice.faults import point
 from sluice.ledger import REDRIVEN, Lease
 from sluice.pipeline import Rows
-from sluice.ranges import Counts, OffsetRange, describe, overlaps, runs_of, subtract
+from sluice.ranges import Counts, OffsetRange, RangeAccount, describe, overlaps, runs_of, subtract
 from sluice.run.locate import Located, locate
 from sluice.sources.kafka.cluster import TopicState
 from sluice_spark.batch.account import Offsets, PromiseError, account_exactly
-from sluice_spark.batch.quarantine import refused_records
+from sluice_spark.batch.quarantine import SCHEMA, held_records, refused_records
 from sluice_spark.batch.writer import BatchWriter, PreparedBatch
 from sluice_spark.decoders.base import RULE
 from sluice_spark.engine.logs import logger
 from sluice_spark.rules.records import decoded
 from sluice_spark.runs.run import Run
 from sluice_spark.runs.tables import Tables
-from sluice_spark.sinks.base import Fence, ReplaceableSink, Staged
+from sluice_spark.sinks.base import NOTHING, Fence, ReplaceableSink, Staged
 from sluice_spark.sources.base import Records, within
 from sluice_spark.sources.log import LogRecords
 from sluice_spark.strategies.ignore import can_be_ignored, dies_of, narrow
@@ -44,7 +44,7 @@ _STRETCHES = 5000
 
 @dataclass
 class RedriveRun(Run):
-    """Redrives open lost ranges, or quarantined records that decode and pass the row rules now.
+    """Redrives open lost ranges, or quarantined records that decode and pass the row rules now, or drops these.
 
     Parameters
     ----------
@@ -54,6 +54,10 @@ class RedriveRun(Run):
         Only what this run lost or quarantined; None for all.
     quarantined
         Redrive quarantined records instead of lost ranges.
+    dropping
+        Do not write quarantined records: take them out of the quarantine, and count them as filtered.
+    rule
+        Only quarantined records that broke this rule.
 
     Notes
     -----
@@ -67,6 +71,8 @@ class RedriveRun(Run):
     ranges: Sequence[OffsetRange] | None = None
     of_run: str | None = None
     quarantined: bool = False
+    dropping: bool = False
+    rule: str | None = None
 
     def _drive(self, lease: Lease) -> str | None:
         self._reconciled(lease)
@@ -158,7 +164,8 @@ class RedriveRun(Run):
             staged, written = self._stage(writer, records, name)
             if writer.opaque:
                 writer.compare_metadata(staged, records)
-            quarantine = writer.quarantine.stage(refused_records(records, self.context.run_id), name) if bad else None
+            refused = refused_records(records, self.context.run_id, self.pipeline.decode) if bad else None
+            quarantine = None if refused is None else writer.quarantine.stage(refused, name)
         except SluiceError:
             raise
         except Exception as error:
@@ -248,12 +255,13 @@ class RedriveRun(Run):
         sink = tables.replacing()  # its fence refuses rivals that move the same records
         tables.quarantine.check_replaceable()
         spark = self.context.session()
-        writer = self.context.writer(spark, tables)
+        writer = self._dropper(tables) if self.dropping else self.context.writer(spark, tables)
         with self.context.watch.phase("query"):
-            came = _offsets(self._decodable(spark, tables))
-            if not came:
+            came = _offsets(self._chosen(spark, tables))
+            if not came and self.dropping:
+                logger.info("there is no such record in the quarantine")
+            elif not came:
                 logger.info("no quarantined record decodes and passes the row rules of the pipeline file now")
-                return
             for window in windows(came, self.pipeline.source.config.batch_limit):
                 self._take_out(spark, lease, emptying, tables, sink, writer, window)
         point("query-ended")
@@ -273,18 +281,23 @@ class RedriveRun(Run):
         emptying.verify()
         self._beside_intervals()
         fence = Fence(sink.table_version(), lambda note: note.get("interval") is not None)
-        good = self._decodable(spark, tables).where(within(window))
+        good = self._chosen(spark, tables).where(within(window))
         came = _offsets(good)
         batch = tables.sink.version() + 1
         name = tables.batch_name(batch)
         ranges = [r for (topic, n), at in sorted(came.items()) for r in runs_of(topic, n, at.tolist())]
         self.ledger.batch_started(lease, epoch=REDRIVEN, batch=batch, ranges=ranges)
         point("batch-started")
-        staged, written = self._stage(writer, good, name)
-        if writer.opaque:
-            writer.compare_metadata(staged, good)
-        accounts = account_exactly(self.pipeline.rows, ranges, came, {}, written)
-        prepared = PreparedBatch(tuple(accounts), staged)
+        origin = {"kind": "quarantine"}
+        if self.dropping:
+            origin = {"kind": "dropped", "reason": self.context.reason or ""}
+            prepared = PreparedBatch(tuple(RangeAccount(r, Counts(filtered=len(r))) for r in ranges), NOTHING)
+        else:
+            staged, written = self._stage(writer, good, name)
+            if writer.opaque:
+                writer.compare_metadata(staged, good)
+            accounts = account_exactly(self.pipeline.rows, ranges, came, {}, written)
+            prepared = PreparedBatch(tuple(accounts), staged)
         emptying.verify()
         self._commit(
             lease,
@@ -293,23 +306,20 @@ class RedriveRun(Run):
             batch,
             prepared,
             of="quarantined",
-            source={"kind": "quarantine"},
+            source=origin,
             moved=name,
             fence=fence,
         )
 
-    def _decodable(self, spark: SparkSession, tables: Tables) -> DataFrame:
-        """Return the requested quarantined records that decode and pass the row rules now, decoded."""
-        rows = tables.quarantine.rows(spark)
-        if self.of_run is not None:
-            rows = rows.where(F.col("_run") == self.of_run)
-        raw = rows.select(
-            *rows.columns,
-            *(F.col(f"_{name}").alias(name) for name in ("topic", "partition", "offset", "timestamp")),
-        )
-        if self.ranges is not None:
-            raw = raw.where(within(self.ranges))
-        return decoded(raw, self.pipeline).where(F.col(RULE).isNull())
+    def _dropper(self, tables: Tables) -> BatchWriter:
+        """Return a writer that commits no rows: neither the transform nor the sink's columns matter then."""
+        sink, schema = tables.sink.as_it_is() or (tables.sink, SCHEMA)
+        return BatchWriter(self.pipeline, self.context.run_id, lambda rows: rows, schema, sink, tables.quarantine)
+
+    def _chosen(self, spark: SparkSession, tables: Tables) -> DataFrame:
+        """Return the requested quarantined records: to write, those that decode and pass the row rules now, decoded."""
+        raw = held_records(spark, tables.quarantine, of_run=self.of_run, ranges=self.ranges, rule=self.rule)
+        return raw if self.dropping else decoded(raw, self.pipeline).where(F.col(RULE).isNull())
 
 
 def windows(came: Offsets, offsets: int, count: int = _STRETCHES) -> Iterator[list[OffsetRange]]:

@@ -15,6 +15,7 @@ from sluice.recovery import Route
 from sluice.run.checkpoint import Checkpoint
 from sluice.sinks.base import SinkConfig, SinkKind
 from sluice.wal import WriteAheadLog
+from sluice_spark.batch import quarantine as quarantines
 from sluice_spark.engine.logs import logger
 from sluice_spark.sinks.base import EvolvingSink, ReplaceableSink, Sink
 from sluice_spark.sinks.delta.table import DeltaSink
@@ -61,7 +62,7 @@ class Tables:
             epoch,
             Checkpoint(home.checkpoint(pipeline.name, number), epoch.positions),
             kind.opened(pipeline.sink.config, path, app),
-            DeltaSink(home.resolve(pipeline.quarantine_path), quarantine_app_id(app)),
+            quarantines.opened(home.resolve(pipeline.quarantine_path), quarantine_app_id(app)),
             log,
             DeltaSink(log.path, log.app_id(number), settings=_KEEPS_HISTORY),
             pipeline.name,
@@ -90,7 +91,7 @@ class Tables:
             self,
             epoch=Epoch(-number, Route.DIRECT, None),
             sink=self.kind.opened(self.config, self.path, app),
-            quarantine=DeltaSink(self.quarantine.path, quarantine_app_id(app)),
+            quarantine=quarantines.opened(self.quarantine.path, quarantine_app_id(app)),
         )
 
     @property

@@ -23,8 +23,9 @@ def test_what_broke_a_rule_is_kept_verbatim_and_nothing_else(spark: SparkSession
         record(2, value=None, key=None, partition=4),
         record(3, value=b"\x00?", topic="u"),
     ]
-    decoded = decode(frame(spark, records), Decode(json={"schema": "i INT NOT NULL"}))
-    refused = refused_records(decoded, "the run")
+    spec = Decode(json={"schema": "i INT NOT NULL"})
+    decoded = decode(frame(spark, records), spec)
+    refused = refused_records(decoded, "the run", spec)
     assert refused.dtypes == [(field.name, field.dataType.simpleString()) for field in SCHEMA]
     first, second, third = sorted(refused.collect(), key=lambda row: row._offset)
     assert (bytes(first.key), bytes(first.value), [h.asDict() for h in first.headers]) == (b"k", b'{"i": "x"}', headers)
@@ -35,7 +36,24 @@ def test_what_broke_a_rule_is_kept_verbatim_and_nothing_else(spark: SparkSession
     (time,) = refused.where("_offset = 1").selectExpr("unix_millis(_timestamp)").first() or ()
     assert time == int((EPOCH + timedelta(seconds=1)).timestamp() * 1000)
     assert [[e.asDict() for e in r._errors] for r in (first, second, third)] == [
-        [{"rule": "type", "severity": "critical", "column": "i"}],
-        [{"rule": "null_value", "severity": "critical", "column": None}],
-        [{"rule": "json", "severity": "critical", "column": None}],
+        [{"rule": "type", "severity": "critical", "column": "i", "detail": "x"}],
+        [{"rule": "null_value", "severity": "critical", "column": None, "detail": None}],
+        [{"rule": "json", "severity": "critical", "column": None, "detail": "2 characters, ending in \x00?"}],
     ]
+
+
+def test_the_offending_text_is_named_as_far_as_it_is_a_field(spark: SparkSession) -> None:
+    spec = Decode(json={"schema": "i INT, `a.b` INT, `it's` INT, o STRUCT<x: INT>, d DECIMAL(5,2), s STRING"})
+    values = {
+        b'{"i": 1.50}': ("type", "i", "1.5"),
+        b'{"a.b": "q"}': ("type", "a.b", "q"),
+        b'{"it\'s": "q"}': ("type", "it's", None),
+        b'{"o": {"x": "1"}}': ("type", None, None),  # the decoder does not know where in a record of this kind
+        b'{"d": 1.005}': ("digits", "d", "1.005"),
+        b'{"i": "%s"}' % (b"x" * 500): ("type", "i", "x" * 200),
+        b'{"i": 1, "s": "abc': ("json", None, '18 characters, ending in {"i": 1, "s": "abc'),
+        b"\xff": ("utf8", None, None),
+    }
+    decoded = decode(frame(spark, [record(n, value=value) for n, value in enumerate(values)]), spec)
+    found = refused_records(decoded, "r", spec).collect()
+    assert {bytes(r.value): tuple(r._errors[0][n] for n in ("rule", "column", "detail")) for r in found} == values

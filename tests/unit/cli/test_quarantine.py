@@ -9,6 +9,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from deltalake import write_deltalake
+from tests.fixtures.specs import run_cli
 from tests.unit.delta.test_samples import ERRORS, ZERO, entry
 from typer.testing import CliRunner
 
@@ -41,10 +42,8 @@ def test_people_see_counts_samples_and_the_next_command(file: Path) -> None:
     done = asked(file, "--show", "1")
     assert done.exit_code == 0
     assert "type" in done.stdout
-    assert (
-        "t-0 offset 2 (2026-01-01T02:00:00+00:00), run a\n  broke type, column id; key 'k2'\n  '{\"id\": [bold]2'"
-        in (done.stdout)
-    )
+    where = "t-0 offset 2 (2026-01-01T02:00:00+00:00), run a\n  broke type, column id\n"
+    assert f"{where}  key 'k2', value '{{\"id\": [bold]2'" in done.stdout
     assert f"3 records are in quarantine: {file.parent}/p_quarantine" in done.stderr
     assert f"sluice redrive {file} --quarantined" in done.stderr
 
@@ -66,3 +65,23 @@ def test_a_time_that_is_none_is_told(file: Path) -> None:
     failed = asked(file, "--since", "yesterday").exception
     assert isinstance(failed, ConfigError)
     assert "neither a time nor an age" in str(failed)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [("--drop",), ("--reason", "x"), ("--drop", "--reason", " "), ("--drop", "--reason", "x", "--since", "1h")],
+)
+def test_nothing_is_dropped_without_a_reason_or_by_its_age(
+    file: Path, monkeypatch: pytest.MonkeyPatch, options: tuple[str, ...], capsys: pytest.CaptureFixture[str]
+) -> None:
+    fill(file)
+    assert run_cli(monkeypatch, "quarantine", str(file), *options) == 10
+    assert "--drop and --reason go together" in capsys.readouterr().err
+
+
+def test_what_is_not_there_is_not_dropped(
+    file: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    fill(file)
+    assert run_cli(monkeypatch, "quarantine", str(file), "--drop", "--reason", "x", "--rule", "nosuch") == 10
+    assert "no such record is in quarantine" in capsys.readouterr().err

@@ -37,6 +37,21 @@ def test_without_a_broker_a_dry_run_shows_what_the_log_has(
     assert "no broker answers: only the write-ahead log was searched" in capsys.readouterr().err
 
 
-def test_a_dry_run_is_of_lost_ranges(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_dry_run_of_the_quarantine_says_how_many_decode_now(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     monkeypatch.setenv("SLUICE_HOME", str(tmp_path / "home"))
-    assert run_cli(monkeypatch, "redrive", str(write(tmp_path, GOOD)), "--quarantined", "--dry-run") == 10
+    asked: list[list[str]] = []
+    found = {"records": 3252, "decodable": 3100, "still": [{"rule": "type", "column": "id", "records": 152}]}
+
+    def looked(submit: Any, result: Path) -> dict[str, Any]:
+        asked.append(submit.arguments)
+        return found
+
+    monkeypatch.setattr(command, "looked", looked)
+    file = str(write(tmp_path, GOOD))
+    assert run_cli(monkeypatch, "redrive", file, "--quarantined", "--dry-run", "--of", "r", "--range", "t:0:1-5") == 0
+    said = capsys.readouterr()
+    assert "3,100 of 3,252 quarantined records decode and pass the row rules now; nothing was written" in said.err
+    assert "type  id          152" in said.out
+    assert asked[0][-4:] == ["--range", "t:0:1-5", "--of-run=r", "--quarantined"]

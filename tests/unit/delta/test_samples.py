@@ -10,6 +10,7 @@ import pyarrow as pa
 import pytest
 from deltalake import write_deltalake
 
+from sluice.decoders.explain import Explainer
 from sluice.delta.samples import look
 from sluice.errors import SinkError
 
@@ -67,10 +68,15 @@ def test_the_newest_are_shown_with_what_was_refused(path: str) -> None:
         (3, "type", "o.p", "k3"), (2, "type", "id", "k2"),
     ]  # fmt: skip
     texts = [s.text for s in found.samples]
-    assert texts[1:] == [None, "0xff00", '"q"', '"y"']
+    assert texts[1:3] == [None, "0xff00"]
     assert texts[0] is not None
     assert texts[0].startswith('{"id": "zzz')
     assert texts[0].endswith("… (1,010 characters)")
+    assert [s.detail for s in found.samples] == [None] * 5, "of an earlier version"
+    explained = look(path, show=5, explain=Explainer("json").detail)
+    assert [s.detail for s in explained.samples] == [
+        "is missing", None, "byte 0xff at 0 is not UTF-8", '"q"', '"y"',
+    ]  # fmt: skip
 
 
 @pytest.mark.parametrize(

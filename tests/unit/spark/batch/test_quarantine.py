@@ -6,10 +6,11 @@ from pathlib import Path
 
 import pytest
 from deltalake import DeltaTable
+from pyspark.sql.types import StructType
 from tests.unit.spark.batch.conftest import refuse
 
 from sluice.ranges import Counts, OffsetRange, RangeAccount
-from sluice_spark.batch.quarantine import SCHEMA, refused_again, take_out
+from sluice_spark.batch.quarantine import SCHEMA, opened, refused_again, take_out
 from sluice_spark.sinks.base import NOTHING, TakenBackError
 from sluice_spark.sinks.delta.table import DeltaSink
 
@@ -39,6 +40,25 @@ def test_records_leave_by_their_offsets_whatever_files_hold_them(tmp_path: Path)
     assert redriven.version() == 0
     take_out(redriven, [span(100, 101)], 1, "again", name="p-e0-000001")
     assert offsets(tmp_path) == [(0, 3), (1, 4)]
+
+
+def test_a_table_of_an_earlier_version_gets_what_it_lacks_with_its_next_records(tmp_path: Path) -> None:
+    older = StructType.fromJson(SCHEMA.jsonValue())
+    older.fields[-1].dataType.elementType.fields.pop()
+    path = tmp_path / "q"
+    assert quarantine(path).commit(refuse(path, 0, [(0, 3)]), older, 0, {"run": "r"})
+    assert "detail" not in DeltaTable(str(path)).schema().to_json()
+    now = opened(str(path), "sluice:p:1:quarantine")
+    now.check(SCHEMA)
+    take_out(now, [span(100, 101)], 1, "r", name="p-e1-000001")
+    assert "detail" not in DeltaTable(str(path)).schema().to_json(), "only with records"
+    assert now.commit(refuse(path, 2, [(0, 4)]), SCHEMA, 2, {"run": "r"})
+    rows = sorted(DeltaTable(str(path)).to_pyarrow_table().to_pylist(), key=lambda row: row["_offset"])
+    assert [row["_errors"][0] for row in rows] == [
+        {"rule": "json", "severity": "critical", "column": None, "detail": None}
+    ] * 2
+    take_out(now, [span(3, 4)], 3, "r", name="p-e1-000003")
+    assert offsets(path) == [(0, 4)]
 
 
 def test_what_a_commit_refused_is_found_in_its_folder(tmp_path: Path) -> None:

@@ -1,0 +1,101 @@
+"""``sluice preview``, and the dry run of a redrive: decode records, and write none."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import tempfile
+from collections import Counter
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from sluice.cli.output import err, print_json, print_table
+from sluice.errors import ExitCode, SluiceError
+
+__all__ = ["looked", "preview"]
+
+_LONGEST = 300
+
+
+def preview(
+    pipeline: Annotated[str, typer.Argument(metavar="NAME_OR_FILE", help="A pipeline's name, or its YAML file.")],
+    records: Annotated[int, typer.Option(min=1, max=10_000, metavar="N", help="How many of the newest records.")] = 20,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")] = False,
+) -> None:
+    """Decode and transform the newest records of a topic, and write none.
+
+    It shows the rows, and what would be refused: which record, which rule,
+    which column, and the offending text. It also compares the rows' columns
+    with those of the table, if that is a Delta table. It reads Kafka and starts
+    Spark. It takes no lease: runs may be at work meanwhile.
+
+    Exit codes: as sluice run; records that would be refused are no failure.
+    """
+    from sluice.cli.run import connections
+    from sluice.launch.submit import preview as submission
+    from sluice.pipeline import load
+
+    spec = load(pipeline)
+    spark, kafka, _ = connections(spec)
+    with tempfile.TemporaryDirectory(prefix="sluice-") as folder:
+        result = Path(folder) / "result.json"
+        found = looked(submission(spec, result, spark=spark, kafka=kafka, records=records), result)
+    if as_json:
+        print_json(found)
+        return
+    for row in found["shown"]:
+        typer.echo(_cut(row))
+    for record in found["refused"]:
+        where = f"{record['topic']}-{record['partition']} offset {record['offset']}"
+        column = f", column {record['column']}" if record["column"] else ""
+        why = f": {record['detail']}" if record["detail"] else ""
+        typer.echo(f"\n{where} would be refused: {record['rule']}{column}{why}")
+        typer.echo(f"  {_cut(record['value'] or 'no value')}")
+    rules = Counter((r["rule"], r["column"]) for r in found["refused"])
+    if rules:
+        typer.echo("")
+        print_table(
+            [{"rule": rule, "column": column, "records": n} for (rule, column), n in rules.most_common()],
+            ["rule", "column", "records"],
+        )
+    err.print(
+        f"{found['records']:,} records were read: {len(found['refused']):,} would be refused, the others make "
+        f"{found['rows']:,} rows. Nothing was written.",
+        markup=False,
+    )
+    table = found["table"]
+    for line in table.get("differences", []):
+        err.print(f"the table differs: {line}", markup=False)
+    for line in table.get("ways_out", []):
+        err.print(f"- {line}", markup=False)
+
+
+def looked(submit: Any, result: Path) -> dict[str, Any]:
+    """Run an application that writes what it finds into a file, as JSON; return that.
+
+    Raises
+    ------
+    SluiceError
+        With its exit code, if it fails; its log says why.
+    """
+    done = subprocess.run(
+        submit.argv(), env={**os.environ, **submit.env}, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, check=False
+    )
+    said = done.stderr.decode(errors="replace")
+    if done.returncode != ExitCode.DONE:
+        err.print(said[-6000:].strip(), markup=False)
+        raise typer.Exit(done.returncode)
+    try:
+        found: dict[str, Any] = json.loads(result.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        raise SluiceError(
+            f"the application wrote no result: {said[-4000:]}", state="nothing was written", next_step="run it again"
+        ) from None
+    return found
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}…"

@@ -1,0 +1,157 @@
+"""Says in a few words why a record was refused, from its value and the rule that it broke; pure.
+
+Only refused records are looked at, and never again by what decoded them: whatever the value is, there is an answer.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from sluice.decoders.config import CsvDecode
+
+__all__ = ["Explainer"]
+
+_LONGEST = 200
+"""Characters of a record's text that a detail has."""
+_NEAR = 40
+_LAST_NAME = re.compile(r'"((?:[^"\\]|\\.)*)"\s*:[^"]*(?:"(?:[^"\\]|\\.)*)?\Z')
+_HALF = re.compile(r"\\u[dD][89a-fA-F][0-9a-fA-F]{2}")
+_KINDS = {dict: "an object", list: "an array", str: "text", bool: "a boolean", type(None): "null"}
+
+
+class _Number(str):
+    """A number as it was written."""
+
+
+@dataclass(frozen=True)
+class Explainer:
+    """Explains what a decoder refused.
+
+    Parameters
+    ----------
+    format
+        The key below ``decode`` of the pipeline file.
+    names
+        The declared columns, in their order.
+    """
+
+    format: str
+    names: tuple[str, ...] = ()
+    separator: str = ","
+    quote: str = '"'
+    escape: str | None = None
+
+    @classmethod
+    def of(cls, format_: str, config: Any) -> Explainer:
+        """Return the explainer of a decoder, by its key in the pipeline file and its settings."""
+        if isinstance(config, CsvDecode):
+            return cls(format_, tuple(config.names), config.separator, config.quote, config.escape)
+        return cls(format_)
+
+    def detail(self, value: bytes | None, rule: str, column: str | None) -> str | None:
+        """Return the offending text, or what is wrong with the record; None if there is no more to say than the rule.
+
+        Parameters
+        ----------
+        value
+            The record's value, verbatim.
+        rule, column
+            What it broke, and where, if one column is at fault.
+        """
+        try:
+            return self._detail(value, rule, column)
+        except Exception:  # a detail is a help, and no reason to stop
+            return None
+
+    def _detail(self, value: bytes | None, rule: str, column: str | None) -> str | None:
+        if value is None:
+            return None
+        try:
+            text = value.decode()
+        except UnicodeDecodeError as error:
+            return f"byte 0x{value[error.start]:02x} at {error.start} is not UTF-8"
+        if self.format == "csv":
+            return self._csv(text, rule, column)
+        if self.format != "json":
+            return None
+        if rule == "json":
+            return _no_object(text)
+        if rule == "surrogate":
+            half = _HALF.search(text)
+            return f"{half[0]} at character {half.start()}" if half else None
+        return None if column is None else _field(text, column)
+
+    def _csv(self, text: str, rule: str, column: str | None) -> str | None:
+        line = text.removesuffix("\n").removesuffix("\r")
+        if rule == "fields":
+            return f"{len(self._cells(line))} fields, and the schema has {len(self.names)} columns"
+        if rule == "csv":
+            if line.count(self.quote) % 2:
+                return f"a quote is not closed: {_near(line, line.rfind(self.quote))}"
+            found = re.search(r"[\r\n]", line)
+            return f"a line break outside of quotes: {_near(line, found.start())}" if found else _near(line, 0)
+        return None if column not in self.names else _cut(self._cells(line)[self.names.index(column)])
+
+    def _cells(self, line: str) -> Sequence[str]:
+        own = None if self.escape in (None, self.quote) else self.escape
+        reader = csv.reader(
+            io.StringIO(line, newline=""),
+            delimiter=self.separator,
+            quotechar=self.quote,
+            escapechar=own,
+            doublequote=own is None,
+        )
+        return next(reader, [])
+
+
+def _no_object(text: str) -> str:
+    """Say why a text is not exactly one JSON object."""
+    if not text.strip():
+        return "no text" if not text else "blanks only"
+    decoder = json.JSONDecoder(parse_constant=_refused)
+    start = len(text) - len(text.lstrip(" \t\r\n"))
+    try:
+        found, end = decoder.raw_decode(text, start)
+    except json.JSONDecodeError as error:
+        last = _LAST_NAME.search(text, max(0, error.pos - 10_000), error.pos)
+        field = f", in or after {json.dumps(last[1], ensure_ascii=False)[1:-1]!r}" if last else ""
+        if error.pos >= len(text.rstrip()) or error.msg.startswith("Unterminated"):
+            return f"it ends after {len(text):,} characters{field}: {_near(text, len(text))}"
+        return f"{error.msg} at character {error.pos}{field}: {_near(text, error.pos)}"
+    except ValueError as error:
+        return f"{error} is not JSON"
+    except RecursionError:
+        return "it has objects in objects, too deep to be read"
+    if text[end:].strip(" \t\r\n"):
+        return f"text follows at character {end}: {_near(text, end)}"
+    return f"it is {_KINDS.get(type(found), 'a number')}, not an object: {_cut(text)}"
+
+
+def _refused(word: str) -> Any:
+    raise ValueError(word)
+
+
+def _field(text: str, column: str) -> str | None:
+    """Return the text of a field, as it was written; None if the object does not have it."""
+    found = json.loads(text, parse_float=_Number, parse_int=_Number)
+    parts = [column] if column in found else column.split(".")
+    for part in parts:
+        if not isinstance(found, dict) or part not in found:
+            return "is missing"
+        found = found[part]
+    return _cut(str(found) if isinstance(found, _Number) else json.dumps(found, ensure_ascii=False))
+
+
+def _near(text: str, at: int) -> str:
+    start, end = max(0, at - _NEAR), min(len(text), at + _NEAR)
+    return f"{'…' if start else ''}{text[start:end]}{'…' if end < len(text) else ''}"
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}… ({len(text):,} characters)"

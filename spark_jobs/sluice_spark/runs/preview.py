@@ -1,0 +1,142 @@
+"""Decodes and transforms records without writing any: what a run would make of them, and what it would refuse."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from sluice.decoders.explain import Explainer
+from sluice.errors import ConfigError
+from sluice.home import Home
+from sluice.pipeline import Pipeline
+from sluice.ranges import OffsetRange
+from sluice.sources.state import TopicState
+from sluice_spark.batch.quarantine import held_records, opened, refused_records
+from sluice_spark.decoders.base import COLUMN, RULE, source_columns
+from sluice_spark.rules.records import decoded
+from sluice_spark.sinks.delta import shape
+from sluice_spark.sinks.delta.evolution import difference, told, ways_out
+from sluice_spark.sinks.delta.handle import Handle
+from sluice_spark.transforms import transform as transforms
+from sluice_spark.transforms.sample import shape_of
+
+__all__ = ["newest", "preview", "still_refused"]
+
+_PREVIEW = "preview"
+"""The run id that previewed rows have; there is no such run."""
+
+
+def newest(states: Sequence[TopicState], records: int) -> list[OffsetRange]:
+    """Return the ranges of about so many newest offsets, in equal parts of the partitions that have some; pure."""
+    partitions = [
+        (state.topic, number, part)
+        for state in states
+        for number, part in state.partitions.items()
+        if part.end > part.start
+    ]
+    left, found = records, []
+    waiting = sorted(partitions, key=lambda item: item[2].end - item[2].start)
+    for n, (topic, number, part) in enumerate(waiting):
+        size = min(-(-left // (len(waiting) - n)), part.end - part.start)
+        left -= size
+        if size:
+            found.append(OffsetRange(topic, number, part.end - size, part.end))
+    return sorted(found, key=lambda r: (r.topic, r.partition))
+
+
+def preview(spark: SparkSession, pipeline: Pipeline, home: Home, records: int) -> dict[str, Any]:
+    """Return what a run would make of the source's newest records, ready for JSON.
+
+    Raises
+    ------
+    ConfigError
+        If the source is no Kafka topic, or the transform does not fit.
+    SluiceError
+        If the source cannot be read.
+    """
+    if pipeline.source.kafka is None:
+        raise ConfigError(
+            f"sluice preview reads Kafka topics, and {pipeline.name!r} has source.{pipeline.source.key}, which notes "
+            "what it was asked for",
+            state="nothing was read or written",
+            next_step=f"sluice validate-spec {pipeline.name} checks the transform; sluice run {pipeline.name} runs it",
+        )
+    transform = transforms.transformer(pipeline)
+    schema = shape_of(spark, pipeline, transform).schema
+    with pipeline.source.kind.opened(pipeline.source.config, home, pipeline.name) as source:
+        ranges = newest(source.snapshot(), records)
+        reader = pipeline.source.kind.read_with(spark, pipeline.source.config, source)
+        try:
+            frame = decoded(reader.read(ranges), pipeline).persist()
+            count = frame.count()
+            refused = refused_records(frame, _PREVIEW, pipeline.decode).toArrow().to_pylist()
+            good = source_columns(frame.where(F.col(RULE).isNull()))
+            rows = transforms.apply(transform, good).withColumn("_run", F.lit(_PREVIEW)).persist()
+            made = rows.count()
+            shown = [row.row for row in rows.limit(records).select(_as_json(rows)).collect()]
+        except Exception as error:
+            raise reader.diagnose(error, ranges) from error
+    return {
+        "pipeline": pipeline.name,
+        "ranges": [r.as_list() for r in ranges],
+        "records": count,
+        "refused": [_refused(row, Explainer.of(pipeline.decode.key, pipeline.decode.config)) for row in refused],
+        "rows": made,
+        "shown": shown,
+        "columns": [{"name": f.name, "type": f.dataType.simpleString()} for f in schema.fields],
+        "table": _beside_table(pipeline, home, schema),
+    }
+
+
+def still_refused(
+    spark: SparkSession, pipeline: Pipeline, home: Home, *, of_run: str | None, ranges: Sequence[OffsetRange] | None
+) -> dict[str, Any]:
+    """Return how many quarantined records decode and pass the row rules now, and why the others do not."""
+    quarantine = opened(home.resolve(pipeline.quarantine_path), "")
+    found = {"pipeline": pipeline.name, "records": 0, "decodable": 0, "still": []}
+    if quarantine.table() is None:
+        return found
+    held = decoded(held_records(spark, quarantine, of_run=of_run, ranges=ranges), pipeline)
+    groups = held.groupBy(F.col(RULE).alias("rule"), F.col(COLUMN).alias("column")).count().collect()
+    still = [{"rule": g.rule, "column": g.column, "records": g["count"]} for g in groups if g.rule is not None]
+    return found | {
+        "records": sum(g["count"] for g in groups),
+        "decodable": sum(g["count"] for g in groups if g.rule is None),
+        "still": sorted(still, key=lambda group: (-group["records"], group["rule"], group["column"] or "")),
+    }
+
+
+def _as_json(rows: DataFrame) -> Any:
+    return F.to_json(
+        F.struct(*(F.col(f"`{n.replace('`', '``')}`") for n in rows.columns)), {"ignoreNullFields": "false"}
+    ).alias("row")
+
+
+def _refused(row: dict[str, Any], explainer: Explainer) -> dict[str, Any]:
+    error = row["_errors"][0]
+    value = row["value"]
+    detail = explainer.detail(value, error["rule"], error["column"]) or error["detail"]
+    return {
+        "topic": row["_topic"],
+        "partition": row["_partition"],
+        "offset": row["_offset"],
+        "rule": error["rule"],
+        "column": error["column"],
+        "detail": detail,
+        "value": None if value is None else value[:300].decode(errors="backslashreplace"),
+    }
+
+
+def _beside_table(pipeline: Pipeline, home: Home, schema: Any) -> dict[str, Any]:
+    """Return what of these columns the sink lacks or has otherwise; only looks, and only into Delta tables."""
+    if not pipeline.sink.kind.delta:
+        return {}
+    path = home.resolve(pipeline.sink.config.location)
+    table = Handle(path).table()
+    if table is None:
+        return {"differences": [], "ways_out": []}
+    found, evolve = difference(shape.columns_of(table), schema), getattr(pipeline.sink.config, "evolve", "refuse")
+    return {"differences": told(found), "ways_out": ways_out(found, path, evolve)}

@@ -1,0 +1,63 @@
+"""What a run would make of the newest records, and of the quarantine, while nothing is written."""
+
+from __future__ import annotations
+
+import json
+import os
+from unittest import mock
+
+import pytest
+from pyspark.sql import SparkSession
+from tests.fixtures.runs import Sandbox
+
+from sluice.home import Home
+from sluice.pipeline import load
+from sluice.ranges import OffsetRange
+from sluice.sources.state import PartitionState, TopicState
+from sluice_spark.runs.preview import newest, preview, still_refused
+
+pytestmark = [pytest.mark.spark, pytest.mark.kafka]
+
+
+def test_the_newest_of_each_partition_are_taken() -> None:
+    states = [TopicState("t", "id", {0: PartitionState(0, 100), 1: PartitionState(5, 7), 2: PartitionState(4, 4)})]
+    assert newest(states, 10) == [OffsetRange("t", 0, 92, 100), OffsetRange("t", 1, 5, 7)]
+    assert newest(states, 1) == [OffsetRange("t", 1, 6, 7)]
+    assert newest([], 5) == []
+
+
+def test_a_preview_decodes_and_transforms_and_writes_nothing(sandbox: Sandbox, spark: SparkSession) -> None:
+    sandbox.configure(
+        transform={"sql": "SELECT *, id * 2 AS twice FROM source WHERE id > 1"},
+        rows="filter",
+        rules=[{"name": "small", "sql": {"passes": "id < 9", "column": "id"}}],
+    )
+    values = [{"id": 1}, {"id": 2, "name": "b"}, {"id": 9}, {"id": "x"}]
+    sandbox.produce([(0, b"old", b"{}"), *((0, b"k", json.dumps(value).encode()) for value in values)])
+    before = sorted(sandbox.home.rglob("*"))
+    with mock.patch.dict(os.environ, sandbox.env(), clear=True):
+        found = preview(spark, load(sandbox.file), Home.from_env(), 4)
+    assert (found["records"], found["rows"]) == (4, 1)
+    assert [(r["offset"], r["rule"], r["column"], r["detail"]) for r in found["refused"]] == [
+        (3, "small", "id", "9"), (4, "type", "id", '"x"'),
+    ]  # fmt: skip
+    (row,) = map(json.loads, found["shown"])
+    assert (row["id"], row["name"], row["twice"], row["_offset"]) == (2, "b", 4, 2)
+    assert sorted(sandbox.home.rglob("*")) == before
+    assert found["table"] == {"differences": [], "ways_out": []}
+
+    sandbox.configure()
+    sandbox.run("live")
+    sandbox.configure(decode={"json": {"schema": "id STRING, name STRING, tax DOUBLE"}})
+    with mock.patch.dict(os.environ, sandbox.env(), clear=True):
+        spec = load(sandbox.file)
+        table = preview(spark, spec, Home.from_env(), 2)["table"]
+        assert table["differences"] == [
+            "tax: only in the pipeline", "id: bigint in the table, string in the pipeline",
+        ]  # fmt: skip
+        assert "ADD COLUMNS (tax double)" in table["ways_out"][0]
+        tried = still_refused(spark, spec, Home.from_env(), of_run=None, ranges=None)
+        assert tried == {"pipeline": sandbox.name, "records": 1, "decodable": 1, "still": []}
+        tried = still_refused(spark, spec, Home.from_env(), of_run="nobody", ranges=None)
+        assert tried["records"] == 0
+    assert len(sandbox.quarantine()) == 1, "it is still there"

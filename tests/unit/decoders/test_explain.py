@@ -1,0 +1,64 @@
+"""Why a record was refused, in words, whatever its value is."""
+
+from __future__ import annotations
+
+import pytest
+
+from sluice.decoders.config import CsvDecode, JsonDecode
+from sluice.decoders.explain import Explainer
+
+JSON = Explainer.of("json", JsonDecode(schema="id INT"))
+CSV = Explainer.of("csv", CsvDecode(schema="a INT, b STRING, c DOUBLE"))
+
+
+@pytest.mark.parametrize(
+    ("value", "rule", "column", "detail"),
+    [
+        (None, "null_value", None, None),
+        (b"\xff", "utf8", None, "byte 0xff at 0 is not UTF-8"),
+        (b"ab\xc3", "utf8", "key", "byte 0xc3 at 2 is not UTF-8"),
+        (b"", "json", None, "no text"),
+        (b" ", "json", None, "blanks only"),
+        (b'{"id": ', "json", None, "it ends after 7 characters, in or after 'id': {\"id\": "),
+        (b'{"id": 1, "na', "json", None, "it ends after 13 characters, in or after 'id': {\"id\": 1, \"na"),
+        (b'{"a": 1 "', "json", None, "Expecting ',' delimiter at character 8, in or after 'a': {\"a\": 1 \""),
+        (b'{"z": NaN}', "json", None, "NaN is not JSON"),
+        (b'{"a": 1} {"a": 2}', "json", None, "text follows at character 8: {\"a\": 1} {\"a\": 2}"),
+        (b"[1]", "json", None, "it is an array, not an object: [1]"),
+        (b"1.50", "json", None, "it is a number, not an object: 1.50"),
+        (b'{"a":' * 5000, "json", None, "it has objects in objects, too deep to be read"),
+        (b'{"s":"\\ud83d"}', "surrogate", None, "\\ud83d at character 6"),
+        (b'{"id": "x"}', "type", "id", '"x"'),
+        (b'{"id": 1.50}', "type", "id", "1.50"),
+        (b'{"id": 12345678901234567890123}', "digits", "id", "12345678901234567890123"),
+        (b'{"a": {"b": [1]}}', "time", "a.b", '["1"]'),
+        (b'{"a.b": null}', "not_null", "a.b", "null"),
+        (b'{"x": 1}', "not_null", "id", "is missing"),
+        (b'{"id": "%s"}' % (b"x" * 300), "type", "id", '"' + "x" * 199 + "… (302 characters)"),
+        (b'{"id": 7}', "small", "id", "7"),
+        (b'{"id": 7}', "small", None, None),
+    ],
+)  # fmt: skip
+def test_what_is_wrong_with_json(value: bytes | None, rule: str, column: str | None, detail: str | None) -> None:
+    assert JSON.detail(value, rule, column) == detail
+
+
+@pytest.mark.parametrize(
+    ("value", "rule", "column", "detail"),
+    [
+        (b"1,2", "fields", None, "2 fields, and the schema has 3 columns"),
+        (b'1,"x,2', "csv", None, 'a quote is not closed: 1,"x,2'),
+        (b"1,a\nb,2", "csv", None, "a line break outside of quotes: 1,a\nb,2"),
+        (b'x,"a\n""b""",1\r\n', "type", "a", "x"),
+        (b'1,"a\n""b""",1.5x\r\n', "type", "c", "1.5x"),
+        (b"1,2", "small", "c", None),
+        (b"", "empty", None, None),
+    ],
+)
+def test_what_is_wrong_with_csv(value: bytes, rule: str, column: str | None, detail: str | None) -> None:
+    assert CSV.detail(value, rule, column) == detail
+
+
+def test_other_formats_have_no_more_to_say_than_the_rule() -> None:
+    assert Explainer("text").detail(b"x", "small", "value") is None
+    assert Explainer("text").detail(b"\xff", "utf8", None) == "byte 0xff at 0 is not UTF-8"
