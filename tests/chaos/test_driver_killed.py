@@ -85,6 +85,18 @@ def test_another_run_takes_over_and_each_run_keeps_its_rows(sandbox: Sandbox) ->
     assert entered["payload"]["reconciled_by"] == "b"
 
 
+def test_what_a_dead_driver_read_ahead_is_removed(sandbox: Sandbox) -> None:
+    sandbox.configure(kafka={"max_records_per_batch": 40})
+    sandbox.feed(240)
+    sandbox.run("a", kill_at="sink-committed:2")
+    left = {folder[-15:-9] for folder in sandbox.never_committed()}
+    assert left >= {"000002", "000003"}, "nothing was read ahead"
+    sandbox.feed(100)  # so the next run divides the rest in another way
+    sandbox.run("b")
+    sandbox.assert_exact()
+    assert sandbox.never_committed() == set()
+
+
 def test_a_second_driver_is_turned_away_while_the_first_one_works(sandbox: Sandbox) -> None:
     sandbox.configure(transform={"python": "gate:passing"})
     sandbox.feed(6)

@@ -27,6 +27,9 @@ CORE = {
     "spark.kafka.consumer.cache.evictorThreadRunInterval": "5s",
     "spark.kafka.consumer.fetchedData.cache.timeout": "15s",
     "spark.kafka.consumer.fetchedData.cache.evictorThreadRunInterval": "5s",
+    # the default manager starts a process for each look at a file of the checkpoint: some 16 a batch
+    "spark.sql.streaming.checkpointFileManagerClass": "org.apache.spark.sql.execution.streaming.checkpointing."
+    "FileSystemBasedCheckpointFileManager",
     # damage is an error, whoever's defaults are in spark-defaults.conf
     "spark.sql.files.ignoreCorruptFiles": "false",
     "spark.sql.files.ignoreMissingFiles": "false",

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import fsspec
 from pyspark.sql import SparkSession
 
 from sluice.ranges import OffsetRange, Times, subtract
+from sluice_spark.arrow.ahead import Ahead, Foreseen
 from sluice_spark.arrow.plan import Plan
-from sluice_spark.arrow.shares import cause_of, do, tidy
+from sluice_spark.arrow.shares import Job, cause_of, do, tidy
 from sluice_spark.arrow.worker import Copying, Decoding, Done
 from sluice_spark.engine.logs import logger
 from sluice_spark.sinks.base import Staged, Tally
@@ -63,6 +64,21 @@ class Outcome:
         _remove(*{os.path.dirname(file) for file in self.aside_files})
 
 
+@dataclass(frozen=True)
+class _Attempt:
+    """Ranges of a batch that are to be processed, and where."""
+
+    root: str
+    folder: str
+    rows: str
+    aside: str
+    ranges: tuple[OffsetRange, ...]
+    job: Job
+
+    def remove(self) -> None:
+        _remove(self.rows, self.aside)
+
+
 @dataclass
 class ArrowPath:
     """Writes the rows of batches on the Arrow path, as far as it can."""
@@ -71,6 +87,17 @@ class ArrowPath:
     plan: Plan
     run_id: str
     _off: bool = False
+    _coming: Iterable[Foreseen] | None = None
+    _ahead: Ahead[tuple[_Attempt, list[Done]]] | None = None
+
+    def expect(self, coming: Iterable[Foreseen]) -> None:
+        """Say which batches will probably follow the one that is staged next: they are read meanwhile."""
+        self._coming = coming
+
+    def close(self) -> None:
+        """Remove what was read ahead and is not used."""
+        if self._ahead is not None:
+            self._ahead.close()
 
     def stage(
         self,
@@ -98,8 +125,64 @@ class ArrowPath:
         Outcome or None
             None if nothing was processed: everything has to take the Spark path.
         """
+        if self._off:
+            return None
+        if self._ahead is None and self._coming is not None:
+            self._ahead = Ahead(
+                self.spark, lambda batches: self._read(root, batches, source, within), lambda read: read[0].remove()
+            )
+        read = None
+        if self._ahead is not None:
+            read = self._ahead.take(name, ranges)
+            self._ahead.go_on(self._coming or ())
+        try:
+            read = read or self._read(root, [(name, tuple(ranges))], source, within).get(name)
+            outcome = None if read is None else _outcome(*read)
+        except Exception as error:
+            # whatever it is, the Spark path meets it again, and knows its name; or it works there
+            logger.warning("the Arrow path failed, and the run goes on without it: %s", cause_of(error))
+            self._off = True
+            outcome = None
+        if read is not None and (outcome is None or not outcome.staged.files):
+            _remove(read[0].rows)
+        if read is not None and (outcome is None or not outcome.aside_files):
+            _remove(read[0].aside)
+        if outcome is not None and 2 * sum(map(len, outcome.declined)) > sum(map(len, ranges)):
+            logger.info("the Arrow path is not used from here on: %s", outcome.why)
+            self._off = True
+        if self._off:
+            self.close()
+        return outcome if outcome is not None and (outcome.read or not outcome.declined) else None
+
+    def _read(
+        self, root: str, batches: Sequence[Foreseen], source: object, within: tuple[int, int] | None
+    ) -> dict[str, tuple[_Attempt, list[Done]]]:
+        """Process batches in one job; those of which workers can read nothing are left out."""
+        attempts: dict[str, _Attempt] = {}
+        try:
+            for name, ranges in batches:
+                attempt = self._attempt(root, name, ranges, source, within)
+                if attempt is not None:
+                    attempts[name] = attempt
+            found = do(self.spark, [attempt.job for attempt in attempts.values()]) if attempts else []
+            for attempt, done in zip(attempts.values(), found, strict=True):
+                tidy(attempt.rows, {file.name for item in done for file in item.files})
+        except Exception:
+            for attempt in attempts.values():
+                attempt.remove()
+            raise
+        return {name: (attempts[name], done) for name, done in zip(attempts, found, strict=True)}
+
+    def _attempt(
+        self,
+        root: str,
+        name: str,
+        ranges: tuple[OffsetRange, ...],
+        source: object,
+        within: tuple[int, int] | None,
+    ) -> _Attempt | None:
         total = sum(map(len, ranges))
-        parts = [] if self._off else inputs_of(source, ranges)
+        parts = inputs_of(source, ranges)
         if not total or not any(len(r) for _, mine in parts for r in mine):
             return None
         fs, base = fsspec.core.url_to_fs(root)
@@ -119,27 +202,14 @@ class ArrowPath:
             min(_COARSEST, max(_FINEST, -(-total // _CELLS))),
             within,
         )
+        attempt = _Attempt(root, folders[0], rows, aside, ranges, Job(task, parts))
         try:
             for folder in (rows, aside):
                 fs.makedirs(folder, exist_ok=True)
-            done = do(self.spark, task, parts)
-            tidy(rows, {file.name for item in done for file in item.files})
-            outcome = _outcome(root, folders[0], aside, done, ranges)
-        except Exception as error:
-            # whatever it is, the Spark path meets it again, and knows its name; or it works there
-            logger.warning("the Arrow path failed, and the run goes on without it: %s", cause_of(error))
-            self._off = True
-            outcome = None
-        if outcome is None or not outcome.staged.files:
-            _remove(rows)
-        if outcome is None or not outcome.aside_files:
-            _remove(aside)
-        if outcome is None:
-            return None
-        if 2 * sum(map(len, outcome.declined)) > total:
-            logger.info("the Arrow path is not used from here on: %s", outcome.why)
-            self._off = True
-        return outcome if outcome.read or not outcome.declined else None
+        except OSError:
+            attempt.remove()
+            raise
+        return attempt
 
 
 @dataclass
@@ -176,7 +246,7 @@ class ArrowCopies:
         folder = new_folder(name)
         try:
             fs.makedirs(f"{base}/{folder}", exist_ok=True)
-            done = do(self.spark, Copying(f"{base}/{folder}"), parts, most)
+            (done,) = do(self.spark, [Job(Copying(f"{base}/{folder}"), parts, most)])
             tidy(f"{base}/{folder}", {file.name for item in done for file in item.files})
             why = next((item.declined for item in done if item.declined is not None), None)
             files = [staged_file(root, f"{folder}/{file.name}") for item in done for file in item.files]
@@ -198,7 +268,7 @@ def _remove(*folders: str) -> None:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def _outcome(root: str, folder: str, aside: str, done: Sequence[Done], ranges: Sequence[OffsetRange]) -> Outcome:
+def _outcome(attempt: _Attempt, done: Sequence[Done]) -> Outcome:
     """Put the ranges together, after comparing each file's footer with what its worker counted.
 
     Raises
@@ -219,15 +289,15 @@ def _outcome(root: str, folder: str, aside: str, done: Sequence[Done], ranges: S
         times += item.times
         if not item.files and not item.rows:
             continue
-        own_files = [staged_file(root, f"{folder}/{file.name}", file.values) for file in item.files]
+        own_files = [staged_file(attempt.root, f"{attempt.folder}/{file.name}", file.values) for file in item.files]
         rows = sum(file.rows for file in own_files)
         if rows != item.rows:
             raise OSError(f"the files of {item.range} have {rows} rows, where {item.rows} were written")
         files += own_files
         own = Tally(item.rows, item.offsets, item.first, item.last)
         tallies[key] = own if key not in tallies else tallies[key] | own
-    staged = Staged(folder, tuple(sorted(files, key=lambda f: f.path)), tallies)
-    kept = tuple(os.path.join(aside, file.name) for item in done for file in item.aside_files)
+    staged = Staged(attempt.folder, tuple(sorted(files, key=lambda f: f.path)), tallies)
+    kept = tuple(os.path.join(attempt.aside, file.name) for item in done for file in item.aside_files)
     why = next((item.declined for item in done if item.declined is not None), None)
     return Outcome(
         staged,
@@ -236,6 +306,6 @@ def _outcome(root: str, folder: str, aside: str, done: Sequence[Done], ranges: S
         {key: n for key, n in doubtful.items() if n},
         kept,
         sorted(times),
-        subtract(ranges, [item.range for item in done if item.declined is None]),
+        subtract(attempt.ranges, [item.range for item in done if item.declined is None]),
         why,
     )

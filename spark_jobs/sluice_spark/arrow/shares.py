@@ -6,9 +6,10 @@ import importlib
 import json
 import os
 import threading
-from collections.abc import Iterator, Sequence
+from bisect import bisect_right
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import pyarrow as pa
 from pyspark.errors import PySparkException, PythonException
@@ -18,7 +19,7 @@ from sluice.ranges import OffsetRange, divided
 from sluice_spark.arrow.worker import Done, Task, work
 from sluice_spark.sources.inputs import Input
 
-__all__ = ["cause_of", "do", "in_workers", "tidy", "warm_up"]
+__all__ = ["Job", "cause_of", "do", "in_workers", "tidy", "warm_up"]
 
 _HERE = 100_000
 """A batch of at most so many offsets is processed in the driver: a Spark job takes longer to start."""
@@ -26,10 +27,9 @@ _SHARES = 2
 """Shares of a batch for each core, so that one slow share does not leave the other cores idle."""
 
 
-def do(
-    spark: SparkSession, task: Task, parts: Sequence[tuple[Input, Sequence[OffsetRange]]], most: int | None = None
-) -> list[Done]:
-    """Do a task on all ranges: in the driver if they are small, otherwise in a Spark job.
+@dataclass(frozen=True)
+class Job:
+    """A task, and what it is done on.
 
     Parameters
     ----------
@@ -37,6 +37,26 @@ def do(
         Where the records are, each with the ranges that are read there.
     most
         Maximum number of offsets in a range; longer ones are split.
+    """
+
+    task: Task
+    parts: Sequence[tuple[Input, Sequence[OffsetRange]]]
+    most: int | None = None
+
+    @property
+    def offsets(self) -> int:
+        """The number of offsets of all ranges."""
+        return sum(len(r) for _, ranges in self.parts for r in ranges)
+
+
+def do(spark: SparkSession, jobs: Sequence[Job]) -> list[list[Done]]:
+    """Do tasks on all of their ranges: in the driver if they are small, otherwise in one Spark job.
+
+    Ranges of one partition that follow on each other are read one after another, whichever tasks they belong to.
+
+    Returns
+    -------
+    For each task, what was done.
 
     Raises
     ------
@@ -45,19 +65,51 @@ def do(
     PySparkException
         If the job failed.
     """
-    total = sum(len(r) for _, ranges in parts for r in ranges)
+    tasks = [job.task for job in jobs]
+    total = sum(job.offsets for job in jobs)
+    size = max(1, -(-total // (_cores(spark) * _SHARES))) if in_workers(total) else max(1, total)
+    shares = list(_shares(jobs, size))
     if not in_workers(total):
-        return [item for source, ranges in parts for item in work(task, source, _split(ranges, most))]
-    size = max(1, -(-total // (_cores(spark) * _SHARES)))
-    shares = [(source, _split(share, most)) for source, ranges in parts for share in divided(ranges, size)]
+        return _by_task(len(jobs), (found for source, share in shares for found in work(tasks, source, share)))
 
     def process(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
-            found = [item for n in batch.column(0).to_pylist() for item in work(task, *shares[n])]
-            yield pa.RecordBatch.from_pydict({"done": [json.dumps(item.as_dict()) for item in found]})
+            found = [item for n in batch.column(0).to_pylist() for item in work(tasks, *shares[n])]
+            told = [json.dumps(item.as_dict()) for _, item in found]
+            yield pa.RecordBatch.from_pydict({"task": [number for number, _ in found], "done": told})
 
-    frame = spark.range(0, len(shares), 1, len(shares)).mapInArrow(process, "done STRING")
-    return [Done.from_dict(json.loads(row["done"])) for row in frame.collect()]
+    frame = spark.range(0, len(shares), 1, len(shares)).mapInArrow(process, "task BIGINT, done STRING")
+    told = ((row["task"], Done.from_dict(json.loads(row["done"]))) for row in frame.collect())
+    return _by_task(len(jobs), told)
+
+
+def _shares(jobs: Sequence[Job], size: int) -> Iterator[tuple[Input, list[tuple[int, OffsetRange]]]]:
+    """Divide the work into shares of so many offsets, each of one input, in the order of partitions and offsets."""
+    inputs: list[tuple[Input, list[tuple[OffsetRange, int]]]] = []
+    for number, job in enumerate(jobs):
+        for source, ranges in job.parts:
+            mine = next((m for known, m in inputs if known is source or known == source), None)
+            if mine is None:
+                inputs.append((source, mine := []))
+            mine += [(span, number) for span in ranges if len(span)]
+    for source, mine in inputs:
+        mine.sort()
+        for share in divided((span for span, _ in mine), size):
+            owned = [
+                (mine[bisect_right(mine, _begin(piece), key=lambda m: _begin(m[0])) - 1][1], piece) for piece in share
+            ]
+            yield source, [(number, part) for number, piece in owned for part in _split([piece], jobs[number].most)]
+
+
+def _begin(span: OffsetRange) -> tuple[str, int, int]:
+    return span.topic, span.partition, span.start
+
+
+def _by_task(count: int, found: Iterable[tuple[int, Done]]) -> list[list[Done]]:
+    done: list[list[Done]] = [[] for _ in range(count)]
+    for number, item in found:
+        done[number].append(item)
+    return done
 
 
 def in_workers(offsets: int) -> bool:

@@ -88,26 +88,35 @@ class Task(Protocol):
         """
 
 
-def work(task: Task, source: Input, share: Sequence[OffsetRange]) -> list[Done]:
+def work(tasks: Sequence[Task], source: Input, share: Sequence[tuple[int, OffsetRange]]) -> list[tuple[int, Done]]:
     """Process the ranges of one share, in order.
 
     Each range has files of its own. If it cannot be read to its end, it is declined, and its files are removed. If no
     record came at all, the ranges after it are declined, too.
+
+    Parameters
+    ----------
+    share
+        Ranges, each with the number of its task.
+
+    Returns
+    -------
+    The ranges, each with the number of its task.
 
     Raises
     ------
     OSError
         If the files cannot be written.
     """
-    done: list[Done] = []
+    done: list[tuple[int, Done]] = []
     with _uncollected(), source.opened() as reader:
-        for number, span in enumerate(share):
+        for at, (number, span) in enumerate(share):
             try:
-                done.append(task.process(reader, span))
+                done.append((number, tasks[number].process(reader, span)))
             except SilentError as error:
-                return [*done, *(Done(other, declined=str(error)) for other in share[number:])]
+                return [*done, *((n, Done(other, declined=str(error))) for n, other in share[at:])]
             except UnreadableError as error:
-                done.append(Done(span, declined=str(error)))
+                done.append((number, Done(span, declined=str(error))))
     return done
 
 

@@ -14,6 +14,7 @@ from sluice_spark.batch.writer import BatchWriter
 from sluice_spark.engine.failures import classify
 from sluice_spark.engine.progress import Progress
 from sluice_spark.runs.context import RunContext
+from sluice_spark.runs.forecast import Forecast
 from sluice_spark.runs.source_check import CheckedRecords, SourceCheck
 from sluice_spark.runs.tables import Tables
 from sluice_spark.sources.base import SourceReader
@@ -56,9 +57,15 @@ class MicroBatches:
         on_batch: Callable[[DataFrame, int], None],
         *,
         headers: bool,
-        max_records: int | None = None,
+        max_records: int,
+        forecast: Forecast | None = None,
     ) -> None:
         """Run one bounded query over the source.
+
+        Parameters
+        ----------
+        forecast
+            It is told of the query.
 
         Raises
         ------
@@ -76,9 +83,9 @@ class MicroBatches:
 
         tables.mend_checkpoint()
         try:
-            (
+            query = (
                 self.reader.stream(
-                    max_records or self.max_records or self.context.pipeline.source.config.batch_limit,
+                    max_records,
                     start=tables.epoch.positions,
                     states=self.states,
                     headers=headers,
@@ -89,8 +96,10 @@ class MicroBatches:
                 .option("checkpointLocation", tables.checkpoint.path)
                 .trigger(availableNow=True)
                 .start()
-                .awaitTermination()
             )
+            if forecast is not None:
+                forecast.query = query
+            query.awaitTermination()
         except Exception as error:
             cause = failures[0] if failures else error
             raise classify(cause, lambda: self.check.states(tables), self.reader.signs) from error

@@ -6,8 +6,10 @@ from dataclasses import dataclass, replace
 
 from pyspark.sql import DataFrame
 
+from sluice.sources.state import ends
 from sluice_spark.engine.logs import logger
 from sluice_spark.runs.batches import ARROW_BATCH, MicroBatches
+from sluice_spark.runs.forecast import Forecast
 from sluice_spark.runs.tables import Tables
 from sluice_spark.strategies.base import Batch
 
@@ -30,10 +32,14 @@ class DirectRoute:
         """
         context, strategy = self.batches.context, self.batches.context.strategy
         writer = context.writer(self.batches.spark, tables)
-        writer = replace(writer, arrow=context.arrow(self.batches.spark, writer, context.recovery))
-        sweep = tables.checkpoint.open_batch()
+        arrow = context.arrow(self.batches.spark, writer, context.recovery)
+        writer = replace(writer, arrow=arrow)
+        sweep = tables.left_over()
         entered = context.ledger.last_batch(context.pipeline.name, tables.epoch.number)
         source = self.batches.records(tables)
+        default = ARROW_BATCH if arrow is not None else context.pipeline.source.config.batch_limit
+        limit = self.batches.max_records or default
+        forecast = Forecast(self.batches.reader, tables, limit, ends(self.batches.states))
 
         def on_batch(records: DataFrame, number: int) -> None:
             ranges = tuple(tables.checkpoint.ranges_of(number))
@@ -41,13 +47,18 @@ class DirectRoute:
                 # a driver died between the sink's commit and Spark's; reconciling recorded the batch
                 logger.info("batch %d is already in the sink", number)
                 return
+            if arrow is not None:
+                arrow.expect((tables.batch_name(n), coming) for n, coming in forecast.after(number))
             with strategy.hold(records, source) as held:
                 if held.shortfall:
                     logger.warning("strategy %s continues as replay: %s", strategy.recovery, held.shortfall)
                     note = f"{strategy.recovery} continued as replay: {held.shortfall}"
                     context.ledger.degraded(self.batches.lease, note)
                 batch = Batch(tables.batch_name(number), ranges, held.source, held.frame, self.batches.spark)
-                self.batches.process(tables, writer, number, batch, sweep=number == sweep)
+                self.batches.process(tables, writer, number, batch, sweep=number in sweep)
 
-        limit = self.batches.max_records or (ARROW_BATCH if writer.arrow is not None else None)
-        self.batches.stream(tables, on_batch, headers=strategy.headers, max_records=limit)
+        try:
+            self.batches.stream(tables, on_batch, headers=strategy.headers, max_records=limit, forecast=forecast)
+        finally:
+            if arrow is not None:
+                arrow.close()

@@ -19,6 +19,7 @@ from sluice_spark.batch import quarantine as quarantines
 from sluice_spark.engine.logs import logger
 from sluice_spark.sinks.base import EvolvingSink, ReplaceableSink, Sink
 from sluice_spark.sinks.delta.table import DeltaSink
+from sluice_spark.sinks.parquet.attempts import attempted
 
 __all__ = ["Tables"]
 
@@ -148,6 +149,15 @@ class Tables:
         """
         self.sink.sweep(self.batch_name(batch))
         self.quarantine.sweep(self.batch_name(batch))
+
+    def left_over(self) -> set[int]:
+        """Return the batches of which an earlier driver may have left files: the open one, and those it read ahead."""
+        opened = self.checkpoint.open_batch()
+        found = set() if opened is None else {opened}
+        if self.sink.staging is not None:
+            stem = self.batch_name(0).rpartition("-")[0]
+            found |= attempted(self.sink.staging, stem, newer_than=self.sink.version())
+        return found
 
     def batch_name(self, batch: int) -> str:
         """Return the name of a batch's folders in sink and quarantine, which other pipelines may share."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
@@ -23,7 +23,7 @@ from sluice.ranges import OffsetRange, Positions
 from sluice.sources.state import TopicState
 from sluice_spark.engine.failures import Sign
 
-__all__ = ["RECORD_SCHEMA", "Records", "SourceReader", "within"]
+__all__ = ["RECORD_SCHEMA", "Foreseeable", "Records", "SourceReader", "within"]
 
 RECORD_SCHEMA = StructType(
     [
@@ -91,6 +91,24 @@ class SourceReader(Records, Protocol):
         over_gaps
             Whether to read what the source still has if it removed a part of a range; the caller finds out which part.
             Otherwise such a range ends the query.
+        """
+
+
+@runtime_checkable
+class Foreseeable(Protocol):
+    """A source that knows how Spark will divide its records into batches."""
+
+    def batch_end(self, start: Positions, ends: Positions, limit: int) -> Positions:
+        """Return where a batch ends.
+
+        Parameters
+        ----------
+        start
+            Where it starts.
+        ends
+            Where the stream's records end.
+        limit
+            The ``max_records`` of the stream.
         """
 
 

@@ -12,6 +12,7 @@ from sluice.sources.files.config import FileSource
 from sluice.sources.files.source import Files
 from sluice.sources.state import TopicState
 from sluice_spark.engine.failures import Sign, classify
+from sluice_spark.sources import ranged
 from sluice_spark.sources.files_input import FileRows
 from sluice_spark.sources.inputs import Input
 from sluice_spark.sources.ranged import frame_of, stream_of
@@ -53,6 +54,10 @@ class FilesReader:
     ) -> DataFrame:
         """Return the stream of all rows; see :class:`~sluice_spark.sources.base.SourceReader`."""
         return stream_of(self.spark, self._rows, max_records, start=start, states=states)
+
+    def batch_end(self, start: Positions, ends: Positions, limit: int) -> Positions:
+        """Return where a batch ends; see :class:`~sluice_spark.sources.base.Foreseeable`."""
+        return ranged.batch_end(start, ends, limit)
 
     def read(self, ranges: Sequence[OffsetRange]) -> DataFrame:
         """Return exactly the records of these ranges, including headers."""

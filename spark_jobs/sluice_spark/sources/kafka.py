@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from functools import reduce
 
@@ -16,7 +17,7 @@ from sluice.errors import (
     SourceUnreachableError,
     TopicRecreatedError,
 )
-from sluice.ranges import OffsetRange, Positions
+from sluice.ranges import OffsetRange, Positions, ranges_between
 from sluice.sources.kafka.cluster import TopicState
 from sluice.sources.kafka.config import KafkaSource
 from sluice.sources.kafka.source import KafkaTopics
@@ -111,6 +112,18 @@ class KafkaReader:
             .option("failOnDataLoss", str(not over_gaps).lower())
             .load()
         )
+
+    def batch_end(self, start: Positions, ends: Positions, limit: int) -> Positions:
+        """Return where a batch ends: as ``KafkaMicroBatchStream.rateLimit`` of Spark 4.2 computes it, to the digit."""
+        sizes = {r: len(r) for r in ranges_between(start, ends)}
+        total = float(sum(sizes.values()))
+        found = {topic: dict(parts) for topic, parts in ends.items()}
+        if total < 1:
+            return found
+        for r, size in sizes.items():
+            share = limit * (size / total)
+            found[r.topic][r.partition] = min(r.end, r.start + (math.ceil(share) if share < 1 else math.floor(share)))
+        return found
 
     def read(self, ranges: Sequence[OffsetRange]) -> DataFrame:
         """Return exactly the records of these ranges, including headers."""

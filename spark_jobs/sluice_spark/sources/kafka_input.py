@@ -146,6 +146,8 @@ class KafkaRanges:
         self._settings = {**source.settings, **_TUNED, "group.id": "sluice-arrow", "isolation.level": level}
         self._consumer = Consumer(self._settings, logger=_log)
         self._seen: set[tuple[str, int]] = set()
+        self._at: tuple[str, int, int] | None = None
+        self._rest: list[Any] = []
 
     def __enter__(self) -> KafkaRanges:
         return self
@@ -156,28 +158,23 @@ class KafkaRanges:
         self._consumer.close()
 
     def read(self, span: OffsetRange) -> Iterator[KafkaChunk]:
-        """Yield the records of a range.
+        """Yield the records of a range. One that begins where the last one ended goes on with what was fetched ahead.
 
         Raises
         ------
         UnreadableError
             If it cannot be read to its end. Chunks that were yielded before are right.
         """
-        if (span.topic, span.partition) in self._seen:
-            # what this consumer fetched ahead, and the end that it met, must not be taken for this range's
-            self._consumer.close()
-            self._consumer = Consumer(self._settings, logger=_log)
-            self._seen.clear()
-        self._seen.add((span.topic, span.partition))
-        self._consumer.assign([TopicPartition(span.topic, span.partition, span.start)])
+        rest = self._begin(span)
         held: list[Any] = []
         at, size, last = span.start, 0, time.monotonic()
         room = _RECORDS
         while at < span.end:
             try:
-                came: list[Any] = self._consumer.consume(min(room - len(held), span.end - at), _TICK)
+                came: list[Any] = rest or self._consumer.consume(min(room - len(held), span.end - at), _TICK)
             except KafkaException as error:
                 raise UnreadableError(str(error)) from error
+            rest, self._rest = [], [m for m in came if m.error() is not None or m.offset() >= span.end]
             events = [message for message in came if message.error() is not None]
             if events:
                 came = [message for message in came if message.error() is None]
@@ -204,6 +201,23 @@ class KafkaRanges:
                 raise SilentError(f"no record came for {_IDLE:.0f} s")
         if held:
             yield _chunk(held, span)
+        self._at = (span.topic, span.partition, span.end)
+
+    def _begin(self, span: OffsetRange) -> list[Any]:
+        """Go to the start of a range, and return what came already: records behind the last range, and its end."""
+        here, there = (span.topic, span.partition), self._at
+        self._at = None  # until the range was read to its end
+        if there == (*here, span.start):
+            # an end that it met before this range's may have moved since: it is told again
+            return [m for m in self._rest if m.error() is None or m.offset() >= span.end]
+        if here in self._seen:
+            # what this consumer fetched ahead, and the end that it met, must not be taken for this range's
+            self._consumer.close()
+            self._consumer = Consumer(self._settings, logger=_log)
+            self._seen.clear()
+        self._seen.add(here)
+        self._consumer.assign([TopicPartition(span.topic, span.partition, span.start)])
+        return []
 
 
 def _at_end(events: Sequence[Any], span: OffsetRange) -> bool:

@@ -12,6 +12,7 @@ from sluice.sources.queue.config import QueueSource
 from sluice.sources.queue.source import QueueStreams
 from sluice.sources.state import TopicState
 from sluice_spark.engine.failures import Sign, classify
+from sluice_spark.sources import ranged
 from sluice_spark.sources.inputs import Input
 from sluice_spark.sources.queue_input import Streams
 from sluice_spark.sources.ranged import frame_of, stream_of
@@ -46,6 +47,10 @@ class QueueReader:
     ) -> DataFrame:
         """Return the stream of all messages; see :class:`~sluice_spark.sources.base.SourceReader`."""
         return stream_of(self.spark, self._streams, max_records, start=start, states=states)
+
+    def batch_end(self, start: Positions, ends: Positions, limit: int) -> Positions:
+        """Return where a batch ends; see :class:`~sluice_spark.sources.base.Foreseeable`."""
+        return ranged.batch_end(start, ends, limit)
 
     def read(self, ranges: Sequence[OffsetRange]) -> DataFrame:
         """Return exactly the records of these ranges, including headers."""

@@ -19,7 +19,7 @@ from sluice.sources.state import TopicState, ends, starts
 from sluice_spark.sources.base import RECORD_SCHEMA
 from sluice_spark.sources.inputs import Input
 
-__all__ = ["Ranged", "frame_of", "stream_of"]
+__all__ = ["Ranged", "batch_end", "frame_of", "stream_of"]
 
 _FEWEST = 20_000
 """Minimum number of offsets of a task; a smaller one would cost more than it does."""
@@ -108,7 +108,8 @@ class _Stream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Do nothing: the ends are known."""
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
-        return _json(_advanced(_positions(start), self.plan.ends, limit))
+        most = limit.max_rows if isinstance(limit, ReadMaxRows) else self.plan.most
+        return _json(batch_end(_positions(start), self.plan.ends, most))
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[_Share]:
         return self.plan.shares(ranges_between(_positions(start), _positions(end)))
@@ -118,11 +119,10 @@ class _Stream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return partition.records()
 
 
-def _advanced(start: Positions, ends: Positions, limit: ReadLimit) -> Positions:
+def batch_end(start: Positions, ends: Positions, most: int) -> Positions:
     """Return where a batch ends: of each partition the same share of what is left; a position never goes back."""
     left = {r: len(r) for r in ranges_between(start, ends)}
     total = sum(left.values())
-    most = limit.max_rows if isinstance(limit, ReadMaxRows) else total
     found = {topic: dict(parts) for topic, parts in start.items()}
     for topic, parts in ends.items():
         for partition in parts:

@@ -9,9 +9,10 @@ import re
 import shutil
 import signal
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -21,14 +22,17 @@ from pyspark.sql import SparkSession
 from tests.fixtures.runs import Sandbox, good
 
 from sluice.delta.notes import note_of
+from sluice.errors import SinkError
 from sluice.pipeline import load
-from sluice.ranges import OffsetRange, divided
+from sluice.ranges import OffsetRange, Positions, divided
 from sluice.wal import WriteAheadLog
-from sluice_spark.arrow import files, plan, shares, worker
+from sluice_spark.arrow import ahead, files, path, plan, shares, worker
 from sluice_spark.arrow.plan import NotArrowError, plan_of
+from sluice_spark.batch.writer import BatchWriter
 from sluice_spark.sources import kafka_input
 from sluice_spark.sources.base import RECORD_SCHEMA
 from sluice_spark.sources.inputs import RECORDS, UnreadableError
+from sluice_spark.sources.kafka import KafkaReader
 from sluice_spark.sources.kafka_input import KafkaChunk, KafkaInput, KafkaRanges
 from sluice_spark.transforms.sample import shape_of
 from sluice_spark.transforms.transform import transformer
@@ -610,18 +614,18 @@ def test_a_silent_broker_is_waited_for_once(monkeypatch: pytest.MonkeyPatch) -> 
     nobody = {"bootstrap.servers": "127.0.0.1:9"}
     task = worker.Copying(".")
     ranges = [OffsetRange("t", n, 0, 5) for n in range(64)]
-    done = worker.work(task, KafkaInput(nobody, False), ranges)
-    assert [item.range for item in done] == ranges
-    assert {item.declined for item in done} == {"no record came for 0 s"}
+    done = worker.work([task], KafkaInput(nobody, False), [(0, span) for span in ranges])
+    assert [item.range for _, item in done] == ranges
+    assert {item.declined for _, item in done} == {"no record came for 0 s"}
 
 
 @pytest.mark.parametrize("error", [MemoryError(), OSError("full\nmore")])
 def test_what_a_failed_job_leaves_stops_nobody(
     sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch, error: Exception
 ) -> None:
-    def failed(task: worker.Decoding, *_: Any) -> None:
+    def failed(tasks: Sequence[worker.Decoding], *_: Any) -> None:
         # a worker that is still there removes its file while the folder is removed, or comes after it
-        shutil.rmtree(task.folder)
+        shutil.rmtree(tasks[0].folder)
         raise error
 
     monkeypatch.setattr(shares, "work", failed)
@@ -631,6 +635,115 @@ def test_what_a_failed_job_leaves_stops_nobody(
     assert f"goes on without it: {str(error).partition(chr(10))[0] or 'MemoryError'}" in said
     assert set(ways(sandbox)) == {"spark"}
     sandbox.assert_exact()
+
+
+class Watched(ahead.Ahead[Any]):
+    """Reads ahead as ever, and notes which batches were taken."""
+
+    taken: ClassVar[list[tuple[str, bool]]] = []
+
+    def take(self, name: str, ranges: Sequence[OffsetRange]) -> Any:
+        found = super().take(name, ranges)
+        self.taken.append((name[-6:], found is not None))
+        return found
+
+
+@pytest.fixture
+def taken(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, bool]]:
+    """Return the batches of a run, each with whether it had been read ahead."""
+    monkeypatch.setattr(path, "Ahead", Watched)
+    monkeypatch.setattr(Watched, "taken", [])
+    return Watched.taken
+
+
+@pytest.mark.usefixtures("place")
+@pytest.mark.parametrize("isolation", ["read_committed", "read_uncommitted"])
+def test_batches_are_read_before_spark_plans_them(
+    sandbox: Sandbox, taken: list[tuple[str, bool]], isolation: str
+) -> None:
+    sandbox.configure(kafka={"isolation_level": isolation, "max_records_per_batch": 70}, quality={"max_quarantined": 1})
+    sandbox.produce([(n % 7 % 2, b"k", mixed(n)) for n in range(300)])
+    for commit in (True, False):
+        sandbox.topics.produce_transaction(sandbox.topic, [(n % 2, None, good(n)) for n in range(90)], commit=commit)
+    sandbox.run("r")
+    assert len(taken) > 5
+    assert [name for name, early in taken if not early] == ["000000"]
+    sandbox.assert_exact(isolation)
+    assert not sandbox.never_committed()
+
+
+@pytest.mark.parametrize("lie", ["short", "long"])
+def test_what_was_foreseen_wrongly_is_read_again(
+    sandbox: Sandbox, taken: list[tuple[str, bool]], monkeypatch: pytest.MonkeyPatch, lie: str
+) -> None:
+    sandbox.configure(kafka={"max_records_per_batch": 40})
+    sandbox.feed(200)
+    true = KafkaReader.batch_end
+
+    def wrong(self: KafkaReader, start: Positions, ends: Positions, limit: int) -> Positions:
+        begun = any(start.get(sandbox.topic, {}).values())
+        found = true(self, start, ends, (limit - 2 if lie == "short" else limit + 2) if begun else limit)
+        return found
+
+    monkeypatch.setattr(KafkaReader, "batch_end", wrong)
+    sandbox.run("r")
+    assert len(taken) > 3
+    assert not any(early for _, early in taken)
+    sandbox.assert_exact()
+    assert not sandbox.never_committed()
+
+
+def test_what_a_failed_run_read_ahead_is_removed(
+    sandbox: Sandbox, taken: list[tuple[str, bool]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sandbox.configure(kafka={"max_records_per_batch": 40})
+    sandbox.feed(200)
+    commit = BatchWriter.commit
+
+    def broken(self: BatchWriter, batch: int, *rest: Any, **more: Any) -> None:
+        if batch == 2:
+            raise SinkError("the disk is full", state="s", next_step="n")
+        commit(self, batch, *rest, **more)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(BatchWriter, "commit", broken)
+        assert sandbox.run("r", expect=30).code == 30
+    assert taken == [("000000", False), ("000001", True), ("000002", True)]
+    left = {folder[-15:-9] for folder in sandbox.never_committed()}
+    assert left == {"000002"}  # what is prepared stays for the next run to remove, what was read ahead does not
+    sandbox.run("r")
+    sandbox.assert_exact()
+    assert not sandbox.never_committed()
+
+
+def test_a_range_that_follows_on_the_last_one_goes_on_with_what_was_fetched(
+    sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sandbox.produce([(0, b"k%d" % n, good(n)) for n in range(20)])
+    for commit in (True, False, False, True):
+        sandbox.topics.produce_transaction(sandbox.topic, [(0, b"t", good(n)) for n in range(5)], commit=commit)
+    end = sandbox.topics.ends(sandbox.topic)[0]
+    opened: list[Any] = []
+    consumer = kafka_input.Consumer
+    monkeypatch.setattr(kafka_input, "Consumer", lambda *a, **k: opened.append(1) or consumer(*a, **k))
+    settings = {"bootstrap.servers": sandbox.topics.bootstrap}
+
+    def offsets(reader: KafkaRanges, start: int, stop: int) -> list[int]:
+        chunks = list(reader.read(OffsetRange(sandbox.topic, 0, start, stop)))
+        return [int(n) for chunk in chunks for n in chunk.offsets]
+
+    with KafkaInput(settings, True).opened() as reader:
+        expected = offsets(reader, 0, end)
+    assert 20 < len(expected) < end
+    for step in (1, 3, 7, 26):
+        opened.clear()
+        with KafkaInput(settings, True).opened() as reader:
+            cuts = [*range(0, end, step), end]
+            found = [n for a, b in pairwise(cuts) for n in offsets(reader, a, b)]
+            assert found == expected
+            assert len(opened) == 1
+            assert offsets(reader, 2, end) == [n for n in expected if n >= 2]
+            assert len(opened) == 2
 
 
 @pytest.mark.parametrize("key", plan._DIALECT)

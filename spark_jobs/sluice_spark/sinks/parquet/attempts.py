@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import uuid
 from collections.abc import Iterable
 from urllib.parse import unquote
@@ -10,7 +11,7 @@ import fsspec
 import pyarrow as pa
 import pyarrow.compute as pc
 
-__all__ = ["new_folder", "stray", "written_to"]
+__all__ = ["attempted", "new_folder", "stray", "written_to"]
 
 _TOKEN = 8
 """Length of the random suffix that distinguishes the attempts at one batch."""
@@ -25,6 +26,24 @@ def written_to(path: str, batch: str) -> list[str]:
     """Return the folders of all attempts at a batch, as paths of the table's file system."""
     fs, base = fsspec.core.url_to_fs(path)
     return [str(f) for f in fs.glob(f"{base}/batches/{batch}-{'[0-9a-f]' * _TOKEN}")]
+
+
+def attempted(path: str, stem: str, *, newer_than: int) -> set[int]:
+    """Return the numbers of batches with folders of attempts, of those with a higher number than ``newer_than``.
+
+    Parameters
+    ----------
+    stem
+        What the names of the batches begin with, up to the hyphen before the number.
+    """
+    fs, base = fsspec.core.url_to_fs(path)
+    fs.invalidate_cache()
+    try:
+        names = (str(f).rsplit("/", 1)[-1] for f in fs.ls(f"{base}/batches", detail=False))
+    except FileNotFoundError:
+        return set()
+    form = re.compile(rf"{re.escape(stem)}-(\d{{6,}})-[0-9a-f]{{{_TOKEN}}}")
+    return {n for name in names if (match := form.fullmatch(name)) and (n := int(match[1])) > newer_than}
 
 
 def stray(folders: Iterable[str], files: pa.ChunkedArray) -> list[str]:

@@ -1,0 +1,149 @@
+"""Reads batches before Spark has planned them, while the driver commits those before."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import Future
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Generic, TypeVar
+
+from pyspark.sql import SparkSession
+
+from sluice.ranges import OffsetRange
+from sluice_spark.arrow.shares import cause_of
+from sluice_spark.engine.logs import logger
+
+__all__ = ["Ahead", "Foreseen"]
+
+Foreseen = tuple[str, tuple[OffsetRange, ...]]
+"""The name of a batch that is to come, and the ranges that it will probably have."""
+
+T = TypeVar("T")
+
+_FIRST, _MOST = 200_000, 1_000_000
+"""Offsets that are read ahead together: few at first, because the next batch waits for them."""
+_BATCHES = 64
+"""Maximum number of batches that are read ahead together: each has folders of its own."""
+_MISSES = 2
+"""If so many batches had other ranges than were foreseen, no more are read ahead."""
+_TAG = "sluice-read-ahead"
+
+
+@dataclass
+class _Window(Generic[T]):
+    """Batches that are read in one job."""
+
+    batches: dict[str, tuple[OffsetRange, ...]]
+    results: Future[dict[str, T]] = field(default_factory=Future)
+
+
+@dataclass
+class Ahead(Generic[T]):
+    """At most two windows of batches: one that is being used, and one that is read meanwhile.
+
+    Nothing depends on what was foreseen. A batch is taken from here only if Spark planned exactly its ranges; otherwise
+    it is dropped, and the caller reads the batch as it would without this class.
+
+    Parameters
+    ----------
+    read
+        Reads batches in one job, in a thread of its own; it returns a result for each name, and leaves nothing if it
+        raises.
+    drop
+        Removes a result that is not used.
+    """
+
+    spark: SparkSession
+    read: Callable[[Sequence[Foreseen]], dict[str, T]]
+    drop: Callable[[T], None]
+    _windows: list[_Window[T]] = field(default_factory=list)
+    _size: int = _FIRST
+    _misses: int = 0
+
+    def take(self, name: str, ranges: Sequence[OffsetRange]) -> T | None:
+        """Return a batch that was read ahead, waiting for it if it is being read; None if it was not.
+
+        What was read ahead for earlier batches is dropped: batches come in order.
+        """
+        at = next((n for n, window in enumerate(self._windows) if name in window.batches), None)
+        if at is None:
+            return None
+        for earlier in self._windows[:at]:
+            self._forget(earlier)
+        window = self._windows[0]
+        try:
+            results = window.results.result()
+        except Exception as error:
+            # whatever it is, it is met again where the batch is read, and knows its name there
+            logger.info("batches are not read ahead from here on: %s", cause_of(error))
+            self._misses = _MISSES
+            self.close()
+            return None
+        while True:
+            number, planned = next(iter(window.batches.items()))
+            del window.batches[number]
+            found = results.pop(number, None)
+            if number == name and planned == tuple(ranges):
+                break
+            if found is not None:
+                self.drop(found)
+            if number == name:
+                self._misses += 1
+                self.close()
+                return None
+        if not window.batches:
+            self._windows.remove(window)
+        return found
+
+    def go_on(self, coming: Iterable[Foreseen]) -> None:
+        """Begin to read the next batches, unless enough are read already; return at once.
+
+        Parameters
+        ----------
+        coming
+            The batches after the one that is processed now, in order.
+        """
+        if self._misses >= _MISSES or len(self._windows) > 1 or (self._windows and not self._windows[0].results.done()):
+            return
+        known = {name for window in self._windows for name in window.batches}
+        chosen: dict[str, tuple[OffsetRange, ...]] = {}
+        total = 0
+        for name, ranges in coming:
+            if name in known:
+                continue
+            size = sum(map(len, ranges))
+            if chosen and (total + size > self._size or len(chosen) == _BATCHES):
+                break
+            chosen[name] = ranges
+            total += size
+        if not chosen:
+            return
+        self._size = min(_MOST, 2 * self._size)
+        window: _Window[T] = _Window(chosen)
+        self._windows.append(window)
+        batches = list(chosen.items())
+
+        def run() -> None:
+            try:
+                self.spark.addTag(_TAG)
+                window.results.set_result(self.read(batches))
+            except Exception as error:
+                window.results.set_exception(error)
+
+        threading.Thread(target=run, name=_TAG, daemon=True).start()
+
+    def close(self) -> None:
+        """Drop all that was read ahead, and end what is being read."""
+        if any(not window.results.done() for window in self._windows):
+            with suppress(Exception):  # it ends by itself, too
+                self.spark.interruptTag(_TAG)
+        while self._windows:
+            self._forget(self._windows[0])
+
+    def _forget(self, window: _Window[T]) -> None:
+        self._windows.remove(window)
+        with suppress(Exception):  # it has left nothing then
+            for found in window.results.result().values():
+                self.drop(found)
