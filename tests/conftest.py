@@ -9,6 +9,7 @@ pytest_plugins = [
     "tests.fixtures.books",
     "tests.fixtures.cluster",
     "tests.fixtures.database",
+    "tests.fixtures.folder",
     "tests.fixtures.kafka",
     "tests.fixtures.lake",
     "tests.fixtures.runs",

@@ -25,6 +25,7 @@ BUILT_IN: Mapping[str, Mapping[str, str]] = {
     },
     "sinks": {
         "delta": "sluice.sinks.delta:KIND",
+        "files": "sluice.sinks.files:KIND",
         "iceberg": "sluice.sinks.iceberg:KIND",
         "kafka": "sluice.sinks.kafka:KIND",
         "postgres": "sluice.sinks.postgres:KIND",

@@ -15,6 +15,7 @@ from sluice.kinds import kind_of
 from sluice.rules.config import NotNullRule, SqlRule
 from sluice.sinks.base import SinkConfig, SinkKind
 from sluice.sinks.delta import DeltaSink
+from sluice.sinks.files import FilesSink
 from sluice.sinks.iceberg import IcebergSink
 from sluice.sinks.kafka import KafkaSink
 from sluice.sinks.postgres import PostgresSink
@@ -187,6 +188,8 @@ class Sink(Strict):
 
     delta: DeltaSink | None = None
     """A Delta table. The first run creates it."""
+    files: FilesSink | None = None
+    """Parquet files in a folder, with a manifest that says which of them count."""
     iceberg: IcebergSink | None = None
     """An Iceberg table. The first run creates it."""
     kafka: KafkaSink | None = None

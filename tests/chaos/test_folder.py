@@ -1,0 +1,87 @@
+"""Parquet files with a manifest as a sink: whatever dies, each record counts once; an interval replaces its rows."""
+
+from __future__ import annotations
+
+import signal
+from collections import Counter
+from datetime import UTC, datetime
+
+import pytest
+from tests.fixtures.folder import FolderSandbox
+from tests.fixtures.runs import good
+
+pytestmark = [pytest.mark.chaos, pytest.mark.spark, pytest.mark.kafka]
+
+DIRECT = ("before-sink-commit", "sink-committed", "quarantine-committed", "batch-recorded")
+
+
+def at(day: int, minutes: int = 0) -> int:
+    return int(datetime(2026, 3, day, 0, minutes, tzinfo=UTC).timestamp() * 1000)
+
+
+@pytest.mark.parametrize(
+    ("recovery", "points"),
+    [
+        ("replay", ("before-sink-commit", "sink-committed")),
+        pytest.param("replay", DIRECT, marks=pytest.mark.long),
+        pytest.param("wal", ("before-seal", "sealed", *DIRECT), marks=pytest.mark.long),
+        pytest.param("hot", ("rows-staged", *DIRECT), marks=pytest.mark.long),
+        pytest.param("ignore_range", DIRECT, marks=pytest.mark.long),
+        pytest.param("ignore_batch", DIRECT, marks=pytest.mark.long),
+    ],
+)
+def test_kills_neither_lose_nor_double(into_files: FolderSandbox, recovery: str, points: tuple[str, ...]) -> None:
+    sandbox = into_files
+    sandbox.configure(recovery=recovery, quality={"max_quarantined": "100%"})
+    for point in points:
+        sandbox.feed(8, bad_every=3)
+        sandbox.run("killed", kill_at=point)
+        assert set((sandbox.sink() + sandbox.quarantine()).values()) <= {1}
+    sandbox.run("killed")
+    lost = sandbox.total("lost")
+    if recovery.startswith("ignore"):
+        assert sum((sandbox.sink() + sandbox.quarantine()).values()) + lost == len(sandbox.produced)
+        sandbox.assert_balanced()
+    else:
+        sandbox.assert_exact()
+    assert sandbox.strays() == set()
+
+
+@pytest.mark.parametrize(
+    "point",
+    ["before-sink-commit", *(pytest.param(p, marks=pytest.mark.long) for p in ("sink-committed", "batch-recorded"))],
+)
+def test_an_interval_replaces_its_rows_once(into_files: FolderSandbox, point: str) -> None:
+    sandbox = into_files
+    sandbox.configure(quality={"max_quarantined": "100%"}, kafka={"max_records_per_batch": 100})
+    for day in (1, 2, 3):
+        sandbox.produce([(n % 2, b"k", b"{" if n == 4 else good(day * 10 + n), at(day, n)) for n in range(6)])
+    sandbox.run("live")  # one batch: its files hold rows to replace and rows to keep
+    before = set(sandbox.named())
+    sql = "SELECT id, upper(name) AS name, _topic, _partition, _offset, _timestamp FROM source"
+    sandbox.configure(
+        quality={"max_quarantined": "100%"}, transform={"sql": sql}, sink={"files": {"path": "out", "keep": "0s"}}
+    )
+    sandbox.run("again", interval=("2026-03-02", "2026-03-03"), kill_at=point)
+    sandbox.run("again", interval=("2026-03-02", "2026-03-03"), validate=True)
+    sandbox.assert_exact()
+    assert Counter(row["name"].isupper() for row in sandbox.lines()) == {True: 5, False: 10}
+    assert {row["_run"] for row in sandbox.lines() if row["name"].isupper()} == {"again"}
+    assert before.isdisjoint(sandbox.named())
+    assert sandbox.strays() == set()  # what was replaced longer ago than `keep` is removed, too
+
+
+def test_a_driver_that_wakes_up_late_adds_nothing(into_files: FolderSandbox) -> None:
+    sandbox = into_files
+    sandbox.configure(transform={"python": "gate:passing"})
+    sandbox.feed(5)
+    frozen = sandbox.start("frozen", gate_at="before-sink-commit")
+    frozen.await_gate()
+    frozen.signal(signal.SIGSTOP)
+    sandbox.execute("UPDATE sluice_lease SET expires = 0")
+    sandbox.run("second")
+    sandbox.assert_exact()
+    frozen.open_gate()
+    frozen.signal(signal.SIGCONT)
+    assert frozen.wait().code == 40
+    sandbox.assert_exact()

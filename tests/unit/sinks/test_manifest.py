@@ -1,0 +1,75 @@
+"""The manifest of a folder: what counts after each commit, with two who commit at once, and with damage."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sluice.sinks.manifest import BrokenManifestError, Manifest, State, files_of
+
+
+def note(batch: int, writer: str = "sluice:p:1") -> dict[str, Any]:
+    return {"app_id": writer, "version": batch}
+
+
+def added(*paths: str) -> list[dict[str, Any]]:
+    return [{"path": path, "rows": 1} for path in paths]
+
+
+def test_files_come_and_go(tmp_path: Path) -> None:
+    manifest = Manifest(str(tmp_path))
+    assert manifest.state() == State()
+    assert files_of(str(tmp_path)) == []
+    assert manifest.commit(manifest.state(), added("a", "b"), [], note(0), {"columns": 1})
+    assert manifest.commit(manifest.state(), added("c"), ["a"], note(0, "sluice:p:interval:x"))
+    state = manifest.state()
+    assert (sorted(state.files), list(state.replaced), state.schema) == (["b", "c"], ["a"], {"columns": 1})
+    assert state.batches == {"sluice:p:1": 0, "sluice:p:interval:x": 0}
+    assert sorted(files_of(str(tmp_path))) == [f"{tmp_path}/b", f"{tmp_path}/c"]
+    assert manifest.commit(state, [], [], note(1), forgotten=["a"])
+    assert manifest.state().replaced == {}
+    assert [(number, found["version"]) for number, found in manifest.notes()] == [(2, 1), (1, 0), (0, 0)]
+
+
+def test_of_two_who_follow_the_same_state_one_commits(tmp_path: Path) -> None:
+    manifest = Manifest(str(tmp_path))
+    one, other = manifest.state(), manifest.state()
+    assert manifest.commit(one, added("a"), [], note(0))
+    assert not manifest.commit(other, added("b"), [], note(0))
+    assert list(manifest.state().files) == ["a"]
+    assert {file.name for file in (tmp_path / "_sluice").iterdir()} == {f"{0:020}.json"}
+
+
+def test_a_snapshot_says_what_the_commits_say(tmp_path: Path) -> None:
+    manifest = Manifest(str(tmp_path))
+    for number in range(107):
+        gone = [f"f{number - 1}"] if number % 3 == 1 else []
+        assert manifest.commit(manifest.state(), added(f"f{number}"), gone, note(number), {"n": number})
+    snapshots = sorted((tmp_path / "_sluice").glob("*.snapshot.json"))
+    assert [int(file.name[:20]) for file in snapshots] == [49, 99]
+    state = manifest.state()
+    snapshots[1].write_text("{")
+    assert manifest.state() == state
+    for file in snapshots:
+        file.unlink()
+    assert manifest.state() == state
+
+
+def test_what_is_missing_or_damaged_is_told(tmp_path: Path) -> None:
+    manifest = Manifest(str(tmp_path))
+    for number in range(51):
+        manifest.commit(manifest.state(), added(f"f{number}"), [], note(number))
+    first, *_, last = sorted((tmp_path / "_sluice").glob("*[0-9].json"))
+    text = last.read_text()
+    last.write_text(text[:-5])
+    with pytest.raises(BrokenManifestError, match="commit 50 is damaged"):
+        manifest.state()
+    last.write_text(first.read_text())
+    with pytest.raises(BrokenManifestError, match="commit 50 says that it is 0"):
+        manifest.state()
+    last.write_text(text)
+    first.unlink()
+    with pytest.raises(BrokenManifestError, match="commit 0 is missing"):
+        manifest.state()
