@@ -10,6 +10,7 @@ from pyspark.sql import DataFrame, SparkSession
 from sluice.faults import point
 from sluice.ledger import Lease
 from sluice.sources.state import TopicState
+from sluice_spark.batch.pace import fitting
 from sluice_spark.batch.writer import BatchWriter
 from sluice_spark.engine.failures import classify
 from sluice_spark.engine.progress import Progress
@@ -20,10 +21,12 @@ from sluice_spark.runs.tables import Tables
 from sluice_spark.sources.base import SourceReader
 from sluice_spark.strategies.base import Batch
 
-__all__ = ["ARROW_BATCH", "MicroBatches"]
+__all__ = ["MicroBatches"]
 
-ARROW_BATCH = 5_000_000
-"""Default of ``max_records_per_batch`` on the Arrow path: its memory does not grow with the batch."""
+_LARGEST = 5_000_000
+"""Maximum of a batch on the Arrow path if nobody asked for another: its memory does not grow with the batch."""
+_SECONDS = 30.0
+"""What a batch may take then, by the pace of earlier runs: so much work is lost if the driver dies."""
 
 
 @dataclass(frozen=True)
@@ -50,6 +53,18 @@ class MicroBatches:
     def records(self, tables: Tables) -> CheckedRecords:
         """Return the source's records, for reading ranges again."""
         return CheckedRecords(self.reader, self.check, tables)
+
+    def limit(self, *, arrow: bool) -> int:
+        """Return the maximum number of records in a batch.
+
+        Unless somebody asked for one, it is a fixed number on the Spark path, whose memory grows with the batch. On the
+        Arrow path it is what fits into half a minute by the pace of the pipeline's recent runs.
+        """
+        if self.max_records is not None or not arrow:
+            return self.max_records or self.context.pipeline.source.config.batch_limit
+        past = self.context.ledger.past(self.context.pipeline.name, limit=20)
+        done = ((sum(map(len, ranges)), run.seconds) for run, _, ranges in past if run.seconds and run.state == "done")
+        return fitting(done, _SECONDS, _LARGEST)
 
     def stream(
         self,

@@ -8,7 +8,7 @@ from pyspark.sql import DataFrame
 
 from sluice.sources.state import ends
 from sluice_spark.engine.logs import logger
-from sluice_spark.runs.batches import ARROW_BATCH, MicroBatches
+from sluice_spark.runs.batches import MicroBatches
 from sluice_spark.runs.forecast import Forecast
 from sluice_spark.runs.tables import Tables
 from sluice_spark.strategies.base import Batch
@@ -37,8 +37,7 @@ class DirectRoute:
         sweep = tables.left_over()
         entered = context.ledger.last_batch(context.pipeline.name, tables.epoch.number)
         source = self.batches.records(tables)
-        default = ARROW_BATCH if arrow is not None else context.pipeline.source.config.batch_limit
-        limit = self.batches.max_records or default
+        limit = self.batches.limit(arrow=arrow is not None)
         forecast = Forecast(self.batches.reader, tables, limit, ends(self.batches.states))
 
         def on_batch(records: DataFrame, number: int) -> None:

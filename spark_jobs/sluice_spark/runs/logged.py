@@ -21,7 +21,7 @@ from sluice.recovery import Recovery
 from sluice_spark.arrow.path import ArrowCopies
 from sluice_spark.batch.writer import BatchWriter
 from sluice_spark.engine.logs import logger
-from sluice_spark.runs.batches import ARROW_BATCH, MicroBatches
+from sluice_spark.runs.batches import MicroBatches
 from sluice_spark.runs.tables import Tables
 from sluice_spark.sources.log import LogRecords
 from sluice_spark.strategies.apply import Applier, Sealed
@@ -105,10 +105,8 @@ class LogRoute:
         copies = ArrowCopies(spark) if pipeline.engine == "auto" and "://" not in tables.log_table.path else None
         source = self.batches.records(tables)
         landing = Landing(pipeline.name, context.run_id, tables.log_table, source, pipeline.wal.segment_records, copies)
-        default = pipeline.source.config.batch_limit
-        if copies is not None and isinstance(writer, BatchWriter) and writer.arrow is not None:
-            default = ARROW_BATCH
-        limit = self.batches.max_records or default
+        arrow = copies is not None and isinstance(writer, BatchWriter) and writer.arrow is not None
+        limit = self.batches.limit(arrow=arrow)
         recent = tables.log_table.last_notes(20)
         size = landing_size(recent, pipeline.wal.roll.total_seconds(), limit)
         sweep = tables.checkpoint.open_batch()

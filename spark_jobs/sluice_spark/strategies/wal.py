@@ -17,6 +17,7 @@ from sluice.wal import Segment
 from sluice.wal.catalog import SEAL, seal_text
 from sluice.wal.segment import inspect, spread
 from sluice_spark.arrow.path import ArrowCopies
+from sluice_spark.batch.pace import fitting
 from sluice_spark.sinks.base import Staged, overtaken
 from sluice_spark.sinks.delta.table import DeltaSink
 from sluice_spark.sources.base import RECORD_SCHEMA, Records
@@ -36,10 +37,6 @@ class Landed:
     seconds: float
 
 
-_FEWEST = 1000
-"""Minimum number of records of a landing, however slow earlier ones were: smaller ones would only cost more."""
-
-
 def landing_size(notes: Sequence[Mapping[str, Any]], roll: float, most: int) -> int:
     """Return how many records a landing may take so that it is sealed in time; pure.
 
@@ -51,17 +48,9 @@ def landing_size(notes: Sequence[Mapping[str, Any]], roll: float, most: int) -> 
         Seconds within which a segment should be sealed.
     most
         The maximum number of records in a batch.
-
-    Notes
-    -----
-    The pace is that of the largest of these landings, because the newest one is often only the rest at the end of a
-    run. A largest landing that took less than half of the time shows no limit.
     """
     landings = ((sum(s["records"] for s in note["segments"]), note["seconds"]) for note in notes)
-    records, seconds = max(landings, default=(0, 0.0))
-    if seconds < roll / 2:
-        return most
-    return min(most, max(_FEWEST, int(records / seconds * roll)))
+    return fitting(landings, roll, most)
 
 
 @dataclass(frozen=True)

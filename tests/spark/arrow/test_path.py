@@ -672,6 +672,20 @@ def test_batches_are_read_before_spark_plans_them(
     assert not sandbox.never_committed()
 
 
+def test_a_batch_is_as_large_as_what_fits_into_half_a_minute(sandbox: Sandbox) -> None:
+    sandbox.configure(kafka={"max_records_per_batch": None})
+    sandbox.feed(60)
+    assert "batch 0: 60 offsets" in sandbox.run("r").stderr
+    sandbox.execute("UPDATE sluice_run SET seconds = 600")
+    sandbox.feed(1500)
+    said = sandbox.run("s").stderr
+    assert "batch 1: 1,000 offsets" in said
+    assert "batch 2: 500 offsets" in said
+    sandbox.configure(kafka={"max_records_per_batch": 1200})
+    sandbox.feed(1200)
+    assert "batch 3: 1,200 offsets" in sandbox.run("t").stderr
+
+
 @pytest.mark.parametrize("lie", ["short", "long"])
 def test_what_was_foreseen_wrongly_is_read_again(
     sandbox: Sandbox, taken: list[tuple[str, bool]], monkeypatch: pytest.MonkeyPatch, lie: str
