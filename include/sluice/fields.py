@@ -16,6 +16,18 @@ METADATA_COLUMNS = ("_topic", "_partition", "_offset", "_timestamp", "_run")
 """Metadata columns, which Sluice adds to every sink row."""
 
 _DURATION = re.compile(r"^(\d+)\s*(s|m|h|d)$")
+_ALMOST = re.compile(r"(\d+(?:[.,]\d+)?)\s*([A-Za-z]+)\.?", re.ASCII)
+_WORDS = {
+    word: words[0]
+    for words in (
+        ("s", "sec", "secs", "second", "seconds"),
+        ("m", "min", "mins", "minute", "minutes"),
+        ("h", "hr", "hrs", "hour", "hours"),
+        ("d", "day", "days"),
+        ("w", "week", "weeks"),
+    )
+    for word in words
+}
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
 _LONGEST = 36_525 * 86_400  # what is subtracted from now has to stay a date
 
@@ -41,11 +53,24 @@ def duration(value: Any) -> timedelta:
         raise ValueError(f"{value!r} is a duration without a unit: write {text}s, {text}m, {text}h or {text}d")
     match = _DURATION.match(text)
     if match is None:
-        raise ValueError(f"{value!r} is not a duration: write 30s, 15m, 2h or 7d")
+        raise ValueError(f"{value!r} is not a duration: write 30s, 15m, 2h or 7d{_meant(text)}")
     seconds = int(match[1]) * _UNITS[match[2]]
     if seconds > _LONGEST:
         raise ValueError(f"{value!r} is longer than 100 years")
     return timedelta(seconds=seconds)
+
+
+def _meant(text: str) -> str:
+    """Return what a misspelt duration was probably meant to be, for the end of a message."""
+    found = _ALMOST.fullmatch(text.strip())
+    unit = _WORDS.get(found[2].lower()) if found else None
+    if found is None or unit is None:
+        return ""
+    number, factor = float(found[1].replace(",", ".")), 7 if unit == "w" else 1
+    unit = "d" if unit == "w" else unit
+    seconds = number * factor * _UNITS[unit]
+    whole = next((u for u in ("d", "h", "m", "s") if _UNITS[u] <= _UNITS[unit] and seconds % _UNITS[u] == 0), None)
+    return f"; did you mean {seconds / _UNITS[whole]:.0f}{whole}?" if whole else ""
 
 
 class JsonSchema(GenerateJsonSchema):

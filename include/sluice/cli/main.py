@@ -11,17 +11,20 @@ import typer
 
 from sluice import __version__
 from sluice.cli.init import init
-from sluice.cli.output import COUNTS, err, print_json, print_table, say_empty
+from sluice.cli.output import COUNTS, err, print_json, print_table, printed, say_empty
 from sluice.cli.preview import preview
 from sluice.errors import ConfigError, SluiceError
 from sluice.recovery import Recovery
 
 __all__ = ["main"]
 
+_USAGE, _INTERRUPTED = 2, 130
+
 app = typer.Typer(
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
 )
 
 Name = Annotated[str, typer.Argument(metavar="NAME_OR_FILE", help="A pipeline's name, or its YAML file.")]
@@ -217,7 +220,10 @@ def ledger(
     from sluice.ledger import Ledger
 
     book = Ledger.open()
-    events = book.events(name_of(book, pipeline), run_id, limit)
+    name = name_of(book, pipeline)
+    events = book.events(name, run_id, limit)
+    if run_id is not None and not events:
+        book.known_run(name, run_id)  # a misspelt one must not look like one without events
     if as_json:
         print_json(events)
         return
@@ -503,9 +509,22 @@ def _since(text: str | None) -> datetime | None:
 
 
 def main() -> None:
-    """Run the command line; a typed error is printed without a traceback."""
+    """Run the command line; a typed error is printed without a traceback, with ``--json`` as JSON, too."""
+    before = printed()
     try:
         app()
     except SluiceError as error:
         err.print(f"sluice: error: {error}", markup=False)
-        sys.exit(int(error.exit_code))
+        told = {"type": type(error).__name__, "what": error.what, "state": error.state, "next": error.next_step}
+        _end(int(error.exit_code), told, before)
+    except SystemExit as end:
+        code = end.code if isinstance(end.code, int) else int(end.code is not None)
+        what = "wrong option or argument" if code == _USAGE else f"it ended with exit code {code}"
+        _end(code, {"type": "Ended", "what": f"{what}: stderr says more", "state": "", "next": ""}, before)
+
+
+def _end(code: int, error: dict[str, str], before: int) -> None:
+    """End the process. For a program that asked for JSON and got none, print why there is none."""
+    if code and code != _INTERRUPTED and "--json" in sys.argv[1:] and printed() == before:
+        print_json({"error": {**error, "exit_code": code}})
+    sys.exit(code)

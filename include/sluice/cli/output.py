@@ -11,7 +11,10 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-__all__ = ["COUNTS", "err", "print_json", "print_table", "say_empty"]
+__all__ = ["COUNTS", "err", "print_json", "print_table", "printed", "say_empty"]
+
+_FEW = 3
+"""Columns in which folded text can still be read."""
 
 COUNTS = ("planned", "written", "filtered", "quarantined", "absent", "lost")
 
@@ -20,20 +23,58 @@ out = Console(width=None if sys.stdout.isatty() else 240)
 err = Console(stderr=True, highlight=False, soft_wrap=True)
 
 
+_printed = 0
+
+
 def print_json(value: Any) -> None:
     """Print one JSON value on one line."""
+    global _printed
     print(json.dumps(value, default=str), flush=True)
+    _printed += 1
+
+
+def printed() -> int:
+    """Return how many JSON values this process has printed."""
+    return _printed
 
 
 def print_table(rows: Sequence[Mapping[str, Any]], columns: Sequence[str]) -> None:
-    """Print rows as a table: numbers right-aligned, integers with thousands separators, None as a dash."""
+    """Print rows as a table: numbers right-aligned, integers with thousands separators, None as a dash.
+
+    On a terminal that is too narrow, each row is a paragraph: its first value, and below it the others by name, without
+    zeros.
+    """
     table = Table(box=None, header_style="bold", pad_edge=False)
     for column in columns:
         numeric = bool(rows) and all(isinstance(r.get(column), int | float | None) for r in rows)
         table.add_column(column, justify="right" if numeric else "left", no_wrap=numeric, overflow="fold")
     for row in rows:
         table.add_row(*(_cell(row.get(c)) for c in columns))
-    out.print(table)
+    if not out.is_terminal or not _folds(rows, columns, out.width):
+        out.print(table)
+        return
+    for row in rows:
+        out.print(_cell(row.get(columns[0])), style="bold", soft_wrap=True, highlight=False)
+        told = [f"{c} {_cell(row.get(c))}" for c in columns[1:] if row.get(c) not in (None, 0)]
+        for line in _lines(told, out.width - 2):
+            out.print(f"  {line}", soft_wrap=True, highlight=False)
+
+
+def _folds(rows: Sequence[Mapping[str, Any]], columns: Sequence[str], width: int) -> bool:
+    """Return whether a table would be wider than this, so that its texts would be folded within their columns."""
+    widths = [max([len(c), *(len(_cell(row.get(c))) for row in rows)]) for c in columns]
+    return len(rows) > 0 and sum(widths) + 2 * (len(columns) - 1) > width and len(columns) > _FEW
+
+
+def _lines(words: Sequence[str], width: int) -> list[str]:
+    """Join words to lines of at most this width; a longer word is a line of its own."""
+    lines: list[str] = []
+    for word in words:
+        if lines and len(lines[-1]) + 3 + len(word) <= width:
+            lines[-1] += f" · {word}"
+        else:
+            lines.append(word)
+    return lines
 
 
 def say_empty(pipeline: str | None) -> None:

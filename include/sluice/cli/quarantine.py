@@ -5,13 +5,14 @@ from __future__ import annotations
 from datetime import UTC, datetime
 
 from sluice.cli.output import err, print_json, print_table
-from sluice.cli.run import connections, ended
+from sluice.cli.run import closing, connections, ended
 from sluice.decoders.explain import Explainer
 from sluice.delta.samples import look
 from sluice.errors import ConfigError
 from sluice.home import Home
 from sluice.launch.launcher import LocalProcess
 from sluice.launch.submit import redrive
+from sluice.ledger import Ledger
 from sluice.pipeline import load
 
 __all__ = ["drop", "quarantine"]
@@ -39,7 +40,9 @@ def drop(pipeline: str, *, rule: str | None, run: str | None, reason: str, as_js
     submit = redrive(
         spec, name, spark=spark, kafka=kafka, sink=sink, of_run=run, rule=rule, dropped=reason, validate=False
     )  # fmt: skip
-    return ended(spec, name, LocalProcess.start(submit), as_json=as_json)
+    with closing(spec, name):
+        code = LocalProcess.start(submit)
+    return ended(spec, name, code, as_json=as_json)
 
 
 def quarantine(
@@ -50,7 +53,7 @@ def quarantine(
     Raises
     ------
     ConfigError
-        If there is no valid pipeline file.
+        If there is no valid pipeline file, or no such run.
     SinkError
         If the table cannot be read.
     """
@@ -63,6 +66,8 @@ def quarantine(
         show=show,
         explain=Explainer.of(spec.decode.key, spec.decode.config).detail,
     )
+    if run is not None and not found.records:
+        Ledger.open().known_run(spec.name, run)  # a misspelt one must not look like one that refused nothing
     if as_json:
         print_json({"pipeline": spec.name, **found.as_dict()})
         return

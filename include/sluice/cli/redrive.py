@@ -8,8 +8,8 @@ from pathlib import Path
 
 from sluice.cli.output import err, print_json, print_table
 from sluice.cli.preview import looked
-from sluice.cli.run import connections, ended, spark_of
-from sluice.errors import SluiceError
+from sluice.cli.run import closing, connections, ended, spark_of
+from sluice.errors import ConfigError, SluiceError
 from sluice.home import Home
 from sluice.launch.launcher import LocalProcess
 from sluice.launch.submit import preview
@@ -37,6 +37,15 @@ def redrive(
 ) -> int:
     """Redrive, or with ``dry_run`` show what could be redriven; return the exit code."""
     spec = load(pipeline)
+    for item in ranges:
+        if item.topic not in spec.source.config.streams:
+            raise ConfigError(
+                f"--range: {spec.name} does not read {item.topic!r}",
+                state="nothing was read or written",
+                next_step=f"name one of: {', '.join(spec.source.config.streams)}",
+            )
+    if of_run is not None:
+        Ledger.open().known_run(spec.name, of_run)
     if dry_run and quarantined:
         _try_quarantined(spec, pipeline, ranges, of_run, as_json=as_json)
         return 0
@@ -58,7 +67,9 @@ def redrive(
         quarantined=quarantined,
         validate=validate,
     )
-    code = ended(spec, run_id, LocalProcess.start(submit), as_json=as_json)
+    with closing(spec, run_id):
+        code = LocalProcess.start(submit)
+    code = ended(spec, run_id, code, as_json=as_json)
     still = ledger.lost(spec.name)
     if still and not as_json:
         err.print(f"{sum(len(r.range) for r in still):,} offsets are still lost: sluice redrive {pipeline} --dry-run")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from sluice.cli.output import COUNTS, err, print_json, print_table
@@ -11,13 +11,13 @@ from sluice.connections import Connection, find, look_up
 from sluice.errors import ExitCode, QualityError, SluiceError
 from sluice.home import Home
 from sluice.lag.current import waiting
-from sluice.launch.launcher import LocalProcess
+from sluice.launch.launcher import Interrupted, LocalProcess
 from sluice.ledger import Ledger
 from sluice.pipeline import Pipeline, load
 from sluice.recovery import Recovery
 from sluice.run.request import RunRequest
 
-__all__ = ["connections", "drive", "ended", "spark_of"]
+__all__ = ["closing", "connections", "drive", "ended", "spark_of"]
 
 _SPARK = "spark_default"
 
@@ -58,8 +58,32 @@ def drive(
     spark, kafka, sink = connections(spec)
     epoch = Ledger.open().epoch(spec.name)
     waits = None if request.interval else waiting(spec, kafka, home=Home.from_env(), epoch=epoch)
-    code = LocalProcess(spark, kafka, sink).launch(spec, request, waiting=waits)
+    with closing(spec, run_id):
+        code = LocalProcess(spark, kafka, sink).launch(spec, request, waiting=waits)
     return ended(spec, run_id, code, as_json=as_json)
+
+
+@contextlib.contextmanager
+def closing(spec: Pipeline, run_id: str) -> Iterator[None]:
+    """Close a run whose driver Ctrl-C or SIGTERM ended, and say so in one line; its process has ended by then.
+
+    The next run finds out what it committed, as after any other death.
+    """
+    try:
+        yield
+    except Interrupted as end:
+        ledger, told = Ledger.open(), f"interrupted by {end.signal.name}"
+        row = ledger.run(spec.name, run_id)
+        if row is not None and row.state == "open":
+            with contextlib.suppress(SluiceError), ledger.acquire(
+                spec.name, run_id, scope=row.interval or ""
+            ) as lease:  # fmt: skip
+                ledger.run_closed(lease, state="abandoned", error={"what": told}, run_id=run_id)
+        err.print(
+            f"sluice: run {run_id} was {told}: what it committed stays, and the next run goes on from there",
+            markup=False,
+        )
+        raise
 
 
 def connections(spec: Pipeline) -> tuple[Connection, Connection | None, Connection | None]:

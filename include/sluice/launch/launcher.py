@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -14,7 +15,15 @@ from sluice.launch.submit import SparkSubmit, bounded_run
 from sluice.pipeline import Pipeline
 from sluice.run.request import RunRequest
 
-__all__ = ["Launcher", "LocalProcess"]
+__all__ = ["Interrupted", "Launcher", "LocalProcess"]
+
+
+class Interrupted(SystemExit):
+    """A signal ended this process while an application was at work; its exit code is a shell's for the signal."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__(128 + number)
+        self.signal = signal.Signals(number)
 
 
 class Launcher(Protocol):
@@ -64,6 +73,11 @@ class LocalProcess:
         """Start an application, wait for it, and return its exit code.
 
         The process is a group of its own: Ctrl-C and SIGTERM end the driver whole, JVM and Python.
+
+        Raises
+        ------
+        Interrupted
+            If this process got one of these signals; the application has ended then.
         """
         env = {**os.environ, **submission.env}
         with subprocess.Popen(
@@ -71,8 +85,9 @@ class LocalProcess:
         ) as child:
 
             def end(number: int, _frame: Any) -> None:
-                os.killpg(child.pid, signal.SIGTERM)
-                raise SystemExit(128 + number)
+                with suppress(ProcessLookupError):
+                    os.killpg(child.pid, signal.SIGTERM)
+                raise Interrupted(number)
 
             for number in (signal.SIGINT, signal.SIGTERM):
                 signal.signal(number, end)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -38,6 +39,35 @@ def test_a_wrong_command_line_has_a_code_of_its_own(monkeypatch: pytest.MonkeyPa
     for main_of in (bounded_run.parse, redrive.parse):
         with pytest.raises(ConfigError, match="required"):
             main_of([])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "what"),
+    [
+        (("status", "nosuch"), 10, "there is no pipeline 'nosuch'"),
+        (("quarantine", "nosuch"), 10, "there is no pipeline 'nosuch'"),
+        (("ledger", "p", "--run", "nosuch"), 10, "the ledger has no run 'nosuch' of 'p'"),
+        (("status", "--limit", "x"), 2, "wrong option or argument: stderr says more"),
+    ],
+)
+def test_a_program_that_asks_for_json_gets_json(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str],
+    arguments: tuple[str, ...], code: int, what: str,
+) -> None:  # fmt: skip
+    monkeypatch.setenv("SLUICE_LEDGER_URL", f"sqlite:///{tmp_path}/ledger.db")
+    with Ledger.open().acquire("p", "r") as lease:
+        Ledger.open().run_planned(lease, kind="live", recovery="replay", epoch=1, ranges=[], topic_ids={})
+    assert run_cli(monkeypatch, *arguments, "--json") == code
+    told = json.loads(capsys.readouterr().out)["error"]
+    assert (told["what"], told["exit_code"]) == (what, code)
+    assert run_cli(monkeypatch, *arguments) == code
+    assert capsys.readouterr().out == "", "people read stderr"
+
+
+def test_help_has_a_short_name(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    for arguments in (("-h",), ("run", "-h")):
+        assert run_cli(monkeypatch, *arguments) == 0
+        assert "Usage:" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("command", ["status", "ledger", "audit"])

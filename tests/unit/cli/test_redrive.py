@@ -11,6 +11,7 @@ from tests.fixtures.specs import GOOD, run_cli, write
 from sluice.cli import redrive as command
 from sluice.connections import Connection, variable_of
 from sluice.errors import SourceUnreachableError
+from sluice.ledger import Ledger
 from sluice.pipeline import Pipeline
 from sluice.sources.kafka import Cluster
 
@@ -50,8 +51,27 @@ def test_a_dry_run_of_the_quarantine_says_how_many_decode_now(
 
     monkeypatch.setattr(command, "looked", looked)
     file = str(write(tmp_path, GOOD))
+    with Ledger.open().acquire("p", "r") as lease:
+        Ledger.open().run_planned(lease, kind="live", recovery="replay", epoch=1, ranges=[], topic_ids={})
     assert run_cli(monkeypatch, "redrive", file, "--quarantined", "--dry-run", "--of", "r", "--range", "t:0:1-5") == 0
     said = capsys.readouterr()
     assert "3,100 of 3,252 quarantined records decode and pass the row rules now; nothing was written" in said.err
     assert "type  id          152" in said.out
     assert asked[0][-4:] == ["--range", "t:0:1-5", "--of-run=r", "--quarantined"]
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (("--of", "nosuch"), "the ledger has no run 'nosuch' of 'p'"),
+        (("--range", "nosuch:0:1-5"), "p does not read 'nosuch'"),
+    ],
+)
+@pytest.mark.parametrize("more", [(), ("--dry-run",), ("--quarantined",)], ids=str)
+def test_what_there_is_not_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str],
+    options: tuple[str, ...], said: str, more: tuple[str, ...],
+) -> None:  # fmt: skip
+    monkeypatch.setenv("SLUICE_HOME", str(tmp_path / "home"))
+    assert run_cli(monkeypatch, "redrive", str(write(tmp_path, GOOD)), *options, *more) == 10
+    assert said in capsys.readouterr().err

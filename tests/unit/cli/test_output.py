@@ -1,0 +1,40 @@
+"""Tables for people: wide ones stay tables in a pipe, and can be read on a narrow terminal."""
+
+from __future__ import annotations
+
+import io
+
+import pytest
+from rich.console import Console
+
+from sluice.cli import output
+
+COLUMNS = ["pipeline", "run", "state", *output.COUNTS, "verdict"]
+ROW = {
+    "pipeline": "orders", "run": "scheduled__2026-11-24T21:44:00.647+00:00", "state": "done", "planned": 3000,
+    "written": 2477, "filtered": 0, "quarantined": 523, "absent": 0, "lost": 0, "verdict": None,
+}  # fmt: skip
+
+
+def told(monkeypatch: pytest.MonkeyPatch, *, width: int, terminal: bool, columns: list[str] = COLUMNS) -> list[str]:
+    file = io.StringIO()
+    monkeypatch.setattr(output, "out", Console(file=file, width=width, force_terminal=terminal, color_system=None))
+    output.print_table([ROW, ROW | {"run": "[bold]x"}], columns)
+    return [line.rstrip() for line in file.getvalue().splitlines()]
+
+
+def test_each_row_is_a_paragraph_where_a_table_has_no_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert told(monkeypatch, width=80, terminal=True) == [
+        "orders",
+        "  run scheduled__2026-11-24T21:44:00.647+00:00 · state done · planned 3,000",
+        "  written 2,477 · quarantined 523",
+        "orders",
+        "  run [bold]x · state done · planned 3,000 · written 2,477 · quarantined 523",
+    ]
+
+
+def test_a_table_is_one_where_it_has_room_or_nobody_looks(monkeypatch: pytest.MonkeyPatch) -> None:
+    for width, terminal, columns in ((160, True, COLUMNS), (80, True, ["pipeline", "state"]), (240, False, COLUMNS)):
+        lines = told(monkeypatch, width=width, terminal=terminal, columns=columns)
+        assert len(lines) == 3
+        assert lines[0].split() == columns
