@@ -8,8 +8,10 @@ import signal
 __all__ = ["POINTS", "point"]
 
 POINTS = (
+    "closing-planned",
     "run-planned",
     "session-started",
+    "window-defined",
     "segments-staged",
     "before-seal",
     "sealed",

@@ -58,7 +58,7 @@ def deep_audit(ledger: Ledger, pipeline: Pipeline, home: Home, say: Say = lambda
     except ValueError as error:
         unread = "the tables were not compared: an account of the ledger does not add up"
         return AuditReport(pipeline.name, [], [], [str(error)], [unread], {})
-    proof = _Proof(snapshot, pipeline.rows, say)
+    proof = _Proof(snapshot, pipeline.rows, pipeline.aggregates, say)
     proof.compare()
     log = _Log(ledger, pipeline.name, home.log(pipeline.name), say)
     log.check()
@@ -66,18 +66,23 @@ def deep_audit(ledger: Ledger, pipeline: Pipeline, home: Home, say: Say = lambda
     return replace(
         report,
         problems=[*report.problems, *snapshot.problems, *proof.problems, *log.problems],
-        unproved=_unproved(pipeline.rows),
+        unproved=_unproved(pipeline),
         tables={**proof.tables, **log.tables},
     )
 
 
-def _unproved(rows: Rows) -> list[str]:
-    if rows is Rows.AGGREGATE:
+def _unproved(pipeline: Pipeline) -> list[str]:
+    if pipeline.window is not None:
+        return [
+            "window: rows of the sink carry no offsets. That each record was absorbed once follows from the table's "
+            "batches and from Spark's checkpoint, not from its rows"
+        ]
+    if pipeline.rows is Rows.AGGREGATE:
         return [
             "rows: aggregate: rows of the sink carry no offsets. That each record was processed once follows from the "
             "table's batches, not from its rows"
         ]
-    if rows is Rows.MANY:
+    if pipeline.rows is Rows.MANY:
         return ["rows: many: the number of rows that an offset must have is unknown; it has some, all by one run"]
     return []
 
@@ -88,6 +93,7 @@ class _Proof:
 
     snapshot: Snapshot
     rows: Rows
+    aggregates: bool
     say: Say
     problems: list[str] = field(default_factory=list)
     tables: dict[str, dict[str, Any]] = field(default_factory=dict)
@@ -96,7 +102,7 @@ class _Proof:
         """Read both tables and collect problems."""
         line = Line(self.snapshot.books.pages, self.snapshot.runs)
         chosen = [(SINK, self.snapshot.sink), (QUARANTINE, self.snapshot.quarantine)]
-        if self.rows is Rows.AGGREGATE:
+        if self.aggregates:
             self._known_runs(chosen.pop(0)[1])
         chosen = [(mark, table) for mark, table in chosen if self._readable(table, line.cells)]
         strays = {mark: Strays(table.name) for mark, table in chosen}

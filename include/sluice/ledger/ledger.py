@@ -177,6 +177,7 @@ class Ledger(Histories):
         source: Mapping[str, Any] | None = None,
         replaced: Mapping[OffsetRange, tuple[int, int]] | None = None,
         evolved: Sequence[Mapping[str, str]] = (),
+        windows: Mapping[str, Any] | None = None,
         run_id: str | None = None,
     ) -> None:
         """Record the split of a batch that the sink holds, with its lost or redriven ranges; atomic.
@@ -193,6 +194,8 @@ class Ledger(Histories):
             For an interval, per range: how many offsets its commits removed from the sink and from the quarantine.
         evolved
             The columns that the batch's commit added to the sink: ``column`` and ``type`` of each.
+        windows
+            What the batch did to windows of event time; None if the pipeline has none.
         run_id
             The id of the run that wrote the batch, if it is another one (reconciling).
         """
@@ -211,6 +214,8 @@ class Ledger(Histories):
             payload["accounts"] = [{**a, "of": redriven} for a in payload["accounts"]]
             ranges = [a.range.as_list() for a in accounts]
             events.append(("RangeRedriven", {**key, "of": redriven, "ranges": ranges, "source": dict(source or {})}))
+        if windows is not None:
+            events.append(("WindowsMoved", {**key, **windows}))
         self._record(lease, run_id, *events, ("BatchCommitted", payload))
 
     def adopted(self, lease: Lease, old: str) -> None:

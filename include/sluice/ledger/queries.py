@@ -334,10 +334,48 @@ class LedgerQueries:
             "verdict": row.verdict,
             "seconds": row.seconds,
             **({"interval": row.interval, "replaced": self._taken(pipeline, run_id)} if row.interval else {}),
+            **({"windows": windows} if (windows := self.windows(pipeline, run_id)) else {}),
             **({"reason": row.reason} if row.reason else {}),
             **({"notes": row.notes} if row.notes else {}),
             # why the verdict is not "passed"; earlier versions did not record it
             **({"reasons": reasons} if (reasons := (row.judgement or {}).get("reasons")) else {}),
+        }
+
+    def last_plan(self, pipeline: str, epoch: int) -> list[OffsetRange]:
+        """Return what the newest live run of an epoch planned to read."""
+        table = schema.event
+        query = sa.select(table.c.payload).where(table.c.pipeline == pipeline, table.c.type == "RunPlanned")
+        for row in self._rows(query.order_by(table.c.id.desc()).limit(50)):
+            told = row["payload"]
+            if told["kind"] == "live" and told["epoch"] == epoch and told["ranges"]:
+                return [OffsetRange(*span) for span in told["ranges"]]
+        return []
+
+    def windows(self, pipeline: str, run_id: str) -> dict[str, Any]:
+        """Return what a run did to windows of event time; empty if it did nothing to any.
+
+        Returns
+        -------
+        dict
+            ``rows`` (windows that it wrote), ``late`` (records that were late for all of their windows; they are among
+            the filtered ones), ``partly_late`` (late for some), and in milliseconds since 1970 ``late_by`` (the latest
+            watermark by which records were late) and ``closed_to`` (all windows up to there are closed).
+        """
+        table = schema.event
+        query = sa.select(table.c.payload).where(
+            table.c.pipeline == pipeline, table.c.run == run_id, table.c.type == "WindowsMoved"
+        )
+        # recorded again after a crash, the newest event of a batch counts
+        told = {(p["epoch"], p["batch"]): p for p in (r["payload"] for r in self._rows(query.order_by(table.c.id)))}
+        if not told:
+            return {}
+        late = [p for p in told.values() if p["late"] or p["partly_late"]]
+        return {
+            "rows": sum(p["rows"] for p in told.values()),
+            "late": sum(item[-1] for p in told.values() for item in p["late"]),
+            "partly_late": sum(p["partly_late"] for p in told.values()),
+            "late_by": max((p["late_by"] for p in late), default=None),
+            "closed_to": max(p["closed_to"] for p in told.values()),
         }
 
     def _taken(self, pipeline: str, run_id: str) -> int:

@@ -30,6 +30,7 @@ from sluice.pipeline.sections import (
 )
 from sluice.pipeline.spark import Spark
 from sluice.pipeline.starting import Lag, Schedule, is_cron
+from sluice.pipeline.window import Window
 from sluice.recovery import Recovery
 from sluice.sources.kafka.config import KafkaSource
 from sluice.text import length
@@ -57,6 +58,8 @@ class Pipeline(Strict):
     """The transformation of each decoded batch; none by default."""
     rows: Rows = Rows.ONE
     """How many sink rows the transform yields: ``one`` per record, ``filter`` at most one, ``many``, ``aggregate``."""
+    window: Window | None = None
+    """Windows of event time, which stay open between runs; the sink then gets a row for each window and key."""
     sink: Sink
     """Where rows go."""
     quarantine: Quarantine | None = None
@@ -169,6 +172,24 @@ class Pipeline(Strict):
             )
 
     @model_validator(mode="after")
+    def _windowed(self) -> Pipeline:
+        if self.window is None:
+            return self
+        if not self.sink.kind.delta:
+            raise ValueError(f"window: sink.{self.sink.key} cannot take windows yet: choose sink.delta")
+        if self.rows not in (Rows.ONE, Rows.FILTER):
+            raise ValueError(
+                f"window: rows: {self.rows} does not say which record a row came from, and each record is counted as "
+                "absorbed or late: the transform before a window must have rows: one or filter"
+            )
+        if lacking := [name for name in self.sink.config.partition_columns if name not in self.window.columns]:
+            raise ValueError(
+                f"sink.{self.sink.key}.partition_by: {lacking[0]!r} is not a column of the windows, which are: "
+                f"{', '.join(self.window.columns)}"
+            )
+        return self
+
+    @model_validator(mode="after")
     def _vacuum(self) -> Pipeline:
         if self.vacuum_keep <= self.airflow.execution_timeout:
             longest = length(self.airflow.execution_timeout.total_seconds())
@@ -215,8 +236,8 @@ class Pipeline(Strict):
 
     @property
     def aggregates(self) -> bool:
-        """Whether rows cannot be traced to single records: ``rows: aggregate``."""
-        return self.rows is Rows.AGGREGATE
+        """Whether the sink's rows cannot be traced to single records: ``rows: aggregate``, or a ``window``."""
+        return self.rows is Rows.AGGREGATE or self.window is not None
 
     @property
     def kafka(self) -> KafkaSource:
@@ -247,6 +268,11 @@ class Pipeline(Strict):
     @property
     def no_intervals(self) -> str | None:
         """Why the pipeline cannot replace intervals; None if it can."""
+        if self.window is not None:
+            return (
+                f"pipeline {self.name!r} has a window: an interval would have to reprocess whole windows and replace "
+                "exactly these, which Sluice cannot do yet"
+            )
         if self.aggregates:
             return (
                 f"pipeline {self.name!r} has rows: aggregate: its rows do not say which records they came from, so "
@@ -269,6 +295,13 @@ class Pipeline(Strict):
             return (
                 f"recovery: {recovery} reads records again, and source.{self.source.key} cannot: choose recovery: wal"
             )
+        if self.window is not None and recovery is not Recovery.REPLAY:
+            why = (
+                "would skip records of windows that are open, whose rows would then be silently wrong"
+                if recovery.ignores
+                else "does not work with a window yet"
+            )
+            return f"recovery: {recovery} {why}: choose recovery: replay"
         return recovery.refusal(aggregates=self.aggregates)
 
     @property

@@ -1,21 +1,47 @@
 """Reads a Structured Streaming checkpoint: planned batches, committed batches and positions.
 
-Spark owns the checkpoint. This module writes nothing, and removes only files that Spark can recreate. The layout (Spark
-4.2, offset log v1): ``offsets/N`` has a version line, a metadata line and one JSON line per source. ``commits/N`` is
-there once batch N is done. ``sources/0/0`` has the offsets at which the first batch started, after a zero byte and a
-version line.
+Spark owns the checkpoint. This module removes only files that Spark can recreate, and writes only what an epoch with
+windows needs: its definition, and the plan of a batch that Spark would have planned itself had its driver lived. The
+layout (Spark 4.2, offset log v1): ``offsets/N`` has a version line, a metadata line and one JSON line per source.
+``commits/N`` is there once batch N is done. ``sources/0/0`` has the offsets at which the first batch started, after a
+zero byte and a version line.
 """
 
 from __future__ import annotations
 
 import json
-from contextlib import suppress
+import os
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from typing import Any
 
 from sluice.errors import BEGIN_ANEW, CheckpointError
 from sluice.ranges import OffsetRange, Positions, ranges_between
 
-__all__ = ["Checkpoint"]
+__all__ = ["Checkpoint", "Clock"]
+
+_WINDOW = "sluice-window.json"
+
+
+@dataclass(frozen=True)
+class Clock:
+    """The times of a batch, in milliseconds since 1970. A batch that is repeated has the same.
+
+    Parameters
+    ----------
+    late
+        The watermark by which its records are late: that of the batch before.
+    closing
+        The watermark by which it closes windows.
+    now
+        When the batch was planned.
+    """
+
+    late: int
+    closing: int
+    now: int
 
 
 class Checkpoint:
@@ -50,10 +76,23 @@ class Checkpoint:
             return bytes(file.read())
 
     def _line(self, name: str, number: int) -> Positions:
-        try:
-            positions = json.loads(self._content(name).lstrip(b"\0").splitlines()[number])
+        with self._readable(name):
+            positions = self._json(name, number)
             return {t: {int(p): int(o) for p, o in parts.items()} for t, parts in positions.items()}
-        except (IndexError, ValueError, AttributeError, OSError) as error:
+
+    def _milliseconds(self, name: str, key: str) -> int:
+        with self._readable(name):
+            return int(self._json(name, 1)[key])
+
+    def _json(self, name: str, number: int) -> dict[str, Any]:
+        with self._readable(name):
+            return dict(json.loads(self._content(name).lstrip(b"\0").splitlines()[number]))
+
+    @contextmanager
+    def _readable(self, name: str) -> Iterator[None]:
+        try:
+            yield
+        except (LookupError, ValueError, TypeError, AttributeError, OSError) as error:
             raise CheckpointError(
                 f"{self.path}/{name} cannot be read: {error}",
                 state="the sink holds what was committed before; nothing was written now",
@@ -148,3 +187,69 @@ class Checkpoint:
         """Return the committed positions: next offset to read, per partition; None before the first batch."""
         committed = self.committed()
         return self.end_of(committed[-1]) if committed else self.initial()
+
+    # --- windows ---------------------------------------------------------------------------------------------------
+
+    def clock_of(self, batch: int) -> Clock:
+        """Return the times of a planned batch.
+
+        Raises
+        ------
+        CheckpointError
+            If a file is damaged.
+        """
+        before = self._milliseconds(f"offsets/{batch - 1}", "batchWatermarkMs") if batch > 0 else 0
+        name = f"offsets/{batch}"
+        return Clock(before, self._milliseconds(name, "batchWatermarkMs"), self._milliseconds(name, "batchTimestampMs"))
+
+    def closing_due(self) -> int | None:
+        """Return the number of the batch without records that has to close windows and that nobody planned, or None.
+
+        Spark plans it after a run's last batch with records, in the same run. A driver that died in between leaves the
+        watermark of ``commits/N`` ahead of that of ``offsets/N``, and Spark does not make the batch up.
+        """
+        planned, committed = self.planned(), self.committed()
+        if not committed or not planned or planned[-1] != committed[-1]:
+            return None
+        last = committed[-1]
+        behind = self._milliseconds(f"offsets/{last}", "batchWatermarkMs") < self._next_watermark(last)
+        return last + 1 if behind else None
+
+    def plan_closing(self, batch: int) -> None:
+        """Write the plan of :meth:`closing_due`: the same offsets, and the watermark that Spark committed.
+
+        The caller must hold the pipeline's lease.
+        """
+        lines = self._content(f"offsets/{batch - 1}").splitlines()
+        told = json.loads(lines[1])
+        told["batchWatermarkMs"] = self._next_watermark(batch - 1)
+        told["batchTimestampMs"] = time.time_ns() // 1_000_000
+        lines[1] = json.dumps(told, separators=(",", ":")).encode()
+        self._put(f"offsets/{batch}", b"\n".join(lines))
+
+    def _next_watermark(self, batch: int) -> int:
+        return self._milliseconds(f"commits/{batch}", "nextBatchWatermarkMs")
+
+    def window(self) -> dict[str, Any] | None:
+        """Return the definition of the windows that the state here is of; None if it has none."""
+        if _WINDOW not in self._names(""):
+            return None
+        return self._json(_WINDOW, 0)
+
+    def define(self, window: Mapping[str, Any]) -> None:
+        """Note the definition of the windows, before Spark makes any state."""
+        self._put(_WINDOW, json.dumps(window).encode())
+
+    def _put(self, name: str, content: bytes) -> None:
+        """Write a file that appears as a whole."""
+        target = f"{self._root}/{name}"
+        if "://" in self.path:  # an object appears as a whole
+            self._fs.pipe_file(target, content)
+            return
+        folder, _, base = target.rpartition("/")
+        self._fs.makedirs(folder, exist_ok=True)
+        with suppress(FileNotFoundError):  # the checksum, in Hadoop's local file system, of a file that is gone
+            self._fs.rm_file(f"{folder}/.{base}.crc")
+        temporary = f"{folder}/.{base}.sluice"
+        self._fs.pipe_file(temporary, content)
+        os.replace(temporary, target)

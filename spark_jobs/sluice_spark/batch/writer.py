@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import reduce
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
@@ -27,7 +27,7 @@ from sluice_spark.sinks.delta.table import DeltaSink
 from sluice_spark.sources.base import RECORD_SCHEMA, Records
 from sluice_spark.transforms.transform import Transformer, apply
 
-__all__ = ["BatchWriter", "PreparedBatch"]
+__all__ = ["BatchWriter", "PreparedBatch", "again"]
 
 
 @dataclass(frozen=True)
@@ -40,6 +40,8 @@ class PreparedBatch:
     lost: tuple[LostRange, ...] = ()
     outside: int = 0
     """The number of records outside of the interval; the accounts count them as filtered."""
+    windows: Mapping[str, Any] | None = None
+    """What the batch did to windows, if the pipeline has any: see :class:`~sluice_spark.batch.windowed.Moved`."""
 
 
 class _Written(NamedTuple):
@@ -148,16 +150,16 @@ class BatchWriter:
             passed=passed,
         )
         accounts = [replace(a, times=tuple(t for t in written.times if a.range.cut(t.range))) for a in accounts]
-        self._explain_gaps(accounts, healthy, source)
+        self.explain_gaps(accounts, healthy, source)
         if self.opaque:  # workers of the Arrow path have looked already
             for staged, again in written.by_spark:
                 self.compare_metadata(staged, again)
         quarantine = None
         if written.bad:
-            again = _again(written.bad, healthy if done is None else done.declined, source)
+            refused = again(written.bad, healthy if done is None else done.declined, source)
             if done is not None and done.aside:
-                again.append(_aside(done, records.sparkSession))
-            quarantine = self._stage_refused(reduce(DataFrame.unionByName, again), name, written.bad)
+                refused.append(_aside(done, records.sparkSession))
+            quarantine = self.stage_refused(reduce(DataFrame.unionByName, refused), name, written.bad)
             point("quarantine-staged")
         if done is not None:
             done.remove_aside()
@@ -201,6 +203,10 @@ class BatchWriter:
         inside = self._inside()
         return found.withColumn(OUTSIDE, ~inside).withColumn(RULE, F.when(inside, F.col(RULE)))
 
+    def judged(self, records: DataFrame) -> DataFrame:
+        """Return the decoded records with all rules that they break, also those that only rows show."""
+        return self.decoded(records)
+
     def rows_of(self, decoded: DataFrame) -> DataFrame:
         """Return the sink's rows: the transformed records that are in the interval and broke no rule."""
         good = source_columns(decoded.where(F.col(RULE).isNull() & self._inside()))
@@ -226,13 +232,15 @@ class BatchWriter:
         PromiseError
             If a row has metadata that no record has.
         """
-        if not staged.files:
-            return
+        if staged.files:
+            self.refuse_strange(self.sink.staged_rows(records.sparkSession, staged, self.schema), records)
+
+    def refuse_strange(self, rows: DataFrame, records: DataFrame) -> None:
+        """Raise :class:`PromiseError` if a row has metadata that none of the records has."""
         names = ("topic", "partition", "offset", "timestamp")
         there = records.select(*(F.col(name).alias(f"__{name}") for name in names))
-        rows = self.sink.staged_rows(records.sparkSession, staged, self.schema).select(*(f"_{n}" for n in names))
         same = [F.col(f"_{name}") == F.col(f"__{name}") for name in names]
-        strange = rows.join(there, same, "left_anti").take(1)
+        strange = rows.select(*(f"_{n}" for n in names)).join(there, same, "left_anti").take(1)
         if strange:
             shown = ", ".join(f"_{name} {strange[0][f'_{name}']}" for name in names)
             raise PromiseError(
@@ -247,7 +255,7 @@ class BatchWriter:
         accounts = [RangeAccount(item, Counts(lost=len(item))) for item in ranges]
         return PreparedBatch(tuple(accounts), NOTHING, None, tuple(lost))
 
-    def _explain_gaps(self, accounts: Sequence[RangeAccount], healthy: Sequence[OffsetRange], source: Records) -> None:
+    def explain_gaps(self, accounts: Sequence[RangeAccount], healthy: Sequence[OffsetRange], source: Records) -> None:
         """Refuse gaps unless the broker still had the range's start after the read; only then they are ``absent``."""
         gone = source.missing(overlaps(healthy, [a.range for a in accounts if a.counts.absent]))
         if gone:
@@ -259,9 +267,9 @@ class BatchWriter:
                 ranges=gone,
             )
 
-    def _stage_refused(self, again: DataFrame, name: str, bad: Mapping[tuple[str, int], int]) -> Staged:
-        # Only partitions with refused records are read a second time, with headers, to stage the records verbatim.
-        staged = self.quarantine.stage(refused_records(self.decoded(again), self.run_id, self.pipeline.decode), name)
+    def stage_refused(self, again: DataFrame, name: str, bad: Mapping[tuple[str, int], int]) -> Staged:
+        """Stage refused records verbatim, from the records of the partitions that have any, with headers."""
+        staged = self.quarantine.stage(refused_records(self.judged(again), self.run_id, self.pipeline.decode), name)
         kept = {key: t.offsets for key, t in staged.tallies.items()}
         if kept != dict(bad) or staged.rows != sum(bad.values()):
             raise OffsetsGoneError(
@@ -313,6 +321,7 @@ class BatchWriter:
             "accounts": [a.as_dict() for a in prepared.accounts],
             "lost": [item.as_dict() for item in prepared.lost],
             "refused": refused,
+            **({"windows": dict(prepared.windows)} if prepared.windows is not None else {}),
         }
         if not self.sink.commit(prepared.staged, self.schema, batch, full, fence=fence):
             # entered since this batch began, so the rows there, and their account, are another driver's
@@ -335,7 +344,7 @@ def _aside(done: Outcome, spark: SparkSession) -> DataFrame:
     return spark.read.schema(RECORD_SCHEMA).parquet(*done.aside_files)
 
 
-def _again(bad: Mapping[tuple[str, int], int], ranges: Sequence[OffsetRange], source: Records) -> list[DataFrame]:
+def again(bad: Mapping[tuple[str, int], int], ranges: Sequence[OffsetRange], source: Records) -> list[DataFrame]:
     """Return the records of those ranges that may hold refused ones, with headers."""
     where = [r for r in ranges if bad.get((r.topic, r.partition))]
     return [source.read(where)] if where else []

@@ -18,7 +18,7 @@ from pyspark.sql import DataFrame, SparkSession
 from sluice.home import Home
 from sluice.ledger import Ledger
 from sluice.ledger.plain import plain
-from sluice.pipeline import Pipeline, Rows
+from sluice.pipeline import Pipeline
 from sluice.pipeline.suite import Suite
 from sluice.ranges import Counts
 from sluice_spark.engine.logs import logger
@@ -115,7 +115,10 @@ class Judge:
         for excess in exceeded:
             logger.warning("%s: %s", excess.verdict, excess)
         wrote = counts.written > 0
-        changed = wrote or any(ledger.account(name, run).get("replaced") for run in runs)
+        told = [ledger.account(name, run) for run in runs]
+        # a run may write windows of records that earlier runs read
+        wrote = wrote or any(account.get("windows", {}).get("rows") for account in told)
+        changed = wrote or any(account.get("replaced") for account in told)
         readable = self._pipeline.sink.kind.readable
         if changed and readable:
             try:
@@ -125,15 +128,9 @@ class Judge:
                 judgement = self._error(error, runs)
         else:
             judgement = Judgement(self._name, 0, runs=tuple(runs), wrote=wrote)
-        if (
-            readable
-            and wrote
-            and not judgement.rows
-            and judgement.error is None
-            and self._pipeline.rows is not Rows.AGGREGATE
-        ):
-            told = f"the sink holds none of the {counts.written:,} records that were written: all were deleted since"
-            judgement = replace(judgement, error=told)
+        if readable and wrote and not judgement.rows and judgement.error is None and not self._pipeline.aggregates:
+            gone = f"the sink holds none of the {counts.written:,} records that were written: all were deleted since"
+            judgement = replace(judgement, error=gone)
         judgement = replace(judgement, excesses=exceeded)
         logger.info("verdict %s", judgement.verdict)
         return judgement

@@ -74,6 +74,7 @@ class MicroBatches:
         headers: bool,
         max_records: int,
         forecast: Forecast | None = None,
+        shape: Callable[[DataFrame], DataFrame] | None = None,
     ) -> None:
         """Run one bounded query over the source.
 
@@ -81,6 +82,8 @@ class MicroBatches:
         ----------
         forecast
             It is told of the query.
+        shape
+            Makes of the stream of records what ``on_batch`` gets; by default it gets the records.
 
         Raises
         ------
@@ -98,14 +101,15 @@ class MicroBatches:
 
         tables.mend_checkpoint()
         try:
+            records = self.reader.stream(
+                max_records,
+                start=tables.epoch.positions,
+                states=self.states,
+                headers=headers,
+                over_gaps=self.context.recovery.ignores,
+            )
             query = (
-                self.reader.stream(
-                    max_records,
-                    start=tables.epoch.positions,
-                    states=self.states,
-                    headers=headers,
-                    over_gaps=self.context.recovery.ignores,
-                )
+                (shape(records) if shape is not None else records)
                 .writeStream.foreachBatch(guarded)
                 .queryName(f"sluice {self.context.pipeline.name}")
                 .option("checkpointLocation", tables.checkpoint.path)
@@ -148,6 +152,7 @@ class MicroBatches:
                 accounts=prepared.accounts,
                 lost=prepared.lost,
                 evolved=tables.evolved(number),
+                windows=prepared.windows,
             )
         point("batch-recorded")
         self.progress.end(number, batch.ranges, prepared.accounts)

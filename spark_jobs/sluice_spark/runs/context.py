@@ -18,6 +18,7 @@ from sluice_spark.arrow.path import ArrowPath
 from sluice_spark.arrow.plan import NotArrowError, plan_of, sketch
 from sluice_spark.arrow.shares import in_workers, warm_up
 from sluice_spark.batch.quarantine import SCHEMA
+from sluice_spark.batch.windowed import WindowWriter
 from sluice_spark.batch.writer import BatchWriter
 from sluice_spark.engine.logs import logger
 from sluice_spark.engine.stopwatch import Stopwatch
@@ -109,7 +110,8 @@ class RunContext:
                 self.judge.check_columns(shape.schema.names)
             tables.sink.check(shape.schema)
             tables.quarantine.check(SCHEMA)
-        return BatchWriter(
+        kind = BatchWriter if self.pipeline.window is None else WindowWriter
+        return kind(
             self.pipeline, self.run_id, transform, shape.schema, tables.sink, tables.quarantine, opaque=shape.opaque
         )
 

@@ -75,6 +75,13 @@ class RedriveRun(Run):
     rule: str | None = None
 
     def _drive(self, lease: Lease) -> str | None:
+        if self.pipeline.window is not None:
+            raise ConfigError(
+                f"pipeline {self.pipeline.name!r} has a window: a record that is redriven would be absorbed by windows "
+                "that live runs keep open or have written already, which Sluice cannot do yet",
+                state="nothing was read or written; the quarantine is as it was",
+                next_step="send the records to the source again, corrected",
+            )
         self._reconciled(lease)
         tables = self.context.redriven()
         if self.quarantined:

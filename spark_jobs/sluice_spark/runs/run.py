@@ -129,7 +129,7 @@ class Run(ABC):
         name = self.pipeline.name
         with self.context.watch.phase("judging"):
             runs = self._to_judge()
-            if not any(self.ledger.accounts(name, run) for run in runs):
+            if not any(self.ledger.accounts(name, run) or self.ledger.windows(name, run) for run in runs):
                 self.ledger.judged(lease, name, self.context.run_id, verdict="empty", judgement={})
                 logger.info("no new records: verdict empty")
                 return "empty"

@@ -11,6 +11,7 @@ from sluice.pipeline import Pipeline, Rows
 from sluice_spark.decoders.base import decode, source_columns
 from sluice_spark.rules import records as rules
 from sluice_spark.transforms import transform as transforms
+from sluice_spark.windows import aggregate as windows
 
 __all__ = ["Shape", "shape_of"]
 
@@ -39,10 +40,12 @@ def shape_of(spark: SparkSession, pipeline: Pipeline, transform: transforms.Tran
     Raises
     ------
     ConfigError
-        If Spark cannot analyse the transform, or its columns are wrong.
+        If Spark cannot analyse the transform or the windows, or columns are wrong.
     """
     sample = source_columns(decode(spark.createDataFrame([], _RECORDS), pipeline.decode))
     rules.check(sample, pipeline)
     out = transforms.check(pipeline, transform, sample)
     opaque = pipeline.rows is not Rows.AGGREGATE and not transforms.hands_through(sample, out)
+    if pipeline.window is not None:
+        out = windows.check(pipeline, pipeline.window, out)
     return Shape(out.schema.add("_run", "string"), opaque)

@@ -101,7 +101,7 @@ def check(pipeline: Pipeline, transform: Transformer, sample: DataFrame) -> Data
                 found = f"has the type {types[name]}" if name in types else "is gone"
                 raise _wrong(pipeline, f"transform: the metadata column {name} ({kind}) must survive, but {found}")
     missing = [name for name in pipeline.sink.config.partition_columns if name not in types]
-    if missing:
+    if missing and pipeline.window is None:  # the model knows the columns of windows
         hint = nearest(missing[0], types, "its columns are")
         raise _wrong(
             pipeline,

@@ -9,7 +9,7 @@ import pytest
 
 from sluice.errors import CheckpointError
 from sluice.ranges import OffsetRange
-from sluice.run.checkpoint import Checkpoint
+from sluice.run.checkpoint import Checkpoint, Clock
 
 META = '{"batchWatermarkMs":0,"batchTimestampMs":1,"conf":{}}'
 
@@ -147,3 +147,59 @@ def test_before_its_first_plan_the_leftovers_of_an_attempt_at_it_go(tmp_path: Pa
         (tmp_path / "offsets" / name).write_text("{")
     assert checkpoint.mend(-1) == []
     assert [f.name for f in (tmp_path / "offsets").iterdir()] == ["kept"]
+
+
+def clocked(root: Path, watermarks: list[int], committed: dict[int, int]) -> Checkpoint:
+    """Make a checkpoint of a pipeline with windows: the watermark of each plan, and the next one of each commit."""
+    checkpoint = write(root, planned={n: {"t": {"0": n + 1}} for n in range(len(watermarks))}, committed=[], initial={})
+    for batch, watermark in enumerate(watermarks):
+        told = {"batchWatermarkMs": watermark, "batchTimestampMs": 70 + batch, "conf": {"a": "b"}}
+        (root / f"offsets/{batch}").write_text(f"v1\n{json.dumps(told)}\n{json.dumps({'t': {'0': batch + 1}})}")
+    for batch, following in committed.items():
+        (root / f"commits/{batch}").write_text(f"v1\n{json.dumps({'nextBatchWatermarkMs': following})}")
+    return checkpoint
+
+
+def test_a_batch_is_late_by_the_watermark_before_its_own(tmp_path: Path) -> None:
+    checkpoint = clocked(tmp_path, [0, 500, 900], {0: 500, 1: 900})
+    assert [checkpoint.clock_of(n) for n in range(3)] == [Clock(0, 0, 70), Clock(0, 500, 71), Clock(500, 900, 72)]
+
+
+@pytest.mark.parametrize(
+    ("watermarks", "committed", "due"),
+    [
+        ([], {}, None),
+        ([0], {}, None),
+        ([0], {0: 0}, None),
+        ([0], {0: 500}, 1),
+        ([0, 500], {0: 500}, None),
+        ([0, 500], {0: 500, 1: 500}, None),
+        ([0, 500], {0: 500, 1: 900}, 2),
+    ],
+)
+def test_the_batch_that_closes_windows_is_due_when_spark_committed_a_newer_watermark(
+    tmp_path: Path, watermarks: list[int], committed: dict[int, int], due: int | None
+) -> None:
+    assert clocked(tmp_path, watermarks, committed).closing_due() == due
+
+
+def test_the_plan_that_closes_windows_has_the_same_offsets_and_the_newer_watermark(tmp_path: Path) -> None:
+    checkpoint = clocked(tmp_path, [0, 500], {0: 500, 1: 900})
+    checkpoint.plan_closing(2)
+    assert checkpoint.closing_due() is None
+    assert checkpoint.open_batch() == 2
+    assert checkpoint.ranges_of(2) == []
+    assert checkpoint.clock_of(2).closing == 900
+    assert checkpoint.clock_of(2).late == 500
+    lines = (tmp_path / "offsets/2").read_text().splitlines()
+    assert lines[0] == "v1"
+    assert json.loads(lines[1])["conf"] == {"a": "b"}
+    assert json.loads(lines[2]) == {"t": {"0": 2}}
+    assert sorted(f.name for f in (tmp_path / "offsets").iterdir() if f.name.endswith(".sluice")) == []
+
+
+def test_the_definition_of_windows_is_kept_in_the_checkpoint(tmp_path: Path) -> None:
+    checkpoint = Checkpoint(str(tmp_path / "made" / "here"))
+    assert checkpoint.window() is None
+    checkpoint.define({"size": 3600.0, "by": ["ä"]})
+    assert checkpoint.window() == {"size": 3600.0, "by": ["ä"]}

@@ -1,0 +1,78 @@
+"""The key ``window`` of a pipeline file: rows are aggregated by event time, over as many runs as a window is open."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Annotated, Any, Literal
+
+from pydantic import Field, model_validator
+
+from sluice.fields import METADATA_COLUMNS, Duration, Strict
+
+__all__ = ["END", "START", "Window"]
+
+START, END = "window_start", "window_end"
+"""The columns of a window's bounds in the sink; the end is exclusive."""
+
+_RESERVED = (START, END, *METADATA_COLUMNS)
+_NOTHING = timedelta(0)
+
+
+class Window(Strict):
+    """Windows of event time. Spark's checkpoint keeps those that are open from run to run."""
+
+    time: Annotated[str, Field(min_length=1)]
+    """The column of the transform's result that has the event time: a TIMESTAMP."""
+    size: Duration
+    """The length of a window. Windows begin at multiples of ``slide`` since 1970-01-01 UTC."""
+    slide: Duration | None = None
+    """How far apart windows begin: by default ``size`` (tumbling windows); if less, they overlap (sliding windows)."""
+    by: tuple[str, ...] = ()
+    """Columns of the transform's result: each combination of their values has windows of its own."""
+    aggregates: Annotated[dict[str, str], Field(min_length=1)]
+    """The sink's other columns: a SQL aggregate over the transform's result for each name."""
+    watermark: Duration
+    """How late a record may be: the watermark is the latest event time of earlier batches, less this."""
+    output: Literal["append"] = "append"
+    """When a window is written: ``append``, once, when the watermark has passed its end."""
+    ahead: Duration = timedelta(days=1)
+    """A record whose event time is later than its batch's time by more than this goes to the quarantine."""
+
+    @model_validator(mode="after")
+    def _sound(self) -> Window:
+        if self.size <= _NOTHING:
+            raise ValueError("window.size must be longer than nothing")
+        if self.slide is not None and not _NOTHING < self.slide <= self.size:
+            raise ValueError(
+                "window.slide must be longer than nothing and at most window.size: otherwise records between two "
+                "windows would be in none"
+            )
+        names = [*self.by, *self.aggregates]
+        lowered = [name.lower() for name in names]
+        if taken := [name for name in names if name.lower() in _RESERVED]:
+            raise ValueError(f"window: {taken[0]} is a column that Sluice adds itself: choose another name")
+        if doubled := [name for name in names if lowered.count(name.lower()) > 1]:
+            raise ValueError(f"window: two columns of the sink would be called {doubled[0]}: choose another name")
+        return self
+
+    @property
+    def columns(self) -> list[str]:
+        """The sink's columns, without ``_run``."""
+        return [START, END, *self.by, *self.aggregates]
+
+    @property
+    def step(self) -> timedelta:
+        """``slide``, or ``size`` for tumbling windows."""
+        return self.slide or self.size
+
+    @property
+    def definition(self) -> dict[str, Any]:
+        """What may not change while windows are open. Spark takes another window size silently, and mixes both."""
+        return {
+            "time": self.time,
+            "size": self.size.total_seconds(),
+            "slide": self.step.total_seconds(),
+            "by": list(self.by),
+            "aggregates": [[name, " ".join(text.split())] for name, text in self.aggregates.items()],
+            "output": self.output,
+        }

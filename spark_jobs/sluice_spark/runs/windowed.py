@@ -1,0 +1,157 @@
+"""The direct route of a pipeline with windows: Spark keeps open windows in the checkpoint, from run to run."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, SparkSession
+
+from sluice.errors import BEGIN_ANEW, CheckpointError
+from sluice.faults import point
+from sluice.pipeline import Pipeline
+from sluice.ranges import OffsetRange
+from sluice_spark.batch.windowed import WindowWriter
+from sluice_spark.engine.logs import logger
+from sluice_spark.runs.batches import MicroBatches
+from sluice_spark.runs.tables import Tables
+from sluice_spark.strategies.base import Batch
+
+__all__ = ["WindowRoute", "plan_closing", "refuse_other"]
+
+_STATE = "spark.sql.streaming.stateStore."
+_SHARES = "spark.sql.shuffle.partitions"
+
+
+@dataclass(frozen=True)
+class WindowRoute:
+    """Processes what the source holds: windows that close go into the sink, the others stay in the checkpoint."""
+
+    batches: MicroBatches
+
+    def drain(self, tables: Tables) -> None:
+        """Process what the source holds now, close what the watermark allows, then stop.
+
+        Raises
+        ------
+        SluiceError
+            By type. Committed batches stay, and the next run reads the open batch again.
+        """
+        context, spark = self.batches.context, self.batches.spark
+        writer = context.writer(spark, tables)
+        assert isinstance(writer, WindowWriter)
+        sweep = tables.checkpoint.open_batch()
+        entered = context.ledger.last_batch(context.pipeline.name, tables.epoch.number)
+        source = self.batches.records(tables)
+        _define(context.pipeline, tables)
+
+        def on_batch(closed: DataFrame, number: int) -> None:
+            if entered is not None and number <= entered.batch:
+                # a driver died between the sink's commit and Spark's: what is in the sink stays, but the state must be
+                # made again, and Spark makes it only for a frame that is consumed
+                logger.info("batch %d is already in the sink; only its state is made again", number)
+                closed.write.format("noop").mode("overwrite").save()
+                return
+            ranges = tuple(tables.checkpoint.ranges_of(number))
+            batch = Batch(tables.batch_name(number), ranges, source, closed, spark)
+            of_batch = replace(writer, clock=tables.checkpoint.clock_of(number))
+            self.batches.process(tables, of_batch, number, batch, sweep=number == sweep)
+
+        with _settings(spark, context.pipeline):
+            self.batches.stream(tables, on_batch, headers=False, shape=writer.closed)
+
+
+def refuse_other(pipeline: Pipeline, tables: Tables) -> None:
+    """Refuse to go on with a checkpoint whose windows are not those of the pipeline file.
+
+    Spark would take some changes silently and mix old windows with new ones.
+
+    Raises
+    ------
+    CheckpointError
+        With what differs.
+    """
+    kept = tables.checkpoint.window()
+    asked = pipeline.window.definition if pipeline.window is not None else None
+    begun = bool(tables.checkpoint.planned())
+    if not begun or kept == asked:
+        return
+    if kept is None:
+        what = "was begun without a window"
+    elif asked is None:
+        what = "has open windows, and the pipeline file has no window any more"
+    else:
+        differing = ", ".join(
+            f"{key} was {kept.get(key)} and is {asked[key]}" for key in asked if asked[key] != kept.get(key)
+        )
+        what = f"has windows of another definition: {differing}"
+    raise CheckpointError(
+        f"pipeline {pipeline.name!r}: epoch {tables.epoch.number} {what}",
+        state="nothing was read or written; open windows are in the checkpoint as they were",
+        next_step=f"undo the change in {pipeline.file.name}; or, for the new definition, {BEGIN_ANEW}",
+    )
+
+
+def plan_closing(tables: Tables, aim: Sequence[OffsetRange]) -> None:
+    """Plan the batch that closes windows, if a driver died before Spark did.
+
+    Without it, nothing would be closed until newer records come, and their lateness would be judged by an older
+    watermark than without the crash.
+
+    Parameters
+    ----------
+    aim
+        What the last live run had planned to read. If it did not get there, the next batch has records, as it would
+        have had without the crash.
+    """
+    checkpoint = tables.checkpoint
+    due = checkpoint.closing_due()
+    if due is None:
+        return
+    reached = checkpoint.end_of(due - 1)
+    if any(r.end > reached.get(r.topic, {}).get(r.partition, 0) for r in aim):
+        return
+    checkpoint.plan_closing(due)
+    logger.warning("a driver died before batch %d, which closes windows, was planned: it is planned now", due)
+    point("closing-planned")
+
+
+def _define(pipeline: Pipeline, tables: Tables) -> None:
+    assert pipeline.window is not None
+    if not tables.checkpoint.planned():
+        tables.checkpoint.define(pipeline.window.definition)
+        point("window-defined")
+
+
+@contextmanager
+def _settings(spark: SparkSession, pipeline: Pipeline) -> Iterator[None]:
+    """Set how Spark keeps state; a query takes the session's settings when it starts.
+
+    The number of shares is fixed by the first batch. A small state costs time for each share, so there are as many as
+    cores unless the pipeline file says another number.
+    """
+    wanted = {
+        f"{_STATE}providerClass": "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider",
+        f"{_STATE}rocksdb.changelogCheckpointing.enabled": "true",
+        _SHARES: pipeline.spark.conf.get(_SHARES, str(_cores(spark))),
+    }
+    before = {key: spark.conf.get(key, None) for key in wanted}
+    for key, value in wanted.items():
+        spark.conf.set(key, value)
+    try:
+        yield
+    finally:
+        for key, old in before.items():
+            if old is None:
+                spark.conf.unset(key)
+            else:
+                spark.conf.set(key, old)
+
+
+def _cores(spark: SparkSession) -> int:
+    try:
+        return int(spark.sparkContext.defaultParallelism)
+    except PySparkException:  # over Spark Connect there is no context to ask
+        return 4

@@ -1,0 +1,117 @@
+"""Aggregates rows by windows of event time, and checks that this can be done."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import re
+from datetime import timedelta
+
+from pyspark.errors import PySparkException
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+from pyspark.sql.types import TimestampType
+
+from sluice.errors import ConfigError
+from sluice.pipeline import Pipeline
+from sluice.pipeline.suite import nearest
+from sluice.pipeline.window import END, START, Window
+
+__all__ = ["AHEAD", "UNTIMED", "check", "column", "seconds", "strange", "windows_of"]
+
+UNTIMED, AHEAD = "event_time_missing", "event_time_ahead"
+"""The rules by which a record without an event time, or with one of the future, goes to the quarantine."""
+
+_WINDOW = "__sluice_window"
+_ACROSS = re.compile(
+    r"^[\s:|+-]*(Aggregate|CoGroup\w*|Deduplicate\w*|Distinct|Except|FlatMapGroups\w*|GlobalLimit|Intersect|Join"
+    r"|LocalLimit|MapGroups\w*|Offset|Sample|Sort|Tail|TransformWithState\w*|Union|Window)\b",
+    re.MULTILINE,
+)
+"""Nodes of Spark's plan that look at more than one row, or at another table."""
+
+
+def column(name: str) -> Column:
+    """Return a column by its exact name."""
+    return F.col(f"`{name.replace('`', '``')}`")
+
+
+def seconds(span: timedelta) -> str:
+    """Return a duration as Spark writes an interval; never days, whose length depends on the time zone."""
+    return f"{int(span.total_seconds())} seconds"
+
+
+def strange(window: Window, now: Column) -> Column:
+    """Return the rule that a row's event time breaks; null where it breaks none.
+
+    Parameters
+    ----------
+    now
+        When the batch was planned: a batch that is repeated must judge as it did before.
+    """
+    time, limit = column(window.time), now + F.expr(f"interval {seconds(window.ahead)}")
+    return F.when(time.isNull(), F.lit(UNTIMED)).when(time > limit, F.lit(AHEAD))
+
+
+def windows_of(rows: DataFrame, window: Window) -> DataFrame:
+    """Return a row for each window and key. Of a stream, only windows that the watermark has passed, each once.
+
+    Parameters
+    ----------
+    rows
+        The transform's rows, without those that are :func:`strange`.
+    """
+    span = F.window(
+        column(window.time), seconds(window.size), seconds(window.step) if window.slide else None
+    ).alias(_WINDOW)  # fmt: skip
+    grouped = rows.withWatermark(window.time, seconds(window.watermark)).groupBy(span, *map(column, window.by))
+    found = grouped.agg(*(F.expr(text).alias(name) for name, text in window.aggregates.items()))
+    bounds = F.col(_WINDOW)["start"].alias(START), F.col(_WINDOW)["end"].alias(END)
+    return found.select(*bounds, *map(column, [*window.by, *window.aggregates]))
+
+
+def check(pipeline: Pipeline, window: Window, rows: DataFrame) -> DataFrame:
+    """Aggregate an empty batch and check that it can be done; return the result (also empty).
+
+    Parameters
+    ----------
+    rows
+        The transform's result for an empty batch.
+
+    Raises
+    ------
+    ConfigError
+        If a column is missing or has a wrong type, an aggregate is none, or the transform combines rows.
+    """
+    for key, name in (("time", window.time), *(("by", name) for name in window.by)):
+        if name not in rows.columns:
+            hint = nearest(name, rows.columns, "its columns are")
+            raise _wrong(pipeline, f"window.{key}: the transform's result has no column {name!r}; {hint}")
+    kind = rows.schema[window.time].dataType
+    if not isinstance(kind, TimestampType):
+        raise _wrong(
+            pipeline,
+            f"window.time: {window.time} is {kind.simpleString().upper()}, not TIMESTAMP: convert it in the transform",
+        )
+    with contextlib.redirect_stdout(io.StringIO()) as plan:
+        rows.explain(True)
+    analyzed = plan.getvalue().partition("== Analyzed Logical Plan ==")[2].partition("== Optimized")[0]
+    if (found := _ACROSS.search(analyzed)) is not None:
+        raise _wrong(
+            pipeline,
+            f"transform: before a window it must treat each record by itself, and Spark's plan of it has "
+            f"{found[1]!r}, which looks at several rows or at another table",
+        )
+    try:
+        return windows_of(rows, window)
+    except PySparkException as error:
+        first = next((line.strip() for line in str(error).splitlines() if line.strip()), "no message")
+        raise _wrong(pipeline, f"window.aggregates: {first}") from error
+
+
+def _wrong(pipeline: Pipeline, what: str) -> ConfigError:
+    return ConfigError(
+        f"pipeline {pipeline.name!r}: {what}",
+        state="nothing was read or written; the position stays where it was",
+        next_step=f"fix {pipeline.file.name}, then run again",
+    )

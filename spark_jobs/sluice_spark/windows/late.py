@@ -1,0 +1,46 @@
+"""Which records are late: Spark's rule, for single records. Spark itself counts only parts of windows.
+
+A record counts in no window whose end is at or before the watermark of the batch before. With sliding windows it may be
+late for the earliest of its windows only; it is then absorbed by the others.
+"""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+from pyspark.sql import Column
+from pyspark.sql import functions as F
+
+from sluice.pipeline.window import Window
+from sluice_spark.windows.aggregate import column
+
+__all__ = ["late", "partly_late"]
+
+
+def late(window: Window, watermark: int) -> Column:
+    """Return whether a row is late for all of its windows.
+
+    Parameters
+    ----------
+    watermark
+        That of the batch before, in milliseconds since 1970.
+    """
+    return _last_end(window) <= F.lit(watermark * 1000)
+
+
+def partly_late(window: Window, watermark: int) -> Column:
+    """Return whether a row is late for some of its windows, and not for all."""
+    size, step = _micros(window.size), _micros(window.step)
+    time = F.unix_micros(column(window.time))
+    # the first end after the event time: ends are at multiples of the slide, moved by the size
+    first_end = time - F.pmod(time - F.lit(size), F.lit(step)) + F.lit(step)
+    return (first_end <= F.lit(watermark * 1000)) & ~late(window, watermark)
+
+
+def _last_end(window: Window) -> Column:
+    time = F.unix_micros(column(window.time))
+    return time - F.pmod(time, F.lit(_micros(window.step))) + F.lit(_micros(window.size))
+
+
+def _micros(span: timedelta) -> int:
+    return span // timedelta(microseconds=1)

@@ -1,0 +1,97 @@
+"""What a window may be, and what it excludes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from sluice.errors import ConfigError
+from sluice.pipeline import Pipeline, load
+from sluice.recovery import Recovery
+from sluice.run.request import RunRequest
+
+WINDOW: dict[str, Any] = {"time": "at", "size": "1h", "aggregates": {"n": "count(*)"}, "watermark": "2h"}
+UPSERTED = {"postgres": {"table": "t"}}
+
+
+def read(folder: Path, window: dict[str, Any], **keys: Any) -> Pipeline:
+    spec = {
+        "pipeline": "p",
+        "source": {"kafka": {"topics": ["t"]}},
+        "decode": {"json": {"schema": "k STRING, at TIMESTAMP"}},
+        "sink": {"delta": {"path": "p"}},
+        "window": {**WINDOW, **window},
+        **keys,
+    }
+    file = folder / "p.yaml"
+    file.write_text(yaml.safe_dump(spec))
+    return load(file)
+
+
+def test_a_window_has_defaults_and_columns(tmp_path: Path) -> None:
+    window = read(tmp_path, {"by": ["k"]}).window
+    assert window is not None
+    assert window.columns == ["window_start", "window_end", "k", "n"]
+    assert window.step == window.size
+    assert window.output == "append"
+
+
+@pytest.mark.parametrize(
+    ("window", "keys", "why"),
+    [
+        ({"size": "0s"}, {}, "window.size must be longer"),
+        ({"slide": "2h"}, {}, "at most window.size"),
+        ({"slide": "0s"}, {}, "window.slide must be longer"),
+        ({"aggregates": {}}, {}, "aggregates"),
+        ({"aggregates": {"Window_Start": "count(*)"}}, {}, "Window_Start is a column that Sluice adds itself"),
+        ({"by": ["_run"]}, {}, "_run is a column that Sluice adds itself"),
+        ({"by": ["N"]}, {}, "two columns of the sink would be called N"),
+        ({"output": "update"}, {}, "output"),
+        ({"gap": "30m"}, {}, "gap"),
+        ({}, {"sink": UPSERTED}, "sink.postgres cannot take windows yet"),
+        ({}, {"rows": "many"}, "must have rows: one or filter"),
+        ({}, {"rows": "aggregate"}, "must have rows: one or filter"),
+        ({}, {"sink": {"delta": {"path": "p", "partition_by": ["k"]}}}, "'k' is not a column of the windows"),
+        ({}, {"recovery": "ignore_batch"}, "would skip records of windows that are open"),
+        ({}, {"recovery": "ignore_range"}, "would skip records of windows that are open"),
+        ({}, {"recovery": "wal"}, "wal does not work with a window yet: choose recovery: replay"),
+        ({}, {"recovery": "hot"}, "hot does not work with a window yet"),
+    ],
+)
+def test_what_cannot_be_is_refused_with_the_way_out(
+    tmp_path: Path, window: dict[str, Any], keys: dict[str, Any], why: str
+) -> None:
+    with pytest.raises(ConfigError) as refused:
+        read(tmp_path, window, **keys)
+    assert why in str(refused.value)
+
+
+def test_a_run_cannot_do_what_the_file_cannot(tmp_path: Path) -> None:
+    pipeline = read(tmp_path, {})
+    assert [r for r in Recovery if pipeline.refusal(r) is None] == [Recovery.REPLAY]
+    with pytest.raises(ConfigError, match="hot does not work with a window yet"):
+        RunRequest.of(pipeline, "r", recovery="hot")
+    with pytest.raises(ConfigError, match="has a window: an interval would have to reprocess whole windows"):
+        RunRequest.of(pipeline, "r", start="2026-01-01", end="2026-01-02")
+
+
+@pytest.mark.parametrize(
+    ("change", "same"),
+    [
+        ({"watermark": "3h", "ahead": "2d"}, True),
+        ({"aggregates": {"n": " count( * ) "}}, False),
+        ({"slide": "1h"}, True),
+        ({"size": "2h"}, False),
+        ({"slide": "30m"}, False),
+        ({"by": ["k"]}, False),
+        ({"time": "_timestamp"}, False),
+    ],
+)
+def test_the_definition_is_what_state_depends_on(tmp_path: Path, change: dict[str, Any], same: bool) -> None:
+    before, after = read(tmp_path, {}).window, read(tmp_path, change).window
+    assert before is not None
+    assert after is not None
+    assert (before.definition == after.definition) is same
