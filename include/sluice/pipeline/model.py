@@ -182,6 +182,12 @@ class Pipeline(Strict):
                 f"window: rows: {self.rows} does not say which record a row came from, and each record is counted as "
                 "absorbed or late: the transform before a window must have rows: one or filter"
             )
+        if self.window.flush is not None and (self.schedule == "on_lag" or self.lag.on_idle != "proceed"):
+            key = "schedule: on_lag" if self.schedule == "on_lag" else f"lag.on_idle: {self.lag.on_idle}"
+            raise ValueError(
+                f"window.flush closes windows in a run that finds no records, and with {key} there is none: give a "
+                "cron schedule whose runs go ahead, or leave flush out"
+            )
         if lacking := [name for name in self.sink.config.partition_columns if name not in self.window.columns]:
             raise ValueError(
                 f"sink.{self.sink.key}.partition_by: {lacking[0]!r} is not a column of the windows, which are: "

@@ -9,13 +9,20 @@ from pydantic import Field, model_validator
 
 from sluice.fields import METADATA_COLUMNS, Duration, Strict
 
-__all__ = ["END", "START", "Window"]
+__all__ = ["END", "START", "Flush", "Window"]
 
 START, END = "window_start", "window_end"
 """The columns of a window's bounds in the sink; the end is exclusive."""
 
 _RESERVED = (START, END, *METADATA_COLUMNS)
 _NOTHING = timedelta(0)
+
+
+class Flush(Strict):
+    """What closes the last windows of a stream that has ended, or rests."""
+
+    after: Duration
+    """A run closes all windows if no batch has read records for this long. Later records for them are late."""
 
 
 class Window(Strict):
@@ -37,6 +44,9 @@ class Window(Strict):
     """When a window is written: ``append``, once, when the watermark has passed its end."""
     ahead: Duration = timedelta(days=1)
     """A record whose event time is later than its batch's time by more than this goes to the quarantine."""
+
+    flush: Flush | None = None
+    """When windows are closed that no later record closes; by default never."""
 
     @model_validator(mode="after")
     def _sound(self) -> Window:
@@ -64,6 +74,11 @@ class Window(Strict):
     def step(self) -> timedelta:
         """``slide``, or ``size`` for tumbling windows."""
         return self.slide or self.size
+
+    def last_end(self, time: int) -> int:
+        """Return the end of the last window of an event time; both in milliseconds since 1970."""
+        step, size = (round(span.total_seconds() * 1000) for span in (self.step, self.size))
+        return time - time % step + size
 
     @property
     def definition(self) -> dict[str, Any]:

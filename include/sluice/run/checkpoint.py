@@ -215,17 +215,48 @@ class Checkpoint:
         behind = self._milliseconds(f"offsets/{last}", "batchWatermarkMs") < self._next_watermark(last)
         return last + 1 if behind else None
 
-    def plan_closing(self, batch: int) -> None:
-        """Write the plan of :meth:`closing_due`: the same offsets, and the watermark that Spark committed.
+    def last_read(self) -> Clock | None:
+        """Return the times of the newest batch that had records; None if Spark retains none."""
+        planned = self.planned()
+        for batch in reversed(planned):
+            if batch == 0 or (batch - 1 in planned and self.ranges_of(batch)):
+                return self.clock_of(batch)
+        return None
+
+    def plan_closing(self, batch: int, watermark: int | None = None) -> None:
+        """Write the plan of a batch without records, which closes windows: the offsets of the batch before.
 
         The caller must hold the pipeline's lease.
+
+        Parameters
+        ----------
+        watermark
+            Windows that end there or before are closed; None means the watermark that Spark committed.
         """
         lines = self._content(f"offsets/{batch - 1}").splitlines()
         told = json.loads(lines[1])
-        told["batchWatermarkMs"] = self._next_watermark(batch - 1)
+        told["batchWatermarkMs"] = self._next_watermark(batch - 1) if watermark is None else watermark
         told["batchTimestampMs"] = time.time_ns() // 1_000_000
         lines[1] = json.dumps(told, separators=(",", ":")).encode()
         self._put(f"offsets/{batch}", b"\n".join(lines))
+
+    def watermark(self) -> int:
+        """Return the watermark after the last committed batch, in milliseconds since 1970; 0 before the first."""
+        committed = self.committed()
+        return self._next_watermark(committed[-1]) if committed else 0
+
+    def shares(self) -> int | None:
+        """Return into how many shares state is divided, which the first batch fixed; None before it."""
+        planned = self.planned()
+        if not planned:
+            return None
+        with self._readable(f"offsets/{planned[-1]}"):
+            return int(self._json(f"offsets/{planned[-1]}", 1)["conf"]["spark.sql.shuffle.partitions"])
+
+    def state_bytes(self) -> int:
+        """Return the size of all files of the state: the newest version, and those that Spark retains."""
+        self._fs.invalidate_cache()
+        return sum(int(info["size"]) for info in self._fs.find(f"{self._root}/state", detail=True).values())
 
     def _next_watermark(self, batch: int) -> int:
         return self._milliseconds(f"commits/{batch}", "nextBatchWatermarkMs")

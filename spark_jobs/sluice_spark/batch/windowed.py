@@ -26,7 +26,7 @@ from sluice_spark.batch.writer import BatchWriter, PreparedBatch, again
 from sluice_spark.decoders.base import COLUMN, RULE
 from sluice_spark.sinks.base import Tally
 from sluice_spark.sources.base import Records
-from sluice_spark.windows.aggregate import strange, windows_of
+from sluice_spark.windows.aggregate import column, strange, windows_of
 from sluice_spark.windows.late import late, partly_late
 
 __all__ = ["WindowWriter", "without_late"]
@@ -43,6 +43,7 @@ class _Seen(NamedTuple):
     rows: Mapping[Key, Tally]
     late: Mapping[Key, int]
     partly: int
+    latest: int | None
     times: Sequence[Any] = ()
 
 
@@ -110,6 +111,7 @@ class WindowWriter(BatchWriter):
             "rows": staged.rows,
             "late": [[*span.as_list(), count] for span, count in came_late if count],
             "partly_late": seen.partly,
+            "latest": seen.latest,
             "late_by": self.clock.late,
             "closed_to": self.clock.closing,
         }
@@ -137,7 +139,7 @@ class WindowWriter(BatchWriter):
 
     def _count(self, ranges: Sequence[OffsetRange], source: Records) -> _Seen:
         if not ranges:
-            return _Seen({}, {}, {}, {}, 0)
+            return _Seen({}, {}, {}, {}, 0, None)
         records = source.read(ranges)
         tally = ReadTally(self.decoded(records), ranges)
         rows = self._told(self._transformed(tally.frame))
@@ -154,6 +156,7 @@ class WindowWriter(BatchWriter):
             F.max(offset).alias("last"),
             F.count_if(sound & late(self.window, self.clock.late)).alias("late"),
             F.count_if(sound & partly_late(self.window, self.clock.late)).alias("partly"),
+            F.max(F.when(sound, F.unix_millis(column(self.window.time)))).alias("latest"),
         )
         found = {(row["_topic"], row["_partition"]): row for row in counted.collect()}
         if self.opaque:
@@ -168,6 +171,7 @@ class WindowWriter(BatchWriter):
             {k: Tally(r["rows"], r["offsets"], r["first"], r["last"]) for k, r in found.items() if r["rows"]},
             {k: r["late"] for k, r in found.items() if r["late"]},
             sum(r["partly"] for r in found.values()),
+            max((r["latest"] for r in found.values() if r["latest"] is not None), default=None),
             tally.times(),
         )
 

@@ -29,7 +29,7 @@ from sluice_spark.runs.run import Run
 from sluice_spark.runs.sealed import sealed_batches
 from sluice_spark.runs.source_check import SourceCheck
 from sluice_spark.runs.tables import Tables
-from sluice_spark.runs.windowed import WindowRoute, plan_closing, refuse_other
+from sluice_spark.runs.windowed import WindowRoute, plan_closing, plan_flush, refuse_other
 from sluice_spark.sinks.base import TakenBackError
 from sluice_spark.strategies.apply import Sealed
 
@@ -74,6 +74,9 @@ class LiveRun(Run):
             raise trouble
         positions = tables.position()
         ranges = [r for batch in left for r in batch.ranges] + self._ahead(positions, states)
+        window = self.pipeline.window
+        if window is not None and window.flush is not None and not ranges and tables.checkpoint.open_batch() is None:
+            plan_flush(tables, window, self.ledger.latest_event_time(self.pipeline.name, tables.epoch.number))
         busy = bool(ranges) or positions is None or tables.checkpoint.open_batch() is not None
         target = self._target(tables) if busy else tables.epoch  # the epoch changes only when there are records
         self._plan(lease, ranges, states, epoch=target.number)

@@ -64,6 +64,14 @@ def preview(spark: SparkSession, pipeline: Pipeline, home: Home, records: int) -
             state="nothing was read or written",
             next_step=f"sluice validate-spec {pipeline.name} checks the transform; sluice run {pipeline.name} runs it",
         )
+    if pipeline.window is not None:
+        raise ConfigError(
+            f"pipeline {pipeline.name!r} has a window: sluice preview shows what single records become, and its rows "
+            "combine many",
+            state="nothing was read or written",
+            next_step=f"preview a copy of {pipeline.file.name} without the window; sluice validate-spec {pipeline.name} "
+            "checks the window",
+        )
     transform = transforms.transformer(pipeline)
     schema = shape_of(spark, pipeline, transform).schema
     with pipeline.source.kind.opened(pipeline.source.config, home, pipeline.name) as source:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -12,14 +13,16 @@ from pyspark.sql import DataFrame, SparkSession
 from sluice.errors import BEGIN_ANEW, CheckpointError
 from sluice.faults import point
 from sluice.pipeline import Pipeline
+from sluice.pipeline.window import Window
 from sluice.ranges import OffsetRange
+from sluice.text import length
 from sluice_spark.batch.windowed import WindowWriter
 from sluice_spark.engine.logs import logger
 from sluice_spark.runs.batches import MicroBatches
 from sluice_spark.runs.tables import Tables
 from sluice_spark.strategies.base import Batch
 
-__all__ = ["WindowRoute", "plan_closing", "refuse_other"]
+__all__ = ["WindowRoute", "plan_closing", "plan_flush", "refuse_other"]
 
 _STATE = "spark.sql.streaming.stateStore."
 _SHARES = "spark.sql.shuffle.partitions"
@@ -115,6 +118,29 @@ def plan_closing(tables: Tables, aim: Sequence[OffsetRange]) -> None:
         return
     checkpoint.plan_closing(due)
     logger.warning("a driver died before batch %d, which closes windows, was planned: it is planned now", due)
+    point("closing-planned")
+
+
+def plan_flush(tables: Tables, window: Window, latest: int | None) -> None:
+    """Plan a batch that closes all windows, if the pipeline file asks for that and no record came for so long.
+
+    Call it only if no record waits and no batch is open.
+
+    Parameters
+    ----------
+    latest
+        The latest event time that a window absorbed, in milliseconds since 1970.
+    """
+    checkpoint = tables.checkpoint
+    committed, read = checkpoint.committed(), checkpoint.last_read()
+    if window.flush is None or latest is None or not committed or read is None:
+        return
+    quiet = time.time() - read.now / 1000
+    end = window.last_end(latest)
+    if quiet < window.flush.after.total_seconds() or end <= checkpoint.watermark():
+        return
+    checkpoint.plan_closing(committed[-1] + 1, end)
+    logger.info("no record came for %s: batch %d closes all windows", length(quiet), committed[-1] + 1)
     point("closing-planned")
 
 

@@ -1,4 +1,4 @@
-"""Tables for people: wide ones stay tables in a pipe, and can be read on a narrow terminal."""
+"""What commands print for people: wide tables stay tables in a pipe, and can be read on a narrow terminal."""
 
 from __future__ import annotations
 
@@ -38,3 +38,13 @@ def test_a_table_is_one_where_it_has_room_or_nobody_looks(monkeypatch: pytest.Mo
         lines = told(monkeypatch, width=width, terminal=terminal, columns=columns)
         assert len(lines) == 3
         assert lines[0].split() == columns
+
+
+def test_what_a_run_did_to_windows_is_told_with_the_watermark() -> None:
+    moved = {"rows": 1200, "late": 0, "partly_late": 0, "late_by": None, "closed_to": 1_356_998_400_000}
+    assert output.of_windows(moved) == "1,200 windows written; those up to 2013-01-01T00:00:00Z are closed"
+    assert output.of_windows({**moved, "late": 3, "late_by": 0}).endswith(
+        "; 3 records were late (watermark 1970-01-01T00:00:00Z)"
+    )
+    partly = output.of_windows({**moved, "late": 3, "partly_late": 2, "late_by": -1000})
+    assert partly.endswith("; 3 records were late, 2 more for some of their windows (watermark 1969-12-31T23:59:59Z)")

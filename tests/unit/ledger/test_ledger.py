@@ -141,8 +141,8 @@ def test_columns_that_a_commit_added_are_told_of_the_run_that_wrote_it(ledger_ur
 
 def test_what_a_run_did_to_windows_is_told_once_for_each_batch(ledger_url: str) -> None:
     ledger = Ledger.open(ledger_url)
-    moved = {"rows": 3, "late": [["t", 0, 0, 6, 2]], "partly_late": 1, "late_by": 100, "closed_to": 500}
-    closing = {"rows": 4, "late": [], "partly_late": 0, "late_by": 500, "closed_to": 900}
+    moved = {"rows": 3, "late": [["t", 0, 0, 6, 2]], "partly_late": 1, "latest": 700, "late_by": 100, "closed_to": 500}
+    closing = {"rows": 4, "late": [], "partly_late": 0, "latest": None, "late_by": 500, "closed_to": 900}
     with ledger.acquire("p", "r1") as lease:
         plan(ledger, lease, OffsetRange("t", 0, 0, 6))
         accounts = [split(0, 6, written=4, filtered=2)]
@@ -152,6 +152,7 @@ def test_what_a_run_did_to_windows_is_told_once_for_each_batch(ledger_url: str) 
     told = {"rows": 7, "late": 2, "partly_late": 1, "late_by": 100, "closed_to": 900}
     assert ledger.windows("p", "r1") == ledger.account("p", "r1")["windows"] == told
     assert ledger.windows("p", "r2") == {}
+    assert (ledger.latest_event_time("p", 1), ledger.latest_event_time("p", 2)) == (700, None)
     ledger.rebuild()
     assert ledger.last_batch("p", 1).batch == 1
     assert ledger.last_plan("p", 1) == [OffsetRange("t", 0, 0, 6)]

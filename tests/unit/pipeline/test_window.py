@@ -51,6 +51,12 @@ def test_a_window_has_defaults_and_columns(tmp_path: Path) -> None:
         ({"by": ["N"]}, {}, "two columns of the sink would be called N"),
         ({"output": "update"}, {}, "output"),
         ({"gap": "30m"}, {}, "gap"),
+        ({"flush": {"after": "1d"}}, {"schedule": "on_lag"}, "with schedule: on_lag there is none"),
+        (
+            {"flush": {"after": "1d"}},
+            {"schedule": {"cron": "0 * * * *"}, "lag": {"on_idle": "skip"}},
+            "with lag.on_idle: skip there is none",
+        ),
         ({}, {"sink": UPSERTED}, "sink.postgres cannot take windows yet"),
         ({}, {"rows": "many"}, "must have rows: one or filter"),
         ({}, {"rows": "aggregate"}, "must have rows: one or filter"),

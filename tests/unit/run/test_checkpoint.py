@@ -203,3 +203,16 @@ def test_the_definition_of_windows_is_kept_in_the_checkpoint(tmp_path: Path) -> 
     assert checkpoint.window() is None
     checkpoint.define({"size": 3600.0, "by": ["ä"]})
     assert checkpoint.window() == {"size": 3600.0, "by": ["ä"]}
+
+
+def test_the_newest_batch_with_records_is_not_one_that_closes_windows(tmp_path: Path) -> None:
+    checkpoint = clocked(tmp_path, [0, 500], {0: 500, 1: 900})
+    checkpoint.plan_closing(2)
+    assert checkpoint.last_read() == checkpoint.clock_of(1)
+    (tmp_path / "commits/2").write_text('v1\n{"nextBatchWatermarkMs":900}')
+    checkpoint.plan_closing(3, 5000)
+    assert checkpoint.clock_of(3).closing == 5000
+    assert checkpoint.last_read() == checkpoint.clock_of(1)
+    (tmp_path / "commits/3").write_text('v1\n{"nextBatchWatermarkMs":5000}')
+    assert checkpoint.watermark() == 5000
+    assert Checkpoint(str(tmp_path / "none")).last_read() is None

@@ -1,0 +1,35 @@
+"""Reads from a checkpoint which windows are open."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pyspark.sql import SparkSession
+from pyspark.sql import functions as F
+
+from sluice.pipeline.window import END, START
+
+__all__ = ["open_windows"]
+
+
+def open_windows(spark: SparkSession, checkpoint: str, batch: int) -> list[dict[str, Any]]:
+    """Return the windows that are open after a batch, with the number of their keys, in the order of their ends.
+
+    Parameters
+    ----------
+    checkpoint
+        Its path or URL.
+    batch
+        A batch that Spark committed, one of about the last hundred.
+    """
+    # an application that has run no stream lacks the coordinator of state stores, which readers of RocksDB's ask; the
+    # manager of streams starts it
+    _ = spark.streams.active
+    state = spark.read.format("statestore").option("batchId", batch).option("operatorId", 0).load(checkpoint)
+    key: Any = state.schema["key"].dataType
+    # by its place: the name of the window's field says how long records may be late
+    span = F.col("key")[key.fields[0].name]
+    found = state.groupBy(
+        F.unix_millis(span["start"]).alias(START), F.unix_millis(span["end"]).alias(END)
+    ).agg(F.count("*").alias("keys"))  # fmt: skip
+    return [row.asDict() for row in found.orderBy(END, START).collect()]
