@@ -69,8 +69,8 @@ def preview(spark: SparkSession, pipeline: Pipeline, home: Home, records: int) -
             f"pipeline {pipeline.name!r} has a window: sluice preview shows what single records become, and its rows "
             "combine many",
             state="nothing was read or written",
-            next_step=f"preview a copy of {pipeline.file.name} without the window; sluice validate-spec {pipeline.name} "
-            "checks the window",
+            next_step=f"preview a copy of {pipeline.file.name} without the window; "
+            f"sluice validate-spec {pipeline.name} checks the window",
         )
     transform = transforms.transformer(pipeline)
     schema = shape_of(spark, pipeline, transform).schema

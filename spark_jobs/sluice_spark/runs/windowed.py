@@ -45,7 +45,7 @@ class WindowRoute:
         context, spark = self.batches.context, self.batches.spark
         writer = context.writer(spark, tables)
         assert isinstance(writer, WindowWriter)
-        sweep = tables.checkpoint.open_batch()
+        sweep = tables.left_over()
         entered = context.ledger.last_batch(context.pipeline.name, tables.epoch.number)
         source = self.batches.records(tables)
         _define(context.pipeline, tables)
@@ -60,10 +60,11 @@ class WindowRoute:
             ranges = tuple(tables.checkpoint.ranges_of(number))
             batch = Batch(tables.batch_name(number), ranges, source, closed, spark)
             of_batch = replace(writer, clock=tables.checkpoint.clock_of(number))
-            self.batches.process(tables, of_batch, number, batch, sweep=number == sweep)
+            self.batches.process(tables, of_batch, number, batch, sweep=number in sweep)
 
         with _settings(spark, context.pipeline):
-            self.batches.stream(tables, on_batch, headers=False, shape=writer.closed)
+            limit = self.batches.max_records or context.pipeline.source.config.batch_limit
+            self.batches.stream(tables, on_batch, headers=False, max_records=limit, shape=writer.closed)
 
 
 def refuse_other(pipeline: Pipeline, tables: Tables) -> None:
