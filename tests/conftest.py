@@ -14,6 +14,7 @@ pytest_plugins = [
     "tests.fixtures.lake",
     "tests.fixtures.runs",
     "tests.fixtures.node",
+    "tests.fixtures.outward",
     "tests.fixtures.postgres",
     "tests.fixtures.spark",
     "tests.fixtures.stream",

@@ -22,6 +22,7 @@ POINTS = (
     "before-sink-commit",
     "columns-added",
     "records-sent",
+    "rows-handed-over",
     "sink-committed",
     "quarantine-committed",
     "batch-recorded",

@@ -26,6 +26,8 @@ BUILT_IN: Mapping[str, Mapping[str, str]] = {
     "sinks": {
         "delta": "sluice.sinks.delta:KIND",
         "files": "sluice.sinks.files:KIND",
+        "console": "sluice.sinks.console:KIND",
+        "foreach": "sluice.sinks.foreach:KIND",
         "iceberg": "sluice.sinks.iceberg:KIND",
         "kafka": "sluice.sinks.kafka:KIND",
         "postgres": "sluice.sinks.postgres:KIND",

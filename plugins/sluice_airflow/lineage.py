@@ -111,6 +111,8 @@ def _sink(pipeline: Pipeline) -> dict[str, Any]:
         return {"namespace": f"postgres://{server}", "name": f"{database.schema}.{table.table}"}
     if (topic := pipeline.sink.kafka) is not None:
         return {"namespace": _cluster(topic.connection), "name": topic.topic}
+    if (folder := pipeline.sink.files) is not None:
+        return {"namespace": "file", "name": Home.from_env().resolve(folder.path)}
     if not pipeline.sink.kind.delta:
         return {"namespace": f"x-sluice://{pipeline.sink.key}", "name": pipeline.sink.config.shown}
     path = Home.from_env().resolve(pipeline.delta_path)

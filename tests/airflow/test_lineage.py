@@ -117,6 +117,7 @@ def test_a_table_of_postgresql_has_its_servers_name(
     file = pipeline_file()
     text = file.read_text()
     for sink, namespace, name in (
+        ("{files: {path: /data/demo}}", "file", "/data/demo"),
         ("{kafka: {topic: demo, connection: other}}", "kafka://k1:9092", "demo"),
         ("{postgres: {table: demo}}", "postgres://db:5432", "shop.public.demo"),
         ("{iceberg: {table: lake.demo}}", "x-sluice://iceberg", "lake.demo (iceberg_default)"),

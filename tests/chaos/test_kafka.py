@@ -122,3 +122,19 @@ def test_a_chain_of_topics_ends_in_a_table_with_each_record_once(into_kafka: Str
     rows = second.rows()
     assert rows is not None
     assert sorted(rows.column("id").to_pylist()) == sorted(line["id"] for line in first.lines())
+
+
+@pytest.mark.long
+def test_a_broker_that_dies_while_a_transaction_is_committed_costs_nothing(into_kafka: StreamSandbox) -> None:
+    sandbox = into_kafka
+    sandbox.configure(sink=sandbox.into(), transform={"python": "gate:passing"})
+    sandbox.feed(5)
+    driver = sandbox.start("r", gate_at="records-sent")
+    driver.await_gate()
+    sandbox.broker.kill()
+    driver.open_gate()
+    sandbox.broker.start()
+    assert driver.wait().code in (0, 20, 30)
+    sandbox.run("r")
+    sandbox.assert_exact()
+    assert sandbox.held_up() == []

@@ -261,7 +261,7 @@ def _places(pipeline: Pipeline) -> dict[str, str]:
     if pipeline._places is not None:
         return pipeline._places
     home = Home.from_env()
-    paths = {"sink": pipeline.sink.config.location, "quarantine": pipeline.quarantine_path}
+    paths = {"sink": pipeline.sink.config.location_of(pipeline.name), "quarantine": pipeline.quarantine_path}
     return {what: _real(home.resolve(path)) for what, path in paths.items()}
 
 

@@ -121,7 +121,7 @@ class Pipeline(Strict):
     def _possible(self) -> Pipeline:
         """Refuse settings that the source or the sink cannot support."""
         sink = self.sink.kind
-        if not sink.transactional:
+        if not sink.transactional and not sink.at_least_once:
             raise ValueError(
                 f"sink.{self.sink.key} cannot commit a batch atomically with its batch number, so a crash would lose "
                 "or duplicate rows: choose a sink that can, such as sink.delta"
@@ -132,6 +132,10 @@ class Pipeline(Strict):
                 f"{self.rows} does not give each row its own: choose rows: one or filter, or mode: append"
             )
         self._refuse_a_circle()
+        if self.sink.foreach is not None:
+            from sluice.pipeline.targets import check_function
+
+            check_function(self.sink.foreach.python, classes=True)
         if self.aggregates and self.transform.arrow is not None:
             raise ValueError(
                 "rows: aggregate needs a whole batch, and transform.arrow gets a part of it at a time: write "

@@ -14,8 +14,10 @@ from sluice.fields import Duration, Strict, given, one_of
 from sluice.kinds import kind_of
 from sluice.rules.config import NotNullRule, SqlRule
 from sluice.sinks.base import SinkConfig, SinkKind
+from sluice.sinks.console import ConsoleSink
 from sluice.sinks.delta import DeltaSink
 from sluice.sinks.files import FilesSink
+from sluice.sinks.foreach import ForeachSink
 from sluice.sinks.iceberg import IcebergSink
 from sluice.sinks.kafka import KafkaSink
 from sluice.sinks.postgres import PostgresSink
@@ -196,6 +198,10 @@ class Sink(Strict):
     """A topic of a Kafka cluster."""
     postgres: PostgresSink | None = None
     """A table of a PostgreSQL database. The first run creates it."""
+    foreach: ForeachSink | None = None
+    """An object of yours takes the rows, at least once."""
+    console: ConsoleSink | None = None
+    """The first rows of each batch are printed into the driver's log, for a look."""
 
     @model_validator(mode="after")
     def _one(self) -> Sink:

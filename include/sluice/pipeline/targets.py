@@ -11,8 +11,13 @@ from sluice.shipped import CHECKOUT
 __all__ = ["check_function"]
 
 
-def check_function(target: str) -> None:
+def check_function(target: str, *, classes: bool = False) -> None:
     """Check a target as far as possible without importing its module.
+
+    Parameters
+    ----------
+    classes
+        Whether it may be a class, too.
 
     Raises
     ------
@@ -31,8 +36,9 @@ def check_function(target: str) -> None:
         raise ValueError(f"no module {module!r} on the Python path ({ours})")
     if found.origin.endswith(".py"):
         tree = ast.parse(Path(found.origin).read_text())
-        names = {n.name for n in tree.body if isinstance(n, ast.FunctionDef)}
+        kinds = (ast.FunctionDef, ast.ClassDef) if classes else (ast.FunctionDef,)
+        names = {n.name for n in tree.body if isinstance(n, kinds)}
         names |= {a.asname or a.name for n in tree.body if isinstance(n, ast.ImportFrom) for a in n.names}
         names |= {t.id for n in tree.body if isinstance(n, ast.Assign) for t in n.targets if isinstance(t, ast.Name)}
         if function not in names:
-            raise ValueError(f"module {module!r} has no function {function!r}")
+            raise ValueError(f"module {module!r} has no {'class or ' * classes}function {function!r}")

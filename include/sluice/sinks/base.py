@@ -24,6 +24,10 @@ class SinkConfig(Strict):
         """Where the files of the sink are, or those that it stages: relative to ``SLUICE_HOME``, absolute, or a URL."""
         raise NotImplementedError
 
+    def location_of(self, pipeline: str) -> str:
+        """Return :attr:`location` for a pipeline, if each has its own."""
+        return self.location
+
     @property
     def shown(self) -> str:
         """What people are shown as the sink's place."""
@@ -61,12 +65,15 @@ class SinkKind:
         ``package.module:callable``, which takes the settings, the resolved path and the writer id, and returns a
         ``sluice_spark.sinks.base.Sink``.
     transactional
-        Whether a batch becomes visible atomically, together with its batch number. Other sinks are refused.
+        Whether a batch becomes visible atomically, together with its batch number. Other sinks are refused,
+        unless they are ``at_least_once``.
     replaceable
         Whether one transaction can remove rows and add others; intervals and the redrive of quarantined records need
         it.
     readable
         Whether the rows of single runs can be read back; validation and ``sluice audit --deep`` need it.
+    at_least_once
+        Whether the rows of a batch may be handed over more than once, since its number is put on record afterwards.
     whole
         Whether all rows can be read back, too; expectations on the whole table need it.
     delta
@@ -83,6 +90,7 @@ class SinkKind:
     replaceable: bool
     readable: bool
     whole: bool = True
+    at_least_once: bool = False
     delta: bool = False
     stages_parquet: bool = False
     evolves: bool = False

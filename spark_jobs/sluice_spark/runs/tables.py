@@ -56,7 +56,7 @@ class Tables:
     def of(cls, pipeline: Pipeline, home: Home, epoch: Epoch) -> Tables:
         """Return the tables of a pipeline's epoch; epoch 0 is for redrives."""
         number = epoch.number
-        path, kind = home.resolve(pipeline.sink.config.location), pipeline.sink.kind
+        path, kind = home.resolve(pipeline.sink.config.location_of(pipeline.name)), pipeline.sink.kind
         app = app_id(pipeline.name, number)
         log = WriteAheadLog(home.log(pipeline.name), pipeline.name)
         return cls(

@@ -17,11 +17,11 @@ from sluice.errors import AuthorizationError, ConfigError, LeaseHeldError, SinkE
 from sluice.sources.kafka.client import probe
 from sluice.sources.kafka.settings import KafkaSettings
 
-__all__ = ["FENCED", "LOG", "MARKS_CONFIG", "NOTHING_COMMITTED", "Cluster", "Topic", "patience"]
+__all__ = ["FENCED", "LOG", "MARKS_CONFIG", "NOTHING_COMMITTED", "PATIENCE", "Cluster", "Topic"]
 
 T = TypeVar("T")
 
-patience = 30.0
+PATIENCE = 30.0
 """Seconds that a cluster has for an answer."""
 MARKS_CONFIG = {
     "cleanup.policy": "compact",
@@ -108,9 +108,9 @@ class Cluster:
         """Return what the cluster says of a topic; None if there is none."""
         with self.telling():
             admin = self._admin()
-            asked = admin.describe_topics(TopicCollection([name]), request_timeout=patience)
+            asked = admin.describe_topics(TopicCollection([name]), request_timeout=PATIENCE)
             try:
-                found = asked[name].result()
+                found = self._answer(admin, asked[name])
             except KafkaException as error:
                 if error.args[0].code() in _UNKNOWN:
                     return None
@@ -128,10 +128,10 @@ class Cluster:
         with self.telling():
             admin = self._admin()  # it must live as long as the answer is awaited
             made = admin.create_topics(
-                [NewTopic(name, partitions, replication_factor=-1, config=dict(config))], request_timeout=patience
+                [NewTopic(name, partitions, replication_factor=-1, config=dict(config))], request_timeout=PATIENCE
             )
             try:
-                made[name].result()
+                self._answer(admin, made[name])
             except KafkaException as error:
                 if error.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:
                     raise
@@ -143,14 +143,25 @@ class Cluster:
             asked = admin.list_offsets(
                 {TopicPartition(name, 0): OffsetSpec.latest()},  # type: ignore[no-untyped-call]
                 isolation_level=IsolationLevel.READ_UNCOMMITTED,
-                request_timeout=patience,
+                request_timeout=PATIENCE,
             )
-            return int(next(iter(asked.values())).result().offset)
+            return int(self._answer(admin, next(iter(asked.values()))).offset)
 
     def consumer(self, **more: Any) -> Consumer:
         """Open a consumer that joins no group and commits nothing."""
         own = {"group.id": f"sluice-{uuid.uuid4().hex}", "enable.auto.commit": False, "enable.partition.eof": True}
         return Consumer(self.client(**own, **more), logger=LOG)
+
+    def _answer(self, admin: AdminClient, future: Any) -> Any:
+        """Wait for an answer, or until the cluster refuses the login, of which the answer would not tell."""
+        while True:
+            try:
+                return future.result(timeout=0.1)
+            except TimeoutError:
+                admin.poll(0)
+                refused = [heard for heard in self._heard if heard.code() in _REFUSED]
+                if refused:
+                    raise KafkaException(refused[0]) from None
 
     def _admin(self) -> AdminClient:
         return self.heard(AdminClient(self.client(), logger=LOG))
@@ -164,7 +175,7 @@ class Cluster:
         """Return a topic's settings; none if the role may not see them."""
         resource = ConfigResource(ConfigResource.Type.TOPIC, name)
         try:
-            found = admin.describe_configs([resource], request_timeout=patience)[resource].result()
+            found = self._answer(admin, admin.describe_configs([resource], request_timeout=PATIENCE)[resource])
         except KafkaException as error:
             if error.args[0].code() == KafkaError.TOPIC_AUTHORIZATION_FAILED:
                 return {}

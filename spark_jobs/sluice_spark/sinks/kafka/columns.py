@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -15,8 +14,9 @@ from pyspark.sql import types as T
 
 from sluice.fields import METADATA_COLUMNS
 from sluice.sinks.kafka import KafkaSink, ValueColumn
-from sluice_spark.sinks.base import Staged, StagedFile
+from sluice_spark.sinks.base import Staged
 from sluice_spark.sinks.kafka.producer import Record
+from sluice_spark.sinks.parquet.staged import in_order
 
 __all__ = ["misfits", "records", "with_records"]
 
@@ -93,7 +93,7 @@ def records(root: str, staged: Staged, config: KafkaSink) -> Iterator[Record]:
     The transform decides the order of the rows in a file; one that shuffles them has none.
     """
     fs, base = fsspec.core.url_to_fs(root)
-    for file in sorted(staged.files, key=_first):
+    for file in in_order(staged.files):
         with fs.open(f"{base}/{file.path}", "rb") as handle:
             parquet = pq.ParquetFile(handle)
             there = [*(n for n in parquet.schema_arrow.names if n.startswith("_sluice_")), *METADATA_COLUMNS]
@@ -101,12 +101,6 @@ def records(root: str, staged: Staged, config: KafkaSink) -> Iterator[Record]:
             for group in range(parquet.num_row_groups):
                 for batch in parquet.iter_batches(_ROWS, row_groups=[group], columns=wanted):
                     yield from _records(batch, config)
-
-
-def _first(file: StagedFile) -> tuple[str, int, int, str]:
-    """Return where a file begins in the source, as far as its statistics say so."""
-    low = json.loads(file.stats).get("minValues", {})
-    return str(low.get("_topic", "")), int(low.get("_partition", 0)), int(low.get("_offset", 0)), file.path
 
 
 def _records(batch: pa.RecordBatch, config: KafkaSink) -> Iterator[Record]:

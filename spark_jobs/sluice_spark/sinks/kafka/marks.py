@@ -14,12 +14,13 @@ from typing import Any
 from confluent_kafka import OFFSET_BEGINNING, KafkaError, KafkaException, TopicPartition
 
 from sluice.errors import ConfigError, SinkError
-from sluice_spark.sinks.kafka import cluster as clusters
 from sluice_spark.sinks.kafka.cluster import NOTHING_COMMITTED, Cluster
 
 __all__ = ["newest", "read"]
 
 _TICK = 0.2
+patience = 30.0
+"""Seconds without a mark after which the next ones are hidden by somebody's transaction."""
 
 
 def read(cluster: Cluster, name: str, *, all_of_them: bool = True) -> list[dict[str, Any]]:
@@ -75,7 +76,7 @@ def _read(cluster: Cluster, partition: TopicPartition, end: int) -> list[dict[st
                     error.code() != KafkaError.GROUP_AUTHORIZATION_FAILED and not error.retriable()
                 ):  # no group is used
                     raise KafkaException(error)
-            if time.monotonic() - last > clusters.patience:
+            if time.monotonic() - last > patience:
                 raise SinkError(
                     f"{cluster.what}: the newest marks in {partition.topic} cannot be read: a transaction of another "
                     "program is open there, or the cluster does not answer",

@@ -161,7 +161,7 @@ class Transactions:
         """End the transaction, so that readers are not held up; what the cluster does not hear, it does later."""
         with suppress(KafkaException):
             self._producer.purge()
-            self._producer.abort_transaction(clusters.patience)
+            self._producer.abort_transaction(clusters.PATIENCE)
 
     def _told(self, error: KafkaError, began: float) -> SluiceError:
         found = self._cluster.describe(error)
@@ -193,5 +193,5 @@ class Transactions:
         )
         with self._cluster.telling():
             producer = self._cluster.heard(Producer(settings, logger=LOG))
-            producer.init_transactions(2 * clusters.patience)
+            producer.init_transactions(2 * clusters.PATIENCE)
         return producer

@@ -9,14 +9,11 @@ A topic cannot be read back by run. So the staged files stay until the run is ju
 
 from __future__ import annotations
 
-import time
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
-from datetime import timedelta
 from typing import Any
 
-import fsspec
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import DataFrame
 from pyspark.sql import types as T
 
 from sluice.delta.names import owner
@@ -27,8 +24,7 @@ from sluice_spark.sinks.kafka.cluster import MARKS_CONFIG, NOTHING_COMMITTED, Cl
 from sluice_spark.sinks.kafka.columns import misfits, records, with_records
 from sluice_spark.sinks.kafka.marks import newest, read
 from sluice_spark.sinks.kafka.producer import Transactions, UnknownOutcomeError
-from sluice_spark.sinks.parquet.attempts import written_to
-from sluice_spark.sinks.parquet.staging import StagesParquet
+from sluice_spark.sinks.parquet.kept import KeepsStaged, kept_as
 
 __all__ = ["KafkaTopic", "opened"]
 
@@ -41,7 +37,7 @@ def opened(config: KafkaSink, path: str, app_id: str) -> KafkaTopic:
     return KafkaTopic(config, path, app_id)
 
 
-class KafkaTopic(StagesParquet):
+class KafkaTopic(KeepsStaged):
     """One topic, and the topic of its commits.
 
     Parameters
@@ -56,6 +52,7 @@ class KafkaTopic(StagesParquet):
 
     def __init__(self, config: KafkaSink, staging: str, app_id: str) -> None:
         self.path, self.staging, self.app_id = f"topic {config.shown}", staging, app_id
+        self.keep = config.keep
         self.partition_by: list[str] = []
         self._config = config
         self._owner = str(owner({"app_id": app_id}))
@@ -88,17 +85,17 @@ class KafkaTopic(StagesParquet):
 
     def version(self) -> int:
         """Return the highest batch that this writer committed; -1 if there is none."""
-        return newest(self._marks(), self.app_id)
+        return newest(self.marks(), self.app_id)
 
     def notes(self, newer_than: int) -> Iterator[dict[str, Any]]:
         """Yield the commit metadata of this writer's batches above a number, newest first."""
-        for mark in reversed(self._marks()):
+        for mark in reversed(self.marks()):
             if mark["app_id"] == self.app_id and mark["version"] > newer_than:
                 yield mark
 
     def ahead_of(self, known: Mapping[str, int]) -> set[str]:
         """Return which of these writers committed a higher batch than the given one."""
-        marks = self._marks()
+        marks = self.marks()
         return {writer for writer, batch in known.items() if newest(marks, writer) > batch}
 
     def as_it_is(self) -> tuple[KafkaTopic, T.StructType] | None:
@@ -125,41 +122,6 @@ class KafkaTopic(StagesParquet):
             self._cluster.create(self._config.topic, self._config.partitions, {})
         if self._cluster.topic(self._config.marks) is None:
             self._cluster.create(self._config.marks, 1, MARKS_CONFIG)
-
-    def rows_of(self, spark: SparkSession, runs: Sequence[str]) -> tuple[DataFrame, int]:
-        """Return the rows that these runs sent, and their number, from the staged files.
-
-        Raises
-        ------
-        SinkError
-            If the files were removed, since they are kept for a while only.
-        """
-        sent = [mark for mark in self._marks() if mark["run"] in runs and mark["staged"]]
-        fs, base = fsspec.core.url_to_fs(self.staging)
-        gone = sorted(mark["run"] for mark in sent if not fs.exists(f"{base}/{mark['staged']}"))
-        if gone:
-            raise SinkError(
-                f"the rows of run {gone[0]} can no longer be validated: the {self.path} cannot be read back, and the "
-                "files that were sent are removed",
-                state="the rows are in the topic",
-                next_step="raise sink.kafka.keep to validate later runs again after a longer time",
-            )
-        if not sent:
-            raise SinkError(
-                f"no commit of run {runs[-1]} is known in {self._config.marks}", state="nothing was changed",
-                next_step="",
-            )  # fmt: skip
-        folders = [f"{self.staging}/{mark['staged']}" for mark in sent]
-        names = T.StructType.fromJson(sent[-1]["schema"])
-        return spark.read.schema(names).parquet(*folders), sum(int(mark["rows"]) for mark in sent)
-
-    def rows(self, spark: SparkSession) -> DataFrame:
-        """Refuse: a topic is not read back as a whole."""
-        raise ConfigError(
-            f"the {self.path} cannot be read back as a whole",
-            state="nothing was read or written",
-            next_step="choose another sink for expectations on the whole table",
-        )
 
     # --- writing -----------------------------------------------------------------------------------------------
 
@@ -197,11 +159,11 @@ class KafkaTopic(StagesParquet):
         topic = self._cluster.topic(self._config.topic)
         if topic is None:
             raise self._missing()
-        self._let_pass(topic, self._marks())
+        self._let_pass(topic, self.marks())
         self.refuse_missing(staged, "run again")
         mark = {
             **note, "app_id": self.app_id, "version": version, "attempt": uuid.uuid4().hex, "topic_id": topic.id,
-            "staged": staged.folder, "rows": staged.rows, "schema": schema.jsonValue(),
+            **kept_as(staged, schema),
         }  # fmt: skip
         try:
             self._transactions().send(topic, records(self.staging, staged, self._config), staged.rows, mark)
@@ -217,29 +179,13 @@ class KafkaTopic(StagesParquet):
             raise
         return True
 
-    def sweep(self, batch: str) -> None:
-        """Remove the staged files of attempts at a batch that were not sent."""
-        sent = {mark["staged"].rpartition("/")[2] for mark in self._marks() if mark["staged"]}
-        fs, _ = fsspec.core.url_to_fs(self.staging)
-        for folder in written_to(self.staging, batch):
-            if folder.rpartition("/")[2] not in sent:
-                fs.rm(folder, recursive=True)
-
-    def settled(self) -> None:
-        """Remove staged files that were sent longer ago than ``keep``. All runs are judged."""
-        before = (time.time() - self._config.keep / timedelta(seconds=1)) * 1000
-        fs, base = fsspec.core.url_to_fs(self.staging)
-        for mark in self._marks():
-            if mark["staged"] and mark["sent"] <= before and fs.exists(f"{base}/{mark['staged']}"):
-                fs.rm(f"{base}/{mark['staged']}", recursive=True)
-
     # --- what they share ---------------------------------------------------------------------------------------
 
     @property
     def _key(self) -> tuple[str, str]:
         return self._cluster.settings.bootstrap, self._cluster.transactional_id
 
-    def _marks(self) -> list[dict[str, Any]]:
+    def marks(self) -> list[dict[str, Any]]:
         """Return the marks: all that there can be, if this process has the producer."""
         mine = _OPEN.get(self._key)
         return mine.marks if mine is not None else read(self._cluster, self._config.marks, all_of_them=False)
@@ -257,7 +203,7 @@ class KafkaTopic(StagesParquet):
         except SinkError as error:
             error.state = "whether this batch was committed is not known; the next run finds out, and sends it once"
             raise
-        return any(known["attempt"] == mark["attempt"] for known in self._marks())
+        return any(known["attempt"] == mark["attempt"] for known in self.marks())
 
     def _let_pass(self, topic: Topic | None, marks: Sequence[Mapping[str, Any]]) -> None:
         others = {owner(mark) for mark in marks} - {self._owner}

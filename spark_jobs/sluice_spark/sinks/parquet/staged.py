@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 
 from sluice_spark.sinks.base import Staged, StagedFile, Tally
 
-__all__ = ["offsets_of", "partition_values", "read_back", "staged_file"]
+__all__ = ["in_order", "offsets_of", "partition_values", "read_back", "staged_file"]
 
 _STATS_COLUMNS = 32
 _LONGEST_STAT = 256
@@ -73,6 +73,16 @@ def read_back(root: str, folder: str, *, offsets: bool) -> Staged:
                 for key, numbers in _offsets(parquet, values):
                     found.setdefault(key, _Count()).add(len(files), numbers)
     return Staged(folder, tuple(files), {key: count.tally(fs, base, files, key) for key, count in found.items()})
+
+
+def in_order(files: Iterable[StagedFile]) -> list[StagedFile]:
+    """Return files in the order in which they begin in the source, as far as their statistics say so."""
+
+    def begins(file: StagedFile) -> tuple[str, int, int, str]:
+        low = json.loads(file.stats).get("minValues", {})
+        return str(low.get("_topic", "")), int(low.get("_partition", 0)), int(low.get("_offset", 0)), file.path
+
+    return sorted(files, key=begins)
 
 
 def staged_file(root: str, path: str, values: Mapping[str, str | None] | None = None) -> StagedFile:

@@ -294,7 +294,6 @@ def test_a_topic_as_a_sink_needs_its_rights(
 
     topics.create("sunk", 1)
     topics.create("sunk.sluice-commits", 1, MARKS_CONFIG)
-    monkeypatch.setattr("sluice_spark.sinks.kafka.cluster.patience", 5.0)
     assert "the cluster refused" in refused("wrong")
     assert "the cluster refused" in refused()
     op, kinds = ACLOperation, ResourceType

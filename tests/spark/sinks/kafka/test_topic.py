@@ -155,8 +155,9 @@ def test_an_open_transaction_of_another_program_is_named(into_kafka: StreamSandb
     other.begin_transaction()
     other.produce(f"{sandbox.target}.sluice-commits", b"{}", key=b"k")
     other.flush()
-    monkeypatch.setattr("sluice_spark.sinks.kafka.cluster.patience", 1.0)
-    assert "a transaction of another program is open there" in sandbox.run("r2", expect=30).message
+    with monkeypatch.context() as hasty:
+        hasty.setattr("sluice_spark.sinks.kafka.marks.patience", 0.5)
+        assert "a transaction of another program is open there" in sandbox.run("r2", expect=30).message
     other.abort_transaction()
     sandbox.run("r2")
     sandbox.assert_exact()
