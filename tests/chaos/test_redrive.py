@@ -52,7 +52,7 @@ def test_what_was_lost_to_a_poison_is_written_once_it_no_longer_is_one(sandbox: 
 
     listed = json.loads(sandbox.cli("redrive", str(sandbox.file), "--dry-run", "--json").stdout)
     assert [(item["start"], item["end"], item["held by"]) for item in listed] == [(3, 4, "kafka")]
-    redrive(sandbox, "--of", "nobody")
+    redrive(sandbox, "--of", "nobody", expect=10)
     redrive(sandbox, "--range", f"{sandbox.topic}:1:0-3")
     assert len(lost(sandbox)) == 1
     redrive(sandbox, "--of", "lossy", "--range", f"{sandbox.topic}:1:0-100")
