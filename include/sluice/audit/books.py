@@ -67,8 +67,13 @@ class Page:
 
     @property
     def open(self) -> list[LostRow]:
-        """Lost ranges that are not redriven yet."""
+        """Lost ranges that are not redriven yet, and may be."""
         return [row for row in self.lost if row.state == "open"]
+
+    @property
+    def never_read(self) -> list[LostRow]:
+        """Lost ranges that are not redriven: also those that were acknowledged."""
+        return [row for row in self.lost if row.state != "redriven"]
 
     @property
     def counts(self) -> Counts:
@@ -176,17 +181,17 @@ class Page:
             if account.counts.lost:
                 yield f"the account of {account.range} counts {account.counts.lost:,} redriven offsets as lost again"
         for row in self.lost:
-            wrong = redriven.cut(row.range) if row.state == "open" else redriven.holes(row.range)
+            wrong = redriven.holes(row.range) if row.state == "redriven" else redriven.cut(row.range)
             for part in wrong:
-                if row.state == "open":
-                    yield f"{part} was redriven, but is open as lost"
+                if row.state != "redriven":
+                    yield f"{part} was redriven, but is {row.state} as lost"
                 else:
                     yield f"{part} is closed as redriven, but no account covers it"
 
     def _redriven_records(self) -> Iterable[str]:
         """The ledger knows only how many offsets of a range were quarantined: no more may have been redriven."""
         redriven = Cover(a.range for a in self.of_quarantined)
-        live, gone = Cover(a.range for a in self.live), Cover(row.range for row in self.open)
+        live, gone = Cover(a.range for a in self.live), Cover(row.range for row in self.never_read)
         again = Cover(a.range for a in self.of_lost)
         yield from _doubled((a.range for a in self.of_quarantined), "was redriven twice, from the quarantine")
         for account in self.of_quarantined:

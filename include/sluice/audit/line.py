@@ -98,7 +98,7 @@ class Line:
             ]
 
         of_quarantined = cells(page.of_quarantined)
-        layers = [cells(page.live), [Cell(row.range, open=True) for row in page.open], cells(page.of_lost)]
+        layers = [cells(page.live), [Cell(row.range, open=True) for row in page.never_read], cells(page.of_lost)]
         first, last = page.first, page.last
         mixed = page.mixed()
         spans = [*mixed, *(c.range for layer in (*layers, of_quarantined) for c in layer)]

@@ -10,6 +10,7 @@ from typing import Annotated
 import typer
 
 from sluice import __version__
+from sluice.cli.acknowledge import acknowledge
 from sluice.cli.init import init
 from sluice.cli.output import COUNTS, err, of_windows, print_json, print_table, printed, say_empty
 from sluice.cli.preview import preview
@@ -126,6 +127,7 @@ def run(
 
 app.command()(init)
 app.command()(preview)
+app.command()(acknowledge)
 
 
 @app.command()

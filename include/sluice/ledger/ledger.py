@@ -218,6 +218,17 @@ class Ledger(Histories):
             events.append(("WindowsMoved", {**key, **windows}))
         self._record(lease, run_id, *events, ("BatchCommitted", payload))
 
+    def loss_acknowledged(
+        self, lease: Lease, ranges: Sequence[OffsetRange], reason: str, *, undo: bool = False
+    ) -> None:
+        """Record that nobody brings back what was lost in these ranges, or that this was a mistake; idempotent.
+
+        The counts stay: these offsets are lost. They are no longer open.
+        """
+        was, now = ("acknowledged", "open") if undo else ("open", "acknowledged")
+        payload = {"ranges": [r.as_list() for r in ranges], "reason": reason, "was": was, "is": now}
+        self._record(lease, None, ("LossAcknowledged", payload))
+
     def adopted(self, lease: Lease, old: str) -> None:
         """Transfer all records of the pipeline ``old`` to this one, and record the transfer, in one transaction."""
         with spoken(), self._engine.begin() as connection:

@@ -100,8 +100,13 @@ def project(connection: sa.Connection, event: Mapping[str, Any]) -> None:
         case "RangeLost":
             _lose(connection, event)
         case "RangeRedriven":
-            for topic, partition, start, end in payload["ranges"] if payload["of"] == "lost" else []:
-                _close(connection, event, OffsetRange(topic, partition, start, end))
+            for span in payload["ranges"] if payload["of"] == "lost" else []:
+                # a redrive whose driver died may be recorded after its loss was acknowledged: the rows are there
+                for was in ("open", "acknowledged"):
+                    _mark(connection, event["pipeline"], OffsetRange(*span), was, "redriven", event["run"])
+        case "LossAcknowledged":
+            for span in payload["ranges"]:
+                _mark(connection, event["pipeline"], OffsetRange(*span), payload["was"], payload["is"])
         case "Judged":
             connection.execute(
                 runs.update().where(this_run).values(verdict=payload["verdict"], judgement=payload["judgement"])
@@ -205,11 +210,13 @@ def _lose(connection: sa.Connection, event: Mapping[str, Any]) -> None:
         )  # fmt: skip
 
 
-def _close(connection: sa.Connection, event: Mapping[str, Any], span: OffsetRange) -> None:
-    """Close the part of open lost ranges that was redriven; the rest of them stays open."""
+def _mark(
+    connection: sa.Connection, pipeline: str, span: OffsetRange, was: str, now: str, by: str | None = None
+) -> None:
+    """Change the state of the parts of lost ranges that lie in a range; the rest of them stays as it was."""
     table = schema.lost
     rows = connection.execute(
-        sa.select(table).where(_lost_in(event["pipeline"], span), table.c.state == "open")
+        sa.select(table).where(_lost_in(pipeline, span), table.c.state == was)
     ).mappings().all()  # fmt: skip
     for row in rows:
         whole = OffsetRange.of(dict(row))
@@ -221,8 +228,8 @@ def _close(connection: sa.Connection, event: Mapping[str, Any], span: OffsetRang
         )
         kept = {k: row[k] for k in ("pipeline", "topic", "partition", "epoch", "batch", "run", "at", "reason")}
         sample = row["sample"] if row["sample"] is not None else sa.null()
-        closed = {"state": "redriven", "redriven_by": event["run"]}
-        parts = [(common, closed), *((rest, {"state": "open"}) for rest in subtract([whole], [common]))]
+        marked: dict[str, Any] = {"state": now, "redriven_by": by}
+        parts = [(common, marked), *((rest, {"state": was}) for rest in subtract([whole], [common]))]
         for part, state in parts:
             connection.execute(
                 table.insert().values(**kept, sample=sample, start=part.start, end=part.end, **state)

@@ -211,7 +211,7 @@ class LedgerQueries:
         return -1 if rows[0]["batch"] is None else int(rows[0]["batch"])
 
     def lost(self, pipeline: str, *, state: str | None = "open", run_id: str | None = None) -> list[LostRow]:
-        """Return lost ranges in the order of offsets: the open ones, or all of them (``state=None``)."""
+        """Return lost ranges in the order of offsets: those in a state, by default the open ones, or all (None)."""
         table = schema.lost
         query = sa.select(table).where(table.c.pipeline == pipeline)
         if state is not None:
@@ -223,6 +223,10 @@ class LedgerQueries:
             LostRow(OffsetRange.of(r), **{n: r[n] for n in names})
             for r in self._rows(query.order_by(table.c.topic, table.c.partition, table.c.start))
         ]
+
+    def never_read(self, pipeline: str) -> list[LostRow]:
+        """Return the lost ranges that were not redriven: the open ones, and those that were acknowledged."""
+        return [row for row in self.lost(pipeline, state=None) if row.state != "redriven"]
 
     def redriven(self, pipeline: str) -> list[tuple[RangeAccount, str]]:
         """Return the split of each redriven range and its former state, ``lost`` or ``quarantined``."""

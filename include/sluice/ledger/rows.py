@@ -94,7 +94,7 @@ class IntervalRow:
 
 @dataclass(frozen=True)
 class LostRow:
-    """A lost range: ``open`` until it is ``redriven``."""
+    """A lost range: ``open`` until it is ``redriven``, or ``acknowledged`` as one that nobody brings back."""
 
     range: OffsetRange
     epoch: int

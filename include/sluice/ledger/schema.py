@@ -156,7 +156,7 @@ lost = sa.Table(
     sa.Column("at", _time, nullable=False),
     sa.Column("reason", sa.Text, nullable=False),
     sa.Column("sample", _json),
-    sa.Column("state", sa.String(16), nullable=False),  # open, redriven
+    sa.Column("state", sa.String(16), nullable=False),  # open, redriven, acknowledged
     sa.Column("redriven_by", sa.String(250)),
 )
 

@@ -97,7 +97,7 @@ class IntervalRun(Run):
             resolved = self._offsets.resolve(lease, known, available)
             lost = [
                 LostRange(common, row.reason, row.sample)
-                for row in self.ledger.lost(name)
+                for row in self.ledger.never_read(name)
                 for common in overlaps([row.range], resolved.ranges)
             ]
             readable = subtract(resolved.read, [item.range for item in lost])

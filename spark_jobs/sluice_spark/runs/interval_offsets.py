@@ -103,7 +103,7 @@ class IntervalOffsets:
             available,
             lambda: [a.range for a in self.context.ledger.accounts(name) if a.counts.absent == len(a.range)],
         )
-        lost = [row.range for row in self.context.ledger.lost(name)]
+        lost = [row.range for row in self.context.ledger.never_read(name)]
         times = self.context.ledger.times(name)
         resolved = resolved_of(self.interval, reached, available, times, gaps, lost)
         if resolved.unknown:
