@@ -152,8 +152,8 @@ class BatchWriter:
         accounts = [replace(a, times=tuple(t for t in written.times if a.range.cut(t.range))) for a in accounts]
         self.explain_gaps(accounts, healthy, source)
         if self.opaque:  # workers of the Arrow path have looked already
-            for staged, again in written.by_spark:
-                self.compare_metadata(staged, again)
+            for staged, records_of in written.by_spark:
+                self.compare_metadata(staged, records_of)
         quarantine = None
         if written.bad:
             refused = again(written.bad, healthy if done is None else done.declined, source)
