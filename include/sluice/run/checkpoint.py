@@ -282,5 +282,8 @@ class Checkpoint:
         with suppress(FileNotFoundError):  # the checksum, in Hadoop's local file system, of a file that is gone
             self._fs.rm_file(f"{folder}/.{base}.crc")
         temporary = f"{folder}/.{base}.sluice"
-        self._fs.pipe_file(temporary, content)
+        with open(temporary, "wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())  # a power cut must not leave it empty
         os.replace(temporary, target)

@@ -77,10 +77,11 @@ def refuse_other(pipeline: Pipeline, tables: Tables) -> None:
     CheckpointError
         With what differs.
     """
+    if not tables.checkpoint.planned():
+        return
     kept = tables.checkpoint.window()
     asked = pipeline.window.definition if pipeline.window is not None else None
-    begun = bool(tables.checkpoint.planned())
-    if not begun or kept == asked:
+    if kept == asked:
         return
     if kept is None:
         what = "was begun without a window"

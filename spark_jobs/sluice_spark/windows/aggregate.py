@@ -23,6 +23,12 @@ UNTIMED, AHEAD = "event_time_missing", "event_time_ahead"
 """The rules by which a record without an event time, or with one of the future, goes to the quarantine."""
 
 _WINDOW = "__sluice_window"
+_DISTINCT = re.compile(r"\b\w+\(distinct ", re.IGNORECASE)
+_FICKLE = re.compile(
+    r"\b(current_date|current_time|current_timestamp|localtimestamp|monotonically_increasing_id|now|rand|randn|random"
+    r"|randstr|shuffle|spark_partition_id|uniform|unix_timestamp\(current\w*|uuid)\("
+)
+"""Functions whose result depends on more than the record."""
 _ACROSS = re.compile(
     r"^[\s:|+-]*(Aggregate|CoGroup\w*|Deduplicate\w*|Distinct|Except|FlatMapGroups\w*|GlobalLimit|Intersect|Join"
     r"|LocalLimit|MapGroups\w*|Offset|Sample|Sort|Tail|TransformWithState\w*|Union|Window)\b",
@@ -93,20 +99,37 @@ def check(pipeline: Pipeline, window: Window, rows: DataFrame) -> DataFrame:
             pipeline,
             f"window.time: {window.time} is {kind.simpleString().upper()}, not TIMESTAMP: convert it in the transform",
         )
-    with contextlib.redirect_stdout(io.StringIO()) as plan:
-        rows.explain(True)
-    analyzed = plan.getvalue().partition("== Analyzed Logical Plan ==")[2].partition("== Optimized")[0]
+    analyzed = _analyzed(rows)
     if (found := _ACROSS.search(analyzed)) is not None:
         raise _wrong(
             pipeline,
             f"transform: before a window it must treat each record by itself, and Spark's plan of it has "
             f"{found[1]!r}, which looks at several rows or at another table",
         )
+    if (found := _FICKLE.search(analyzed)) is not None:
+        raise _wrong(
+            pipeline,
+            f"transform: records are read a second time to be counted, and {found[1]}() would give other rows then: "
+            "use _timestamp, or a column of the record",
+        )
     try:
-        return windows_of(rows, window)
+        made = windows_of(rows, window)
     except PySparkException as error:
         first = next((line.strip() for line in str(error).splitlines() if line.strip()), "no message")
         raise _wrong(pipeline, f"window.aggregates: {first}") from error
+    if _DISTINCT.search(_analyzed(made)):
+        raise _wrong(
+            pipeline,
+            "window.aggregates: Spark cannot keep distinct values of open windows: write approx_count_distinct(…), or "
+            "size(collect_set(…))",
+        )
+    return made
+
+
+def _analyzed(rows: DataFrame) -> str:
+    with contextlib.redirect_stdout(io.StringIO()) as plan:
+        rows.explain(True)
+    return plan.getvalue().partition("== Analyzed Logical Plan ==")[2].partition("== Optimized")[0]
 
 
 def _wrong(pipeline: Pipeline, what: str) -> ConfigError:

@@ -52,6 +52,11 @@ def test_the_sink_has_bounds_keys_and_aggregates(spark: SparkSession, pipeline: 
         ("SELECT * FROM source", {"by": ["w"]}, "window.by: the transform's result has no column 'w'"),
         ("SELECT * FROM source", {"aggregates": {"n": "v + 1"}}, "window.aggregates:"),
         ("SELECT * FROM source", {"aggregates": {"n": "sum(x)"}}, "window.aggregates:"),
+        ("SELECT * FROM source", {"aggregates": {"n": "count(DISTINCT text)"}}, "approx_count_distinct"),
+        ("SELECT * FROM source WHERE rand() < 0.5", {}, "rand() would give other rows"),
+        ("SELECT * FROM source WHERE at > now() - INTERVAL 1 DAY", {}, "now() would give other rows"),
+        ("SELECT *, uuid() AS id FROM source", {}, "uuid() would give other rows"),
+        ("SELECT *, current_date AS today FROM source", {}, "current_date() would give other rows"),
         ("SELECT * FROM source ORDER BY at", {}, "'Sort'"),
         ("SELECT * FROM source LIMIT 5", {}, "'GlobalLimit'"),
         ("SELECT DISTINCT * FROM source", {}, "'Distinct'"),
@@ -68,6 +73,12 @@ def test_what_is_no_window_is_refused(
     with pytest.raises(ConfigError) as refused:
         shape_of(spark, made, transformer(made))
     assert why in refused.value.what
+
+
+@pytest.mark.parametrize("text", ["approx_count_distinct(text)", "size(collect_set(text))", "max_by(text, at)"])
+def test_other_aggregates_are_taken(spark: SparkSession, pipeline: Make, text: str) -> None:
+    made = pipeline("SELECT *, at AS known_now, text AS brand FROM source", aggregates={"n": text})
+    assert shape_of(spark, made, transformer(made)).schema.names[2] == "n"
 
 
 def test_a_transform_may_make_the_event_time(spark: SparkSession, pipeline: Make) -> None:

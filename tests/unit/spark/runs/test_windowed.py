@@ -1,0 +1,78 @@
+"""What a run with windows does before it reads anything: it makes up what a dead driver did not plan, and flushes."""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from sluice.pipeline.window import Window
+from sluice.ranges import OffsetRange
+from sluice.run.checkpoint import Checkpoint
+from sluice_spark.runs.windowed import plan_closing, plan_flush
+
+
+def tables(root: Path, watermarks: list[int], committed: dict[int, int], planned_at: int = 0) -> Any:
+    """Make a checkpoint: of each batch the watermark, of each commit the next one; each batch reads ten records."""
+    for folder in ("offsets", "commits"):
+        (root / folder).mkdir(parents=True, exist_ok=True)
+    for batch, watermark in enumerate(watermarks):
+        told = {"batchWatermarkMs": watermark, "batchTimestampMs": planned_at, "conf": {}}
+        ends = {"t": {"0": 10 * (batch + 1)}}
+        (root / f"offsets/{batch}").write_text(f"v1\n{json.dumps(told)}\n{json.dumps(ends)}")
+    for batch, following in committed.items():
+        (root / f"commits/{batch}").write_text(f"v1\n{json.dumps({'nextBatchWatermarkMs': following})}")
+    return SimpleNamespace(checkpoint=Checkpoint(str(root)))
+
+
+@pytest.mark.parametrize(
+    ("aim", "planned"),
+    [([], True), ([OffsetRange("t", 0, 0, 20)], True), ([OffsetRange("t", 0, 10, 21)], False),
+     ([OffsetRange("t", 0, 0, 20), OffsetRange("t", 1, 0, 1)], False)],
+)  # fmt: skip
+def test_the_closing_batch_is_made_up_unless_the_dead_run_had_more_to_read(
+    tmp_path: Path, aim: list[OffsetRange], planned: bool
+) -> None:
+    found = tables(tmp_path, [0, 500], {0: 500, 1: 900})
+    plan_closing(found, aim)
+    assert found.checkpoint.open_batch() == (2 if planned else None)
+
+
+def test_nothing_is_made_up_where_nothing_is_due(tmp_path: Path) -> None:
+    found = tables(tmp_path, [0, 900], {0: 900, 1: 900})
+    plan_closing(found, [])
+    assert found.checkpoint.open_batch() is None
+
+
+def window(after: str | None, **more: Any) -> Window:
+    flush = {} if after is None else {"flush": {"after": after}}
+    given = {"time": "at", "size": "1h", "aggregates": {"n": "count(*)"}, "watermark": "1s", **flush, **more}
+    return Window.model_validate(given)
+
+
+@pytest.mark.parametrize(
+    ("after", "latest", "watermark"),
+    [(None, 5_000, None), ("1h", None, None), ("3h", 5_000, None), ("1h", 5_000, 3_600_000), ("1h", -1, None),
+     ("1h", 3_599_999, 3_600_000), ("1h", 3_600_000, 7_200_000)],
+)  # fmt: skip
+def test_a_stream_is_flushed_when_it_rests_to_the_end_of_its_last_window(
+    tmp_path: Path, after: str | None, latest: int | None, watermark: int | None
+) -> None:
+    two_hours_ago = round(time.time() * 1000) - 7_200_000
+    found = tables(tmp_path, [0, 4_000], {0: 4_000, 1: 4_000}, two_hours_ago)
+    plan_flush(found, window(after), latest)
+    assert found.checkpoint.open_batch() == (None if watermark is None else 2)
+    if watermark is not None:
+        assert found.checkpoint.clock_of(2).closing == watermark
+        (tmp_path / "commits/2").write_text(f"v1\n{json.dumps({'nextBatchWatermarkMs': watermark})}")
+        plan_flush(found, window(after), latest)
+        assert found.checkpoint.open_batch() is None, "once is enough"
+
+
+def test_the_last_window_of_an_event_time_is_that_which_ends_last() -> None:
+    assert window(None, slide="20m").last_end(25 * 60_000) == (20 + 60) * 60_000
+    assert window(None).last_end(-1) == 0
