@@ -97,6 +97,17 @@ def test_what_a_dead_driver_read_ahead_is_removed(sandbox: Sandbox) -> None:
     assert sandbox.never_committed() == set()
 
 
+def test_what_a_dead_driver_read_ahead_is_removed_when_its_epoch_is_closed(sandbox: Sandbox) -> None:
+    sandbox.configure(kafka={"max_records_per_batch": 40})
+    sandbox.feed(240)
+    sandbox.run("a", kill_at="sink-committed:2")
+    assert sandbox.never_committed()
+    sandbox.configure(kafka={"max_records_per_batch": 1000}, recovery="wal")
+    sandbox.run("b")
+    sandbox.assert_exact()
+    assert sandbox.never_committed() == set()
+
+
 def test_a_second_driver_is_turned_away_while_the_first_one_works(sandbox: Sandbox) -> None:
     sandbox.configure(transform={"python": "gate:passing"})
     sandbox.feed(6)

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 from tests.fixtures.events import EventLog
-from tests.fixtures.runs import Driver, Sandbox, await_that
+from tests.fixtures.runs import MODULES, Driver, Sandbox, await_that
 
 from sluice.local.spark import SparkCluster
 
@@ -132,6 +132,31 @@ def test_under_hot_nothing_is_fetched_again_though_one_executor_after_the_other_
     assert sandbox.account("r") == dict(planned=400, written=360, filtered=0, quarantined=40, absent=0, lost=0)
     assert not sandbox.ledger.account(sandbox.name, "r").get("notes"), "no batch continued as replay"
     sandbox.assert_balanced()
+
+
+@pytest.mark.long
+def test_on_the_arrow_path_a_killed_executor_costs_its_share_alone(
+    cluster: SparkCluster, sandbox: Sandbox, log: EventLog
+) -> None:
+    gate = sandbox.home / "taskgate"
+    conf = {"spark.executorEnv.PYTHONPATH": str(MODULES), "spark.executorEnv.TASK_GATE": str(gate)}
+    sandbox.configure(
+        kafka={"max_records_per_batch": 200_000}, transform={"arrow": "arrowgate:held"}, recovery="hot",
+        spark={"conf": conf},
+    )  # fmt: skip
+    sandbox.feed(120_000)  # a batch that the driver does not read by itself
+    with held(cluster, sandbox, log) as run:
+        await_that(lambda: len(list(gate.glob("worker-*"))) == 2, "both executors read", run.driver.process)
+        run.kill(run.executors()[0])
+        await_that(lambda: len(list(gate.glob("worker-*"))) == 3, "a new executor took over", run.driver.process)
+        (gate / "open").touch()
+        end = run.driver.wait()
+    assert end.code == 0, end.stderr[-4000:]
+    assert "Spark path" not in end.stderr
+    assert "goes on without it" not in end.stderr
+    assert not log.kafka_reads(), "Spark read nothing"
+    assert not sandbox.ledger.account(sandbox.name, "r").get("notes")
+    sandbox.assert_exact()
 
 
 @pytest.mark.long

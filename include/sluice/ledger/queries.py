@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
+from datetime import datetime
 from typing import Any
 
 import sqlalchemy as sa
@@ -122,6 +123,31 @@ class LedgerQueries:
         ):  # fmt: skip
             committed[r["run"]].append(OffsetRange.of(r))
         return [(run, planned.get(run.run, []), committed[run.run]) for run in runs]
+
+    def paces(self, pipeline: str, *, limit: int) -> list[tuple[int, float]]:
+        """Return how many offsets each of the newest live runs committed, and in how many seconds.
+
+        They count from the start of the first batch to the last commit. Runs that failed or were tried again are left
+        out: nobody was at work for a part of their time.
+        """
+        table, events, parts = schema.run, schema.event, schema.account
+        whole = sa.select(table.c.run).where(
+            table.c.pipeline == pipeline, table.c.kind == "live", table.c.state == "done", table.c.attempts == 1
+        )
+        names = [r["run"] for r in self._rows(whole.order_by(table.c.sequence.desc()).limit(limit))]
+        mine = (events.c.pipeline == pipeline, events.c.run.in_(names))
+        batches = sa.select(
+            events.c.run, sa.func.min(events.c.at).label("start"), sa.func.max(events.c.at).label("end")
+        )
+        kinds = events.c.type.in_(["BatchStarted", "BatchCommitted"])
+        spans = {r["run"]: r for r in self._rows(batches.where(*mine, kinds).group_by(events.c.run))}
+        offsets = sa.select(parts.c.run, sa.func.sum(parts.c.end - parts.c.start).label("offsets"))
+        counted = offsets.where(parts.c.pipeline == pipeline, parts.c.run.in_(names)).group_by(parts.c.run)
+        return [
+            (int(r["offsets"]), _seconds(span["start"], span["end"]))
+            for r in self._rows(counted)
+            if (span := spans.get(r["run"])) is not None
+        ]
 
     def furthest(self, pipeline: str, epoch: int, *, batches: int = 100) -> Positions:
         """Return the ends of an epoch's newest committed batches, for the partitions that they read."""
@@ -401,3 +427,7 @@ class LedgerQueries:
     def _rows(self, query: sa.Select[Any]) -> Sequence[Any]:
         with spoken(), reading(self._engine) as connection:
             return connection.execute(query).mappings().all()
+
+
+def _seconds(start: str, end: str) -> float:
+    return (datetime.fromisoformat(end) - datetime.fromisoformat(start)).total_seconds()

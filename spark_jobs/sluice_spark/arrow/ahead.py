@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import uuid
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
@@ -28,7 +29,6 @@ _BATCHES = 64
 """Maximum number of batches that are read ahead together: each has folders of its own."""
 _MISSES = 2
 """If so many batches had other ranges than were foreseen, no more are read ahead."""
-_TAG = "sluice-read-ahead"
 
 
 @dataclass
@@ -59,6 +59,7 @@ class Ahead(Generic[T]):
     read: Callable[[Sequence[Foreseen]], dict[str, T]]
     drop: Callable[[T], None]
     _windows: list[_Window[T]] = field(default_factory=list)
+    _tag: str = field(default_factory=lambda: f"sluice-read-ahead-{uuid.uuid4().hex}")
     _size: int = _FIRST
     _misses: int = 0
 
@@ -127,18 +128,18 @@ class Ahead(Generic[T]):
 
         def run() -> None:
             try:
-                self.spark.addTag(_TAG)
+                self.spark.addTag(self._tag)
                 window.results.set_result(self.read(batches))
             except Exception as error:
                 window.results.set_exception(error)
 
-        threading.Thread(target=run, name=_TAG, daemon=True).start()
+        threading.Thread(target=run, name="sluice-read-ahead", daemon=True).start()
 
     def close(self) -> None:
         """Drop all that was read ahead, and end what is being read."""
         if any(not window.results.done() for window in self._windows):
             with suppress(Exception):  # it ends by itself, too
-                self.spark.interruptTag(_TAG)
+                self.spark.interruptTag(self._tag)
         while self._windows:
             self._forget(self._windows[0])
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 import fsspec
@@ -87,11 +87,11 @@ class ArrowPath:
     plan: Plan
     run_id: str
     _off: bool = False
-    _coming: Iterable[Foreseen] | None = None
+    _coming: Callable[[], Iterable[Foreseen]] | None = None
     _ahead: Ahead[tuple[_Attempt, list[Done]]] | None = None
 
-    def expect(self, coming: Iterable[Foreseen]) -> None:
-        """Say which batches will probably follow the one that is staged next: they are read meanwhile."""
+    def expect(self, coming: Callable[[], Iterable[Foreseen]]) -> None:
+        """Say who knows which batches will probably follow the one that is staged next: they are read meanwhile."""
         self._coming = coming
 
     def close(self) -> None:
@@ -132,10 +132,10 @@ class ArrowPath:
                 self.spark, lambda batches: self._read(root, batches, source, within), lambda read: read[0].remove()
             )
         read = None
-        if self._ahead is not None:
-            read = self._ahead.take(name, ranges)
-            self._ahead.go_on(self._coming or ())
         try:
+            if self._ahead is not None and self._coming is not None:
+                read = self._ahead.take(name, ranges)
+                self._ahead.go_on(self._coming())
             read = read or self._read(root, [(name, tuple(ranges))], source, within).get(name)
             outcome = None if read is None else _outcome(*read)
         except Exception as error:

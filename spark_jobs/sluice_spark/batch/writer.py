@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from functools import reduce
 from typing import Any, NamedTuple
 
-from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
@@ -98,7 +98,7 @@ class BatchWriter:
 
     def prepare(
         self,
-        records: DataFrame,
+        records: DataFrame | None,
         name: str,
         ranges: Sequence[OffsetRange],
         source: Records,
@@ -110,7 +110,8 @@ class BatchWriter:
         Parameters
         ----------
         records
-            The batch's records, without those of lost ranges. What takes the Arrow path is read by itself.
+            The batch's records, without those of lost ranges; None to read from ``source`` what does not take the Arrow
+            path.
         name
             The name of the batch's folders.
         ranges
@@ -134,9 +135,9 @@ class BatchWriter:
         arrow, root = self.arrow, self.sink.staging
         done = arrow.stage(root, name, healthy, source, self.within) if arrow is not None and root is not None else None
         if done is None:
-            written = self._write(records, name, healthy)
+            written = self._write(source.read(healthy) if records is None else records, name, healthy)
         else:
-            written = self._write_rest(done, records.sparkSession, name, healthy, source)
+            written = self._write_rest(done, name, healthy, source)
         point("rows-staged")
         source.verify(written.read, healthy)
         accounts = account_for(
@@ -158,7 +159,7 @@ class BatchWriter:
         if written.bad:
             refused = again(written.bad, healthy if done is None else done.declined, source)
             if done is not None and done.aside:
-                refused.append(_aside(done, records.sparkSession))
+                refused.append(self._aside(done))
             quarantine = self.stage_refused(reduce(DataFrame.unionByName, refused), name, written.bad)
             point("quarantine-staged")
         if done is not None:
@@ -181,19 +182,22 @@ class BatchWriter:
         )  # fmt: skip
         return _Written(staged, tally.read(), tally.bad(), tally.outside(), tally.times(), [(staged, records)])
 
-    def _write_rest(
-        self, done: Outcome, spark: SparkSession, name: str, healthy: Sequence[OffsetRange], source: Records
-    ) -> _Written:
+    def _write_rest(self, done: Outcome, name: str, healthy: Sequence[OffsetRange], source: Records) -> _Written:
         """Put what the Arrow path wrote together with the rest, which takes the Spark path."""
         written = _Written(done.staged, done.read, {}, done.outside, done.times)
         if done.aside:
             ranges = [r for r in healthy if (r.topic, r.partition) in done.aside]
-            rest = self._write(_aside(done, spark), name, ranges, done.aside)
+            rest = self._write(self._aside(done), name, ranges, done.aside)
             # their times and their number are among those of the Arrow path
             written = written.joined(rest._replace(read={}, times=[]))
         if done.declined:
             written = written.joined(self._write(source.read(done.declined), name, done.declined))
         return written
+
+    def _aside(self, done: Outcome) -> DataFrame:
+        """Return the records that the Arrow path set aside."""
+        assert self.arrow is not None
+        return self.arrow.spark.read.schema(RECORD_SCHEMA).parquet(*done.aside_files)
 
     def decoded(self, records: DataFrame) -> DataFrame:
         """Return the decoded records. A record outside of the interval breaks no rule."""
@@ -337,11 +341,6 @@ class BatchWriter:
             self.quarantine.commit(prepared.quarantine, SCHEMA, batch, {"run": self.run_id})
         if moved is not None or prepared.quarantine:
             point("quarantine-committed")
-
-
-def _aside(done: Outcome, spark: SparkSession) -> DataFrame:
-    """Return the records that the Arrow path set aside."""
-    return spark.read.schema(RECORD_SCHEMA).parquet(*done.aside_files)
 
 
 def again(bad: Mapping[tuple[str, int], int], ranges: Sequence[OffsetRange], source: Records) -> list[DataFrame]:

@@ -62,9 +62,7 @@ class MicroBatches:
         """
         if self.max_records is not None or not arrow:
             return self.max_records or self.context.pipeline.source.config.batch_limit
-        past = self.context.ledger.past(self.context.pipeline.name, limit=20)
-        done = ((sum(map(len, ranges)), run.seconds) for run, _, ranges in past if run.seconds and run.state == "done")
-        return fitting(done, _SECONDS, _LARGEST)
+        return fitting(self.context.ledger.paces(self.context.pipeline.name, limit=20), _SECONDS, _LARGEST)
 
     def stream(
         self,

@@ -272,14 +272,15 @@ def _notes(table: Sink, upto: int, held: int) -> list[dict[str, Any]]:
 
 
 def seal_off(tables: Tables, note: Mapping[str, Any]) -> None:
-    """Close the log of an epoch, too, after the sink's commit closed it; remove leftovers of its open batch.
+    """Close the log of an epoch, too, after the sink's commit closed it; remove what was left of other batches.
 
     Parameters
     ----------
     note
         The metadata of the sink's commit.
     """
-    tables.sweep(tables.sink.version())
+    for left in sorted({tables.sink.version(), *tables.left_over()}):
+        tables.sweep(left)
     if tables.epoch.route is Route.LOG:
         log = tables.log_table
         ended = any(HANDOVER in note for note in log.last_notes())

@@ -154,7 +154,7 @@ class Tables:
         """Return the batches of which an earlier driver may have left files: the open one, and those it read ahead."""
         opened = self.checkpoint.open_batch()
         found = set() if opened is None else {opened}
-        if self.sink.staging is not None:
+        if self.sink.staging is not None and "://" not in self.sink.staging:  # nothing is read ahead for a URL
             stem = self.batch_name(0).rpartition("-")[0]
             found |= attempted(self.sink.staging, stem, newer_than=self.sink.version())
         return found

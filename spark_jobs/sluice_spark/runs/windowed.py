@@ -63,7 +63,7 @@ class WindowRoute:
             self.batches.process(tables, of_batch, number, batch, sweep=number in sweep)
 
         with _settings(spark, context.pipeline):
-            limit = self.batches.max_records or context.pipeline.source.config.batch_limit
+            limit = self.batches.limit(arrow=False)
             self.batches.stream(tables, on_batch, headers=False, max_records=limit, shape=writer.closed)
 
 

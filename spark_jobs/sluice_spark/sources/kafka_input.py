@@ -174,7 +174,7 @@ class KafkaRanges:
                 came: list[Any] = rest or self._consumer.consume(min(room - len(held), span.end - at), _TICK)
             except KafkaException as error:
                 raise UnreadableError(str(error)) from error
-            rest, self._rest = [], [m for m in came if m.error() is not None or m.offset() >= span.end]
+            rest, self._rest = [], [m for m in came if _belongs_behind(m, span)]
             events = [message for message in came if message.error() is not None]
             if events:
                 came = [message for message in came if message.error() is None]
@@ -218,6 +218,14 @@ class KafkaRanges:
         self._seen.add(here)
         self._consumer.assign([TopicPartition(span.topic, span.partition, span.start)])
         return []
+
+
+def _belongs_behind(message: Any, span: OffsetRange) -> bool:
+    """Return whether a message matters to the range behind: a record beyond this one's end, or the partition's end."""
+    error = message.error()
+    if error is None:
+        return bool(message.offset() >= span.end)
+    return bool(error.code() == KafkaError._PARTITION_EOF)
 
 
 def _at_end(events: Sequence[Any], span: OffsetRange) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
@@ -41,17 +42,10 @@ class Batch:
 
 
 class Held(NamedTuple):
-    """A batch's records, as a strategy holds them.
+    """A batch's records, as a strategy holds them; the frame is None if they have to be read from ``source``."""
 
-    Parameters
-    ----------
-    shortfall
-        Why they are not held as the strategy promises. The run then continues as under ``replay`` and records this.
-    """
-
-    frame: DataFrame
+    frame: DataFrame | None
     source: Records
-    shortfall: str | None = None
 
 
 class Strategy(Protocol):
@@ -72,8 +66,19 @@ class Strategy(Protocol):
     def admit(self, gone: OffsetsGoneError) -> None:
         """Accept that planned offsets are gone, before the run reads anything; raise ``gone`` to refuse the run."""
 
-    def hold(self, frame: DataFrame, source: Records) -> AbstractContextManager[Held]:
-        """Hold a batch's records until the block ends."""
+    def hold(
+        self, frame: DataFrame, source: Records, tell: Callable[[str], None], *, later: bool
+    ) -> AbstractContextManager[Held]:
+        """Hold a batch's records until the block ends.
+
+        Parameters
+        ----------
+        tell
+            Called with the reason if they are not held as the strategy promises. The run then continues as under
+            ``replay``.
+        later
+            Whether to hold only those that Spark reads: the Arrow path takes the others.
+        """
 
     def prepare(self, writer: BatchWriter, batch: Batch) -> PreparedBatch:
         """Write a batch to files and account for each of its offsets. Commits nothing.
@@ -96,15 +101,16 @@ class Replay:
         """Refuse the run."""
         raise gone
 
-    def hold(self, frame: DataFrame, source: Records) -> AbstractContextManager[Held]:
+    def hold(
+        self, frame: DataFrame, source: Records, tell: Callable[[str], None], *, later: bool
+    ) -> AbstractContextManager[Held]:
         """Hold nothing: records that are needed again are read from the source."""
         return nullcontext(Held(frame, source))
 
     def prepare(self, writer: BatchWriter, batch: Batch) -> PreparedBatch:
         """Prepare the batch once."""
         try:
-            frame = batch.frame if batch.frame is not None else batch.source.read(batch.ranges)
-            return writer.prepare(frame, batch.name, batch.ranges, batch.source)
+            return writer.prepare(batch.frame, batch.name, batch.ranges, batch.source)
         except SluiceError:
             raise
         except Exception as error:

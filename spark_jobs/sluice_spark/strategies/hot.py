@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
 
 from pyspark import StorageLevel
@@ -14,7 +14,7 @@ from pyspark.sql import functions as F
 from sluice.recovery import Recovery
 from sluice_spark.engine.logs import logger
 from sluice_spark.sources.base import Records
-from sluice_spark.sources.held import HeldRecords
+from sluice_spark.sources.held import HeldRecords, HeldWhenRead
 from sluice_spark.strategies.base import Held, Replay
 
 __all__ = ["Hot", "executors", "held_twice"]
@@ -32,15 +32,46 @@ class Hot(Replay):
     recovery: Recovery = Recovery.HOT
     headers: bool = True
 
-    def hold(self, frame: DataFrame, source: Records) -> AbstractContextManager[Held]:
-        """Hold the records on two executors; if there are fewer than two, the shortfall says so."""
-        return _held(frame, source)
+    def hold(
+        self, frame: DataFrame, source: Records, tell: Callable[[str], None], *, later: bool
+    ) -> AbstractContextManager[Held]:
+        """Hold the records on two executors; if there are fewer than two, tell why not.
+
+        What the Arrow path takes needs no second copy: the rows of a worker are files of the sink's storage, which an
+        executor does not take with it.
+        """
+        return _held_later(frame.sparkSession, source, tell) if later else _held(frame, source, tell)
 
 
 @contextmanager
-def _held(frame: DataFrame, source: Records) -> Iterator[Held]:
+def _held(frame: DataFrame, source: Records, tell: Callable[[str], None]) -> Iterator[Held]:
     with held_twice(frame) as (held, shortfall):
-        yield Held(held, source, shortfall) if shortfall else Held(held, HeldRecords(held, source))
+        if shortfall:
+            tell(shortfall)
+        yield Held(held, source if shortfall else HeldRecords(held, source))
+
+
+@contextmanager
+def _held_later(spark: SparkSession, source: Records, tell: Callable[[str], None]) -> Iterator[Held]:
+    if _local(spark):
+        tell(_too_few(1))
+    with ExitStack() as stack:
+
+        def hold(frame: DataFrame) -> DataFrame:
+            held, shortfall = stack.enter_context(held_twice(frame))
+            if shortfall:
+                tell(shortfall)
+            return held
+
+        yield Held(None, HeldWhenRead(source, hold))
+
+
+def _local(spark: SparkSession) -> bool:
+    return str(spark.conf.get("spark.master", "")).startswith("local")
+
+
+def _too_few(count: int) -> str:
+    return f"there {'is one executor' if count == 1 else 'is no executor'}, and a second copy needs two"
 
 
 def executors(spark: SparkSession) -> int:
@@ -55,7 +86,7 @@ def executors(spark: SparkSession) -> int:
     Spark Connect. An idle executor always gets a task, because Spark assigns tasks in turn. An executor whose cores are
     all busy with another job of this application is not counted. A local master counts as one executor, without a job.
     """
-    if spark.conf.get("spark.master", "").startswith("local"):
+    if _local(spark):
         return 1
     found = _answering(spark)
     application = spark.conf.get("spark.app.id", "")
@@ -100,7 +131,7 @@ def held_twice(records: DataFrame) -> Iterator[tuple[DataFrame, str | None]]:
     """
     count = executors(records.sparkSession)
     if count < 2:
-        yield records, f"there {'is one executor' if count == 1 else 'is no executor'}, and a second copy needs two"
+        yield records, _too_few(count)
         return
     # serialized, which is how blocks are sent to the second executor anyway
     held = records.persist(StorageLevel.MEMORY_AND_DISK_2)

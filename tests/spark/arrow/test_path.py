@@ -17,7 +17,7 @@ from typing import Any, ClassVar
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
-from confluent_kafka import Producer
+from confluent_kafka import KafkaError, Producer
 from pyspark.sql import SparkSession
 from tests.fixtures.runs import Sandbox, good
 
@@ -548,7 +548,7 @@ def test_files_that_others_read(sandbox: Sandbox) -> None:
     [
         ({}, None),
         ({"engine": "spark"}, "the pipeline file says engine: spark"),
-        ({"recovery": "hot"}, "strategy hot"),
+        ({"recovery": "hot"}, None),
         ({"recovery": "wal"}, None),
         ({"decode": {"csv": {"schema": "id INT"}}}, None),
         ({"decode": {"csv": {"schema": "id INT, day TIMESTAMP_NTZ"}}}, "column day is TIMESTAMP_NTZ"),
@@ -657,6 +657,17 @@ def taken(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, bool]]:
 
 
 @pytest.mark.usefixtures("place")
+def test_hot_takes_it_too_and_tells_that_there_is_one_executor(sandbox: Sandbox) -> None:
+    sandbox.configure(kafka={"max_records_per_batch": 50}, recovery="hot", quality={"max_quarantined": 1})
+    sandbox.produce([(n % 2, b"k", mixed(n)) for n in range(120)])
+    sandbox.run("r")
+    assert set(ways(sandbox)) == {"arrow", "spark"}
+    sandbox.assert_exact()
+    notes = sandbox.ledger.run(sandbox.name, "r").notes  # type: ignore[union-attr]
+    assert notes == ["hot continued as replay: there is one executor, and a second copy needs two"]
+
+
+@pytest.mark.usefixtures("place")
 @pytest.mark.parametrize("isolation", ["read_committed", "read_uncommitted"])
 def test_batches_are_read_before_spark_plans_them(
     sandbox: Sandbox, taken: list[tuple[str, bool]], isolation: str
@@ -676,7 +687,7 @@ def test_a_batch_is_as_large_as_what_fits_into_half_a_minute(sandbox: Sandbox) -
     sandbox.configure(kafka={"max_records_per_batch": None})
     sandbox.feed(60)
     assert "batch 0: 60 offsets" in sandbox.run("r").stderr
-    sandbox.execute("UPDATE sluice_run SET seconds = 600")
+    sandbox.execute("UPDATE sluice_event SET at = '2020-01-01T00:00:00.000+00:00' WHERE type = 'BatchStarted'")
     sandbox.feed(1500)
     said = sandbox.run("s").stderr
     assert "batch 1: 1,000 offsets" in said
@@ -758,6 +769,31 @@ def test_a_range_that_follows_on_the_last_one_goes_on_with_what_was_fetched(
             assert len(opened) == 1
             assert offsets(reader, 2, end) == [n for n in expected if n >= 2]
             assert len(opened) == 2
+
+
+def test_an_error_that_is_no_end_of_the_partition_is_not_carried_to_the_next_range(
+    sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sandbox.produce([(0, b"k%d" % n, good(n)) for n in range(20)])
+
+    class Event:
+        """As librdkafka reports what it goes on after by itself: it has no offset."""
+
+        def error(self) -> KafkaError:
+            return KafkaError(KafkaError.GROUP_AUTHORIZATION_FAILED)
+
+        def offset(self) -> None:
+            return None
+
+    class Consumer(kafka_input.Consumer):  # type: ignore[misc]
+        def consume(self, *arguments: Any) -> list[Any]:
+            return [*super().consume(*arguments), Event()]
+
+    monkeypatch.setattr(kafka_input, "Consumer", Consumer)
+    with KafkaInput({"bootstrap.servers": sandbox.topics.bootstrap}, False).opened() as reader:
+        for start in range(0, 20, 5):
+            (chunk,) = reader.read(OffsetRange(sandbox.topic, 0, start, start + 5))
+            assert list(chunk.offsets) == list(range(start, start + 5))
 
 
 @pytest.mark.parametrize("key", plan._DIALECT)

@@ -6,11 +6,11 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pytest
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 from tests.fixtures.wal import frame, record, span
 
 from sluice.ranges import OffsetRange
-from sluice_spark.sources.held import HeldRecords
+from sluice_spark.sources.held import HeldRecords, HeldWhenRead
 
 pytestmark = pytest.mark.spark
 
@@ -51,3 +51,24 @@ def test_what_is_gone_and_how_many_there_must_be_only_the_source_can_say(spark: 
     assert held.missing([span(3, 5)]) == [span(3, 4)]
     held.verify({("t", 0): 1}, [span(3, 4)])
     assert kafka.verified == [({("t", 0): 1}, [span(3, 4)])]
+
+
+def test_what_is_held_when_it_is_read_is_read_once(spark: SparkSession) -> None:
+    kept: list[DataFrame] = []
+
+    class Source(Kafka):
+        def read(self, ranges: Sequence[OffsetRange]) -> DataFrame:
+            return frame(spark, [record(o) for r in ranges for o in range(r.start, r.end)])
+
+    def hold(records: DataFrame) -> DataFrame:
+        kept.append(records)
+        return records
+
+    held = HeldWhenRead(Source(), hold)
+    assert not kept
+    assert {r.offset for r in held.read([span(2, 6), span(8, 9)]).collect()} == {2, 3, 4, 5, 8}
+    assert {r.offset for r in held.read([span(3, 5)]).collect()} == {3, 4}
+    assert {r.offset for r in held.read([span(8, 9), span(2, 3)]).collect()} == {2, 8}
+    assert len(kept) == 1
+    assert {r.offset for r in held.read([span(5, 8)]).collect()} == {5, 6, 7}
+    assert len(kept) == 2

@@ -50,6 +50,27 @@ def test_past_runs_are_told_newest_first_with_what_they_planned_and_committed(le
     assert ledger.past("another", limit=5) == []
 
 
+def test_the_pace_is_that_of_batches_of_whole_runs(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = iter(f"2026-01-01T00:{n:02d}:00.000+00:00" for n in range(60))
+    monkeypatch.setattr("sluice.ledger.ledger._now", lambda: next(clock))
+
+    def batches(name: str, *, state: str = "done", first: int) -> None:
+        with ledger.acquire("p", name) as lease:
+            ledger.run_planned(lease, kind="live", recovery="replay", epoch=1, ranges=[], topic_ids={})
+            for number in (first, first + 1):
+                spans = [span(number * 100, number * 100 + 100)]
+                ledger.batch_started(lease, epoch=1, batch=number, ranges=spans)
+                accounts = [RangeAccount(r, Counts(written=len(r))) for r in spans]
+                ledger.batch_committed(lease, epoch=1, batch=number, accounts=accounts)
+            ledger.run_closed(lease, state=state, error={"exit_code": 1} if state == "failed" else None)
+
+    batches("a", first=0)
+    batches("b", first=2, state="failed")
+    run(ledger, "nothing", [])
+    assert ledger.paces("p", limit=5) == [(200, 180.0)]
+    assert ledger.paces("another", limit=5) == []
+
+
 def test_of_several_attempts_the_newest_plan_is_told(ledger: Ledger) -> None:
     run(ledger, "a", [span(0, 10)], state="failed")
     run(ledger, "a", [span(4, 12)], state="failed")

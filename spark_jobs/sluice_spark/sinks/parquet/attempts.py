@@ -40,7 +40,7 @@ def attempted(path: str, stem: str, *, newer_than: int) -> set[int]:
     fs.invalidate_cache()
     try:
         names = (str(f).rsplit("/", 1)[-1] for f in fs.ls(f"{base}/batches", detail=False))
-    except FileNotFoundError:
+    except OSError:  # there is no folder yet; or it cannot be read, and what only cleans may wait
         return set()
     form = re.compile(rf"{re.escape(stem)}-(\d{{6,}})-[0-9a-f]{{{_TOKEN}}}")
     return {n for name in names if (match := form.fullmatch(name)) and (n := int(match[1])) > newer_than}
