@@ -309,6 +309,27 @@ def test_a_changed_window_is_refused(sandbox: Sandbox) -> None:
     assert sandbox.account("fourth")["planned"] == 4
 
 
+@pytest.mark.long
+def test_state_is_not_made_from_other_rows_than_those_that_were_counted(sandbox: Sandbox) -> None:
+    stream = Stream(sandbox, HOURLY)
+    stream.configure()
+    stream.feed(0, 100, 4)
+    sandbox.run("dies", kill_at="sink-committed")
+    stream.window = {**HOURLY, "ahead": "2d"}
+    stream.configure()
+    said = sandbox.run("second", expect=41).message
+    assert "whose open windows are still to be made" in said
+    assert "undo the change" in said
+    stream.window = HOURLY
+    stream.configure()
+    sandbox.run("third")
+    stream.window = {**HOURLY, "ahead": "2d"}
+    stream.configure()
+    stream.feed(0, 300, 4)
+    sandbox.run("last")
+    stream.assert_exact()
+
+
 KILLS = (
     "before-sink-commit",
     "sink-committed",

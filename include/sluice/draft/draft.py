@@ -10,6 +10,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+import yaml
+
 from sluice.draft.infer import Number, Seen, quoted
 from sluice.draft.sample import Sampled
 from sluice.errors import ConfigError
@@ -125,7 +127,7 @@ def _made(
         "# yaml-language-server: $schema=../pipeline.schema.json",
         f"# A draft of sluice init, from {len(records):,} records of {topic}{_span(records)}.",
         *([f"# It is not certain of this:\n{told.rstrip()}"] if doubts else []),
-        f"pipeline: {name}",
+        f"pipeline: {_yaml(name)}",
         f"source: {{kafka: {{connection: {json.dumps(connection)}, topics: [{json.dumps(topic)}]}}}}",
         f"decode:\n  {decode}",
     ]
@@ -133,7 +135,7 @@ def _made(
         chosen = ",\n".join(f"      {quoted(n)}{f' AS {renamed[n]}' if n in renamed else ''}" for n, _ in columns)
         metadata = "_topic, _partition, _offset, _timestamp"
         lines.append(f"transform:\n  sql: |-\n    SELECT\n{chosen},\n      {metadata}\n    FROM source")
-    lines.append(f"sink: {{delta: {{path: {name}}}}}   # columns that come later: evolve: add")
+    lines.append(f"sink: {{delta: {{path: {_yaml(name)}}}}}   # columns that come later: evolve: add")
     if expectations:
         lines.append(f"quality: {{suite: expectations/{name}.json}}")
     suite = json.dumps({"name": name, "expectations": expectations}, indent=2, ensure_ascii=False) + "\n"
@@ -141,6 +143,11 @@ def _made(
         name, topic, len(records), "\n".join(lines) + "\n", suite if expectations else None, columns, key, event_time,
         tuple(doubts),
     )  # fmt: skip
+
+
+def _yaml(name: str) -> str:
+    """Return a name as YAML reads it as text: `null` or `2024` is something else without quotes."""
+    return name if yaml.safe_load(name) == name else json.dumps(name)
 
 
 def _parsed(records: Sequence[Sampled]) -> tuple[Seen, list[Sampled]]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import math
 import re
 from datetime import timedelta
@@ -248,6 +250,12 @@ class Pipeline(Strict):
     def aggregates(self) -> bool:
         """Whether the sink's rows cannot be traced to single records: ``rows: aggregate``, or a ``window``."""
         return self.rows is Rows.AGGREGATE or self.window is not None
+
+    @property
+    def absorption(self) -> str:
+        """A digest of the keys that decide which rows a window absorbs; not of a Python transform's own text."""
+        kept = self.model_dump(mode="json", include={"decode", "rules", "transform", "window"})
+        return hashlib.sha256(json.dumps(kept, sort_keys=True).encode()).hexdigest()[:16]
 
     @property
     def kafka(self) -> KafkaSource:

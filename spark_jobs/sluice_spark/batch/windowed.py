@@ -114,6 +114,7 @@ class WindowWriter(BatchWriter):
             "latest": seen.latest,
             "late_by": self.clock.late,
             "closed_to": self.clock.closing,
+            "absorption": self.pipeline.absorption,
         }
         return PreparedBatch(tuple(without_late(accounts, seen.late)), staged, quarantine, windows=told)
 

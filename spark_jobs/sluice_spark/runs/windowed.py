@@ -54,6 +54,7 @@ class WindowRoute:
             if entered is not None and number <= entered.batch:
                 # a driver died between the sink's commit and Spark's: what is in the sink stays, but the state must be
                 # made again, and Spark makes it only for a frame that is consumed
+                _refuse_other_rows(context.pipeline, tables, number)
                 logger.info("batch %d is already in the sink; only its state is made again", number)
                 closed.write.format("noop").mode("overwrite").save()
                 return
@@ -96,6 +97,26 @@ def refuse_other(pipeline: Pipeline, tables: Tables) -> None:
         f"pipeline {pipeline.name!r}: epoch {tables.epoch.number} {what}",
         state="nothing was read or written; open windows are in the checkpoint as they were",
         next_step=f"undo the change in {pipeline.file.name}; or, for the new definition, {BEGIN_ANEW}",
+    )
+
+
+def _refuse_other_rows(pipeline: Pipeline, tables: Tables, number: int) -> None:
+    """Refuse to make the state of a committed batch from other rows than those that were accounted for.
+
+    Raises
+    ------
+    CheckpointError
+        If decoding, rules, transform or window changed since.
+    """
+    note = next((note for note in tables.sink.notes(newer_than=number - 1) if note["version"] == number), {})
+    absorbed = (note.get("windows") or {}).get("absorption")
+    if absorbed is None or absorbed == pipeline.absorption:
+        return
+    raise CheckpointError(
+        f"pipeline {pipeline.name!r}: a driver died after it committed batch {number}, whose open windows are still to "
+        "be made, and decode, rules, transform or window changed since",
+        state=f"batch {number} is in the sink once; its windows would have other rows than its account says",
+        next_step=f"undo the change in {pipeline.file.name} and run once; then change it",
     )
 
 

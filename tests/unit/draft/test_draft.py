@@ -49,6 +49,18 @@ def test_both_files_are_what_a_run_takes(tmp_path: Path, monkeypatch: pytest.Mon
     assert '{"id": 7' not in made.pipeline, "values of records are nobody's but the topic's"
 
 
+@pytest.mark.parametrize("topic", ["null", "true", "on", "2024", "1e5", "a-b"])
+def test_a_topic_of_any_name_makes_a_file_that_loads(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, topic: str
+) -> None:
+    folder = tmp_path / "pipelines"
+    monkeypatch.setenv("SLUICE_PIPELINES", str(folder))
+    values = [Sampled(0, n, 0, None, value) for n, value in enumerate(orders(3))]
+    made = draft(values, topic=topic, name=name_for(topic), connection="kafka_default")
+    made.write(folder)
+    assert load(made.name).source.config.streams == [topic]
+
+
 def test_nothing_is_overwritten(tmp_path: Path) -> None:
     folder = tmp_path / "pipelines"
     made = drafted(*orders(3))

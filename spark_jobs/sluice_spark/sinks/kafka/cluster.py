@@ -197,7 +197,8 @@ class Cluster:
         if self._newest is not None:
             with suppress(KafkaException):  # a fatal error comes out of it again
                 self._newest.poll(0)  # such as why a login is refused: the call itself only waited in vain
-        causes = [error, *reversed(self._heard)]
+        # what was heard before may be over: a fenced producer, say, is no matter of rights
+        causes = [error] if error.code() in FENCED else [error, *reversed(self._heard)]
         if any((refused := cause).code() in _REFUSED for cause in causes):
             return AuthorizationError(
                 f"{self.what}: the cluster refused: {refused.str()}",

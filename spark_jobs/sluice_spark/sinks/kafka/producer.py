@@ -14,6 +14,7 @@ from contextlib import suppress
 from datetime import timedelta
 from typing import Any, NamedTuple
 
+import pyarrow as pa
 from confluent_kafka import KafkaError, KafkaException, Producer
 
 from sluice.errors import LeaseHeldError, SinkError, SluiceError
@@ -100,7 +101,16 @@ class Transactions:
         except KafkaException as error:
             self._give_up()
             raise self._told(error.args[0], began) from error
-        except SluiceError:
+        except UnknownOutcomeError:
+            raise
+        except (OSError, pa.ArrowException) as error:
+            self._give_up()
+            raise SinkError(
+                f"the staged rows for {self._cluster.what} cannot be read: {error}",
+                state=NOTHING_COMMITTED,
+                next_step="run again: the next run writes them again",
+            ) from error
+        except BaseException:  # readers of the topic would be held up until the transaction times out
             self._give_up()
             raise
         self.marks.append({**mark, "sent": int(time.time() * 1000)})

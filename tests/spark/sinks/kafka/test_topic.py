@@ -10,6 +10,9 @@ from confluent_kafka import Producer
 from tests.fixtures.runs import good
 from tests.fixtures.stream import StreamSandbox, origin
 
+from sluice_spark.sinks.kafka.cluster import Topic
+from sluice_spark.sinks.kafka.producer import Transactions
+
 pytestmark = [pytest.mark.spark, pytest.mark.kafka]
 
 DDL = (
@@ -104,6 +107,28 @@ def test_a_row_that_the_topic_cannot_take_is_named_and_nothing_of_its_batch_is_s
     assert sum(sandbox.sink().values()) == 2
     assert sandbox.held_up() == []
     sandbox.configure(quality={"max_quarantined": "100%"}, rules=[{"name": "fits", "sql": {"passes": "id < 8"}}])
+    sandbox.run("r")
+    sandbox.assert_exact()
+
+
+@pytest.mark.parametrize(("error", "code"), [(OSError("the mount is gone"), 30), (MemoryError(), 1)])
+def test_a_transaction_is_ended_whatever_fails_within_it(
+    into_kafka: StreamSandbox, monkeypatch: pytest.MonkeyPatch, error: Exception, code: int
+) -> None:
+    sandbox = into_kafka
+    sandbox.configure()
+    sandbox.feed(6)
+    send = Transactions._send_all
+
+    def failing(self: Transactions, topic: Topic, records: Any) -> int:
+        send(self, topic, records)
+        raise error
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Transactions, "_send_all", failing)
+        sandbox.run("r", expect=code)
+    assert sandbox.held_up() == []
+    assert sandbox.sent() == []
     sandbox.run("r")
     sandbox.assert_exact()
 
