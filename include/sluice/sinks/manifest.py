@@ -83,7 +83,7 @@ class Manifest:
         Raises
         ------
         BrokenManifestError
-            If a commit is missing or damaged.
+            If a commit is missing, or one since the newest snapshot is damaged.
         """
         numbers, snapshots = self._numbers()
         if numbers and numbers != list(range(len(numbers))):
@@ -186,6 +186,6 @@ def files_of(root: str) -> list[str]:
     Raises
     ------
     BrokenManifestError
-        If a commit is missing or damaged.
+        If a commit is missing, or one since the newest snapshot is damaged.
     """
     return [f"{root}/{path}" for path in Manifest(root).state().files]

@@ -132,6 +132,8 @@ class Ahead(Generic[T]):
                 window.results.set_result(self.read(batches))
             except Exception as error:
                 window.results.set_exception(error)
+            except BaseException as error:  # such as a transform that calls exit: nobody may wait for ever
+                window.results.set_exception(RuntimeError(f"{type(error).__name__} ended the reading"))
 
         threading.Thread(target=run, name="sluice-read-ahead", daemon=True).start()
 

@@ -12,11 +12,12 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 
 import pyarrow as pa
-from pyspark.errors import PySparkException, PythonException
+from pyspark.errors import PythonException
 from pyspark.sql import SparkSession
 
 from sluice.ranges import OffsetRange, divided
 from sluice_spark.arrow.worker import Done, Task, work
+from sluice_spark.engine.cores import cores
 from sluice_spark.sources.inputs import Input
 
 __all__ = ["Job", "cause_of", "do", "in_workers", "tidy", "warm_up"]
@@ -67,7 +68,7 @@ def do(spark: SparkSession, jobs: Sequence[Job]) -> list[list[Done]]:
     """
     tasks = [job.task for job in jobs]
     total = sum(job.offsets for job in jobs)
-    size = max(1, -(-total // (_cores(spark) * _SHARES))) if in_workers(total) else max(1, total)
+    size = max(1, -(-total // (cores(spark) * _SHARES))) if in_workers(total) else max(1, total)
     shares = list(_shares(jobs, size))
     if not in_workers(total):
         return _by_task(len(jobs), (found for source, share in shares for found in work(tasks, source, share)))
@@ -122,7 +123,7 @@ def warm_up(spark: SparkSession) -> None:
 
     A worker needs about two seconds to start and to import what it needs. Meanwhile the driver plans.
     """
-    count = _cores(spark)
+    count = cores(spark)
 
     def start() -> None:
         with suppress(Exception):  # what is wrong will be told by the first batch
@@ -136,13 +137,6 @@ def _ready(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     importlib.import_module("sluice_spark.sources.kafka_input")
     for _ in batches:
         yield pa.RecordBatch.from_pydict({"done": [True]})
-
-
-def _cores(spark: SparkSession) -> int:
-    try:
-        return int(spark.sparkContext.defaultParallelism)
-    except PySparkException:  # over Spark Connect there is no context to ask
-        return 4
 
 
 def _split(ranges: Sequence[OffsetRange], most: int | None) -> list[OffsetRange]:

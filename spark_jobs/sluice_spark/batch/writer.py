@@ -41,7 +41,7 @@ class PreparedBatch:
     outside: int = 0
     """The number of records outside of the interval; the accounts count them as filtered."""
     windows: Mapping[str, Any] | None = None
-    """What the batch did to windows, if the pipeline has any: see :class:`~sluice_spark.batch.windowed.Moved`."""
+    """What the batch did to windows, if the pipeline has any, as ``WindowWriter`` counts it."""
 
 
 class _Written(NamedTuple):

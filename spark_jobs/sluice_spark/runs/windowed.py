@@ -7,7 +7,6 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
-from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
 from sluice.errors import BEGIN_ANEW, CheckpointError
@@ -17,6 +16,7 @@ from sluice.pipeline.window import Window
 from sluice.ranges import OffsetRange
 from sluice.text import length
 from sluice_spark.batch.windowed import WindowWriter
+from sluice_spark.engine.cores import cores
 from sluice_spark.engine.logs import logger
 from sluice_spark.runs.batches import MicroBatches
 from sluice_spark.runs.tables import Tables
@@ -184,7 +184,7 @@ def _settings(spark: SparkSession, pipeline: Pipeline) -> Iterator[None]:
     wanted = {
         f"{_STATE}providerClass": "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider",
         f"{_STATE}rocksdb.changelogCheckpointing.enabled": "true",
-        _SHARES: pipeline.spark.conf.get(_SHARES, str(_cores(spark))),
+        _SHARES: pipeline.spark.conf.get(_SHARES, str(cores(spark))),
     }
     before = {key: spark.conf.get(key, None) for key in wanted}
     for key, value in wanted.items():
@@ -197,10 +197,3 @@ def _settings(spark: SparkSession, pipeline: Pipeline) -> Iterator[None]:
                 spark.conf.unset(key)
             else:
                 spark.conf.set(key, old)
-
-
-def _cores(spark: SparkSession) -> int:
-    try:
-        return int(spark.sparkContext.defaultParallelism)
-    except PySparkException:  # over Spark Connect there is no context to ask
-        return 4

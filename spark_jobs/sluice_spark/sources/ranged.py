@@ -8,7 +8,6 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar, Protocol
 
 import pyarrow as pa
-from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
@@ -16,6 +15,7 @@ from pyspark.sql.types import StructType
 
 from sluice.ranges import OffsetRange, Positions, divided, ranges_between
 from sluice.sources.state import TopicState, ends, starts
+from sluice_spark.engine.cores import cores
 from sluice_spark.sources.base import RECORD_SCHEMA
 from sluice_spark.sources.inputs import Input
 
@@ -158,13 +158,13 @@ def stream_of(
     """
     known = list(states)
     begin = {s.topic: starts([s])[s.topic] | (start or {}).get(s.topic, {}) for s in known}
-    plan = _Plan(_name(), source, _cores(spark), begin=begin, ends=ends(known), most=max_records)
+    plan = _Plan(_name(), source, cores(spark), begin=begin, ends=ends(known), most=max_records)
     return spark.readStream.format(_registered(spark, plan)).load()
 
 
 def frame_of(spark: SparkSession, source: Ranged, ranges: Sequence[OffsetRange]) -> DataFrame:
     """Return exactly the records of these ranges, including headers."""
-    return spark.read.format(_registered(spark, _Plan(_name(), source, _cores(spark), ranges=tuple(ranges)))).load()
+    return spark.read.format(_registered(spark, _Plan(_name(), source, cores(spark), ranges=tuple(ranges)))).load()
 
 
 def _name() -> str:
@@ -175,10 +175,3 @@ def _registered(spark: SparkSession, plan: _Plan) -> str:
     # a class of its own is pickled with its plan, which thereby needs no text form, and no secret is an option
     spark.dataSource.register(type("SluiceRanges", (_Data,), {"plan": plan}))
     return plan.name
-
-
-def _cores(spark: SparkSession) -> int:
-    try:
-        return int(spark.sparkContext.defaultParallelism)
-    except PySparkException:  # over Spark Connect there is no context to ask
-        return 4

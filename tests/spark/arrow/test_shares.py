@@ -42,7 +42,7 @@ def test_workers_are_started_for_each_core_and_nobody_waits(
 
             return Frame()
 
-    monkeypatch.setattr(shares, "_cores", lambda _: 2)
+    monkeypatch.setattr(shares, "cores", lambda _: 2)
     shares.warm_up(Watched())  # type: ignore[arg-type]
     assert rows == []
     may_end.set()
@@ -51,7 +51,7 @@ def test_workers_are_started_for_each_core_and_nobody_waits(
 
 
 def test_a_session_that_fails_meanwhile_says_so_later(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(shares, "_cores", lambda _: 2)
+    monkeypatch.setattr(shares, "cores", lambda _: 2)
     failed: list[Any] = []
     monkeypatch.setattr(threading, "excepthook", failed.append)
     shares.warm_up(None)  # type: ignore[arg-type]

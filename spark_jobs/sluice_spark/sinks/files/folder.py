@@ -70,7 +70,7 @@ class Folder(StagesParquet):
         ConfigError
             If another pipeline writes to it.
         CheckpointError
-            If a commit is missing or damaged.
+            If a commit is missing, or one since the newest snapshot is damaged.
         """
         self._let_pass(self._state())
         return []

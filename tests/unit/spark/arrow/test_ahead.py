@@ -31,7 +31,7 @@ class Session:
 class Reading:
     """Reads batches; what it read, what was dropped, and when it may go on."""
 
-    def __init__(self, error: Exception | None = None) -> None:
+    def __init__(self, error: BaseException | None = None) -> None:
         self.jobs: list[list[str]] = []
         self.dropped: list[str] = []
         self.may_end = threading.Event()
@@ -150,6 +150,15 @@ def test_a_failure_is_nobodys_and_ends_it() -> None:
     it.go_on(after(1))
     assert it.take("2", spans(2)) is None
     assert reading.jobs == [["1", "2"]]
+
+
+def test_a_reading_that_is_ended_from_within_is_waited_for_by_nobody() -> None:
+    reading = Reading(SystemExit(3))
+    it = reading.ahead()
+    it.go_on(after(0))
+    settled(it)
+    assert it.take("1", spans(1)) is None
+    it.close()
 
 
 def test_the_end_of_a_run_ends_what_is_being_read() -> None:
