@@ -51,6 +51,7 @@ _OF_CHECKPOINT = Sign(
         "batch metadata log",
         # files of its own that were cut, or emptied; a record that is cut ends a task, not the query itself
         "terminated with exception: Unexpected end-of-input",
+        "terminated with exception: Checksum error",
         "Incomplete log file",
         "No content to map due to end-of-input",
     ),

@@ -16,6 +16,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from sluice.ranges import OffsetRange
+from sluice_spark.sinks.delta.evolution import nullable
 from sluice_spark.sinks.delta.opened import OpenTables
 from sluice_spark.sinks.delta.statistics import hidden
 from sluice_spark.sinks.delta.table import _SETTINGS, DeltaSink
@@ -43,7 +44,7 @@ def put(sink: DeltaSink, frame: DataFrame, version: int) -> None:
 
 def earlier(path: Path, frame: DataFrame, by: list[str] | None = None, **settings: str) -> DeltaSink:
     """Make the table as earlier versions did, or another writer."""
-    schema = Schema.from_json(DeltaSink._schema(frame.schema).to_json())
+    schema = Schema.from_json(nullable(frame.schema).json())
     DeltaTable.create(str(path), schema, partition_by=by, configuration={**_SETTINGS, **settings})
     return DeltaSink(str(path), "live", by or [])
 

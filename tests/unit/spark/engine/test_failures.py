@@ -43,6 +43,10 @@ def classify(error: Exception, ask: Callable[[], object]) -> SluiceError:
         ("java.io.IOException: No space left on device", errors.SinkError),
         ("org.apache.hadoop.fs.ParentNotDirectoryException: Parent path is not a directory", errors.SinkError),
         ("java.lang.NullPointerException", SluiceError),
+        (
+            "Query [id = 1, runId = 2] terminated with exception: Checksum error: file:/h/checkpoints/p/commits/1 at",
+            errors.CheckpointError,
+        ),
     ],
 )
 def test_a_failed_query_is_known_by_its_signs(text: str, kind: type[SluiceError]) -> None:
