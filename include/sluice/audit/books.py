@@ -8,8 +8,8 @@ from typing import Any
 
 from sluice.audit.cover import Cover
 from sluice.audit.report import AuditReport, shortened
-from sluice.ledger import Epoch, Ledger, LostRow
-from sluice.ranges import Counts, OffsetRange, RangeAccount, describe
+from sluice.ledger import REDRIVEN, Entry, Epoch, Ledger, LostRow
+from sluice.ranges import Counts, OffsetRange, RangeAccount, describe, overlaps, subtract
 
 __all__ = ["Books", "Page", "audit"]
 
@@ -20,7 +20,7 @@ def audit(ledger: Ledger, pipeline: str) -> AuditReport:
     - The ranges of all live runs cover ``[initial, position)`` without gap or overlap, also across epochs.
     - Each range splits without remainder.
     - The recorded lost ranges are what the accounts count as lost.
-    - What was redriven was lost or quarantined before, and was redriven once.
+    - What was redriven was lost or quarantined before, and was redriven once, unless it was retracted in between.
     """
     try:
         return Books.read(ledger, pipeline).report()
@@ -38,8 +38,10 @@ class Page:
         The splits of live runs.
     lost
         Lost ranges, open or redriven.
-    of_lost, of_quarantined
-        The splits of redriven ranges, by their former state.
+    redriven
+        The splits of redriven ranges, each with what was not retracted of it since.
+    reopened
+        What was retracted of ranges that had been redriven from the quarantine.
     replaced
         The splits of interval runs, each with how many offsets it removed from sink and quarantine.
     epoch
@@ -50,10 +52,30 @@ class Page:
     partition: int
     live: list[RangeAccount] = field(default_factory=list)
     lost: list[LostRow] = field(default_factory=list)
-    of_lost: list[RangeAccount] = field(default_factory=list)
-    of_quarantined: list[RangeAccount] = field(default_factory=list)
+    redriven: list[tuple[Entry, list[OffsetRange]]] = field(default_factory=list)
+    reopened: list[OffsetRange] = field(default_factory=list)
     replaced: list[tuple[RangeAccount, tuple[int, int]]] = field(default_factory=list)
     epoch: tuple[int, int] | None = None
+
+    @property
+    def of_lost(self) -> list[RangeAccount]:
+        """The splits of redriven ranges that were lost."""
+        return [entry.account for entry, _ in self.redriven if entry.of == "lost"]
+
+    @property
+    def of_quarantined(self) -> list[RangeAccount]:
+        """The splits of redriven ranges that were quarantined."""
+        return [entry.account for entry, _ in self.redriven if entry.of == "quarantined"]
+
+    @property
+    def standing_lost(self) -> list[OffsetRange]:
+        """What of the redriven losses was not retracted since."""
+        return [span for entry, spans in self.redriven if entry.of == "lost" for span in spans]
+
+    @property
+    def standing_quarantined(self) -> list[OffsetRange]:
+        """What of the redriven records of the quarantine was not retracted since."""
+        return [span for entry, spans in self.redriven if entry.of == "quarantined" for span in spans]
 
     @property
     def first(self) -> int:
@@ -159,7 +181,9 @@ class Page:
                 )
 
     def _losses(self) -> Iterable[str]:
-        live, lost = Cover(a.range for a in self.live), Cover(row.range for row in self.lost)
+        live, reopened = Cover(a.range for a in self.live), Cover(self.reopened)
+        # what a live run refused, and was retracted from the quarantine's redrive, is lost, but no live run lost it
+        lost = Cover(row.range for row in self.lost if row.epoch != REDRIVEN)
         yield from _doubled((row.range for row in self.lost), "is recorded as lost twice")
         for account in self.live:
             span, count = account.range, account.counts.lost
@@ -168,18 +192,16 @@ class Page:
                 where = describe(lost.cut(span)) or "nothing"
                 yield f"the account of {span} counts {count:,} offsets as lost, recorded as lost there: {where}"
         for row in self.lost:
-            for part in live.holes(row.range):
+            for part in (live if row.epoch != REDRIVEN else reopened).holes(row.range):
                 yield f"{part} is recorded as lost, but no account covers it"
 
     def _redriven_losses(self) -> Iterable[str]:
-        redriven = Cover(a.range for a in self.of_lost)
+        redriven = Cover(self.standing_lost)
         lost = Cover(row.range for row in self.lost)
-        yield from _doubled((a.range for a in self.of_lost), "was redriven twice, as lost")
+        yield from _doubled(self.standing_lost, "was redriven twice, as lost")
         for account in self.of_lost:
             for part in lost.holes(account.range):
                 yield f"{part} was redriven as lost, but was never lost"
-            if account.counts.lost:
-                yield f"the account of {account.range} counts {account.counts.lost:,} redriven offsets as lost again"
         for row in self.lost:
             wrong = redriven.holes(row.range) if row.state == "redriven" else redriven.cut(row.range)
             for part in wrong:
@@ -190,22 +212,24 @@ class Page:
 
     def _redriven_records(self) -> Iterable[str]:
         """The ledger knows only how many offsets of a range were quarantined: no more may have been redriven."""
-        redriven = Cover(a.range for a in self.of_quarantined)
+        redriven = Cover(self.standing_quarantined)
         live, gone = Cover(a.range for a in self.live), Cover(row.range for row in self.never_read)
         again = Cover(a.range for a in self.of_lost)
-        yield from _doubled((a.range for a in self.of_quarantined), "was redriven twice, from the quarantine")
-        for account in self.of_quarantined:
-            for part in (*live.holes(account.range), *gone.cut(account.range)):
+        yield from _doubled(self.standing_quarantined, "was redriven twice, from the quarantine")
+        for span in self.standing_quarantined:
+            for part in (*live.holes(span), *gone.cut(span)):
                 yield f"{part} was redriven from the quarantine, but was never in it"
         # records that an interval refused may have been redriven, too
         anew = Cover(a.range for a, _ in self.replaced)
-        rest = Cover(part for a in self.of_quarantined for part in again.holes(a.range))
-        for account, left in (*((a, rest) for a in self.live), *((a, redriven) for a in self.of_lost)):
+        rest = Cover(part for span in self.standing_quarantined for part in again.holes(span))
+        of_lost = [(entry.account, redriven, spans) for entry, spans in self.redriven if entry.of == "lost"]
+        for account, left, spans in (*((a, rest, [a.range]) for a in self.live), *of_lost):
             span, count = account.range, account.counts.quarantined
-            taken = left.length(span.start, span.end)
+            taken = sum(left.length(part.start, part.end) for part in spans)
             if taken > count and not anew.cut(span):
+                where = describe(common for part in spans for common in left.cut(part))
                 yield (
-                    f"{describe(left.cut(span))} was redriven from the quarantine, {taken:,} offsets, "
+                    f"{where} was redriven from the quarantine, {taken:,} offsets, "
                     f"but only {count:,} of {span} were quarantined"
                 )
 
@@ -233,19 +257,31 @@ class Books:
             return pages.setdefault((span.topic, span.partition), Page(span.topic, span.partition))
 
         problems = []
-        for account in ledger.accounts(pipeline):
-            page(account.range).live.append(account)
         for row in ledger.lost(pipeline, state=None):
             page(row.range).lost.append(row)
-        for account, of in ledger.redriven(pipeline):
-            if of == "lost":
-                page(account.range).of_lost.append(account)
-            elif of == "quarantined":
-                page(account.range).of_quarantined.append(account)
-            else:
+        retracted = ledger.retracted_from(pipeline)
+        entries = ledger.entries(pipeline)
+        refused = {e.batch for e in entries if e.epoch == REDRIVEN and e.of == "quarantined"}
+        aside = [(batch, span) for batch, spans in retracted.items() if batch in refused for span in spans]
+        for entry in entries:
+            account, here = entry.account, page(entry.account.range)
+            if entry.epoch > REDRIVEN:
+                here.live.append(account)
+                continue
+            gone = overlaps([account.range], retracted.get(entry.batch, ()))
+            if account.counts.lost != (taken := sum(map(len, gone))):
+                told = f"; {taken:,} were retracted" if taken else ""
+                again = f"{account.counts.lost:,} redriven offsets as lost again{told}"
+                problems.append(f"the account of {account.range} counts {again}")
+            if entry.of == "lost":  # also what it refused, and was redriven and retracted since
+                gone += [span for batch, span in aside if batch > entry.batch and span.cut(account.range)]
+            here.redriven.append((entry, subtract([account.range], gone)))
+            if entry.of == "quarantined":
+                here.reopened += gone
+            elif entry.of != "lost":
                 problems.append(f"{account.range} was redriven, but the ledger does not say what it was before")
-        for _, account, taken in ledger.replaced(pipeline):
-            page(account.range).replaced.append((account, taken))
+        for _, account, replaced in ledger.replaced(pipeline):
+            page(account.range).replaced.append((account, replaced))
         _begin(pages, ledger.epoch(pipeline))
         return cls(pipeline, [pages[key] for key in sorted(pages)], problems)
 

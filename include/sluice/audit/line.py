@@ -97,22 +97,23 @@ class Line:
                 if len(a.range)
             ]
 
-        of_quarantined = cells(page.of_quarantined)
-        layers = [cells(page.live), [Cell(row.range, open=True) for row in page.never_read], cells(page.of_lost)]
+        live, layers = cells(page.live), [(of, cells(part)) for of, part in _layers(page)]
+        lost = [Cell(row.range, open=True) for row in page.never_read]
         first, last = page.first, page.last
         mixed = page.mixed()
-        spans = [*mixed, *(c.range for layer in (*layers, of_quarantined) for c in layer)]
+        spans = [*mixed, *(c.range for layer in (live, lost, *(part for _, part in layers)) for c in layer)]
         edges = [p for span in spans for p in (span.start, span.end)]
         points = np.unique(np.clip(np.array([first, last, *edges], dtype=np.int64), first, last))
         owners = np.full(len(points) - 1, -1, dtype=np.int64)
         of_page = len(self.cells)
-        for layer in layers:
+        self._lay(live, points, owners)
+        for of, layer in layers:
+            before = owners.copy()
             self._lay(layer, points, owners)
-        before = owners.copy()
-        self._lay(of_quarantined, points, owners)
-        for piece in np.flatnonzero((owners != before) & (before >= 0)):
-            # redriven records are no longer in the quarantine
-            self.cells[before[piece]].quarantined -= int(points[piece + 1] - points[piece])
+            for piece in np.flatnonzero((owners != before) & (before >= 0)) if of == "quarantined" else ():
+                # redriven records are no longer in the quarantine
+                self.cells[before[piece]].quarantined -= int(points[piece + 1] - points[piece])
+        self._lay(lost, points, owners)
         for span in mixed:
             self._mix(span, page, points, owners, of_page)
         return points, owners
@@ -173,3 +174,14 @@ class Line:
             found.append(OffsetRange(page.topic, page.partition, start + shift, stop + shift))
             start = stop
         return found
+
+
+def _layers(page: Page) -> list[tuple[str | None, list[RangeAccount]]]:
+    """Return the splits of redriven ranges in layers, oldest first, none of which overlaps itself."""
+    if not any(entry.account.counts.lost for entry, _ in page.redriven):
+        return [("lost", page.of_lost), ("quarantined", page.of_quarantined)]
+    # what was redriven, retracted and redriven again is in several batches
+    batches: dict[int, tuple[str | None, list[RangeAccount]]] = {}
+    for entry, _ in page.redriven:
+        batches.setdefault(entry.batch, (entry.of, []))[1].append(entry.account)
+    return [batches[number] for number in sorted(batches)]

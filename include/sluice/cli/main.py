@@ -14,6 +14,7 @@ from sluice.cli.acknowledge import acknowledge
 from sluice.cli.init import init
 from sluice.cli.output import COUNTS, err, of_windows, print_json, print_table, printed, say_empty
 from sluice.cli.preview import preview
+from sluice.cli.retract import retract
 from sluice.errors import ConfigError, SluiceError
 from sluice.recovery import Recovery
 
@@ -128,6 +129,7 @@ def run(
 app.command()(init)
 app.command()(preview)
 app.command()(acknowledge)
+app.command()(retract)
 
 
 @app.command()

@@ -20,7 +20,7 @@ from sluice.pipeline.spark import CORE, DEFAULTS, Spark
 from sluice.ranges import OffsetRange
 from sluice.run.request import RunRequest
 from sluice.shipped import base, shipped
-from sluice.text import checked_run
+from sluice.text import checked_run, storable
 
 __all__ = [
     "SparkSubmit",
@@ -31,6 +31,7 @@ __all__ = [
     "preview",
     "read_state",
     "redrive",
+    "retract",
     "spark_master",
     "validate_sink",
     "validate_spec",
@@ -184,6 +185,35 @@ def redrive(
     arguments += [] if dropped is None else ["--drop", f"--reason={dropped}"]
     arguments += [] if rule is None else [f"--rule={rule}"]
     return _submit("redrive.py", pipeline, arguments, spark, (kafka, sink), small=True, settings=settings)
+
+
+def retract(
+    pipeline: Pipeline,
+    run_id: str,
+    *,
+    spark: Connection,
+    sink: Connection | None = None,
+    of_run: str | None = None,
+    ranges: Sequence[OffsetRange] = (),
+    reason: str,
+    result: Path | None = None,
+    settings: Spark | None = None,
+) -> SparkSubmit:
+    """Return the application that takes rows out of the sink; ``settings`` as of :func:`bounded_run`.
+
+    Parameters
+    ----------
+    of_run, ranges
+        What one run wrote, or the rows of some offsets: one of the two.
+    result
+        If given, nothing is changed: the file to which it writes, as JSON, what would be retracted.
+    """
+    arguments = ["--pipeline", str(pipeline.file), "--run", checked_run(run_id), f"--reason={storable(reason)}"]
+    for item in ranges:
+        arguments += ["--range", f"{item.topic}:{item.partition}:{item.start}-{item.end}"]
+    arguments += [] if of_run is None else [f"--of-run={of_run}"]
+    arguments += [] if result is None else ["--result", str(result)]
+    return _submit("retract.py", pipeline, arguments, spark, (sink,), small=True, settings=settings)
 
 
 def validate_sink(

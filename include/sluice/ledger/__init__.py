@@ -4,11 +4,12 @@ from sluice.ledger.history import Glance, RunLine, Span
 from sluice.ledger.lease import Holder, Lease
 from sluice.ledger.ledger import Ledger
 from sluice.ledger.queries import REDRIVEN, UnknownRunError
-from sluice.ledger.rows import BatchRow, Epoch, IntervalRow, LostRow, RunRow, Unannounced
+from sluice.ledger.rows import BatchRow, Entry, Epoch, IntervalRow, LostRow, RunRow, Unannounced
 
 __all__ = [
     "REDRIVEN",
     "BatchRow",
+    "Entry",
     "Epoch",
     "Glance",
     "Holder",

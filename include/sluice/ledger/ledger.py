@@ -229,6 +229,29 @@ class Ledger(Histories):
         payload = {"ranges": [r.as_list() for r in ranges], "reason": reason, "was": was, "is": now}
         self._record(lease, None, ("LossAcknowledged", payload))
 
+    def retracted(
+        self,
+        lease: Lease,
+        *,
+        epoch: int,
+        batch: int,
+        moved: Sequence[Mapping[str, Any]],
+        reason: str,
+        run_id: str | None = None,
+    ) -> None:
+        """Record that a commit took rows out of the sink, and opens their offsets as lost; idempotent and atomic.
+
+        Parameters
+        ----------
+        moved
+            Per account what it no longer holds: :meth:`sluice.run.retraction.Part.as_dict`.
+        run_id
+            The id of the run that retracted them, if it is another one (reconciling).
+        """
+        key = {"epoch": epoch, "batch": batch}
+        told = {**key, "reason": reason, "moved": [dict(item) for item in moved]}
+        self._record(lease, run_id, ("RangeRetracted", told), ("BatchCommitted", {**key, "accounts": []}))
+
     def adopted(self, lease: Lease, old: str) -> None:
         """Transfer all records of the pipeline ``old`` to this one, and record the transfer, in one transaction."""
         with spoken(), self._engine.begin() as connection:

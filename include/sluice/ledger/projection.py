@@ -104,6 +104,8 @@ def project(connection: sa.Connection, event: Mapping[str, Any]) -> None:
                 # a redrive whose driver died may be recorded after its loss was acknowledged: the rows are there
                 for was in ("open", "acknowledged"):
                     _mark(connection, event["pipeline"], OffsetRange(*span), was, "redriven", event["run"])
+        case "RangeRetracted":
+            _retract(connection, event)
         case "LossAcknowledged":
             for span in payload["ranges"]:
                 _mark(connection, event["pipeline"], OffsetRange(*span), payload["was"], payload["is"])
@@ -210,8 +212,64 @@ def _lose(connection: sa.Connection, event: Mapping[str, Any]) -> None:
         )  # fmt: skip
 
 
+def _retract(connection: sa.Connection, event: Mapping[str, Any]) -> None:
+    """Count what was retracted as lost in the accounts that had written it, and open its ranges."""
+    payload, pipeline = event["payload"], event["pipeline"]
+    batches, table = schema.batch, schema.account
+    done = sa.select(batches.c.run).where(
+        *(batches.c[k] == v for k, v in _batch_key(event).items()), batches.c.state == "committed"
+    )
+    if connection.execute(done).first() is not None:
+        return  # recorded before, and perhaps redriven since
+    reason, told = f"retracted: {payload['reason']}", dict[str, int]()
+    for item in payload["moved"]:
+        where = ("epoch", "batch", "topic", "partition", "start")
+        counts = {name: item[name] for name in ("written", "filtered", "absent")}
+        connection.execute(
+            table.update()
+            .where(table.c.pipeline == pipeline, *(table.c[k] == item[k] for k in where))
+            .values(
+                **{name: table.c[name] - number for name, number in counts.items()},
+                lost=table.c.lost + sum(counts.values()),
+            )
+        )
+        told[item["run"]] = told.get(item["run"], 0) + sum(counts.values())
+        for start, end in item["ranges"]:
+            _open_again(connection, event, item, OffsetRange(item["topic"], item["partition"], start, end), reason)
+    for run, number in told.items():
+        of_run = sa.and_(schema.run.c.pipeline == pipeline, schema.run.c.run == run)
+        _note(connection, of_run, f"run {event['run']} retracted {number:,} offsets: {payload['reason']}")
+
+
+def _open_again(
+    connection: sa.Connection, event: Mapping[str, Any], item: Mapping[str, Any], span: OffsetRange, reason: str
+) -> None:
+    """Open a range as lost: what was lost before and redriven, and what never was."""
+    pipeline, table = event["pipeline"], schema.lost
+    known = [
+        OffsetRange.of(dict(row))
+        for row in connection.execute(sa.select(table).where(_lost_in(pipeline, span))).mappings()
+    ]
+    _mark(connection, pipeline, span, "redriven", "open", reason=reason)
+    for part in subtract([span], known):
+        connection.execute(
+            table.insert().values(
+                pipeline=pipeline, epoch=item["epoch"], batch=item["batch"], run=item["run"], at=event["at"],
+                reason=reason, sample=sa.null(), state="open",
+                topic=part.topic, partition=part.partition, start=part.start, end=part.end,
+            )
+        )  # fmt: skip
+
+
 def _mark(
-    connection: sa.Connection, pipeline: str, span: OffsetRange, was: str, now: str, by: str | None = None
+    connection: sa.Connection,
+    pipeline: str,
+    span: OffsetRange,
+    was: str,
+    now: str,
+    by: str | None = None,
+    *,
+    reason: str | None = None,
 ) -> None:
     """Change the state of the parts of lost ranges that lie in a range; the rest of them stays as it was."""
     table = schema.lost
@@ -228,9 +286,9 @@ def _mark(
         )
         kept = {k: row[k] for k in ("pipeline", "topic", "partition", "epoch", "batch", "run", "at", "reason")}
         sample = row["sample"] if row["sample"] is not None else sa.null()
-        marked: dict[str, Any] = {"state": now, "redriven_by": by}
+        marked: dict[str, Any] = {"state": now, "redriven_by": by, **({} if reason is None else {"reason": reason})}
         parts = [(common, marked), *((rest, {"state": was}) for rest in subtract([whole], [common]))]
         for part, state in parts:
             connection.execute(
-                table.insert().values(**kept, sample=sample, start=part.start, end=part.end, **state)
+                table.insert().values({**kept, "sample": sample, "start": part.start, "end": part.end, **state})
             )  # fmt: skip

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from datetime import datetime
+from difflib import get_close_matches
 from typing import Any
 
 import sqlalchemy as sa
@@ -11,7 +12,7 @@ import sqlalchemy as sa
 from sluice.errors import ConfigError
 from sluice.ledger import schema
 from sluice.ledger.lease import Lease
-from sluice.ledger.rows import BatchRow, Epoch, IntervalRow, LostRow, RunRow, Unannounced
+from sluice.ledger.rows import BatchRow, Entry, Epoch, IntervalRow, LostRow, RunRow, Unannounced
 from sluice.ledger.store import reading, spoken
 from sluice.ranges import Counts, OffsetRange, Positions, RangeAccount, Times
 from sluice.recovery import Route
@@ -25,9 +26,10 @@ REDRIVEN = 0
 class UnknownRunError(ConfigError):
     """The ledger has no such run."""
 
-    def __init__(self, pipeline: str, run_id: str) -> None:
+    def __init__(self, pipeline: str, run_id: str, nearest: Sequence[str] = ()) -> None:
+        meant = f"; the nearest are {', '.join(nearest)}" if nearest else ""
         super().__init__(
-            f"the ledger has no run {run_id!r} of {pipeline!r}",
+            f"the ledger has no run {run_id!r} of {pipeline!r}{meant}",
             state="nothing was read or written",
             next_step=f"choose one of: sluice status {pipeline}. When the run ended well elsewhere, use the "
             "ledger of that place: SLUICE_LEDGER_URL, or SLUICE_HOME",
@@ -78,11 +80,12 @@ class LedgerQueries:
         Raises
         ------
         UnknownRunError
-            If the ledger does not have it.
+            If the ledger does not have it; with the nearest names.
         """
         row = self.run(pipeline, run_id)
         if row is None:
-            raise UnknownRunError(pipeline, run_id)
+            names = [known.run for known in self.runs(pipeline, limit=1000)]
+            raise UnknownRunError(pipeline, run_id, get_close_matches(run_id, names, 3, 0.6))
         return row
 
     def runs(self, pipeline: str | None = None, *, state: str | None = None, limit: int = 20) -> list[RunRow]:
@@ -254,12 +257,33 @@ class LedgerQueries:
         """Return the lost ranges that were not redriven: the open ones, and those that were acknowledged."""
         return [row for row in self.lost(pipeline, state=None) if row.state != "redriven"]
 
-    def redriven(self, pipeline: str) -> list[tuple[RangeAccount, str]]:
-        """Return the split of each redriven range and its former state, ``lost`` or ``quarantined``."""
+    def entries(self, pipeline: str) -> list[Entry]:
+        """Return the splits of live runs and redrives in the order of offsets, with whose they are."""
         table = schema.account
-        query = sa.select(table).where(table.c.pipeline == pipeline, table.c.epoch == REDRIVEN)
-        rows = self._rows(query.order_by(table.c.topic, table.c.partition, table.c.start))
-        return [(RangeAccount.from_dict(r), r["of"]) for r in rows]
+        query = sa.select(table).where(table.c.pipeline == pipeline, table.c.epoch >= REDRIVEN)
+        return [
+            Entry(RangeAccount.from_dict(r), r["epoch"], r["batch"], r["run"], r["of"])
+            for r in self._rows(query.order_by(table.c.topic, table.c.partition, table.c.start, table.c.batch))
+        ]
+
+    def retractions(self, pipeline: str, run_id: str | None = None) -> list[dict[str, Any]]:
+        """Return what was retracted, by all runs or by one: the ``moved`` of each commit, oldest first."""
+        table = schema.event
+        query = sa.select(table.c.payload).where(table.c.pipeline == pipeline, table.c.type == "RangeRetracted")
+        if run_id is not None:
+            query = query.where(table.c.run == run_id)
+        # recorded again after a crash, the newest event of a batch says the same
+        told = {r["payload"]["batch"]: r["payload"]["moved"] for r in self._rows(query.order_by(table.c.id))}
+        return [dict(item) for moved in told.values() for item in moved]
+
+    def retracted_from(self, pipeline: str) -> dict[int, list[OffsetRange]]:
+        """Return, by the batch that had redriven it, what was retracted of it since."""
+        found: dict[int, list[OffsetRange]] = {}
+        for item in self.retractions(pipeline):
+            if item["epoch"] == REDRIVEN:
+                spans = [OffsetRange(item["topic"], item["partition"], *span) for span in item["ranges"]]
+                found.setdefault(item["batch"], []).extend(spans)
+        return found
 
     def last_batch(self, pipeline: str, epoch: int) -> BatchRow | None:
         """Return the newest committed batch of an epoch."""
@@ -365,6 +389,7 @@ class LedgerQueries:
             "seconds": row.seconds,
             **({"interval": row.interval, "replaced": self._taken(pipeline, run_id)} if row.interval else {}),
             **({"windows": windows} if (windows := self.windows(pipeline, run_id)) else {}),
+            **({"retracted": self._taken_back(pipeline, run_id)} if row.kind == "retract" else {}),
             **({"reason": row.reason} if row.reason else {}),
             **({"notes": row.notes} if row.notes else {}),
             # why the verdict is not "passed"; earlier versions did not record it
@@ -414,6 +439,12 @@ class LedgerQueries:
             "late_by": max((p["late_by"] for p in late), default=None),
             "closed_to": max(p["closed_to"] for p in told.values()),
         }
+
+    def _taken_back(self, pipeline: str, run_id: str) -> dict[str, int]:
+        """Return how many offsets a run retracted: of ``written`` ones, and with others that are open now, too."""
+        moved = self.retractions(pipeline, run_id)
+        written = sum(item["written"] for item in moved)
+        return {"written": written, "opened": sum(end - start for item in moved for start, end in item["ranges"])}
 
     def _taken(self, pipeline: str, run_id: str) -> int:
         """Return how many offsets the last commit of an interval run removed from the sink."""

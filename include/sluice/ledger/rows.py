@@ -8,7 +8,7 @@ from typing import Any
 from sluice.ranges import OffsetRange, Positions, RangeAccount
 from sluice.recovery import Route
 
-__all__ = ["BatchRow", "Epoch", "IntervalRow", "LostRow", "RunRow", "Unannounced"]
+__all__ = ["BatchRow", "Entry", "Epoch", "IntervalRow", "LostRow", "RunRow", "Unannounced"]
 
 
 @dataclass(frozen=True)
@@ -46,6 +46,17 @@ class BatchRow:
     state: str
     at: str
     announced: str | None = None
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One split of a live run or a redrive: its epoch and batch, the run's id, and what its offsets were before."""
+
+    account: RangeAccount
+    epoch: int
+    batch: int
+    run: str
+    of: str | None
 
 
 @dataclass(frozen=True)

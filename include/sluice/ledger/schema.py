@@ -49,7 +49,7 @@ run = sa.Table(
     metadata,
     sa.Column("pipeline", sa.String(64), primary_key=True),
     sa.Column("run", sa.String(250), primary_key=True),
-    sa.Column("kind", sa.String(16), nullable=False),  # live, interval, redrive
+    sa.Column("kind", sa.String(16), nullable=False),  # live, interval, redrive, retract
     sa.Column("recovery", sa.String(16), nullable=False),
     sa.Column("epoch", sa.Integer, nullable=False),
     sa.Column("state", sa.String(16), nullable=False),  # open, done, failed, abandoned

@@ -29,6 +29,7 @@ from sluice_spark.sources.base import RECORD_SCHEMA
 
 __all__ = [
     "HANDOVER",
+    "RETRACTED",
     "contradiction",
     "enter_interval",
     "examine",
@@ -42,6 +43,9 @@ __all__ = [
 
 HANDOVER = "handover"
 """The key in the metadata of the commit that closes an epoch; its value says where the next epoch starts."""
+
+RETRACTED = "retracted"
+"""The value of ``of`` in the metadata of a commit that only takes rows out."""
 
 _UNTOUCHED = "nothing was read or written now; checkpoint and sink are unchanged"
 
@@ -293,6 +297,13 @@ def seal_off(tables: Tables, note: Mapping[str, Any]) -> None:
 
 def _enter(ledger: Ledger, lease: Lease, note: Mapping[str, Any], tables: Tables, *, forgo: bool) -> None:
     version, run = note["version"], note["run"]
+    if note.get("of") == RETRACTED:
+        tables.sweep(version)
+        ledger.retracted(
+            lease, epoch=tables.epoch.number, batch=version, moved=note["moved"], reason=note["reason"], run_id=run
+        )
+        logger.info("reconciled: run %s retracted rows; recorded in the ledger", run)
+        return
     accounts = [RangeAccount.from_dict(a) for a in note["accounts"]]
     lost = [LostRange.from_dict(item) for item in note.get("lost") or []]
     if note.get("of") == "quarantined":

@@ -12,7 +12,7 @@ from pyspark.sql import functions as F
 
 from sluice.errors import ConfigError, LeaseHeldError, OffsetsGoneError, SluiceError
 from sluice.faults import point
-from sluice.ledger import REDRIVEN, Lease
+from sluice.ledger import REDRIVEN, Lease, Ledger
 from sluice.pipeline import Rows
 from sluice.ranges import Counts, OffsetRange, RangeAccount, describe, overlaps, runs_of, subtract
 from sluice.run.locate import Located, locate
@@ -30,7 +30,7 @@ from sluice_spark.sources.base import Records, within
 from sluice_spark.sources.log import LogRecords
 from sluice_spark.strategies.ignore import can_be_ignored, dies_of, narrow
 
-__all__ = ["REDRIVING", "RedriveRun", "portions", "windows"]
+__all__ = ["REDRIVING", "RedriveRun", "portions", "refuse_beside_intervals", "windows"]
 
 REDRIVING = "redrive"
 """The scope of the lease for redriving quarantined records; no interval is replaced meanwhile."""
@@ -235,15 +235,9 @@ class RedriveRun(Run):
         logger.info("redriven: %d ranges, %s", len(prepared.accounts), split or "nothing")
 
     def _beside_intervals(self) -> None:
-        """Refuse to run beside an interval run: each decides by data that the other is about to change."""
-        others = {k: run for k, run in self.ledger.at_work(self.pipeline.name).items() if k not in ("", REDRIVING)}
-        if others:
-            interval, run = next(iter(others.items()))
-            raise LeaseHeldError(
-                f"pipeline {self.pipeline.name!r}: run {run!r} replaces the interval {interval}",
-                state="quarantined records that are not redriven yet stay in the quarantine",
-                next_step="try again when it has ended",
-            )
+        refuse_beside_intervals(
+            self.ledger, self.pipeline.name, "quarantined records that are not redriven yet stay in the quarantine"
+        )
 
     # --- quarantined records ---------------------------------------------------------------------------------------
 
@@ -327,6 +321,29 @@ class RedriveRun(Run):
         """Return the requested quarantined records: to write, those that decode and pass the row rules now, decoded."""
         raw = held_records(spark, tables.quarantine, of_run=self.of_run, ranges=self.ranges, rule=self.rule)
         return raw if self.dropping else decoded(raw, self.pipeline).where(F.col(RULE).isNull())
+
+
+def refuse_beside_intervals(ledger: Ledger, pipeline: str, state: str) -> None:
+    """Refuse to run beside an interval run: each decides by data that the other is about to change.
+
+    Parameters
+    ----------
+    state
+        What the error says about the data.
+
+    Raises
+    ------
+    LeaseHeldError
+        If one is at work.
+    """
+    others = {k: run for k, run in ledger.at_work(pipeline).items() if k not in ("", REDRIVING)}
+    if others:
+        interval, run = next(iter(others.items()))
+        raise LeaseHeldError(
+            f"pipeline {pipeline!r}: run {run!r} replaces the interval {interval}",
+            state=state,
+            next_step="try again when it has ended",
+        )
 
 
 def windows(came: Offsets, offsets: int, count: int = _STRETCHES) -> Iterator[list[OffsetRange]]:

@@ -1,0 +1,139 @@
+"""``sluice retract``: takes rows out of the sink, and opens their offsets as lost."""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from sluice.cli.output import err, print_json, print_table
+from sluice.errors import ConfigError
+
+__all__ = ["parted", "retract"]
+
+_UNTOUCHED = "nothing was read or written"
+
+
+def retract(
+    pipeline: Annotated[str, typer.Argument(metavar="NAME_OR_FILE", help="A pipeline's name, or its YAML file.")],
+    what: Annotated[
+        list[str],
+        typer.Argument(metavar="RUN|RANGE...", help="A run's id, or ranges TOPIC:PARTITION:START-END (end exclusive)."),
+    ],
+    reason: Annotated[str, typer.Option(metavar="TEXT", help="Why; recorded in the ledger.")],
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Change nothing: show what would be retracted.")] = False,
+    run_id: Annotated[
+        str | None,
+        typer.Option("--run", metavar="ID", help="The id of the run that retracts, by default a new one."),
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,
+) -> None:
+    """Take the rows that a run wrote, or those of some offsets, out of the sink.
+
+    They leave the table in one commit. Their offsets are counted as lost and
+    are open, so sluice redrive writes them again, exactly once, for example
+    after a fix of the transform; sluice acknowledge closes them for good. What
+    the run quarantined stays in the quarantine. Live runs go on afterwards as
+    if nothing had happened. Idempotent. Exit codes: as sluice run.
+    """
+    from sluice.cli.run import closing, connections, ended
+    from sluice.launch.launcher import LocalProcess
+    from sluice.launch.submit import retract as submission
+    from sluice.ledger import Ledger
+    from sluice.pipeline import load
+    from sluice.run.retraction import possible, standing
+
+    if not reason.strip():
+        raise ConfigError("--reason is empty", state=_UNTOUCHED, next_step="say why, in a few words")
+    spec, ledger = load(pipeline), Ledger.open()
+    possible(spec)
+    of_run, ranges = parted(what, spec.source.config.streams)
+    chosen = standing(ledger, spec.name, run_id=of_run, ranges=ranges)
+    name = run_id or f"retract__{datetime.now(UTC).isoformat(timespec='milliseconds')}"
+    spark, _, sink = connections(spec)
+    asked: dict[str, Any] = {"spark": spark, "sink": sink, "of_run": of_run, "ranges": ranges, "reason": reason}
+    if dry_run:
+        with tempfile.TemporaryDirectory(prefix="sluice-") as folder:
+            result = Path(folder) / "result.json"
+            if (code := LocalProcess.start(submission(spec, name, **asked, result=result))) != 0:
+                raise typer.Exit(code)
+            parts = json.loads(result.read_text())
+        _show(parts, as_json=as_json)
+        return
+    if not chosen and ledger.running(spec.name) is None:
+        # the run is started nevertheless: the ledger may be behind the table
+        err.print("the ledger has nothing more to retract there: it was retracted before, or never written")
+    with closing(spec, name):
+        code = LocalProcess.start(submission(spec, name, **asked))
+    code = ended(spec, name, code, as_json=as_json)
+    if code == 0 and not as_json:
+        back = ledger.account(spec.name, name)["retracted"]
+        if back["opened"]:
+            err.print(
+                f"{back['written']:,} offsets left the sink; {back['opened']:,} are open as lost: "
+                f"sluice redrive {pipeline} writes them again",
+                markup=False,
+            )
+        else:
+            err.print("nothing was retracted: the sink and the ledger are as they were")
+    raise typer.Exit(code)
+
+
+def parted(what: Sequence[str], streams: Sequence[str]) -> tuple[str | None, list[Any]]:
+    """Return the run that is meant, or the ranges.
+
+    Raises
+    ------
+    ConfigError
+        If it is neither one run nor ranges of these streams.
+    """
+    from sluice.ranges import OffsetRange
+
+    ranges = []
+    for text in what:
+        try:
+            item = OffsetRange.parse(text)
+        except ValueError:
+            if len(what) == 1:
+                return text, []
+            raise ConfigError(
+                f"{text!r} is not a range: write TOPIC:PARTITION:START-END, END exclusive",
+                state=_UNTOUCHED,
+                next_step="name one run, or one or more ranges",
+            ) from None
+        if item.topic not in streams:
+            if len(what) == 1 and ":" in item.topic:
+                return text, []
+            raise ConfigError(
+                f"the pipeline does not read {item.topic!r}",
+                state=_UNTOUCHED,
+                next_step=f"name one of: {', '.join(streams)}",
+            )
+        ranges.append(item)
+    return None, ranges
+
+
+def _show(parts: Sequence[dict[str, Any]], *, as_json: bool) -> None:
+    rows = [
+        {
+            "topic": part["topic"], "partition": part["partition"], "start": part["ranges"][0][0],
+            "end": part["ranges"][-1][1], "offsets": sum(b - a for a, b in part["ranges"]),
+            "written": part["written"], "run": part["run"],
+        }
+        for part in parts
+    ]  # fmt: skip
+    if as_json:
+        print_json(rows)
+        return
+    if rows:
+        print_table(rows, ["topic", "partition", "start", "end", "offsets", "written", "run"])
+    written, opened = sum(r["written"] for r in rows), sum(r["offsets"] for r in rows)
+    err.print(
+        f"{written:,} offsets would leave the sink, and {opened:,} would be open as lost; nothing was changed"
+        if rows else "there is nothing to retract"
+    )  # fmt: skip

@@ -1,0 +1,48 @@
+"""``sluice retract``: what is asked for, and what is refused before anything is started."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from tests.fixtures.books import Place
+from typer.testing import CliRunner
+
+from sluice.cli.main import app
+from sluice.cli.retract import parted
+from sluice.errors import ConfigError
+from sluice.ranges import OffsetRange
+
+
+@pytest.fixture
+def sluice(story: Place, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]:
+    monkeypatch.setenv("SLUICE_HOME", str(story.root))
+    monkeypatch.delenv("SLUICE_LEDGER_URL", raising=False)
+    return lambda *arguments: CliRunner().invoke(app, arguments)
+
+
+def test_a_run_or_ranges() -> None:
+    assert parted(["cli__2026-11-24T10:00:00.000+00:00"], ["t"]) == ("cli__2026-11-24T10:00:00.000+00:00", [])
+    assert parted(["t:0:1-3", "t:1:0-2"], ["t"]) == (None, [OffsetRange("t", 0, 1, 3), OffsetRange("t", 1, 0, 2)])
+    with pytest.raises(ConfigError, match="does not read 'u'"):
+        parted(["u:0:1-3"], ["t"])
+    with pytest.raises(ConfigError, match="'run' is not a range"):
+        parted(["run", "t:0:1-3"], ["t"])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("a", "--reason", " "), "--reason is empty"),
+        (("nosuch", "--reason", "x"), "the ledger has no run 'nosuch' of 'p'"),
+        (("u:0:1-3", "--reason", "x"), "does not read 'u'"),
+    ],
+)
+def test_what_makes_no_sense_is_refused_before_spark_starts(
+    story: Place, sluice: Callable[..., Any], arguments: tuple[str, ...], said: str
+) -> None:
+    done = sluice("retract", str(story.file), *arguments)
+    assert isinstance(done.exception, ConfigError)
+    assert said in str(done.exception)
+    assert not [r for r in story.ledger.runs("p") if r.kind == "retract"]

@@ -1,0 +1,191 @@
+"""What a retraction takes: from which account, in any order of retractions and redrives; the audit balances."""
+
+from __future__ import annotations
+
+import random
+import shutil
+from collections.abc import Sequence
+from itertools import count
+from typing import Any
+
+import numpy as np
+import pytest
+from tests.fixtures.books import Place, Row, lost, rows, span, split
+
+from sluice.audit import audit
+from sluice.errors import ConfigError
+from sluice.ledger import REDRIVEN, UnknownRunError
+from sluice.pipeline import Pipeline
+from sluice.ranges import Counts, OffsetRange, RangeAccount
+from sluice.run.retraction import Part, possible, standing, taken
+
+SPEC: dict[str, Any] = {
+    "pipeline": "p",
+    "source": {"kafka": {"topics": ["t"]}},
+    "decode": {"json": {"schema": "id INT"}},
+}
+
+
+def held(found: Sequence[Row], spans: Sequence[OffsetRange]) -> dict[tuple[str, int], Any]:
+    inside: dict[tuple[str, int], list[int]] = {}
+    for topic, partition, offset, _ in found:
+        assert topic is not None
+        assert partition is not None
+        assert offset is not None
+        if any(s.topic == topic and s.partition == partition and s.start <= offset < s.end for s in spans):
+            inside.setdefault((topic, partition), []).append(offset)
+    return {key: np.array(sorted(offsets), dtype=np.int64) for key, offsets in inside.items()}
+
+
+def retract(place: Place, run: str, **what: Any) -> list[Part]:
+    """Retract as the run does: rows leave the sink, and the ledger has it."""
+    parts = [
+        part
+        for item in standing(place.ledger, "p", **what)
+        if (part := taken(item, lambda s: held(place.sink, s), lambda s: held(place.quarantine, s))) is not None
+    ]
+    if not parts:
+        return []
+    gone = held(place.sink, [s for part in parts for s in part.ranges])
+    place.sink = [row for row in place.sink if row[2] not in gone.get((str(row[0]), int(row[1] or 0)), ())]
+    batch = place.ends["sluice:p:redriven"] = place.ends.get("sluice:p:redriven", -1) + 1
+    moved = [part.as_dict() for part in parts]
+    with place.ledger.acquire("p", run) as lease:
+        place.ledger.run_planned(lease, kind="retract", recovery="replay", epoch=REDRIVEN, ranges=[], topic_ids={})
+        for _ in range(2):  # recorded again, as after a crash
+            place.ledger.retracted(lease, epoch=REDRIVEN, batch=batch, moved=moved, reason="wrong currency")
+        place.ledger.run_closed(lease, state="done")
+    return parts
+
+
+def redrive(place: Place, run: str, chance: random.Random) -> None:
+    """Redrive some of what is open: an offset is written, refused, or filtered."""
+    spans = [row.range for row in place.ledger.lost("p")]
+    accounts = []
+    for item in chance.sample(spans, chance.randrange(len(spans) + 1)):
+        outcomes = [chance.choice(("written", "written", "quarantined", "filtered")) for _ in range(len(item))]
+        for offset, outcome in zip(range(item.start, item.end), outcomes, strict=True):
+            one = rows(run, offset, partition=item.partition)
+            place.sink += one if outcome == "written" else []
+            place.quarantine += one if outcome == "quarantined" else []
+        counts = {name: outcomes.count(name) for name in ("written", "quarantined", "filtered")}
+        accounts.append(RangeAccount(item, Counts(**counts)))
+    place.commit(run, *accounts, epoch=REDRIVEN, redriven="lost")
+
+
+def unquarantine(place: Place, run: str, chance: random.Random) -> None:
+    """Write some quarantined records."""
+    chosen = [row for row in place.quarantine if chance.random() < 0.5]
+    place.quarantine = [row for row in place.quarantine if row not in chosen]
+    place.sink += [(topic, partition, offset, run) for topic, partition, offset, _ in chosen]
+    accounts = [split(int(o or 0), int(o or 0) + 1, int(p or 0)) for _, p, o, _ in sorted(chosen, key=str)]
+    place.commit(run, *accounts, epoch=REDRIVEN, redriven="quarantined")
+
+
+def proved(place: Place) -> list[str]:
+    for table in ("table", "table_quarantine"):
+        shutil.rmtree(place.root / table, ignore_errors=True)
+    return place.found()
+
+
+def test_a_run_leaves_the_table_and_its_offsets_are_open(story: Place) -> None:
+    (part,) = retract(story, "x", run_id="b", ranges=())[:1]
+    assert (part.written, part.ranges) == (5, (span(10, 15),))
+    assert {(r.range, r.state, r.run, r.reason) for r in story.ledger.lost("p") if r.reason != "poison"} == {
+        (span(10, 15), "open", "b", "retracted: wrong currency"),
+        (span(5, 8, 1), "open", "b", "retracted: wrong currency"),
+    }
+    assert story.ledger.account("p", "b")["written"] == 0
+    assert story.ledger.account("p", "x")["retracted"] == {"written": 8, "opened": 8}
+    (told,) = [r.notes for r in story.ledger.runs("p") if r.run == "b"]
+    assert told == ["run x retracted 8 offsets: wrong currency"]
+    assert proved(story) == []
+    assert retract(story, "y", run_id="b") == []
+
+
+def test_what_a_redrive_wrote_is_the_redrives(story: Place) -> None:
+    assert [part.ranges for part in retract(story, "x", run_id="c")] == [(span(16, 17), span(18, 19))]
+    assert [part.ranges for part in retract(story, "y", run_id="d")] == [(span(4, 5),), (span(17, 18),)]
+    assert sorted(r.range for r in story.ledger.lost("p")) == [
+        span(4, 5), span(15, 16), span(16, 17), span(17, 18), span(18, 19), span(19, 20)
+    ]  # fmt: skip
+    assert proved(story) == []
+
+
+def test_a_part_of_a_batch_takes_what_is_in_the_table(story: Place) -> None:
+    (part,) = retract(story, "x", ranges=[span(2, 8)])[:1]
+    assert (part.written, part.ranges) == (4, (span(2, 3), span(5, 8)))
+    assert proved(story) == []
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_the_audit_balances_after_any_story(story: Place, seed: int) -> None:
+    chance, numbers = random.Random(seed), count()
+    for _ in range(9):
+        run = f"n{next(numbers)}"
+        what = chance.randrange(4)
+        if what == 0:
+            redrive(story, run, chance)
+        elif what == 1:
+            unquarantine(story, run, chance)
+        elif what == 2:
+            retract(story, run, run_id=chance.choice(story.ledger.runs("p", limit=100)).run)
+        else:
+            start = chance.randrange(18)
+            retract(story, run, ranges=[span(start, start + chance.randrange(1, 9))])
+        assert audit(story.ledger, "p").problems == []
+    assert proved(story) == []
+    before = story.ledger.lost("p", state=None), story.ledger.entries("p")
+    story.ledger.rebuild()
+    assert (story.ledger.lost("p", state=None), story.ledger.entries("p")) == before
+
+
+def test_what_retracted_too_much_is_found(story: Place) -> None:
+    retract(story, "x", run_id="c")
+    story.commit("e", split(16, 17), epoch=REDRIVEN, redriven="lost")
+    story.commit("f", split(16, 17), epoch=REDRIVEN, redriven="lost")
+    assert audit(story.ledger, "p").problems == ["t-0 [16, 17) was redriven twice, as lost"]
+
+
+def test_intervals_and_unknown_runs_are_refused(story: Place) -> None:
+    story.commit("nightly-7", split(20, 21), epoch=2, lost=[])
+    with pytest.raises(UnknownRunError, match="the nearest are nightly-7"):
+        standing(story.ledger, "p", run_id="nightly-8")
+    with story.ledger.acquire("p", "i", scope="2026-01-01T00:00:00Z/2026-01-02T00:00:00Z") as lease:
+        number = story.ledger.interval_resolved(lease, lease.scope, ranges=[span(0, 6)], whole=True, topic_ids={})
+        story.ledger.run_planned(
+            lease, kind="interval", recovery="replay", epoch=-number, ranges=[], topic_ids={}, interval=lease.scope
+        )
+        new = split(0, 6, filtered=2, written=4)
+        story.ledger.batch_committed(lease, epoch=-number, batch=0, accounts=[new], replaced={new.range: (4, 0)})
+    with pytest.raises(ConfigError, match="is an interval run"):
+        standing(story.ledger, "p", run_id="i")
+    with pytest.raises(ConfigError, match=r"interval runs replaced rows of t-0 \[0, 4\)"):
+        standing(story.ledger, "p", run_id="a")
+    assert standing(story.ledger, "p", ranges=[span(6, 9)])
+
+
+@pytest.mark.parametrize(
+    ("keys", "said"),
+    [
+        ({"sink": {"kafka": {"topic": "out"}}}, "sink.kafka of 'p' does not take single rows back"),
+        ({"sink": {"delta": {"path": "t"}}, "rows": "aggregate"}, "has rows: aggregate: a row of its sink combines"),
+        (
+            {"sink": {"postgres": {"connection": "pg", "table": "t", "mode": "upsert", "key": ["id"]}}},
+            "keeps only the newest row of a key",
+        ),
+    ],
+)
+def test_where_a_row_cannot_be_taken_back_it_is_refused_by_name(keys: dict[str, Any], said: str) -> None:
+    with pytest.raises(ConfigError, match=said):
+        possible(Pipeline.model_validate({**SPEC, **keys}))
+    possible(Pipeline.model_validate({**SPEC, "sink": {"delta": {"path": "t"}}}))
+
+
+def test_a_loss_that_was_acknowledged_is_not_opened(story: Place) -> None:
+    with story.ledger.acquire("p", "ack") as lease:
+        story.ledger.loss_acknowledged(lease, [span(15, 16)], "gone")
+    retract(story, "x", run_id="b")
+    assert [r.range for r in story.ledger.lost("p", state="acknowledged")] == [span(15, 16)]
+    story.commit("l", split(20, 23, written=2, lost=1), epoch=2, lost=[lost(22, 23)])
+    assert audit(story.ledger, "p").balanced
