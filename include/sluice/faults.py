@@ -8,6 +8,8 @@ import signal
 __all__ = ["POINTS", "point"]
 
 POINTS = (
+    "rows-landed",
+    "position-committed",
     "closing-planned",
     "run-planned",
     "session-started",

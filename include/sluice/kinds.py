@@ -20,6 +20,7 @@ __all__ = ["BUILT_IN", "imported", "kind_of"]
 BUILT_IN: Mapping[str, Mapping[str, str]] = {
     "sources": {
         "file": "sluice.sources.files.source:KIND",
+        "jdbc": "sluice.sources.jdbc.source:KIND",
         "kafka": "sluice.sources.kafka.source:KIND",
         "queue": "sluice.sources.queue.source:KIND",
     },

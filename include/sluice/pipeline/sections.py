@@ -23,6 +23,7 @@ from sluice.sinks.kafka import KafkaSink
 from sluice.sinks.postgres import PostgresSink
 from sluice.sources.base import SourceConfig, SourceKind
 from sluice.sources.files.config import FileSource
+from sluice.sources.jdbc.config import JdbcSource
 from sluice.sources.kafka.config import KafkaSource
 from sluice.sources.queue.config import QueueSource
 
@@ -62,6 +63,8 @@ class Source(Strict):
     """Topics of a Kafka cluster."""
     file: FileSource | None = None
     """Files that others put into a folder."""
+    jdbc: JdbcSource | None = None
+    """Rows of a PostgreSQL table, or of a query."""
     queue: QueueSource | None = None
     """Streams of a message queue."""
 

@@ -22,9 +22,10 @@ from tests.fixtures.runs import good
 from sluice.connections import Connection
 from sluice.errors import ConfigError, SinkError
 from sluice.pipeline.sections import Sink
+from sluice.postgres import url_of
 from sluice.sinks.postgres import PostgresSink
 from sluice_spark.sinks.base import Staged, StagedFile
-from sluice_spark.sinks.postgres.database import connected, url_of
+from sluice_spark.sinks.postgres.database import connected
 from sluice_spark.sinks.postgres.table import PostgresTable
 from sluice_spark.sinks.postgres.types import fits, unsupported
 

@@ -11,7 +11,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from sluice_spark.sinks.postgres.database import literal, name_of
+from sluice.postgres import literal, name_of
 
 __all__ = ["Commits", "fetched", "lock_number", "one"]
 

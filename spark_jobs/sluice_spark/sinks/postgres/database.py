@@ -2,65 +2,26 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
-from urllib.parse import quote, urlencode
 
 import adbc_driver_manager
 import adbc_driver_postgresql.dbapi as adbc
 
 from sluice.connections import Connection
 from sluice.errors import ConfigError, SinkError, SluiceError
+from sluice.postgres import WRONG, text_of, url_of
 
-__all__ = ["AdbcError", "connected", "describe", "literal", "name_of", "url_of"]
+__all__ = ["AdbcError", "connected", "describe"]
 
 AdbcError = adbc_driver_manager.Error
 
-_KEPT = {"application_name": "sluice", "keepalives_idle": "30", "keepalives_interval": "10", "keepalives_count": "3"}
-_NOT_OF_LIBPQ = ("cursor", "iam", "redshift", "aws_conn_id", "cluster-identifier", "dialect", "enable_log_db_messages")
-"""Keys in the extra of Airflow's connections that its hook reads, and the server's library does not know."""
 
 _MISTAKES = {"0A", "28", "3D", "3F", "42", "55"}
 """Classes of errors that no other attempt cures: rights, names, syntax, what a table does not allow."""
 _REFUSALS = {"21", "22", "23", "27", "44", "54", "P0"}
 """Classes of errors that a row causes: its values, constraints, triggers, limits."""
-_WRONG = re.compile(
-    r"does not exist|authentication failed|pg_hba\.conf|no password supplied|unexpected spaces|IPv6 host"
-    r"|invalid (?:integer|port|URI|sslmode|percent)|unrecognized configuration parameter"
-)
-"""What libpq says of a wrong connection, in English; without a code."""
-
-
-def url_of(connection: Connection) -> str:
-    """Return the URL that libpq reads; it holds the password.
-
-    Raises
-    ------
-    ConfigError
-        If it is not a connection to a PostgreSQL database.
-    """
-    if connection.conn_type not in ("postgres", "postgresql", "") or not connection.host:
-        raise ConfigError(
-            f"connection {connection.conn_id!r} is not a PostgreSQL connection with a host: type "
-            f"{connection.conn_type!r}",
-            state="nothing was read or written",
-            next_step='write it in JSON form, for example {"conn_type":"postgres","host":"localhost","login":"me",'
-            '"password":"...","schema":"shop"}, where schema is the name of the database',
-        )
-    who = quote(connection.login or "", safe="")
-    if connection.password:
-        who += f":{quote(connection.password, safe='')}"
-    # names of several hosts stay as they are; an address of IPv6 needs brackets
-    host = quote(connection.host, safe=":,[]" if not connection.host.startswith("/") else "")
-    if host.count(":") > 1 and "[" not in host and "," not in host:
-        host = f"[{host}]"
-    options = _KEPT | {k: str(v) for k, v in connection.extra.items() if k not in _NOT_OF_LIBPQ}
-    port = f":{connection.port}" if connection.port else ""
-    at = f"{who}@" if who else ""
-    asked = urlencode(options, quote_via=quote)  # libpq reads no plus sign as a blank
-    return f"postgresql://{at}{host}{port}/{quote(connection.schema or '', safe='')}?{asked}"
 
 
 @contextmanager
@@ -104,9 +65,7 @@ def connected(connection: Connection, what: str) -> Iterator[Any]:
 def describe(error: Any, what: str) -> SluiceError:
     """Return the error of Sluice for one of the database."""
     code = getattr(error, "sqlstate", None) or ""
-    # neither what rows hold, nor a URL with its password
-    text = " ".join(re.split(r"Query was:|DETAIL:", str(error))[0].split())
-    text = re.sub(r"postgres(?:ql)?://\S*", "postgresql://...", text)
+    text = text_of(error)
     state = "nothing of this batch was committed; what was committed before stays"
     if code == "55P03":
         return SinkError(
@@ -119,7 +78,7 @@ def describe(error: Any, what: str) -> SluiceError:
         code[:2] in _MISTAKES
         or code == "25006"
         or kind in ("UNAUTHORIZED", "NOT_FOUND")
-        or (not code and _WRONG.search(text))
+        or (not code and WRONG.search(text))
     ):
         return ConfigError(
             f"{what}: {text}",
@@ -140,13 +99,3 @@ def describe(error: Any, what: str) -> SluiceError:
             next_step="add a row rule that refuses such records, or change the table; then run again",
         )
     return SinkError(f"{what}: {text}", state=state, next_step="run again when the database answers")
-
-
-def name_of(*parts: str) -> str:
-    """Return a name as SQL, quoted."""
-    return ".".join('"' + part.replace('"', '""') + '"' for part in parts)
-
-
-def literal(text: str) -> str:
-    """Return a text as SQL."""
-    return "'" + text.replace("'", "''") + "'"

@@ -12,8 +12,8 @@ import pyarrow.compute as pc
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import types as T
 
+from sluice.postgres import literal, name_of
 from sluice_spark.sinks.postgres.commits import Commits, fetched, one
-from sluice_spark.sinks.postgres.database import literal, name_of
 from sluice_spark.sinks.postgres.types import LARGEST, arrow_type, held_type
 from sluice_spark.sinks.spilled import spilled
 

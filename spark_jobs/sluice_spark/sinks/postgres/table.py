@@ -23,6 +23,7 @@ from pyspark.sql import types as T
 from sluice.connections import find
 from sluice.delta.names import owner
 from sluice.errors import BEGIN_ANEW, ConfigError, SinkError
+from sluice.postgres import literal, name_of
 from sluice.ranges import OffsetRange
 from sluice.sinks.postgres import LONGEST, PostgresSink
 from sluice_spark.sinks.base import Fence, Staged, TakenBackError, overtaken
@@ -31,7 +32,7 @@ from sluice_spark.sinks.parquet.slice import Slice
 from sluice_spark.sinks.parquet.staging import StagesParquet
 from sluice_spark.sinks.postgres import reading
 from sluice_spark.sinks.postgres.commits import Commits, fetched, one
-from sluice_spark.sinks.postgres.database import connected, literal, name_of
+from sluice_spark.sinks.postgres.database import connected
 from sluice_spark.sinks.postgres.types import (
     arrow_type,
     column_type,

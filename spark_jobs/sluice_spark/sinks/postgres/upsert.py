@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from sluice_spark.sinks.postgres.database import name_of
+from sluice.postgres import name_of
 
 __all__ = ["Upsert"]
 

@@ -1,0 +1,1 @@
+"""Tables and queries of a PostgreSQL database as a source: their rows are landed once, by a key that grows."""

@@ -1,0 +1,317 @@
+"""What is asked of a PostgreSQL database so that the rows of a table can be landed once."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from sluice.connections import Connection
+from sluice.errors import AuthorizationError, ConfigError, SluiceError, SourceUnreachableError
+from sluice.postgres import WRONG, literal, name_of, text_of, url_of
+from sluice.sources.jdbc.config import JdbcSource
+
+__all__ = ["Database", "Described", "Session"]
+
+_STATE = "nothing was read or written now; what earlier runs wrote is in the sink"
+_BYTES = 8 << 20
+"""About how many bytes of rows are fetched at a time."""
+
+
+@dataclass(frozen=True)
+class _Type:
+    """A type of keys: how a column of it is a whole number, and the other way round."""
+
+    number: str
+    literal: str
+    infinite: str | None = None
+    micros: int | None = None
+    """Microseconds of one unit of the number; None if it is no time."""
+
+
+_MICROS = "(extract(epoch from {}) * 1000000)::int8"
+_WHOLE = _Type("{}::int8", "{}")
+_TYPES = {
+    "smallint": _WHOLE,
+    "integer": _WHOLE,
+    "bigint": _WHOLE,
+    "date": _Type("({} - date 'epoch')::int8", "(date 'epoch' + {})", "date", 86_400_000_000),
+    "timestamp without time zone": _Type(
+        _MICROS, "(timestamp 'epoch' + {} * interval '1 microsecond')", "timestamp", 1
+    ),
+    "timestamp with time zone": _Type(
+        _MICROS, "(timestamptz 'epoch' + {} * interval '1 microsecond')", "timestamptz", 1
+    ),
+}
+
+
+@dataclass(frozen=True)
+class Described:
+    """What rows are read from.
+
+    Attributes
+    ----------
+    server
+        The id of the server's data; None if the role may not know it.
+    table
+        The table's object id; None for a query.
+    file
+        The number of the table's file, which changes when it is rewritten; None if it has none.
+    unique
+        The columns that identify a row, without the key.
+    sure
+        Whether a unique index says that they do.
+    notes
+        What the user should know.
+    """
+
+    server: str | None
+    table: int | None
+    file: int | None
+    kind: _Type
+    unique: tuple[str, ...]
+    sure: bool
+    notes: tuple[str, ...]
+
+
+class Database:
+    """The database of a pipeline's source; it holds secrets."""
+
+    def __init__(self, connection: Connection, config: JdbcSource) -> None:
+        self._url = url_of(connection)
+        self.config = config
+        # a table is no subquery, so that PostgreSQL may use its indexes whatever its version
+        self._source = name_of(*config.table.split(".")) if config.table else f"(\n{config.query}\n)"
+
+    @contextmanager
+    def opened(self, isolation: str = "READ COMMITTED") -> Iterator[Session]:
+        """Open a session, and a transaction in it that only reads.
+
+        Raises
+        ------
+        SluiceError
+            By type, for each error of the database in the block.
+        """
+        import adbc_driver_manager
+        import adbc_driver_postgresql.dbapi as adbc
+
+        try:
+            with adbc.connect(self._url, autocommit=False) as connection, connection.cursor() as cursor:
+                cursor.execute(f"SET TRANSACTION ISOLATION LEVEL {isolation} READ ONLY")
+                for name, value in _SETTINGS.items():
+                    cursor.execute(f"SET LOCAL {name} = {literal(value)}")
+                yield Session(cursor, self._source, self.config)
+                connection.rollback()
+        except adbc_driver_manager.Error as error:
+            raise self._described(error) from error
+
+    def _described(self, error: Any) -> SluiceError:
+        code, text = getattr(error, "sqlstate", None) or "", text_of(error)
+        what = f"{self.config.shown}: {text}"
+        if code == "42501" or code[:2] == "28" or (not code and ("authentication" in text or "password" in text)):
+            return AuthorizationError(
+                what,
+                state=_STATE,
+                next_step="correct login and password; the role needs CONNECT to the database, USAGE of the schema and "
+                "SELECT of the table, and must not be subject to its row security",
+            )
+        if code == "55P03":
+            return SourceUnreachableError(
+                f"{self.config.shown} is locked by another transaction for ten minutes",
+                state=_STATE,
+                next_step="SELECT pid, state, query FROM pg_stat_activity shows it; run again when it has ended",
+            )
+        if code[:2] in ("0A", "22", "25", "3D", "3F", "42") or (not code and WRONG.search(text)):
+            return ConfigError(
+                what, state=_STATE, next_step="correct source.jdbc in the pipeline file, or the connection; run again"
+            )
+        return SourceUnreachableError(
+            what, state=_STATE, next_step="run again when the database answers; the next run catches up"
+        )
+
+
+_SETTINGS = {
+    "TimeZone": "UTC", "DateStyle": "ISO", "IntervalStyle": "iso_8601", "bytea_output": "hex",
+    "extra_float_digits": "1", "client_encoding": "UTF8", "statement_timeout": "0", "lock_timeout": "600s",
+    "row_security": "off", "idle_in_transaction_session_timeout": "0", "standard_conforming_strings": "on",
+}  # fmt: skip
+"""The same values have the same text in each session, whatever a role's defaults are."""
+
+
+class Session:
+    """A transaction that reads."""
+
+    def __init__(self, cursor: Any, source: str, config: JdbcSource) -> None:
+        self._cursor = cursor
+        self._source = source
+        self._config = config
+
+    def _rows(self, sql: str) -> list[Any]:
+        self._cursor.execute(sql)
+        found: list[Any] = self._cursor.fetchall()
+        return found
+
+    @cached_property
+    def _key(self) -> str:
+        return f"q.{name_of(self._config.key)}"
+
+    def describe(self) -> Described:
+        """Return what rows are read from.
+
+        Raises
+        ------
+        ConfigError
+            If it cannot be read by this key.
+        """
+        config = self._config
+        ((standby,),) = self._rows("SELECT pg_is_in_recovery()")
+        if standby:
+            raise ConfigError(
+                f"{config.connection} leads to a standby, which does not know the running transactions of its primary",
+                state=_STATE,
+                next_step="let the connection lead to the primary (extra: target_session_attrs: read-write)",
+            )
+        ((kind,),) = self._rows(f"SELECT pg_typeof((SELECT {self._key} FROM {self._source} AS q LIMIT 0))::text")
+        if kind not in _TYPES:
+            raise ConfigError(
+                f"{config.shown}: the key {config.key!r} is of type {kind}",
+                state=_STATE,
+                next_step="name a column of type smallint, integer, bigint, date, timestamp or timestamptz; or read a "
+                "query that casts it",
+            )
+        columns = self._columns()
+        gone = [name for name in config.unique or () if name not in columns]
+        if gone:
+            raise ConfigError(
+                f"{config.shown} has no column {gone[0]!r}", state=_STATE, next_step="correct source.jdbc.unique"
+            )
+        if len(set(columns)) < len(columns):
+            twice = next(name for name in columns if columns.count(name) > 1)
+            raise ConfigError(
+                f"{config.shown} has two columns of the name {twice!r}",
+                state=_STATE,
+                next_step="name them apart in source.jdbc.query, with AS",
+            )
+        server = self._server()
+        if config.table is None:
+            unique = tuple(name for name in config.unique or () if name != config.key)
+            return Described(server, None, None, _TYPES[kind], unique, False, ())
+        return self._of_table(server, _TYPES[kind])
+
+    def _columns(self) -> list[str]:
+        self._cursor.execute(f"SELECT * FROM {self._source} AS q LIMIT 0")
+        return [column[0] for column in self._cursor.description]
+
+    def _server(self) -> str | None:
+        ((allowed,),) = self._rows("SELECT has_function_privilege('pg_control_system()', 'EXECUTE')")
+        return self._rows("SELECT system_identifier::text FROM pg_control_system()")[0][0] if allowed else None
+
+    def _of_table(self, server: str | None, kind: _Type) -> Described:
+        config, notes = self._config, []
+        at = f"{literal(self._source)}::regclass"
+        ((oid, relkind, file),) = self._rows(
+            f"SELECT oid::int8, relkind::text, pg_relation_filenode(oid)::int8 FROM pg_class WHERE oid = {at}"
+        )
+        if relkind == "f":
+            raise ConfigError(
+                f"{config.shown} is a foreign table: the running transactions of its server are not known here",
+                state=_STATE,
+                next_step="let the connection lead to that server",
+            )
+        whole = [
+            (primary, unique, json.loads(names))
+            for primary, unique, names in self._rows(
+                "SELECT i.indisprimary, i.indisunique AND i.indpred IS NULL AND i.indimmediate, to_json(ARRAY("
+                "SELECT a.attname FROM unnest(i.indkey) WITH ORDINALITY AS k(n, o) JOIN pg_attribute AS a "
+                "ON a.attrelid = i.indrelid AND a.attnum = k.n WHERE k.o <= i.indnkeyatts ORDER BY k.o))::text "
+                f"FROM pg_index AS i WHERE i.indrelid = {at} AND i.indisvalid AND i.indexprs IS NULL"
+            )
+        ]
+        indexes = [set(names) for _, unique, names in whole if unique]
+        named = config.unique
+        if named is None and {config.key} not in indexes:
+            named = next((names for primary, _, names in whole if primary), None)
+            if named is None and relkind in "rp":
+                raise ConfigError(
+                    f"{config.shown} has neither a unique index of {config.key!r} nor a primary key",
+                    state=_STATE,
+                    next_step="name the columns that identify a row in source.jdbc.unique",
+                )
+        unique = tuple(name for name in named or () if name != config.key)
+        sure = any(index <= {config.key, *unique} for index in indexes)
+        if relkind in "rp" and not any(names[:1] == [config.key] for _, _, names in whole):
+            notes.append(f"{config.shown} has no index that begins with {config.key!r}: each run reads the whole table")
+        ((cached,),) = self._rows(
+            "SELECT max(s.seqcache) FROM pg_sequence AS s JOIN pg_depend AS d ON d.objid = s.seqrelid "
+            f"AND d.refobjid = {at} AND d.deptype IN ('a', 'i') "
+            f"JOIN pg_attribute AS a ON a.attrelid = {at} AND a.attnum = d.refobjsubid "
+            f"WHERE a.attname = {literal(config.key)}"
+        )
+        if cached is not None and cached > 1:
+            notes.append(
+                f"the sequence of {config.key!r} has CACHE {cached}: a session may use a number long after others used "
+                "greater ones, and later than source.jdbc.lag such a row is not seen. ALTER SEQUENCE ... CACHE 1"
+            )
+        return Described(server, oid, file, kind, unique, sure, tuple(notes))
+
+    def running(self) -> tuple[list[str], list[int], bool]:
+        """Return the virtual ids of all transactions that run now, their processes, and whether one is prepared."""
+        # of other databases: they cannot write to this one, and might last for days. The order matters: a transaction
+        # that is prepared has lost its virtual id, and is in the other list before
+        found = self._rows(
+            "SELECT l.virtualtransaction, l.pid FROM pg_locks AS l LEFT JOIN pg_stat_activity AS a USING (pid) "
+            "WHERE l.locktype = 'virtualxid' AND l.granted AND l.mode = 'ExclusiveLock' AND l.pid <> pg_backend_pid() "
+            "AND (a.datname IS NULL OR a.datname = current_database()) "
+            "AND a.backend_type IS DISTINCT FROM 'autovacuum worker'"
+        )
+        ((prepared,),) = self._rows("SELECT count(*) > 0 FROM pg_prepared_xacts WHERE database = current_database()")
+        return [vxid for vxid, _ in found], [pid for _, pid in found], prepared
+
+    def clock(self) -> float:
+        """Return the server's clock, in seconds since 1970."""
+        return float(self._rows("SELECT extract(epoch from clock_timestamp())::float8")[0][0])
+
+    def largest(self, kind: _Type) -> int | None:
+        """Return the largest key, as a whole number; None if there is none."""
+        of = f"SELECT max({self._key}) AS m FROM {self._source} AS q {self._finite(kind, 'WHERE')}"
+        found = self._rows(f"SELECT {kind.number.format('m')} FROM ({of}) AS o")
+        return None if found[0][0] is None else int(found[0][0])
+
+    def unkeyed(self, kind: _Type) -> bool:
+        """Return whether there are rows whose key is NULL or infinite."""
+        wanted = f"{self._key} IS NULL"
+        if kind.infinite:
+            wanted += f" OR {self._key} IN ('infinity'::{kind.infinite}, '-infinity'::{kind.infinite})"
+        return bool(self._rows(f"SELECT EXISTS (SELECT FROM {self._source} AS q WHERE {wanted})")[0][0])
+
+    def _finite(self, kind: _Type, word: str) -> str:
+        if not kind.infinite:
+            return ""
+        key, of = self._key, kind.infinite
+        return f"{word} {key} > '-infinity'::{of} AND {key} < 'infinity'::{of}"
+
+    def rows(self, described: Described, floor: int | None) -> Iterator[Any]:
+        """Yield the rows from a key on, in the order of keys, as Arrow batches of ``number``, ``key`` and ``value``.
+
+        ``number`` is the key as a whole number, ``key`` the JSON object that identifies a row, ``value`` that of all
+        its columns.
+        """
+        kind, names = described.kind, dict.fromkeys([*described.unique, self._config.key])
+        parts = [
+            f"{literal((', ' if n else '{') + json.dumps(name, ensure_ascii=False) + ': ')}"
+            f" || coalesce(to_json(q.{name_of(name)})::text, 'null')"
+            for n, name in enumerate(names)
+        ]
+        where = f"WHERE {self._key} IS NOT NULL {self._finite(kind, 'AND')}"
+        if floor is not None:
+            where += f" AND {self._key} >= {kind.literal.format(f'({floor})')}"
+        self._cursor.adbc_statement.set_options(**{"adbc.postgresql.batch_size_hint_bytes": str(_BYTES)})
+        self._cursor.execute(
+            f"SELECT {kind.number.format(self._key)} AS number, {' || '.join(parts)} || '}}' AS key, "
+            f"to_json(q)::text AS value FROM {self._source} AS q {where} "
+            f"ORDER BY {self._key}{'' if described.sure else ', 2'}"
+        )
+        yield from self._cursor.fetch_record_batch()

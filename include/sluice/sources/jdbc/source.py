@@ -1,0 +1,299 @@
+"""Rows of a PostgreSQL table as a :class:`~sluice.sources.base.Source`.
+
+A table cannot be read again: rows are changed and deleted. So the rows that a run finds are landed first
+(:class:`~sluice.sources.jdbc.intake.Intake`), which gives them offsets; all strategies then read them there.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Collection, Iterator
+from dataclasses import replace
+from datetime import datetime
+from types import TracebackType
+from typing import Any
+
+from sluice.connections import find
+from sluice.errors import BEGIN_ANEW, ConfigError, SinkError, TopicRecreatedError
+from sluice.home import Home
+from sluice.ranges import Positions
+from sluice.sources.base import SourceKind
+from sluice.sources.jdbc.config import JdbcSource
+from sluice.sources.jdbc.database import Database, Described, Session
+from sluice.sources.jdbc.intake import Intake, OvertakenError, digests
+from sluice.sources.jdbc.position import Mark, Position, settled, thinned
+from sluice.sources.state import Key, PartitionState, TopicState
+
+__all__ = ["KIND", "TableRows"]
+
+logger = logging.getLogger("sluice")
+
+_ATTEMPTS = 5
+_PATIENCE = 10.0
+"""Seconds for which a first look waits for the transactions that were running before it."""
+_LONG = 3600.0
+"""Seconds after which a transaction that holds the floor back is named."""
+_ROWS, _SIZE = 200_000, 64 << 20
+"""Rows, and bytes, from which on a file of landed rows is full."""
+_STATE = "nothing was read or written now; what earlier runs wrote is in the sink"
+
+
+class TableRows:
+    """The rows of a pipeline's table: those that were landed, and those that a look lands.
+
+    Attributes
+    ----------
+    notes
+        What the user should know, as far as :meth:`snapshot` found it.
+    """
+
+    def __init__(self, config: JdbcSource, home: Home, pipeline: str) -> None:
+        self.config = config
+        self.database = Database(find(config.connection), config)
+        self.notes: list[str] = []
+        self._path = home.source(pipeline)
+        self._intake: Intake | None = None
+
+    @property
+    def intake(self) -> Intake:
+        """What was landed, as it was read last."""
+        if self._intake is None:
+            (stream,) = self.config.streams
+            self._intake = Intake(self._path, stream)
+        return self._intake
+
+    def snapshot(self) -> list[TopicState]:
+        """Land what is new in the table, and return the state of what was landed: one stream with one partition.
+
+        Raises
+        ------
+        SourceUnreachableError, AuthorizationError
+            If the database does not answer, or refuses.
+        ConfigError
+            If the table or a column is not there, or the key does not do.
+        TopicRecreatedError
+            If it is another table than the one that was read, or its keys went back.
+        SinkError
+            If rows cannot be landed.
+        """
+        for _ in range(_ATTEMPTS):
+            self.intake.refresh()
+            self.notes.clear()
+            try:
+                self._look()
+            except OvertakenError:
+                continue
+            break
+        else:
+            raise SinkError(
+                f"the pipeline's landed rows, {self._path}, are added to by others all the time",
+                state=_STATE,
+                next_step="run again when no other run of the pipeline looks for rows",
+            )
+        for note in self.notes:
+            logger.warning("%s", note)
+        now = self.intake
+        return [TopicState(now.stream, now.id, {0: PartitionState(now.start, now.position.end)})]
+
+    def _look(self) -> None:
+        before = self.intake.position
+        with self.database.opened() as session:
+            described = session.describe()
+            what = self._same(before, described)
+            self.notes += described.notes
+            if session.unkeyed(described.kind):
+                self.notes.append(f"{self.config.shown}: rows whose key is NULL or infinite are not read")
+            mark = self._mark(session, described, before.floor)
+        marks = before.marks if mark is None else (*before.marks, mark)
+        at, floor = self._settled(before.floor, marks, described)
+        left = tuple(m for m in marks if floor is None or m.key > floor)
+        after = Position(before.end, floor, thinned(left), what)
+        with self.database.opened("REPEATABLE READ") as session:  # its snapshot begins with the first query
+            pending: tuple[Any, int] | None = None
+            for full in self._files(session, described, before.floor, at):
+                if pending is not None:  # only the last commit has the new floor: a look may be killed before it
+                    self.intake.land(*pending, replace(before, what=what))
+                pending = full
+        if pending is not None:
+            self.intake.land(*pending, after)
+        elif (floor, what) != (before.floor, before.what) or _newest(left) != _newest(before.marks):
+            self.intake.land(None, 0, after)
+
+    def _same(self, before: Position, now: Described) -> dict[str, Any]:
+        """Return what rows are read from, after checking that it is what was read before."""
+        config = self.config
+        what = {"server": now.server, "table": now.table, "file": now.file, "key": config.key, "unique": [*now.unique]}
+        known = before.what
+        if known is None:
+            return what
+        if (known["key"], known["unique"]) != (what["key"], what["unique"]):
+            raise ConfigError(
+                f"{config.shown} was read by the key {known['key']!r}, and rows were told apart by {known['unique']}; "
+                f"now they are {what['key']!r} and {what['unique']}",
+                state=_STATE,
+                next_step=f"set source.jdbc.key and source.jdbc.unique as they were; or {BEGIN_ANEW}",
+            )
+        elsewhere = None not in (known["server"], now.server) and known["server"] != now.server
+        if elsewhere or known["table"] != now.table:
+            raise TopicRecreatedError(
+                f"{config.shown} is not the table that was read before: "
+                + ("the connection leads to another server" if elsewhere else "it was dropped and made anew"),
+                state=_STATE,
+                next_step="let the connection and source.jdbc lead to the former table; to read this one, "
+                f"{BEGIN_ANEW}",
+            )
+        if known["file"] != now.file:
+            self.notes.append(
+                f"{config.shown} was rewritten since the last run (TRUNCATE, VACUUM FULL, CLUSTER or ALTER TABLE). If "
+                "it was emptied and its keys began anew, rows with keys that were read before are not read"
+            )
+        return what
+
+    def _mark(self, session: Session, described: Described, floor: int | None) -> Mark | None:
+        """Return a mark; None if there are no rows.
+
+        Raises
+        ------
+        TopicRecreatedError
+            If the largest number is below the floor.
+        """
+        at, key = session.clock(), session.largest(described.kind)
+        micros = described.kind.micros
+        if key is None:
+            return None
+        if micros is None and floor is not None and key < floor:
+            raise TopicRecreatedError(
+                f"{self.config.shown}: the key {self.config.key!r} went back: the largest is {key}, and rows up to "
+                f"{floor} were read. New rows with smaller keys would not be seen",
+                state=_STATE,
+                next_step="if only rows at the end were deleted, run again when a greater key is there; if the keys "
+                f"began anew, {BEGIN_ANEW}",
+            )
+        if micros is not None:  # a time in the future is no floor: others may come before it
+            key = min(key, int(at * 1_000_000) // micros) - -(-int(self._lag(described) * 1_000_000) // micros)
+        running, _, _ = session.running()  # after the snapshot in which the key was seen
+        return Mark(key, at, tuple(running))
+
+    def _lag(self, described: Described) -> float:
+        if self.config.lag is not None:
+            return self.config.lag.total_seconds()
+        return 0.0 if described.kind.micros is None else 300.0
+
+    def _settled(self, known: int | None, marks: tuple[Mark, ...], described: Described) -> tuple[float, int | None]:
+        """Return the server's clock, and the floor for rows of a snapshot that is taken later."""
+        age = 0.0 if described.kind.micros is not None else self._lag(described)
+        until = time.monotonic() + (_PATIENCE if known is None and marks and not age else 0.0)
+        while True:
+            with self.database.opened() as session:
+                running, pids, prepared = session.running()
+                at = session.clock()
+            floor, left = settled(known, marks, None if prepared else running, at, age)
+            if floor is not None or time.monotonic() >= until:
+                break
+            time.sleep(0.05)
+        if left and at - left[0].at > max(_LONG, 2 * age):
+            who = "a prepared transaction" if prepared else f"the processes {', '.join(map(str, sorted(pids)[:5]))}"
+            self.notes.append(
+                f"{self.config.shown}: a transaction that is open for more than an hour ({who}) may still add rows, so "
+                "all rows with keys from that time on are compared in each run. pg_stat_activity and pg_prepared_xacts "
+                "show it"
+            )
+        return at, floor
+
+    def _files(self, session: Session, described: Described, floor: int | None, at: float) -> Iterator[tuple[Any, int]]:
+        """Yield the rows that were not landed yet, as Arrow tables that fill a file, each with its largest key."""
+        import pyarrow as pa
+
+        highest = max((part.high for part in self.intake.parts), default=None)
+        known = self.intake.known(floor) if highest is not None else set()
+        held: list[Any] = []
+        last = None
+        for batch in session.rows(described, floor):
+            rows = pa.Table.from_batches([batch])
+            last = self._unlike(last, rows, described)
+            if known and batch.num_rows and rows.column("number")[0].as_py() <= highest:
+                mask = pa.array([digest not in known for digest in digests(rows.column("key").cast(pa.binary()))])
+                rows = rows.filter(mask)
+            if rows.num_rows:
+                held.append(rows)
+            if sum(r.num_rows for r in held) >= _ROWS or sum(r.nbytes for r in held) >= _SIZE:
+                yield _records(held, described, at)
+                held = []
+        if held:
+            yield _records(held, described, at)
+
+    def _unlike(self, last: str | None, rows: Any, described: Described) -> str | None:
+        """Return the last row's key, after checking that no two rows have the same."""
+        if described.sure or not rows.num_rows:
+            return last
+        keys = rows.column("key").to_pylist()
+        for one, other in zip([last, *keys], keys, strict=False):
+            if one == other:
+                raise ConfigError(
+                    f"{self.config.shown}: two rows have the same {other[:200]}, and cannot be told apart",
+                    state="rows that were landed before are in the log once; the others are not read yet",
+                    next_step="name all columns that identify a row in source.jdbc.unique",
+                )
+        return str(keys[-1])
+
+    def offsets_at(self, keys: Collection[Key], moment: datetime) -> dict[Key, int | None]:
+        """Return the first offset whose time is at or after ``moment``."""
+        return dict.fromkeys(keys, self.intake.first_at(int(moment.timestamp() * 1000)))
+
+    def done(self, positions: Positions) -> None:
+        """Remove landed rows before a position, after ``keep``; best effort."""
+        (stream,) = self.config.streams
+        self.intake.forget(positions.get(stream, {}).get(0, 0), self.config.keep.total_seconds())
+
+    def close(self) -> None:
+        """Hold nothing."""
+
+    def __enter__(self) -> TableRows:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def _newest(marks: tuple[Mark, ...]) -> int | None:
+    return max((m.key for m in marks), default=None)
+
+
+def _records(held: list[Any], described: Described, at: float) -> tuple[Any, int]:
+    """Return rows as records, and their largest key."""
+    import numpy as np
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    rows = pa.concat_tables(held).combine_chunks()
+    numbers = rows.column("number").combine_chunks()
+    micros = described.kind.micros
+    times = pa.repeat(pa.scalar(int(at * 1_000_000)), rows.num_rows) if micros is None else pc.multiply(numbers, micros)
+    pair = pa.struct([pa.field("key", pa.string()), pa.field("value", pa.binary())])
+    pairs = pa.StructArray.from_arrays(
+        [pa.repeat(pa.scalar("number"), rows.num_rows), numbers.cast(pa.string()).cast(pa.binary())], fields=list(pair)
+    )
+    counted = pa.array(np.arange(rows.num_rows + 1), pa.int32())
+    records = pa.table(
+        {
+            "key": rows.column("key").cast(pa.binary()),
+            "value": rows.column("value").cast(pa.binary()),
+            "headers": pa.ListArray.from_arrays(counted, pairs, type=pa.list_(pair)),
+            "timestamp": times.cast(pa.timestamp("us", "UTC")),
+        }
+    )
+    return records, int(pc.max(numbers).as_py())
+
+
+KIND = SourceKind(
+    config=JdbcSource,
+    open="sluice.sources.jdbc.source:TableRows",
+    reader="sluice_spark.sources.jdbc:JdbcReader",
+    replayable=True,
+    seek_by_time=True,
+    retention=True,
+    by_range=True,
+)
