@@ -1,4 +1,4 @@
-"""The application that spark-submit starts to read which windows of a pipeline are open."""
+"""The application that spark-submit starts to read what a pipeline keeps open between its runs."""
 
 from __future__ import annotations
 
@@ -7,17 +7,19 @@ from pathlib import Path
 
 from sluice_spark.engine.logs import set_up
 from sluice_spark.engine.session import Parser, run_main, session
-from sluice_spark.windows.state import open_windows
+from sluice_spark.windows.state import open_windows, remembered_keys
 
 
 def main() -> None:
     set_up()
-    parser = Parser(prog="read_state.py", description="Read which windows are open.")
+    parser = Parser(prog="read_state.py", description="Read which windows are open, or which keys are remembered.")
     parser.add_argument("--checkpoint", required=True, metavar="PATH_OR_URL")
     parser.add_argument("--batch", required=True, type=int, help="a committed batch")
     parser.add_argument("--result", required=True, metavar="FILE", help="JSON output")
+    parser.add_argument("--dedupe", action="store_true", help="the pipeline has dedupe, and no window")
     args = parser.parse_args()
-    found = open_windows(session(), args.checkpoint, args.batch)
+    read = remembered_keys if args.dedupe else open_windows
+    found = read(session(), args.checkpoint, args.batch)
     Path(args.result).write_text(json.dumps(found), encoding="utf-8")
 
 

@@ -14,6 +14,7 @@ POINTS = (
     "run-planned",
     "session-started",
     "window-defined",
+    "state-dropped",
     "segments-staged",
     "before-seal",
     "sealed",

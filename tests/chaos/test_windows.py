@@ -309,6 +309,20 @@ def test_a_changed_window_is_refused(sandbox: Sandbox) -> None:
     assert sandbox.account("fourth")["planned"] == 4
 
 
+def test_the_state_of_an_attempt_that_came_to_nothing_is_gone(sandbox: Sandbox) -> None:
+    """Spark keeps the files of the first attempt, and the second one, which the sink holds, absorbed other records."""
+    stream = Stream(sandbox, HOURLY)
+    stream.configure(transform={"sql": "SELECT at, k, v + 1000 AS v, * EXCEPT (at, k, v) FROM source"})
+    stream.feed(0, 50, 4)
+    sandbox.run("dies", kill_at="before-sink-commit")
+    stream.configure()
+    sandbox.run("absorbs")
+    stream.feed(170, 200, 4)
+    sandbox.run("closes")
+    assert stream.held()
+    stream.assert_exact()
+
+
 @pytest.mark.long
 def test_state_is_not_made_from_other_rows_than_those_that_were_counted(sandbox: Sandbox) -> None:
     stream = Stream(sandbox, HOURLY)
@@ -318,7 +332,7 @@ def test_state_is_not_made_from_other_rows_than_those_that_were_counted(sandbox:
     stream.window = {**HOURLY, "ahead": "2d"}
     stream.configure()
     said = sandbox.run("second", expect=41).message
-    assert "whose open windows are still to be made" in said
+    assert "whose state is still to be made" in said
     assert "undo the change" in said
     stream.window = HOURLY
     stream.configure()

@@ -12,7 +12,7 @@ import typer
 from sluice import __version__
 from sluice.cli.acknowledge import acknowledge
 from sluice.cli.init import init
-from sluice.cli.output import COUNTS, err, of_windows, print_json, print_table, printed, say_empty
+from sluice.cli.output import COUNTS, err, of_dedupe, of_windows, print_json, print_table, printed, say_empty
 from sluice.cli.preview import preview
 from sluice.cli.retract import retract
 from sluice.errors import ConfigError, SluiceError
@@ -163,6 +163,7 @@ def status(
             say_empty(name)
         for row in rows:
             moved = [f"windows: {of_windows(row['windows'])}"] if "windows" in row else []
+            moved += [f"dedupe: {of_dedupe(row['dedupe'])}"] if "dedupe" in row else []
             for note in [*moved, *row["notes"], *(f"{row['verdict']}: {why}" for why in row.get("reasons", []))]:
                 err.print(f"{row['run']}: {note}", markup=False)
 
@@ -441,7 +442,7 @@ def adopt(
 
 @app.command()
 def state(pipeline: Annotated[str, typer.Argument(metavar="NAME_OR_FILE")], as_json: AsJson = False) -> None:
-    """Show which windows of event time are open, and when each is written.
+    """Show which windows of event time are open, or how many keys dedupe remembers, and until when.
 
     It reads the checkpoint with Spark, on this machine, beside runs of any kind.
     """

@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-__all__ = ["COUNTS", "err", "moment", "of_windows", "print_json", "print_table", "printed", "say_empty"]
+__all__ = ["COUNTS", "err", "moment", "of_dedupe", "of_windows", "print_json", "print_table", "printed", "say_empty"]
 
 _FEW = 3
 """Columns in which folded text can still be read."""
@@ -85,6 +85,14 @@ def of_windows(moved: Mapping[str, Any]) -> str:
         told += f"; {moved['late']:,} records were late"
         told += f", {moved['partly_late']:,} more for some of their windows" if moved["partly_late"] else ""
         told += f" (watermark {moment(moved['late_by'])})"
+    return told
+
+
+def of_dedupe(dropped: Mapping[str, Any]) -> str:
+    """Return in words what ``dedupe`` dropped in a run: :meth:`sluice.ledger.queries.LedgerQueries.dedupe`."""
+    told = f"{dropped['duplicate']:,} duplicates were filtered"
+    if dropped["late"]:
+        told += f", {dropped['late']:,} records because they were late (watermark {moment(dropped['late_by'])})"
     return told
 
 

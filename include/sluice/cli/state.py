@@ -1,4 +1,4 @@
-"""``sluice state``: what a pipeline with windows keeps open between its runs."""
+"""``sluice state``: what a pipeline with windows or ``dedupe`` keeps between its runs."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from sluice.home import Home
 from sluice.launch.submit import read_state
 from sluice.ledger import Ledger
 from sluice.pipeline import Pipeline, load
+from sluice.pipeline.window import Window
 from sluice.run.checkpoint import Checkpoint
 
 __all__ = ["state"]
@@ -27,14 +28,14 @@ def state(pipeline: str, *, as_json: bool) -> int:
     Raises
     ------
     ConfigError
-        If the pipeline has no window.
+        If the pipeline has neither a window nor ``dedupe``.
     SluiceError
         If Spark cannot read the state.
     """
     spec = load(pipeline)
-    if spec.window is None:
+    if spec.stateful is None:
         raise ConfigError(
-            f"pipeline {spec.name!r} has no window, and keeps nothing open between runs",
+            f"pipeline {spec.name!r} has neither a window nor dedupe, and keeps nothing between runs",
             state="nothing was read or written",
             next_step=f"sluice status {spec.name} shows its runs",
         )
@@ -42,35 +43,58 @@ def state(pipeline: str, *, as_json: bool) -> int:
     epoch = Ledger.open().epoch(spec.name)
     checkpoint = Checkpoint(home.checkpoint(spec.name, epoch.number), epoch.positions)
     committed = checkpoint.committed()
-    told: dict[str, Any] = {"pipeline": spec.name, "epoch": epoch.number, "batch": None, "windows": []}
+    told: dict[str, Any] = {"pipeline": spec.name, "epoch": epoch.number, "batch": None}
+    if spec.window is not None:
+        told["windows"] = []
     if committed:
-        watermark = checkpoint.watermark()
         found = _read(spec, checkpoint.path, committed[-1])
-        delay = round(spec.window.watermark.total_seconds() * 1000)
+        defined = checkpoint.definition()
         told |= {
             "batch": committed[-1],
-            "watermark": watermark,
-            "definition": checkpoint.window(),
+            "watermark": checkpoint.watermark(),
+            "definition": defined[1] if defined else None,
             "shares": checkpoint.shares(),
             "bytes": checkpoint.state_bytes(),
-            "keys": sum(window["keys"] for window in found),
-            "windows": [window | {"closes_at": window["window_end"] + delay} for window in found],
+            **(_of_windows(spec.window, found) if spec.window is not None else found[0]),
         }
     if as_json:
         print_json(told)
     elif not committed:
         err.print(f"{spec.name} has no state yet: no batch was committed in epoch {epoch.number}", markup=False)
     else:
-        shown = ("window_start", "window_end", "keys", "closes_at")
-        rows = [{n: w[n] if n == "keys" else moment(w[n]) for n in shown} for w in told["windows"]]
-        print_table(rows, shown)
+        _show(told)
+    return 0
+
+
+def _of_windows(window: Window, found: list[dict[str, Any]]) -> dict[str, Any]:
+    delay = round(window.watermark.total_seconds() * 1000)
+    return {
+        "keys": sum(each["keys"] for each in found),
+        "windows": [each | {"closes_at": each["window_end"] + delay} for each in found],
+    }
+
+
+def _show(told: dict[str, Any]) -> None:
+    kept = (
+        f"{told['bytes']:,} bytes in {told['shares']} shares; watermark {moment(told['watermark'])}. "
+    )  # fmt: skip
+    if "windows" not in told:
+        until = {n: moment(told[n]) if told[n] is not None else "" for n in ("first_forgotten_at", "last_forgotten_at")}
+        print_table([{"keys": told["keys"], **until}], ("keys", *until))
         err.print(
-            f"epoch {epoch.number}, batch {committed[-1]}: {told['keys']:,} keys in {len(rows):,} open windows, "
-            f"{told['bytes']:,} bytes in {told['shares']} shares; watermark {moment(told['watermark'])}. A window is "
-            "written when a batch has read an event time of closes_at or later",
+            f"epoch {told['epoch']}, batch {told['batch']}: {told['keys']:,} keys are remembered, {kept}A key is "
+            "forgotten when the watermark has reached its event time and dedupe.within",
             markup=False,
         )
-    return 0
+        return
+    shown = ("window_start", "window_end", "keys", "closes_at")
+    rows = [{n: w[n] if n == "keys" else moment(w[n]) for n in shown} for w in told["windows"]]
+    print_table(rows, shown)
+    err.print(
+        f"epoch {told['epoch']}, batch {told['batch']}: {told['keys']:,} keys in {len(rows):,} open windows, {kept}"
+        "A window is written when a batch has read an event time of closes_at or later",
+        markup=False,
+    )
 
 
 def _read(spec: Pipeline, checkpoint: str, batch: int) -> list[dict[str, Any]]:

@@ -276,16 +276,18 @@ def validate_spec(pipelines: Sequence[Pipeline], result: Path) -> SparkSubmit:
 
 
 def read_state(pipeline: Pipeline, checkpoint: str, batch: int, result: Path, spark: Connection) -> SparkSubmit:
-    """Return the application that reads which windows are open.
+    """Return the application that reads which windows are open, or which keys are remembered.
 
     Parameters
     ----------
     checkpoint, batch
         The checkpoint's path, and a batch that it has committed.
     result
-        The file to which it writes, as JSON, the list of windows.
+        The file to which it writes what it found, as a JSON list.
     """
     arguments = ["--checkpoint", checkpoint, "--batch", str(batch), "--result", str(result)]
+    if pipeline.dedupe is not None:
+        arguments.append("--dedupe")
     return _submit("read_state.py", pipeline, arguments, spark, (), small=True)
 
 

@@ -178,6 +178,7 @@ class Ledger(Histories):
         replaced: Mapping[OffsetRange, tuple[int, int]] | None = None,
         evolved: Sequence[Mapping[str, str]] = (),
         windows: Mapping[str, Any] | None = None,
+        dedupe: Mapping[str, Any] | None = None,
         run_id: str | None = None,
     ) -> None:
         """Record the split of a batch that the sink holds, with its lost or redriven ranges; atomic.
@@ -196,6 +197,8 @@ class Ledger(Histories):
             The columns that the batch's commit added to the sink: ``column`` and ``type`` of each.
         windows
             What the batch did to windows of event time; None if the pipeline has none.
+        dedupe
+            Which records the batch dropped as late ones or duplicates; None if the pipeline has no ``dedupe``.
         run_id
             The id of the run that wrote the batch, if it is another one (reconciling).
         """
@@ -216,6 +219,8 @@ class Ledger(Histories):
             events.append(("RangeRedriven", {**key, "of": redriven, "ranges": ranges, "source": dict(source or {})}))
         if windows is not None:
             events.append(("WindowsMoved", {**key, **windows}))
+        if dedupe is not None and (dedupe["late"] or dedupe["duplicates"]):
+            events.append(("DuplicatesDropped", {**key, **dedupe}))
         self._record(lease, run_id, *events, ("BatchCommitted", payload))
 
     def loss_acknowledged(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime
 from difflib import get_close_matches
 from typing import Any
@@ -390,6 +390,7 @@ class LedgerQueries:
             **({"interval": row.interval, "replaced": self._taken(pipeline, run_id)} if row.interval else {}),
             **({"windows": windows} if (windows := self.windows(pipeline, run_id)) else {}),
             **({"retracted": self._taken_back(pipeline, run_id)} if row.kind == "retract" else {}),
+            **({"dedupe": dedupe} if (dedupe := self.dedupe(pipeline, run_id)) else {}),
             **({"reason": row.reason} if row.reason else {}),
             **({"notes": row.notes} if row.notes else {}),
             # why the verdict is not "passed"; earlier versions did not record it
@@ -423,21 +424,16 @@ class LedgerQueries:
             the filtered ones), ``partly_late`` (late for some), and in milliseconds since 1970 ``late_by`` (the latest
             watermark by which records were late) and ``closed_to`` (all windows up to there are closed).
         """
-        table = schema.event
-        query = sa.select(table.c.payload).where(
-            table.c.pipeline == pipeline, table.c.run == run_id, table.c.type == "WindowsMoved"
-        )
-        # recorded again after a crash, the newest event of a batch counts
-        told = {(p["epoch"], p["batch"]): p for p in (r["payload"] for r in self._rows(query.order_by(table.c.id)))}
+        told = self._of_batches(pipeline, run_id, "WindowsMoved")
         if not told:
             return {}
-        late = [p for p in told.values() if p["late"] or p["partly_late"]]
+        late = [p for p in told if p["late"] or p["partly_late"]]
         return {
-            "rows": sum(p["rows"] for p in told.values()),
-            "late": sum(item[-1] for p in told.values() for item in p["late"]),
-            "partly_late": sum(p["partly_late"] for p in told.values()),
+            "rows": sum(p["rows"] for p in told),
+            "late": _sum_of(told, "late"),
+            "partly_late": sum(p["partly_late"] for p in told),
             "late_by": max((p["late_by"] for p in late), default=None),
-            "closed_to": max(p["closed_to"] for p in told.values()),
+            "closed_to": max(p["closed_to"] for p in told),
         }
 
     def _taken_back(self, pipeline: str, run_id: str) -> dict[str, int]:
@@ -445,6 +441,33 @@ class LedgerQueries:
         moved = self.retractions(pipeline, run_id)
         written = sum(item["written"] for item in moved)
         return {"written": written, "opened": sum(end - start for item in moved for start, end in item["ranges"])}
+
+    def dedupe(self, pipeline: str, run_id: str) -> dict[str, Any]:
+        """Return what ``dedupe`` dropped in a run; empty if it dropped nothing.
+
+        Returns
+        -------
+        dict
+            ``duplicate`` and ``late``: records, which are among the filtered ones. ``late_by``: the latest watermark by
+            which records were late, in milliseconds since 1970; None if none was.
+        """
+        told = self._of_batches(pipeline, run_id, "DuplicatesDropped")
+        if not told:
+            return {}
+        return {
+            "duplicate": _sum_of(told, "duplicates"),
+            "late": _sum_of(told, "late"),
+            "late_by": max((p["late_by"] for p in told if p["late"]), default=None),
+        }
+
+    def _of_batches(self, pipeline: str, run_id: str, kind: str) -> list[dict[str, Any]]:
+        """Return the events of a kind that a run has, one per batch: of those recorded again, the newest counts."""
+        table = schema.event
+        query = sa.select(table.c.payload).where(
+            table.c.pipeline == pipeline, table.c.run == run_id, table.c.type == kind
+        )
+        found = (row["payload"] for row in self._rows(query.order_by(table.c.id)))
+        return list({(p["epoch"], p["batch"]): p for p in found}.values())
 
     def _taken(self, pipeline: str, run_id: str) -> int:
         """Return how many offsets the last commit of an interval run removed from the sink."""
@@ -462,3 +485,8 @@ class LedgerQueries:
 
 def _seconds(start: str, end: str) -> float:
     return (datetime.fromisoformat(end) - datetime.fromisoformat(start)).total_seconds()
+
+
+def _sum_of(told: Sequence[Mapping[str, Any]], key: str) -> int:
+    """Return the sum of the counts that events have for ranges."""
+    return sum(item[-1] for payload in told for item in payload[key])

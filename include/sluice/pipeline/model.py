@@ -16,6 +16,7 @@ from sluice.errors import ConfigError
 from sluice.fields import Strict
 from sluice.kinds import BUILT_IN, kind_of
 from sluice.pipeline.airflow import Airflow
+from sluice.pipeline.dedupe import Dedupe
 from sluice.pipeline.quality import Quality
 from sluice.pipeline.sections import (
     EVERYTHING,
@@ -62,6 +63,8 @@ class Pipeline(Strict):
     """How many sink rows the transform yields: ``one`` per record, ``filter`` at most one, ``many``, ``aggregate``."""
     window: Window | None = None
     """Windows of event time, which stay open between runs; the sink then gets a row for each window and key."""
+    dedupe: Dedupe | None = None
+    """Of rows with the same keys, only the first goes into the sink, over as many runs as the keys are remembered."""
     sink: Sink
     """Where rows go."""
     quarantine: Quarantine | None = None
@@ -202,6 +205,24 @@ class Pipeline(Strict):
         return self
 
     @model_validator(mode="after")
+    def _deduped(self) -> Pipeline:
+        if self.dedupe is None:
+            return self
+        if self.window is not None:
+            raise ValueError(
+                "dedupe beside window: Sluice cannot do both in one pipeline yet: drop duplicates in a pipeline of its "
+                "own, whose sink is the source of the one with the window"
+            )
+        if not self.sink.kind.delta:
+            raise ValueError(f"dedupe: sink.{self.sink.key} cannot take deduplicated rows yet: choose sink.delta")
+        if self.rows not in (Rows.ONE, Rows.FILTER):
+            raise ValueError(
+                f"dedupe: rows: {self.rows} does not say which record a row came from, and each record is counted as "
+                "written, late or a duplicate: the transform must have rows: one or filter"
+            )
+        return self
+
+    @model_validator(mode="after")
     def _vacuum(self) -> Pipeline:
         if self.vacuum_keep <= self.airflow.execution_timeout:
             longest = length(self.airflow.execution_timeout.total_seconds())
@@ -252,9 +273,15 @@ class Pipeline(Strict):
         return self.rows is Rows.AGGREGATE or self.window is not None
 
     @property
+    def stateful(self) -> Window | Dedupe | None:
+        """What Spark's checkpoint keeps state for from run to run; None if each batch stands alone."""
+        return self.window or self.dedupe
+
+    @property
     def absorption(self) -> str:
-        """A digest of the keys that decide which rows a window absorbs; not of a Python transform's own text."""
-        kept = self.model_dump(mode="json", include={"decode", "rules", "transform", "window"})
+        """A digest of the keys that decide of which rows state is made; not of a Python transform's own text."""
+        deciding = {"decode", "rules", "transform", "window", *(["dedupe"] if self.dedupe is not None else [])}
+        kept = self.model_dump(mode="json", include=deciding)
         return hashlib.sha256(json.dumps(kept, sort_keys=True).encode()).hexdigest()[:16]
 
     @property
@@ -291,6 +318,11 @@ class Pipeline(Strict):
                 f"pipeline {self.name!r} has a window: an interval would have to reprocess whole windows and replace "
                 "exactly these, which Sluice cannot do yet"
             )
+        if self.dedupe is not None:
+            return (
+                f"pipeline {self.name!r} has dedupe: which of an interval's records are duplicates also depends on "
+                "those before it, which Sluice cannot judge yet"
+            )
         if self.aggregates:
             return (
                 f"pipeline {self.name!r} has rows: aggregate: its rows do not say which records they came from, so "
@@ -318,6 +350,13 @@ class Pipeline(Strict):
                 "would skip records of windows that are open, whose rows would then be silently wrong"
                 if recovery.ignores
                 else "does not work with a window yet"
+            )
+            return f"recovery: {recovery} {why}: choose recovery: replay"
+        if self.dedupe is not None and recovery is not Recovery.REPLAY:
+            why = (
+                "would skip records whose duplicates would then be taken for the first ones"
+                if recovery.ignores
+                else "does not work with dedupe yet"
             )
             return f"recovery: {recovery} {why}: choose recovery: replay"
         return recovery.refusal(aggregates=self.aggregates)

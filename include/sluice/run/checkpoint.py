@@ -1,7 +1,7 @@
 """Reads a Structured Streaming checkpoint: planned batches, committed batches and positions.
 
 Spark owns the checkpoint. This module removes only files that Spark can recreate, and writes only what an epoch with
-windows needs: its definition, and the plan of a batch that Spark would have planned itself had its driver lived. The
+state needs: its definition, and the plan of a batch that Spark would have planned itself had its driver lived. The
 layout (Spark 4.2, offset log v1): ``offsets/N`` has a version line, a metadata line and one JSON line per source.
 ``commits/N`` is there once batch N is done. ``sources/0/0`` has the offsets at which the first batch started, after a
 zero byte and a version line.
@@ -22,7 +22,8 @@ from sluice.ranges import OffsetRange, Positions, ranges_between
 
 __all__ = ["Checkpoint", "Clock"]
 
-_WINDOW = "sluice-window.json"
+_DEFINITIONS = {"window": "sluice-window.json", "dedupe": "sluice-dedupe.json"}
+"""By key of the pipeline file: where the definition lies of what the checkpoint keeps state for."""
 
 
 @dataclass(frozen=True)
@@ -188,7 +189,7 @@ class Checkpoint:
         committed = self.committed()
         return self.end_of(committed[-1]) if committed else self.initial()
 
-    # --- windows ---------------------------------------------------------------------------------------------------
+    # --- state -----------------------------------------------------------------------------------------------------
 
     def clock_of(self, batch: int) -> Clock:
         """Return the times of a planned batch.
@@ -258,18 +259,33 @@ class Checkpoint:
         self._fs.invalidate_cache()
         return sum(int(info["size"]) for info in self._fs.find(f"{self._root}/state", detail=True).values())
 
+    def drop_state(self, batch: int) -> bool:
+        """Remove the state that an attempt at a batch made; return whether there was any. Spark makes it again.
+
+        Spark does not replace such files: a second attempt would go on with its own state until its run ends, and the
+        next run with that of the first attempt, whose rows no table holds.
+
+        The caller must hold the pipeline's lease, and no query may run.
+        """
+        self._fs.invalidate_cache()
+        made = {f"{batch + 1}.{kind}" for kind in ("changelog", "zip")}  # a state's version is its batch's number + 1
+        made |= {f".{name}.crc" for name in made}
+        found = [name for name in self._fs.find(f"{self._root}/state") if name.rsplit("/", 1)[-1] in made]
+        for name in sorted(found, key=lambda name: not name.endswith(".crc")):
+            self._fs.rm_file(name)
+        return bool(found)
+
     def _next_watermark(self, batch: int) -> int:
         return self._milliseconds(f"commits/{batch}", "nextBatchWatermarkMs")
 
-    def window(self) -> dict[str, Any] | None:
-        """Return the definition of the windows that the state here is of; None if it has none."""
-        if _WINDOW not in self._names(""):
-            return None
-        return self._json(_WINDOW, 0)
+    def definition(self) -> tuple[str, dict[str, Any]] | None:
+        """Return what the state here is of: a key of the pipeline file, and its definition; None if there is none."""
+        names = self._names("")
+        return next(((key, self._json(name, 0)) for key, name in _DEFINITIONS.items() if name in names), None)
 
-    def define(self, window: Mapping[str, Any]) -> None:
-        """Note the definition of the windows, before Spark makes any state."""
-        self._put(_WINDOW, json.dumps(window).encode())
+    def define(self, key: str, definition: Mapping[str, Any]) -> None:
+        """Note of what the state will be, before Spark makes any."""
+        self._put(_DEFINITIONS[key], json.dumps(definition).encode())
 
     def _put(self, name: str, content: bytes) -> None:
         """Write a file that appears as a whole."""

@@ -62,6 +62,12 @@ def possible(pipeline: Pipeline) -> None:
             state=_UNTOUCHED,
             next_step="correct the records at the source, or the rows in the table",
         )
+    if pipeline.dedupe is not None:
+        raise ConfigError(
+            f"pipeline {name!r} has dedupe: its keys are remembered, so rows that are taken back would not come again",
+            state=_UNTOUCHED,
+            next_step="correct the rows in the table",
+        )
     if not pipeline.sink.kind.replaceable:
         raise ConfigError(
             f"rows cannot be retracted: sink.{pipeline.sink.key} of {name!r} "

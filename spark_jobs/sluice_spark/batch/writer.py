@@ -42,6 +42,8 @@ class PreparedBatch:
     """The number of records outside of the interval; the accounts count them as filtered."""
     windows: Mapping[str, Any] | None = None
     """What the batch did to windows, if the pipeline has any, as ``WindowWriter`` counts it."""
+    dedupe: Mapping[str, Any] | None = None
+    """Which records ``dedupe`` dropped, if the pipeline has it, as ``DedupeWriter`` counts them."""
 
 
 class _Written(NamedTuple):
@@ -326,6 +328,7 @@ class BatchWriter:
             "lost": [item.as_dict() for item in prepared.lost],
             "refused": refused,
             **({"windows": dict(prepared.windows)} if prepared.windows is not None else {}),
+            **({"dedupe": dict(prepared.dedupe)} if prepared.dedupe is not None else {}),
         }
         if not self.sink.commit(prepared.staged, self.schema, batch, full, fence=fence):
             # entered since this batch began, so the rows there, and their account, are another driver's

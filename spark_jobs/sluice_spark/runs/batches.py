@@ -151,6 +151,7 @@ class MicroBatches:
                 lost=prepared.lost,
                 evolved=tables.evolved(number),
                 windows=prepared.windows,
+                dedupe=prepared.dedupe,
             )
         point("batch-recorded")
         self.progress.end(number, batch.ranges, prepared.accounts)

@@ -17,6 +17,7 @@ from sluice.sources.base import Source
 from sluice_spark.arrow.path import ArrowPath
 from sluice_spark.arrow.plan import NotArrowError, plan_of, sketch
 from sluice_spark.arrow.shares import in_workers, warm_up
+from sluice_spark.batch.deduped import DedupeWriter
 from sluice_spark.batch.quarantine import SCHEMA
 from sluice_spark.batch.windowed import WindowWriter
 from sluice_spark.batch.writer import BatchWriter
@@ -110,7 +111,9 @@ class RunContext:
                 self.judge.check_columns(shape.schema.names)
             tables.sink.check(shape.schema)
             tables.quarantine.check(SCHEMA)
-        kind = BatchWriter if self.pipeline.window is None else WindowWriter
+        kind: type[BatchWriter] = BatchWriter
+        if self.pipeline.stateful is not None:
+            kind = WindowWriter if self.pipeline.window is not None else DedupeWriter
         return kind(
             self.pipeline, self.run_id, transform, shape.schema, tables.sink, tables.quarantine, opaque=shape.opaque
         )

@@ -28,8 +28,8 @@ from sluice_spark.runs.reconcile import reconcile_log
 from sluice_spark.runs.run import Run
 from sluice_spark.runs.sealed import sealed_batches
 from sluice_spark.runs.source_check import SourceCheck
+from sluice_spark.runs.stateful import StatefulRoute, plan_closing, plan_flush, refuse_other
 from sluice_spark.runs.tables import Tables
-from sluice_spark.runs.windowed import WindowRoute, plan_closing, plan_flush, refuse_other
 from sluice_spark.sinks.base import TakenBackError
 from sluice_spark.strategies.apply import Sealed
 
@@ -65,7 +65,7 @@ class LiveRun(Run):
                 self._land_alone(lease, check, error)
                 raise
             refuse_other(self.pipeline, tables)
-            if self.pipeline.window is not None:
+            if self.pipeline.stateful is not None:
                 plan_closing(tables, self.ledger.last_plan(self.pipeline.name, tables.epoch.number))
             states, trouble = self._look(check, tables)
         self._found += source.notes
@@ -164,8 +164,8 @@ class LiveRun(Run):
             raise with_state(
                 trouble, "what the write-ahead log held is in the sink; the next run continues from the source alone"
             )
-        elif self.pipeline.window is not None:
-            WindowRoute(batches).drain(tables)
+        elif self.pipeline.stateful is not None:
+            StatefulRoute(batches).drain(tables)
         else:
             DirectRoute(batches).drain(tables)
         return tables

@@ -326,6 +326,7 @@ def _enter(ledger: Ledger, lease: Lease, note: Mapping[str, Any], tables: Tables
         source=note.get("source"),
         evolved=note.get("evolved") or (),
         windows=note.get("windows"),
+        dedupe=note.get("dedupe"),
         run_id=run,
     )
     logger.info("reconciled: batch %d of run %s is in the sink; recorded in the ledger", version, run)

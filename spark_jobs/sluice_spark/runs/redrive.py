@@ -75,10 +75,15 @@ class RedriveRun(Run):
     rule: str | None = None
 
     def _drive(self, lease: Lease) -> str | None:
-        if self.pipeline.window is not None:
+        if self.pipeline.stateful is not None:
+            why = (
+                "has a window: a record that is redriven would be absorbed by windows that live runs keep open or have "
+                "written already"
+                if self.pipeline.window is not None
+                else "has dedupe: a record that is redriven would have to be compared with keys that live runs remember"
+            )
             raise ConfigError(
-                f"pipeline {self.pipeline.name!r} has a window: a record that is redriven would be absorbed by windows "
-                "that live runs keep open or have written already, which Sluice cannot do yet",
+                f"pipeline {self.pipeline.name!r} {why}, which Sluice cannot do yet",
                 state="nothing was read or written; the quarantine is as it was",
                 next_step="send the records to the source again, corrected",
             )

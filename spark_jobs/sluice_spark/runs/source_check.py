@@ -39,8 +39,8 @@ class SourceCheck:
         checkpoint, states = tables.checkpoint, self.source.snapshot()
         open_batch = checkpoint.open_batch()
         # a batch that is sealed or in the sink is not read again, even if the checkpoint has not committed it; but the
-        # state of windows is made again from its records
-        stateful = self.context.pipeline.window is not None
+        # state is made again from its records
+        stateful = self.context.pipeline.stateful is not None
         unread = open_batch is not None and (stateful or open_batch > tables.filled.version())
         open_ranges = checkpoint.ranges_of(open_batch) if open_batch is not None and unread else []
         name = self.context.pipeline.name

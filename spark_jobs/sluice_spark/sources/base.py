@@ -112,10 +112,17 @@ class Foreseeable(Protocol):
         """
 
 
-def within(ranges: Sequence[OffsetRange]) -> Column:
-    """Return the condition that a record, with Kafka's columns, is in one of these ranges."""
+def within(ranges: Sequence[OffsetRange], prefix: str = "") -> Column:
+    """Return the condition that a record, with Kafka's columns, is in one of these ranges.
+
+    Parameters
+    ----------
+    prefix
+        What the names of the columns begin with: ``_`` for the sink's rows.
+    """
+    topic, partition, offset = (F.col(f"{prefix}{name}") for name in ("topic", "partition", "offset"))
     inside = F.lit(False)
     for r in ranges:
-        here = (F.col("topic") == r.topic) & (F.col("partition") == r.partition)
-        inside = inside | (here & F.col("offset").between(r.start, r.end - 1))
+        here = (topic == r.topic) & (partition == r.partition)
+        inside = inside | (here & offset.between(r.start, r.end - 1))
     return inside

@@ -12,6 +12,7 @@ from sluice_spark.decoders.base import decode, source_columns
 from sluice_spark.rules import records as rules
 from sluice_spark.transforms import transform as transforms
 from sluice_spark.windows import aggregate as windows
+from sluice_spark.windows import duplicates
 
 __all__ = ["Shape", "shape_of"]
 
@@ -40,7 +41,7 @@ def shape_of(spark: SparkSession, pipeline: Pipeline, transform: transforms.Tran
     Raises
     ------
     ConfigError
-        If Spark cannot analyse the transform or the windows, or columns are wrong.
+        If Spark cannot analyse the transform, the windows or dedupe, or columns are wrong.
     """
     sample = source_columns(decode(spark.createDataFrame([], _RECORDS), pipeline.decode))
     rules.check(sample, pipeline)
@@ -48,4 +49,6 @@ def shape_of(spark: SparkSession, pipeline: Pipeline, transform: transforms.Tran
     opaque = pipeline.rows is not Rows.AGGREGATE and not transforms.hands_through(sample, out)
     if pipeline.window is not None:
         out = windows.check(pipeline, pipeline.window, out)
+    if pipeline.dedupe is not None:
+        duplicates.check(pipeline, pipeline.dedupe, out)
     return Shape(out.schema.add("_run", "string"), opaque)

@@ -17,7 +17,18 @@ from sluice.pipeline import Pipeline
 from sluice.pipeline.suite import nearest
 from sluice.pipeline.window import END, START, Window
 
-__all__ = ["AHEAD", "UNTIMED", "check", "column", "seconds", "strange", "windows_of"]
+__all__ = [
+    "AHEAD",
+    "UNTIMED",
+    "check",
+    "column",
+    "refuse_across",
+    "seconds",
+    "strange",
+    "timed",
+    "windows_of",
+    "wrong",
+]
 
 UNTIMED, AHEAD = "event_time_missing", "event_time_ahead"
 """The rules by which a record without an event time, or with one of the future, goes to the quarantine."""
@@ -48,14 +59,19 @@ def seconds(span: timedelta) -> str:
 
 
 def strange(window: Window, now: Column) -> Column:
-    """Return the rule that a row's event time breaks; null where it breaks none.
+    """Return the rule that a row's event time breaks; null where it breaks none: :func:`timed`."""
+    return timed(window.time, window.ahead, now)
+
+
+def timed(name: str, ahead: timedelta, now: Column) -> Column:
+    """Return the rule that an event time breaks; null where it breaks none.
 
     Parameters
     ----------
     now
         When the batch was planned: a batch that is repeated must judge as it did before.
     """
-    time, limit = column(window.time), now + F.expr(f"interval {seconds(window.ahead)}")
+    time, limit = column(name), now + F.expr(f"interval {seconds(ahead)}")
     return F.when(time.isNull(), F.lit(UNTIMED)).when(time > limit, F.lit(AHEAD))
 
 
@@ -92,38 +108,49 @@ def check(pipeline: Pipeline, window: Window, rows: DataFrame) -> DataFrame:
     for key, name in (("time", window.time), *(("by", name) for name in window.by)):
         if name not in rows.columns:
             hint = nearest(name, rows.columns, "its columns are")
-            raise _wrong(pipeline, f"window.{key}: the transform's result has no column {name!r}; {hint}")
+            raise wrong(pipeline, f"window.{key}: the transform's result has no column {name!r}; {hint}")
     kind = rows.schema[window.time].dataType
     if not isinstance(kind, TimestampType):
-        raise _wrong(
+        raise wrong(
             pipeline,
             f"window.time: {window.time} is {kind.simpleString().upper()}, not TIMESTAMP: convert it in the transform",
         )
-    analyzed = _analyzed(rows)
-    if (found := _ACROSS.search(analyzed)) is not None:
-        raise _wrong(
-            pipeline,
-            f"transform: before a window it must treat each record by itself, and Spark's plan of it has "
-            f"{found[1]!r}, which looks at several rows or at another table",
-        )
-    if (found := _FICKLE.search(analyzed)) is not None:
-        raise _wrong(
-            pipeline,
-            f"transform: records are read a second time to be counted, and {found[1]}() would give other rows then: "
-            "use _timestamp, or a column of the record",
-        )
+    refuse_across(pipeline, rows, "a window")
     try:
         made = windows_of(rows, window)
     except PySparkException as error:
         first = next((line.strip() for line in str(error).splitlines() if line.strip()), "no message")
-        raise _wrong(pipeline, f"window.aggregates: {first}") from error
+        raise wrong(pipeline, f"window.aggregates: {first}") from error
     if _DISTINCT.search(_analyzed(made)):
-        raise _wrong(
+        raise wrong(
             pipeline,
             "window.aggregates: Spark cannot keep distinct values of open windows: write approx_count_distinct(…), or "
             "size(collect_set(…))",
         )
     return made
+
+
+def refuse_across(pipeline: Pipeline, rows: DataFrame, what: str) -> None:
+    """Refuse a transform whose rows depend on more than one record each.
+
+    Raises
+    ------
+    ConfigError
+        With what it does.
+    """
+    analyzed = _analyzed(rows)
+    if (found := _ACROSS.search(analyzed)) is not None:
+        raise wrong(
+            pipeline,
+            f"transform: before {what} it must treat each record by itself, and Spark's plan of it has "
+            f"{found[1]!r}, which looks at several rows or at another table",
+        )
+    if (found := _FICKLE.search(analyzed)) is not None:
+        raise wrong(
+            pipeline,
+            f"transform: records are read a second time to be counted, and {found[1]}() would give other rows then: "
+            "use _timestamp, or a column of the record",
+        )
 
 
 def _analyzed(rows: DataFrame) -> str:
@@ -132,7 +159,8 @@ def _analyzed(rows: DataFrame) -> str:
     return plan.getvalue().partition("== Analyzed Logical Plan ==")[2].partition("== Optimized")[0]
 
 
-def _wrong(pipeline: Pipeline, what: str) -> ConfigError:
+def wrong(pipeline: Pipeline, what: str) -> ConfigError:
+    """Return the error of a pipeline file that cannot be run."""
     return ConfigError(
         f"pipeline {pipeline.name!r}: {what}",
         state="nothing was read or written; the position stays where it was",

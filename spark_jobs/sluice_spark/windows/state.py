@@ -1,15 +1,15 @@
-"""Reads from a checkpoint which windows are open."""
+"""Reads from a checkpoint which windows are open, or which keys are remembered."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from sluice.pipeline.window import END, START
 
-__all__ = ["open_windows"]
+__all__ = ["open_windows", "remembered_keys"]
 
 
 def open_windows(spark: SparkSession, checkpoint: str, batch: int) -> list[dict[str, Any]]:
@@ -22,10 +22,7 @@ def open_windows(spark: SparkSession, checkpoint: str, batch: int) -> list[dict[
     batch
         A batch that Spark committed, one of about the last hundred.
     """
-    # an application that has run no stream lacks the coordinator of state stores, which readers of RocksDB's ask; the
-    # manager of streams starts it
-    _ = spark.streams.active
-    state = spark.read.format("statestore").option("batchId", batch).option("operatorId", 0).load(checkpoint)
+    state = _read(spark, checkpoint, batch)
     key: Any = state.schema["key"].dataType
     # by its place: the name of the window's field says how long records may be late
     span = F.col("key")[key.fields[0].name]
@@ -33,3 +30,27 @@ def open_windows(spark: SparkSession, checkpoint: str, batch: int) -> list[dict[
         F.unix_millis(span["start"]).alias(START), F.unix_millis(span["end"]).alias(END)
     ).agg(F.count("*").alias("keys"))  # fmt: skip
     return [row.asDict() for row in found.orderBy(END, START).collect()]
+
+
+def remembered_keys(spark: SparkSession, checkpoint: str, batch: int) -> list[dict[str, Any]]:
+    """Return how many keys are remembered after a batch, and the first and the last watermark that forgets any.
+
+    Parameters
+    ----------
+    checkpoint, batch
+        As for :func:`open_windows`.
+    """
+    until = F.col("value.expiresAtMicros") / 1000
+    found = _read(spark, checkpoint, batch).agg(
+        F.count("*").alias("keys"),
+        F.ceil(F.min(until)).alias("first_forgotten_at"),
+        F.ceil(F.max(until)).alias("last_forgotten_at"),
+    )
+    return [row.asDict() for row in found.collect()]
+
+
+def _read(spark: SparkSession, checkpoint: str, batch: int) -> DataFrame:
+    # an application that has run no stream lacks the coordinator of state stores, which readers of RocksDB's ask; the
+    # manager of streams starts it
+    _ = spark.streams.active
+    return spark.read.format("statestore").option("batchId", batch).option("operatorId", 0).load(checkpoint)

@@ -48,3 +48,11 @@ def test_what_a_run_did_to_windows_is_told_with_the_watermark() -> None:
     )
     partly = output.of_windows({**moved, "late": 3, "partly_late": 2, "late_by": -1000})
     assert partly.endswith("; 3 records were late, 2 more for some of their windows (watermark 1969-12-31T23:59:59Z)")
+
+
+def test_what_dedupe_dropped_is_told_with_the_watermark() -> None:
+    dropped = {"duplicate": 1200, "late": 0, "late_by": None}
+    assert output.of_dedupe(dropped) == "1,200 duplicates were filtered"
+    assert output.of_dedupe({**dropped, "late": 3, "late_by": 0}) == (
+        "1,200 duplicates were filtered, 3 records because they were late (watermark 1970-01-01T00:00:00Z)"
+    )

@@ -158,3 +158,17 @@ def test_what_a_run_did_to_windows_is_told_once_for_each_batch(ledger_url: str) 
     assert ledger.last_plan("p", 1) == [OffsetRange("t", 0, 0, 6)]
     assert ledger.last_plan("p", 2) == []
     assert audit(ledger, "p").balanced
+
+
+def test_what_dedupe_dropped_is_told_once_for_each_batch(ledger_url: str) -> None:
+    ledger = Ledger.open(ledger_url)
+    dropped = {"duplicates": [["t", 0, 0, 5, 2], ["t", 1, 0, 5, 1]], "late": [], "late_by": 0}
+    late = {"duplicates": [], "late": [["t", 0, 5, 9, 3]], "late_by": 1000}
+    nothing = {"duplicates": [], "late": [], "late_by": 2000}
+    with ledger.acquire("p", "r1") as lease:
+        for _ in range(2):
+            ledger.batch_committed(lease, epoch=1, batch=0, accounts=[], dedupe=dropped)
+        ledger.batch_committed(lease, epoch=1, batch=1, accounts=[], dedupe=late)
+        ledger.batch_committed(lease, epoch=1, batch=2, accounts=[], dedupe=nothing)
+    assert ledger.dedupe("p", "r1") == {"duplicate": 3, "late": 3, "late_by": 1000}
+    assert ledger.dedupe("p", "r2") == {}

@@ -200,9 +200,25 @@ def test_the_plan_that_closes_windows_has_the_same_offsets_and_the_newer_waterma
 
 def test_the_definition_of_windows_is_kept_in_the_checkpoint(tmp_path: Path) -> None:
     checkpoint = Checkpoint(str(tmp_path / "made" / "here"))
-    assert checkpoint.window() is None
-    checkpoint.define({"size": 3600.0, "by": ["ä"]})
-    assert checkpoint.window() == {"size": 3600.0, "by": ["ä"]}
+    assert checkpoint.definition() is None
+    checkpoint.define("window", {"size": 3600.0, "by": ["ä"]})
+    assert checkpoint.definition() == ("window", {"size": 3600.0, "by": ["ä"]})
+    other = Checkpoint(str(tmp_path / "other"))
+    other.define("dedupe", {"keys": ["ä"]})
+    assert other.definition() == ("dedupe", {"keys": ["ä"]})
+
+
+def test_the_state_of_one_batch_can_be_dropped(tmp_path: Path) -> None:
+    kept, made = tmp_path / "state/0/0", tmp_path / "state/0/1"
+    for folder in (kept, made):
+        folder.mkdir(parents=True)
+        for name in ("3.changelog", "4.changelog", ".4.changelog.crc", "4.zip", "14.changelog", "44.zip"):
+            (folder / name).touch()
+    checkpoint = Checkpoint(str(tmp_path))
+    assert checkpoint.drop_state(3)
+    assert {f.name for folder in (kept, made) for f in folder.iterdir()} == {"3.changelog", "14.changelog", "44.zip"}
+    assert not checkpoint.drop_state(3)
+    assert not Checkpoint(str(tmp_path / "other")).drop_state(0)
 
 
 def test_the_newest_batch_with_records_is_not_one_that_closes_windows(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""The direct route of a pipeline with windows: Spark keeps open windows in the checkpoint, from run to run."""
+"""The direct route of a pipeline with windows or ``dedupe``: Spark keeps state in the checkpoint, from run to run."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from typing import Any, cast
 
 from pyspark.sql import DataFrame, SparkSession
 
@@ -15,27 +16,32 @@ from sluice.pipeline import Pipeline
 from sluice.pipeline.window import Window
 from sluice.ranges import OffsetRange
 from sluice.text import length
-from sluice_spark.batch.windowed import WindowWriter
+from sluice_spark.batch.deduped import DedupeWriter
+from sluice_spark.batch.stateful import StatefulWriter
 from sluice_spark.engine.cores import cores
 from sluice_spark.engine.logs import logger
 from sluice_spark.runs.batches import MicroBatches
 from sluice_spark.runs.tables import Tables
+from sluice_spark.sinks.base import ReadableSink
+from sluice_spark.sources.base import within
 from sluice_spark.strategies.base import Batch
 
-__all__ = ["WindowRoute", "plan_closing", "plan_flush", "refuse_other"]
+__all__ = ["StatefulRoute", "plan_closing", "plan_flush", "refuse_other"]
 
 _STATE = "spark.sql.streaming.stateStore."
 _SHARES = "spark.sql.shuffle.partitions"
+_STATE_OF = {"window": "a window", "dedupe": "dedupe"}
+_OPEN = {"window": "has open windows", "dedupe": "remembers keys"}
 
 
 @dataclass(frozen=True)
-class WindowRoute:
-    """Processes what the source holds: windows that close go into the sink, the others stay in the checkpoint."""
+class StatefulRoute:
+    """Processes what the source holds: what the operator lets out goes into the sink, its state into the checkpoint."""
 
     batches: MicroBatches
 
     def drain(self, tables: Tables) -> None:
-        """Process what the source holds now, close what the watermark allows, then stop.
+        """Process what the source holds now, let out what the watermark allows, then stop.
 
         Raises
         ------
@@ -44,34 +50,43 @@ class WindowRoute:
         """
         context, spark = self.batches.context, self.batches.spark
         writer = context.writer(spark, tables)
-        assert isinstance(writer, WindowWriter)
+        assert isinstance(writer, StatefulWriter)
         sweep = tables.left_over()
         entered = context.ledger.last_batch(context.pipeline.name, tables.epoch.number)
         source = self.batches.records(tables)
         _define(context.pipeline, tables)
 
-        def on_batch(closed: DataFrame, number: int) -> None:
+        open_batch = tables.checkpoint.open_batch()
+        again = entered is None or (open_batch is not None and open_batch > entered.batch)
+        if isinstance(writer, DedupeWriter) and not again:
+            writer = replace(writer, held=_held(tables, spark))
+            again = writer.held is not None
+        if open_batch is not None and again and tables.checkpoint.drop_state(open_batch):
+            logger.info("batch %d is read again, and the state of an earlier attempt is gone", open_batch)
+            point("state-dropped")
+
+        def on_batch(let_out: DataFrame, number: int) -> None:
             if entered is not None and number <= entered.batch:
                 # a driver died between the sink's commit and Spark's: what is in the sink stays, but the state must be
                 # made again, and Spark makes it only for a frame that is consumed
                 _refuse_other_rows(context.pipeline, tables, number)
                 logger.info("batch %d is already in the sink; only its state is made again", number)
-                closed.write.format("noop").mode("overwrite").save()
+                let_out.write.format("noop").mode("overwrite").save()
                 return
             ranges = tuple(tables.checkpoint.ranges_of(number))
-            batch = Batch(tables.batch_name(number), ranges, source, closed, spark)
+            batch = Batch(tables.batch_name(number), ranges, source, let_out, spark)
             of_batch = replace(writer, clock=tables.checkpoint.clock_of(number))
             self.batches.process(tables, of_batch, number, batch, sweep=number in sweep)
 
         with _settings(spark, context.pipeline):
             limit = self.batches.limit(arrow=False)
-            self.batches.stream(tables, on_batch, headers=False, max_records=limit, shape=writer.closed)
+            self.batches.stream(tables, on_batch, headers=False, max_records=limit, shape=writer.let_out)
 
 
 def refuse_other(pipeline: Pipeline, tables: Tables) -> None:
-    """Refuse to go on with a checkpoint whose windows are not those of the pipeline file.
+    """Refuse to go on with a checkpoint whose state is not that of the pipeline file.
 
-    Spark would take some changes silently and mix old windows with new ones.
+    Spark would take some changes silently and mix old windows or keys with new ones.
 
     Raises
     ------
@@ -80,24 +95,55 @@ def refuse_other(pipeline: Pipeline, tables: Tables) -> None:
     """
     if not tables.checkpoint.planned():
         return
-    kept = tables.checkpoint.window()
-    asked = pipeline.window.definition if pipeline.window is not None else None
+    kept, asked = tables.checkpoint.definition(), _asked(pipeline)
     if kept == asked:
         return
     if kept is None:
-        what = "was begun without a window"
+        what = f"was begun without {_STATE_OF[asked[0]]}" if asked is not None else ""
     elif asked is None:
-        what = "has open windows, and the pipeline file has no window any more"
+        what = f"{_OPEN[kept[0]]}, and the pipeline file has no {kept[0]} any more"
+    elif kept[0] != asked[0]:
+        what = f"{_OPEN[kept[0]]}, and the pipeline file has {asked[0]} instead"
     else:
-        differing = ", ".join(
-            f"{key} was {kept.get(key)} and is {asked[key]}" for key in asked if asked[key] != kept.get(key)
-        )
-        what = f"has windows of another definition: {differing}"
+        old, new = kept[1], asked[1]
+        differing = ", ".join(f"{key} was {old.get(key)} and is {new[key]}" for key in new if new[key] != old.get(key))
+        what = f"{_OPEN[kept[0]]} of another definition: {differing}"
     raise CheckpointError(
         f"pipeline {pipeline.name!r}: epoch {tables.epoch.number} {what}",
-        state="nothing was read or written; open windows are in the checkpoint as they were",
+        state="nothing was read or written; what is kept between runs is in the checkpoint as it was",
         next_step=f"undo the change in {pipeline.file.name}; or, for the new definition, {BEGIN_ANEW}",
     )
+
+
+def _asked(pipeline: Pipeline) -> tuple[str, dict[str, Any]] | None:
+    kept = pipeline.stateful
+    return None if kept is None else ("dedupe" if pipeline.dedupe is not None else "window", kept.definition)
+
+
+def _note(tables: Tables, number: int) -> dict[str, Any]:
+    """Return the commit metadata of a batch; empty if the sink does not have it."""
+    return next((note for note in tables.sink.notes(newer_than=number - 1) if note["version"] == number), {})
+
+
+def _held(tables: Tables, spark: SparkSession) -> tuple[tuple[OffsetRange, ...], DataFrame] | None:
+    """Return ranges and rows of the batch that is in the sink and whose state is still to be made; None if none is."""
+    number = tables.checkpoint.open_batch()
+    note = _note(tables, number) if number is not None else {}
+    if number is None or not note:
+        return None
+    ranges = tuple(tables.checkpoint.ranges_of(number))
+    if not ranges:
+        return None
+    rows, _ = cast(ReadableSink, tables.sink).rows_of(spark, [note["run"]])
+    there = rows.where(within(ranges, "_")).select("_topic", "_partition", "_offset").distinct()
+    written = sum(account["written"] for account in note["accounts"])
+    if (found := there.count()) != written:
+        logger.warning(
+            "batch %d wrote %d rows, and the sink has %d of them: its keys are remembered from its records instead",
+            number, written, found,
+        )  # fmt: skip
+        return None
+    return ranges, there
 
 
 def _refuse_other_rows(pipeline: Pipeline, tables: Tables, number: int) -> None:
@@ -106,22 +152,23 @@ def _refuse_other_rows(pipeline: Pipeline, tables: Tables, number: int) -> None:
     Raises
     ------
     CheckpointError
-        If decoding, rules, transform or window changed since.
+        If decoding, rules, transform, window or dedupe changed since.
     """
-    note = next((note for note in tables.sink.notes(newer_than=number - 1) if note["version"] == number), {})
-    absorbed = (note.get("windows") or {}).get("absorption")
+    note = _note(tables, number)
+    absorbed = (note.get("windows") or note.get("dedupe") or {}).get("absorption")
     if absorbed is None or absorbed == pipeline.absorption:
         return
+    kind = "dedupe" if pipeline.dedupe is not None else "window"
     raise CheckpointError(
-        f"pipeline {pipeline.name!r}: a driver died after it committed batch {number}, whose open windows are still to "
-        "be made, and decode, rules, transform or window changed since",
-        state=f"batch {number} is in the sink once; its windows would have other rows than its account says",
+        f"pipeline {pipeline.name!r}: a driver died after it committed batch {number}, whose state is "
+        f"still to be made, and decode, rules, transform or {kind} changed since",
+        state=f"batch {number} is in the sink once; its state would be of other rows than its account says",
         next_step=f"undo the change in {pipeline.file.name} and run once; then change it",
     )
 
 
 def plan_closing(tables: Tables, aim: Sequence[OffsetRange]) -> None:
-    """Plan the batch that closes windows, if a driver died before Spark did.
+    """Plan the batch that closes windows, or forgets keys, if a driver died before Spark did.
 
     Without it, nothing would be closed until newer records come, and their lateness would be judged by an older
     watermark than without the crash.
@@ -168,9 +215,10 @@ def plan_flush(tables: Tables, window: Window, latest: int | None) -> None:
 
 
 def _define(pipeline: Pipeline, tables: Tables) -> None:
-    assert pipeline.window is not None
+    asked = _asked(pipeline)
+    assert asked is not None
     if not tables.checkpoint.planned():
-        tables.checkpoint.define(pipeline.window.definition)
+        tables.checkpoint.define(*asked)
         point("window-defined")
 
 

@@ -13,7 +13,7 @@ import pytest
 from sluice.pipeline.window import Window
 from sluice.ranges import OffsetRange
 from sluice.run.checkpoint import Checkpoint
-from sluice_spark.runs.windowed import plan_closing, plan_flush
+from sluice_spark.runs.stateful import plan_closing, plan_flush
 
 
 def tables(root: Path, watermarks: list[int], committed: dict[int, int], planned_at: int = 0) -> Any:

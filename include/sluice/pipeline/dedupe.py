@@ -1,0 +1,39 @@
+"""The key ``dedupe`` of a pipeline file: of records with the same keys, only the first goes into the sink."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Annotated, Any
+
+from pydantic import Field, model_validator
+
+from sluice.fields import Duration, Strict
+
+__all__ = ["Dedupe"]
+
+
+class Dedupe(Strict):
+    """Duplicates, by event time. Spark's checkpoint keeps the keys that may come again from run to run."""
+
+    keys: Annotated[tuple[str, ...], Field(min_length=1)]
+    """Columns of the transform's result: records with the same values in all of them are duplicates."""
+    time: Annotated[str, Field(min_length=1)] = "_timestamp"
+    """The column of the transform's result that has the event time, a TIMESTAMP; by default the record's own time."""
+    within: Duration
+    """For how much event time a key is remembered, at least. Records older than that are late, and are dropped."""
+    ahead: Duration = timedelta(days=1)
+    """A record whose event time is later than its batch's time by more than this goes to the quarantine."""
+
+    @model_validator(mode="after")
+    def _sound(self) -> Dedupe:
+        if self.within <= timedelta(0):
+            raise ValueError("dedupe.within must be longer than nothing")
+        lowered = [name.lower() for name in self.keys]
+        if doubled := [name for name in self.keys if lowered.count(name.lower()) > 1]:
+            raise ValueError(f"dedupe.keys: {doubled[0]} appears twice")
+        return self
+
+    @property
+    def definition(self) -> dict[str, Any]:
+        """What may not change while keys are remembered: those of other columns would be mixed with these."""
+        return {"keys": list(self.keys), "time": self.time}

@@ -1,0 +1,200 @@
+"""One batch of a pipeline whose state Spark keeps from run to run: what windows and ``dedupe`` have in common.
+
+The engine passes what its stateful operator lets out, not the records. So the batch's ranges are read a second time,
+decoded and transformed again, and counted: what was refused, what is late, and what the operator took. Spark itself
+counts parts of windows, not records. Both passes see the same records, because ranges do not change, and judge them by
+the same times, because Spark keeps them with the batch's plan.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, NamedTuple
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+
+from sluice.faults import point
+from sluice.pipeline import Rows
+from sluice.ranges import Counts, LostRange, OffsetRange, RangeAccount
+from sluice.run.checkpoint import Clock
+from sluice_spark.batch.account import account_for
+from sluice_spark.batch.tally import ReadTally
+from sluice_spark.batch.writer import BatchWriter, PreparedBatch, again
+from sluice_spark.decoders.base import COLUMN, RULE
+from sluice_spark.sinks.base import Staged, Tally
+from sluice_spark.sources.base import Records
+from sluice_spark.windows.aggregate import column
+
+__all__ = ["Key", "Seen", "StatefulWriter", "dropped"]
+
+Key = tuple[str, int]
+_BROKEN = "__sluice_broken"
+
+
+class Seen(NamedTuple):
+    """What the second pass counted, per topic and partition."""
+
+    read: Mapping[Key, int]
+    bad: Mapping[Key, int]
+    rows: Mapping[Key, Tally]
+    late: Mapping[Key, int]
+    partly: int
+    latest: int | None
+    times: Sequence[Any] = ()
+
+
+@dataclass(frozen=True)
+class StatefulWriter(BatchWriter, ABC):
+    """Prepares and commits the batches of a pipeline with state.
+
+    Parameters
+    ----------
+    clock
+        The times of the batch, from the checkpoint.
+    """
+
+    clock: Clock = field(default=Clock(0, 0, 0))
+
+    offsets = False
+    """Whether what the operator lets out are rows of single records, with their offsets."""
+
+    # --- what an operator says of itself -----------------------------------------------------------------------------
+
+    @property
+    @abstractmethod
+    def time(self) -> str:
+        """The column with the event time."""
+
+    @abstractmethod
+    def let_out(self, records: DataFrame) -> DataFrame:
+        """Return the stream of what the operator lets out, from the stream of records."""
+
+    @abstractmethod
+    def strange(self, now: Column) -> Column:
+        """Return the rule that a row breaks which the operator cannot take; null where it breaks none."""
+
+    @abstractmethod
+    def late(self) -> Column:
+        """Return whether the operator dropped a row because it is late."""
+
+    def partly_late(self) -> Column:
+        """Return whether a row is late for a part of what it belongs to."""
+        return F.lit(False)
+
+    @abstractmethod
+    def account(self, prepared: PreparedBatch, seen: Seen) -> PreparedBatch:
+        """Return the batch with what the operator did in its accounts and in its note."""
+
+    # --- the steps of a batch ----------------------------------------------------------------------------------------
+
+    def prepare(
+        self,
+        records: DataFrame,
+        name: str,
+        ranges: Sequence[OffsetRange],
+        source: Records,
+        lost: Sequence[LostRange] = (),
+        passed: Sequence[OffsetRange] = (),
+    ) -> PreparedBatch:
+        """Write what the operator let out to files and account for each offset that was read. Commits nothing.
+
+        Parameters
+        ----------
+        records
+            What the operator let out, as the engine passed it. It is used once: a frame with state must be consumed, as
+            a whole, or the checkpoint is of no use any more.
+        ranges
+            The planned ranges of the batch; none if it only closes windows or forgets keys.
+        source
+            Reads the records.
+        """
+        assert not lost
+        assert not passed
+        staged = self.sink.stage(records.withColumn("_run", F.lit(self.run_id)), name, offsets=self.offsets)
+        point("rows-staged")
+        seen = self._count(ranges, source)
+        source.verify(seen.read, ranges)
+        accounts = account_for(self.pipeline.rows, ranges, seen.read, seen.bad, seen.rows)
+        accounts = [replace(a, times=tuple(t for t in seen.times if a.range.cut(t.range))) for a in accounts]
+        self.explain_gaps(accounts, ranges, source)
+        quarantine: Staged | None = None
+        if seen.bad:
+            (refused,) = again(seen.bad, ranges, source)
+            quarantine = self.stage_refused(refused, name, seen.bad)
+            point("quarantine-staged")
+        return self.account(PreparedBatch(tuple(accounts), staged, quarantine), seen)
+
+    def judged(self, records: DataFrame) -> DataFrame:
+        """Return the decoded records, with the rule that their row breaks."""
+        found = self.decoded(records)
+        broken = self._told(self.transformed(found)).where(F.col(_BROKEN).isNotNull())
+        names = ("topic", "partition", "offset")
+        keys = broken.select(*(F.col(f"_{name}").alias(f"__of_{name}") for name in names), _BROKEN)
+        both = found.join(keys, [F.col(name) == F.col(f"__of_{name}") for name in names], "left")
+        of_row = F.col(RULE).isNull() & F.col(_BROKEN).isNotNull()
+        judged = {
+            RULE: F.coalesce(RULE, _BROKEN),
+            COLUMN: F.when(of_row, self.blamed(F.col(_BROKEN))).otherwise(F.col(COLUMN)),
+        }
+        return both.select(*(judged.get(name, F.col(name)).alias(name) for name in found.columns))
+
+    def blamed(self, rule: Column) -> Column:
+        """Return the name of the column by which a row breaks a rule."""
+        return F.lit(self.time)
+
+    def transformed(self, decoded: DataFrame) -> DataFrame:
+        """Return the transform's rows, which the operator takes."""
+        return super().rows_of(decoded).drop("_run")
+
+    def _told(self, rows: DataFrame) -> DataFrame:
+        return rows.withColumn(_BROKEN, self.strange(F.timestamp_millis(F.lit(self.clock.now))))
+
+    def _count(self, ranges: Sequence[OffsetRange], source: Records) -> Seen:
+        if not ranges:
+            return Seen({}, {}, {}, {}, 0, None)
+        records = source.read(ranges)
+        tally = ReadTally(self.decoded(records), ranges)
+        rows = self._told(self.transformed(tally.frame))
+        sound = F.col(_BROKEN).isNull()
+        offset = F.when(sound, F.col("_offset"))
+        counted = rows.groupBy("_topic", "_partition").agg(
+            F.count(F.when(~sound, 1)).alias("broken"),
+            F.count(offset).alias("rows"),
+            # of one record at most one row, if each row has an offset of its own
+            (F.count_distinct(offset) if self.pipeline.rows is Rows.FILTER or self.opaque else F.count(offset)).alias(
+                "offsets"
+            ),
+            F.min(offset).alias("first"),
+            F.max(offset).alias("last"),
+            F.count_if(sound & self.late()).alias("late"),
+            F.count_if(sound & self.partly_late()).alias("partly"),
+            F.max(F.when(sound, F.unix_millis(column(self.time)))).alias("latest"),
+        )
+        found = {(row["_topic"], row["_partition"]): row for row in counted.collect()}
+        if self.opaque:
+            self.refuse_strange(rows, records)
+        bad = dict(tally.bad())
+        for key, row in found.items():
+            if row["broken"]:
+                bad[key] = bad.get(key, 0) + row["broken"]
+        return Seen(
+            tally.read(),
+            bad,
+            {k: Tally(r["rows"], r["offsets"], r["first"], r["last"]) for k, r in found.items() if r["rows"]},
+            {k: r["late"] for k, r in found.items() if r["late"]},
+            sum(r["partly"] for r in found.values()),
+            max((r["latest"] for r in found.values() if r["latest"] is not None), default=None),
+            tally.times(),
+        )
+
+
+def dropped(accounts: Sequence[RangeAccount], counts: Mapping[Key, int]) -> list[RangeAccount]:
+    """Count records that the operator dropped as filtered, where they counted as written; pure."""
+    found = []
+    for account in accounts:
+        count = counts.get((account.range.topic, account.range.partition), 0)
+        found.append(replace(account, counts=account.counts + Counts(written=-count, filtered=count)))
+    return found
