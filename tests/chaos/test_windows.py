@@ -36,6 +36,7 @@ HOURLY: dict[str, Any] = {
     "time": "at", "size": "1h", "by": ["k"], "aggregates": {"n": "count(*)", "total": "sum(v)"}, "watermark": "30m",
 }  # fmt: skip
 SLIDING = {**HOURLY, "size": "30m", "slide": "10m"}
+SESSIONS = {key: value for key, value in HOURLY.items() if key != "size"} | {"gap": "10m"}
 
 
 @dataclass
@@ -151,6 +152,46 @@ class Stream:
         sandbox.assert_balanced()
 
 
+class Sessions(Stream):
+    """The same of sessions, which grow as records come."""
+
+    def open(self) -> list[tuple[int, int, int]]:
+        """Return the sessions that must be open, summed up by the hour of their end."""
+        hours: dict[datetime, list[tuple[datetime, datetime]]] = defaultdict(list)
+        *_, state = self.model()
+        for start, end, _ in state:
+            hours[end.replace(minute=0, second=0, microsecond=0)].append((start, end))
+        return [
+            (_ms(min(s for s, _ in found)), _ms(max(e for _, e in found)), len(found))
+            for _, found in sorted(hours.items())
+        ]
+
+    def model(self) -> tuple[Counter[Any], int, int, dict[Any, list[int]]]:
+        """Return what is written, how many records are late, and the sessions that are open."""
+        delay, gap = _span(self.window["watermark"]), _span(self.window["gap"])
+        late, rows = 0, Counter[Any]()
+        older = now = datetime(1970, 1, 1, tzinfo=UTC)
+        state: dict[tuple[datetime, datetime, str], list[int]] = {}
+        for _, records in self.batches():
+            sessions = [(k, start, end, values) for (start, end, k), values in state.items()]
+            for at, k, v in records:
+                if at + gap <= older:
+                    late += 1
+                else:
+                    sessions.append((k, at, at + gap, [v]))
+            merged: list[tuple[str, datetime, datetime, list[int]]] = []
+            for k, start, end, values in sorted(sessions):
+                if merged and merged[-1][0] == k and start <= merged[-1][2]:
+                    _, first, last, before = merged.pop()
+                    merged.append((k, first, max(last, end), before + values))
+                else:
+                    merged.append((k, start, end, values))
+            rows.update((s, e, k, len(values), sum(values)) for k, s, e, values in merged if e <= now)
+            state = {(s, e, k): values for k, s, e, values in merged if e > now}
+            older, now = now, max([now, *(at - delay for at, *_ in records)])
+        return rows, late, 0, state
+
+
 FUTURE = datetime(2900, 1, 1, tzinfo=UTC)
 
 
@@ -191,6 +232,48 @@ def test_windows_stay_open_between_runs(sandbox: Sandbox, window: dict[str, Any]
     assert [(w["window_start"], w["window_end"], w["keys"]) for w in told["windows"]] == stream.open()
     assert all(w["closes_at"] == w["window_end"] + delay > told["watermark"] + delay for w in told["windows"])
     assert (told["shares"], told["definition"]["by"]) == (2, ["k"])
+
+
+def test_sessions_stay_open_between_runs(sandbox: Sandbox) -> None:
+    stream = Sessions(sandbox, SESSIONS)
+    stream.configure()
+    stream.feed(0, 90, 8, bad=True, also=[datetime(1969, 12, 31, 23, 55, tzinfo=UTC)])
+    sandbox.run("first", kill_at="sink-committed")
+    stream.feed(40, 120, 14)
+    sandbox.run("second")
+    stream.feed(0, 240, 14, bad=True)  # some of them late
+    sandbox.run("third", kill_at="before-sink-commit")
+    sandbox.run("third")
+    stream.assert_exact()
+    rows, late, _ = stream.expected()
+    assert late
+    assert any(end - start > 2 * _span(SESSIONS["gap"]) for start, end, *_ in rows), "records were put together"
+    told = json.loads(sandbox.cli("state", str(sandbox.file), "--json").stdout)
+    assert [(w["window_start"], w["window_end"], w["keys"]) for w in told["windows"]] == stream.open()
+    assert stream.open()
+    assert told["definition"]["gap"] == 600.0
+
+
+@pytest.mark.long
+def test_sessions_survive_kills_and_are_flushed(sandbox: Sandbox) -> None:
+    stream = Sessions(sandbox, SESSIONS)
+    stream.configure()
+    for number, point in enumerate(POINTS):
+        stream.feed(number * 40, number * 40 + 60, 6, bad=True)
+        sandbox.run("killed", kill_at=point)
+    sandbox.run("killed")
+    stream.feed(0, len(POINTS) * 40 + 90, 6)
+    sandbox.run("last")
+    stream.assert_exact()
+    *_, state = stream.model()
+    assert state
+    open_ones = Counter((*key, len(values), sum(values)) for key, values in state.items())
+    held = stream.held()
+    stream.window = {**SESSIONS, "flush": {"after": "0s"}}
+    stream.configure()
+    sandbox.run("flushes")
+    assert stream.held() == held + open_ones
+    sandbox.assert_balanced()
 
 
 def reset_plan(sandbox: Sandbox) -> None:

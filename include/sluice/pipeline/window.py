@@ -30,10 +30,12 @@ class Window(Strict):
 
     time: Annotated[str, Field(min_length=1)]
     """The column of the transform's result that has the event time: a TIMESTAMP."""
-    size: Duration
-    """The length of a window. Windows begin at multiples of ``slide`` since 1970-01-01 UTC."""
+    size: Duration | None = None
+    """The length of a window. Windows begin at multiples of ``slide`` since 1970-01-01 UTC. Give it, or ``gap``."""
     slide: Duration | None = None
     """How far apart windows begin: by default ``size`` (tumbling windows); if less, they overlap (sliding windows)."""
+    gap: Duration | None = None
+    """Sessions: a window goes on as long as records of its key come at most this far apart. It ends that much later."""
     by: tuple[str, ...] = ()
     """Columns of the transform's result: each combination of their values has windows of its own."""
     aggregates: Annotated[dict[str, str], Field(min_length=1)]
@@ -50,9 +52,13 @@ class Window(Strict):
 
     @model_validator(mode="after")
     def _sound(self) -> Window:
-        if self.size <= _NOTHING:
+        if (self.size is None) == (self.gap is None):
+            raise ValueError("window needs exactly one of: size (tumbling or sliding windows), gap (sessions)")
+        if self.size is not None and self.size <= _NOTHING:
             raise ValueError("window.size must be longer than nothing")
-        if self.slide is not None and not _NOTHING < self.slide <= self.size:
+        if self.gap is not None:
+            self._session()
+        elif self.slide is not None and not _NOTHING < self.slide <= self.length:
             raise ValueError(
                 "window.slide must be longer than nothing and at most window.size: otherwise records between two "
                 "windows would be in none"
@@ -65,6 +71,24 @@ class Window(Strict):
             raise ValueError(f"window: two columns of the sink would be called {doubled[0]}: choose another name")
         return self
 
+    def _session(self) -> None:
+        if self.length <= _NOTHING:
+            raise ValueError("window.gap must be longer than nothing")
+        if self.slide is not None:
+            raise ValueError("window.slide is for windows with a size: sessions do not overlap; remove it")
+        if not self.by:
+            raise ValueError(
+                "window.gap needs by: Spark keeps sessions for keys only. For one session of all records, give a "
+                "column that is the same in all"
+            )
+
+    @property
+    def length(self) -> timedelta:
+        """``size``; or ``gap``, which is the length of a session of one record."""
+        found = self.gap if self.size is None else self.size
+        assert found is not None
+        return found
+
     @property
     def columns(self) -> list[str]:
         """The sink's columns, without ``_run``."""
@@ -73,20 +97,22 @@ class Window(Strict):
     @property
     def step(self) -> timedelta:
         """``slide``, or ``size`` for tumbling windows."""
-        return self.slide or self.size
+        return self.slide or self.length
 
     def last_end(self, time: int) -> int:
         """Return the end of the last window of an event time; both in milliseconds since 1970."""
-        step, size = (round(span.total_seconds() * 1000) for span in (self.step, self.size))
+        step, size = (round(span.total_seconds() * 1000) for span in (self.step, self.length))
+        if self.gap is not None:
+            return time + size + 1  # an event time may be a part of a millisecond later
         return time - time % step + size
 
     @property
     def definition(self) -> dict[str, Any]:
         """What may not change while windows are open. Spark takes another window size silently, and mixes both."""
+        spans = {"gap": self.gap} if self.gap is not None else {"size": self.length, "slide": self.step}
         return {
             "time": self.time,
-            "size": self.size.total_seconds(),
-            "slide": self.step.total_seconds(),
+            **{key: span.total_seconds() for key, span in spans.items()},
             "by": list(self.by),
             "aggregates": [[name, " ".join(text.split())] for name, text in self.aggregates.items()],
             "output": self.output,

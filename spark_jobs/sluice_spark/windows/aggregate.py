@@ -83,10 +83,13 @@ def windows_of(rows: DataFrame, window: Window) -> DataFrame:
     rows
         The transform's rows, without those that are :func:`strange`.
     """
-    span = F.window(
-        column(window.time), seconds(window.size), seconds(window.step) if window.slide else None
-    ).alias(_WINDOW)  # fmt: skip
-    grouped = rows.withWatermark(window.time, seconds(window.watermark)).groupBy(span, *map(column, window.by))
+    time = column(window.time)
+    if window.gap is not None:
+        span = F.session_window(time, seconds(window.gap))
+    else:
+        span = F.window(time, seconds(window.length), seconds(window.step) if window.slide else None)
+    timely = rows.withWatermark(window.time, seconds(window.watermark))
+    grouped = timely.groupBy(span.alias(_WINDOW), *map(column, window.by))
     found = grouped.agg(*(F.expr(text).alias(name) for name, text in window.aggregates.items()))
     bounds = F.col(_WINDOW)["start"].alias(START), F.col(_WINDOW)["end"].alias(END)
     return found.select(*bounds, *map(column, [*window.by, *window.aggregates]))

@@ -1,7 +1,8 @@
 """Which records are late: Spark's rule, for single records. Spark itself counts only parts of windows.
 
 A record counts in no window whose end is at or before the watermark of the batch before. With sliding windows it may be
-late for the earliest of its windows only; it is then absorbed by the others.
+late for the earliest of its windows only; it is then absorbed by the others. Of a session, the end counts that
+it would have with this record alone.
 """
 
 from __future__ import annotations
@@ -30,7 +31,9 @@ def late(window: Window, watermark: int) -> Column:
 
 def partly_late(window: Window, watermark: int) -> Column:
     """Return whether a row is late for some of its windows, and not for all."""
-    size, step = _micros(window.size), _micros(window.step)
+    if window.gap is not None:
+        return F.lit(False)
+    size, step = _micros(window.length), _micros(window.step)
     time = F.unix_micros(column(window.time))
     # the first end after the event time: ends are at multiples of the slide, moved by the size
     first_end = time - F.pmod(time - F.lit(size), F.lit(step)) + F.lit(step)
@@ -38,8 +41,10 @@ def partly_late(window: Window, watermark: int) -> Column:
 
 
 def _last_end(window: Window) -> Column:
-    time = F.unix_micros(column(window.time))
-    return time - F.pmod(time, F.lit(_micros(window.step))) + F.lit(_micros(window.size))
+    time, length = F.unix_micros(column(window.time)), F.lit(_micros(window.length))
+    if window.gap is not None:
+        return time + length  # of the session that the record would be alone
+    return time - F.pmod(time, F.lit(_micros(window.step))) + length
 
 
 def _micros(span: timedelta) -> int:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
+from pyspark.sql.types import StructType
 
 from sluice.pipeline.window import END, START
 
@@ -14,6 +15,8 @@ __all__ = ["open_windows", "remembered_keys"]
 
 def open_windows(spark: SparkSession, checkpoint: str, batch: int) -> list[dict[str, Any]]:
     """Return the windows that are open after a batch, with the number of their keys, in the order of their ends.
+
+    Sessions are summed up by the hour in which they end: from the first start to the last end.
 
     Parameters
     ----------
@@ -24,12 +27,24 @@ def open_windows(spark: SparkSession, checkpoint: str, batch: int) -> list[dict[
     """
     state = _read(spark, checkpoint, batch)
     key: Any = state.schema["key"].dataType
+    if not isinstance(key.fields[0].dataType, StructType):
+        value: Any = state.schema["value"].dataType
+        return _sessions(state, F.col("value")[value.fields[0].name])
     # by its place: the name of the window's field says how long records may be late
     span = F.col("key")[key.fields[0].name]
     found = state.groupBy(
         F.unix_millis(span["start"]).alias(START), F.unix_millis(span["end"]).alias(END)
     ).agg(F.count("*").alias("keys"))  # fmt: skip
     return [row.asDict() for row in found.orderBy(END, START).collect()]
+
+
+def _sessions(state: DataFrame, span: Column) -> list[dict[str, Any]]:
+    found = state.groupBy(F.date_trunc("hour", span["end"]).alias("hour")).agg(
+        F.unix_millis(F.min(span["start"])).alias(START),
+        F.unix_millis(F.max(span["end"])).alias(END),
+        F.count("*").alias("keys"),
+    )
+    return [{name: row[name] for name in (START, END, "keys")} for row in found.orderBy("hour").collect()]
 
 
 def remembered_keys(spark: SparkSession, checkpoint: str, batch: int) -> list[dict[str, Any]]:

@@ -44,6 +44,12 @@ def test_the_sink_has_bounds_keys_and_aggregates(spark: SparkSession, pipeline: 
     )
 
 
+def test_sessions_have_the_same_columns(spark: SparkSession, pipeline: Make) -> None:
+    made = pipeline(size=None, gap="30m", by=["a.b"])
+    names = ["window_start", "window_end", "a.b", "n", "_run"]
+    assert shape_of(spark, made, transformer(made)).schema.names == names
+
+
 @pytest.mark.parametrize(
     ("sql", "window", "why"),
     [

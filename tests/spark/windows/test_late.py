@@ -27,7 +27,7 @@ def test_a_record_is_late_for_windows_that_end_at_the_watermark(
     rows = spark.createDataFrame([(m,) for m in micros], "us LONG").select("us", F.timestamp_micros("us").alias("at"))
     told = rows.select("us", late(window, watermark).alias("all"), partly_late(window, watermark).alias("some"))
     found = {row["us"]: (row["all"], row["some"]) for row in told.collect()}
-    span = F.window("at", seconds(window.size), seconds(window.step))
+    span = F.window("at", seconds(window.length), seconds(window.step))
     ends = rows.select("us", F.unix_micros(span["end"]).alias("end"))
     closed: dict[int, set[bool]] = {}
     for row in ends.collect():

@@ -50,7 +50,11 @@ def test_a_window_has_defaults_and_columns(tmp_path: Path) -> None:
         ({"by": ["_run"]}, {}, "_run is a column that Sluice adds itself"),
         ({"by": ["N"]}, {}, "two columns of the sink would be called N"),
         ({"output": "update"}, {}, "output"),
-        ({"gap": "30m"}, {}, "gap"),
+        ({"gap": "30m"}, {}, "exactly one of: size (tumbling or sliding windows), gap (sessions)"),
+        ({"size": None}, {}, "exactly one of"),
+        ({"size": None, "gap": "0s", "by": ["k"]}, {}, "window.gap must be longer"),
+        ({"size": None, "gap": "30m", "by": ["k"], "slide": "5m"}, {}, "sessions do not overlap"),
+        ({"size": None, "gap": "30m"}, {}, "window.gap needs by"),
         ({"flush": {"after": "1d"}}, {"schedule": "on_lag"}, "with schedule: on_lag there is none"),
         (
             {"flush": {"after": "1d"}},
@@ -101,3 +105,13 @@ def test_the_definition_is_what_state_depends_on(tmp_path: Path, change: dict[st
     assert before is not None
     assert after is not None
     assert (before.definition == after.definition) is same
+
+
+def test_the_definition_of_sessions_is_their_gap(tmp_path: Path) -> None:
+    sessions = {"size": None, "gap": "30m", "by": ["k"]}
+    window = read(tmp_path, sessions).window
+    assert window is not None
+    assert (window.definition["gap"], "size" in window.definition) == (1800.0, False)
+    assert window.columns == ["window_start", "window_end", "k", "n"]
+    # an event time may be a part of a millisecond later
+    assert window.last_end(5) == 1_800_006
