@@ -9,8 +9,9 @@ from typing import Any, TypeVar
 from sluice.errors import ConfigError
 from sluice.fields import duration
 from sluice.pipeline.suite import nearest
+from sluice.ranges import OffsetRange
 
-__all__ = ["choice_of", "count_of", "duration_of", "is_known", "is_unset", "refused"]
+__all__ = ["choice_of", "count_of", "duration_of", "is_known", "is_unset", "ranges_of", "refused", "refused_ranges"]
 
 _Choice = TypeVar("_Choice", bound=StrEnum)
 
@@ -76,6 +77,27 @@ def count_of(name: str, value: Any) -> int | None:
     if number < 1 or isinstance(value, bool):
         raise refused(name, f"{value!r} is not a whole number of at least 1")
     return number
+
+
+def ranges_of(name: str, value: Any) -> list[OffsetRange]:
+    """Return ranges, given as a list of texts or as one text with spaces between.
+
+    Raises
+    ------
+    ConfigError
+        If one is no range.
+    """
+    try:
+        return [OffsetRange.parse(str(text)) for text in (value.split() if isinstance(value, str) else value)]
+    except ValueError as error:
+        raise refused(name, str(error)) from None
+
+
+def refused_ranges(name: str, value: Any) -> None:
+    """Raise a :class:`~sluice.errors.ConfigError` for what is no range in a list that holds no template there."""
+    for text in value if not isinstance(value, str) and is_known(value) else ():
+        if is_known(text):
+            ranges_of(name, [text])
 
 
 def refused(name: str, why: str) -> ConfigError:

@@ -29,12 +29,14 @@ def get_provider_info() -> dict[str, Any]:
                     f"operators.{name}"
                     for name in (
                         "account",
+                        "acknowledge",
                         "audit",
                         "bounded_run",
                         "clean",
                         "compact",
                         "freshness",
                         "redrive",
+                        "retract",
                         "vacuum",
                         "validate",
                     )

@@ -56,6 +56,7 @@ def test_each_example_runs(examples: dict[str, DAG]) -> None:
     repair = states(examples.pop("example_repair"))  # first: there is no table behind the runs of the others
     assert repair.pop("redrive") == "skipped", "nothing is lost"
     assert (len(repair), set(repair.values())) == (5, {"success"}), repair
+    assert set(states(examples.pop("example_take_back")).values()) == {"skipped"}, "nothing was asked for, nor is lost"
     ended = {name: states(dag) for name, dag in examples.items() if name not in NOT_RUN}
     assert {name for name, found in ended.items() if set(found.values()) != {"success"}} == set(), ended
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
 from typing import Annotated
 
 import typer
@@ -33,24 +32,16 @@ def acknowledge(
     """
     from sluice.cli.names import name_of
     from sluice.ledger import Ledger
-    from sluice.ranges import OffsetRange, overlaps
+    from sluice.ranges import OffsetRange
+    from sluice.run.acknowledged import acknowledge as close
 
     try:
         spans = [OffsetRange.parse(text) for text in ranges or []]
     except ValueError as error:
         raise ConfigError(str(error), state="nothing was changed", next_step="fix --range") from None
-    if not reason.strip():
-        raise ConfigError("--reason is empty", state="nothing was changed", next_step="say why, in a few words")
     book = Ledger.open()
     name = name_of(book, pipeline)
-    if of_run is not None:
-        book.known_run(name, of_run)
-    with book.acquire(name, f"acknowledge__{datetime.now(UTC).isoformat(timespec='milliseconds')}") as lease:
-        rows = book.lost(name, state="acknowledged" if undo else "open", run_id=of_run)
-        chosen = [row.range for row in rows]
-        chosen = overlaps(chosen, spans) if spans else chosen
-        if chosen:
-            book.loss_acknowledged(lease, chosen, reason, undo=undo)
+    chosen = close(book, name, reason=reason, ranges=spans, of_run=of_run, undo=undo)
     listed = [{"topic": r.topic, "partition": r.partition, "start": r.start, "end": r.end} for r in chosen]
     count = sum(map(len, chosen))
     if as_json:

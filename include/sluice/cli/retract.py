@@ -14,7 +14,7 @@ import typer
 from sluice.cli.output import err, print_json, print_table
 from sluice.errors import ConfigError
 
-__all__ = ["parted", "retract"]
+__all__ = ["retract"]
 
 _UNTOUCHED = "nothing was read or written"
 
@@ -46,13 +46,13 @@ def retract(
     from sluice.launch.submit import retract as submission
     from sluice.ledger import Ledger
     from sluice.pipeline import load
-    from sluice.run.retraction import possible, standing
+    from sluice.run.retraction import possible, standing, wanted
 
     if not reason.strip():
         raise ConfigError("--reason is empty", state=_UNTOUCHED, next_step="say why, in a few words")
     spec, ledger = load(pipeline), Ledger.open()
     possible(spec)
-    of_run, ranges = parted(what, spec.source.config.streams)
+    of_run, ranges = wanted(what, spec.source.config.streams)
     chosen = standing(ledger, spec.name, run_id=of_run, ranges=ranges)
     name = run_id or f"retract__{datetime.now(UTC).isoformat(timespec='milliseconds')}"
     spark, _, sink = connections(spec)
@@ -82,40 +82,6 @@ def retract(
         else:
             err.print("nothing was retracted: the sink and the ledger are as they were")
     raise typer.Exit(code)
-
-
-def parted(what: Sequence[str], streams: Sequence[str]) -> tuple[str | None, list[Any]]:
-    """Return the run that is meant, or the ranges.
-
-    Raises
-    ------
-    ConfigError
-        If it is neither one run nor ranges of these streams.
-    """
-    from sluice.ranges import OffsetRange
-
-    ranges = []
-    for text in what:
-        try:
-            item = OffsetRange.parse(text)
-        except ValueError:
-            if len(what) == 1:
-                return text, []
-            raise ConfigError(
-                f"{text!r} is not a range: write TOPIC:PARTITION:START-END, END exclusive",
-                state=_UNTOUCHED,
-                next_step="name one run, or one or more ranges",
-            ) from None
-        if item.topic not in streams:
-            if len(what) == 1 and ":" in item.topic:
-                return text, []
-            raise ConfigError(
-                f"the pipeline does not read {item.topic!r}",
-                state=_UNTOUCHED,
-                next_step=f"name one of: {', '.join(streams)}",
-            )
-        ranges.append(item)
-    return None, ranges
 
 
 def _show(parts: Sequence[dict[str, Any]], *, as_json: bool) -> None:

@@ -13,7 +13,7 @@ from sluice.ledger import REDRIVEN, Entry, Ledger
 from sluice.pipeline import Pipeline
 from sluice.ranges import OffsetRange, describe, overlaps, runs_of, subtract
 
-__all__ = ["Part", "Standing", "possible", "standing", "taken"]
+__all__ = ["Part", "Standing", "possible", "standing", "taken", "wanted"]
 
 Held = Callable[[Sequence[OffsetRange]], Mapping[tuple[str, int], Any]]
 """Returns the offsets of some ranges that a table holds, per topic and partition, ascending."""
@@ -77,6 +77,38 @@ def possible(pipeline: Pipeline) -> None:
             next_step="use a sink that can replace rows, such as sink.delta; to say that rows are wrong, write "
             "corrected records to the source",
         )  # fmt: skip
+
+
+def wanted(what: Sequence[str], streams: Sequence[str]) -> tuple[str | None, list[OffsetRange]]:
+    """Return the run that is meant, or the ranges.
+
+    Raises
+    ------
+    ConfigError
+        If it is neither one run nor ranges of these streams.
+    """
+    ranges = []
+    for text in what:
+        try:
+            item = OffsetRange.parse(text)
+        except ValueError:
+            if len(what) == 1:
+                return text, []
+            raise ConfigError(
+                f"{text!r} is not a range: write TOPIC:PARTITION:START-END, END exclusive",
+                state=_UNTOUCHED,
+                next_step="name one run, or one or more ranges",
+            ) from None
+        if item.topic not in streams:
+            if len(what) == 1 and ":" in item.topic:
+                return text, []
+            raise ConfigError(
+                f"the pipeline does not read {item.topic!r}",
+                state=_UNTOUCHED,
+                next_step=f"name one of: {', '.join(streams)}",
+            )
+        ranges.append(item)
+    return None, ranges
 
 
 def standing(

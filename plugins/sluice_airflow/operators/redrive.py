@@ -11,8 +11,7 @@ from airflow.sdk.exceptions import AirflowSkipException
 from sluice.launch.submit import redrive
 from sluice.ledger import Ledger
 from sluice.pipeline import load
-from sluice.ranges import OffsetRange
-from sluice_airflow.arguments import choice_of, is_known, refused
+from sluice_airflow.arguments import choice_of, is_known, ranges_of, refused, refused_ranges
 from sluice_airflow.last_words import tells
 from sluice_airflow.links.page import PageLink
 from sluice_airflow.links.spark_ui import SparkUiLink
@@ -83,9 +82,7 @@ class RedriveOperator(SubmitOperator):
         super().__init__(run_id=run_id, **kwargs)
         if is_known(what):
             choice_of("what", what, _What)
-        for text in ranges if not isinstance(ranges, str) and is_known(ranges) else ():
-            if is_known(text):
-                _range(text)
+        refused_ranges("ranges", ranges)
         self.what = what
         self.ranges = ranges
         self.of_run = of_run
@@ -100,7 +97,7 @@ class RedriveOperator(SubmitOperator):
             if self.ranges or self.of_run:
                 raise refused("what", "it is 'nothing', and ranges or a run were chosen: say lost or quarantined")
             raise AirflowSkipException("nothing was asked for")
-        ranges = [_range(text) for text in (self.ranges.split() if isinstance(self.ranges, str) else self.ranges)]
+        ranges = ranges_of("ranges", self.ranges)
         ledger = Ledger.open()
         if self.of_run:
             ledger.known_run(pipeline.name, self.of_run)
@@ -123,10 +120,3 @@ class RedriveOperator(SubmitOperator):
         self.log.info("Account of run %s\n%s", self.run_id, account_table(ledger.accounts(pipeline.name, self.run_id)))
         self.log.info("%s offsets are still lost", f"{still:,}")
         return {**account, "still_lost": still}
-
-
-def _range(text: Any) -> OffsetRange:
-    try:
-        return OffsetRange.parse(str(text))
-    except ValueError as error:
-        raise refused("ranges", str(error)) from None

@@ -15,7 +15,8 @@ def _argument(name: str) -> str:
 
 def main() -> int:
     folder = Path(os.environ["FAKE_SPARK"])
-    main_file = next(Path(a).name for a in sys.argv if a.endswith(("bounded_run.py", "validate_sink.py", "redrive.py")))
+    mains = ("bounded_run.py", "validate_sink.py", "redrive.py", "retract.py")
+    main_file = next(Path(a).name for a in sys.argv if a.endswith(mains))
     (folder / f"{main_file}.call").write_text(json.dumps({"argv": sys.argv[1:], "env": dict(os.environ)}))
     plan_file = folder / f"{Path(_argument('--pipeline')).stem}.{main_file}.plan"
     if not plan_file.exists():
@@ -49,7 +50,8 @@ def _record(plan: dict, main_file: str) -> None:
             ledger.judged(None, pipeline.name, run, verdict=plan["verdict"], judgement=plan.get("judgement", {}))
         return
     with ledger.acquire(pipeline.name, run) as lease:
-        ledger.run_planned(lease, kind="live", recovery="replay", epoch=1, ranges=[], topic_ids={})
+        kind = "retract" if main_file == "retract.py" else "live"
+        ledger.run_planned(lease, kind=kind, recovery="replay", epoch=1, ranges=[], topic_ids={})
         start = 0
         for batch, written in enumerate(plan.get("written", [])):
             part = OffsetRange(pipeline.source.config.streams[0], 0, start, start + written)

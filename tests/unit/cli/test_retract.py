@@ -10,9 +10,9 @@ from tests.fixtures.books import Place
 from typer.testing import CliRunner
 
 from sluice.cli.main import app
-from sluice.cli.retract import parted
 from sluice.errors import ConfigError
 from sluice.ranges import OffsetRange
+from sluice.run.retraction import wanted
 
 
 @pytest.fixture
@@ -23,12 +23,12 @@ def sluice(story: Place, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]:
 
 
 def test_a_run_or_ranges() -> None:
-    assert parted(["cli__2026-11-24T10:00:00.000+00:00"], ["t"]) == ("cli__2026-11-24T10:00:00.000+00:00", [])
-    assert parted(["t:0:1-3", "t:1:0-2"], ["t"]) == (None, [OffsetRange("t", 0, 1, 3), OffsetRange("t", 1, 0, 2)])
+    assert wanted(["cli__2026-11-24T10:00:00.000+00:00"], ["t"]) == ("cli__2026-11-24T10:00:00.000+00:00", [])
+    assert wanted(["t:0:1-3", "t:1:0-2"], ["t"]) == (None, [OffsetRange("t", 0, 1, 3), OffsetRange("t", 1, 0, 2)])
     with pytest.raises(ConfigError, match="does not read 'u'"):
-        parted(["u:0:1-3"], ["t"])
+        wanted(["u:0:1-3"], ["t"])
     with pytest.raises(ConfigError, match="'run' is not a range"):
-        parted(["run", "t:0:1-3"], ["t"])
+        wanted(["run", "t:0:1-3"], ["t"])
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,50 @@
+"""Closes losses that nobody brings back, or opens them again."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import UTC, datetime
+
+from sluice.errors import ConfigError
+from sluice.ledger import Ledger
+from sluice.ranges import OffsetRange, overlaps
+
+__all__ = ["acknowledge"]
+
+
+def acknowledge(
+    ledger: Ledger,
+    pipeline: str,
+    *,
+    reason: str,
+    ranges: Sequence[OffsetRange] = (),
+    of_run: str | None = None,
+    undo: bool = False,
+) -> list[OffsetRange]:
+    """Close open lost ranges, or with ``undo`` open acknowledged ones; return them. Idempotent.
+
+    Parameters
+    ----------
+    ranges
+        Only these offsets; empty means all.
+    of_run
+        Only what the run with this id lost.
+
+    Raises
+    ------
+    ConfigError
+        If the reason is empty, or the ledger does not have the run.
+    LeaseHeldError
+        If a run of the pipeline is at work.
+    """
+    if not reason.strip():
+        raise ConfigError("the reason is empty", state="nothing was changed", next_step="say why, in a few words")
+    if of_run is not None:
+        ledger.known_run(pipeline, of_run)
+    with ledger.acquire(pipeline, f"acknowledge__{datetime.now(UTC).isoformat(timespec='milliseconds')}") as lease:
+        rows = ledger.lost(pipeline, state="acknowledged" if undo else "open", run_id=of_run)
+        chosen = [row.range for row in rows]
+        chosen = overlaps(chosen, ranges) if ranges else chosen
+        if chosen:
+            ledger.loss_acknowledged(lease, chosen, reason, undo=undo)
+    return chosen
