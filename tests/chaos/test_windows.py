@@ -37,6 +37,18 @@ HOURLY: dict[str, Any] = {
 }  # fmt: skip
 SLIDING = {**HOURLY, "size": "30m", "slide": "10m"}
 SESSIONS = {key: value for key, value in HOURLY.items() if key != "size"} | {"gap": "10m"}
+POINTS = (
+    "run-planned",
+    "window-defined",
+    "batch-started",
+    "rows-staged",
+    "quarantine-staged",
+    "before-sink-commit",
+    "sink-committed",
+    "quarantine-committed",
+    "batch-recorded",
+    "query-ended",
+)
 
 
 @dataclass
@@ -254,6 +266,50 @@ def test_sessions_stay_open_between_runs(sandbox: Sandbox) -> None:
     assert told["definition"]["gap"] == 600.0
 
 
+class Updated(Stream):
+    """The same where each batch writes the windows that it changes: the sink has also those that are open."""
+
+    def expected(self) -> tuple[Counter[Any], int, int]:
+        """Return the rows that the sink must hold, how many records are late, and how many are partly."""
+        rows, late, partly, state = self.model()
+        return rows + Counter((*key, len(values), sum(values)) for key, values in state.items()), late, partly
+
+    def assert_exact(self) -> None:
+        """The sink holds what the model says, and the account says what became of each record."""
+        rows, late, _ = self.expected()
+        assert self.held() == rows
+        assert set(rows.values()) <= {1}
+        sandbox = self.sandbox
+        sound = sum(record is not None for record in self.records.values())
+        split = {part: sandbox.total(part) for part in ("written", "filtered", "quarantined", "absent", "lost")}
+        assert split == {
+            "written": sound - late, "filtered": late, "quarantined": len(self.records) - sound, "absent": 0, "lost": 0,
+        }  # fmt: skip
+        sandbox.assert_balanced()
+
+
+@pytest.mark.parametrize(
+    ("window", "points"),
+    [(SLIDING, ("sink-committed",)), pytest.param(HOURLY, POINTS, marks=pytest.mark.long)],
+    ids=["sliding", "every-point"],
+)
+def test_windows_are_updated_by_each_batch(sandbox: Sandbox, window: dict[str, Any], points: tuple[str, ...]) -> None:
+    stream = Updated(sandbox, {**window, "output": "update"})
+    stream.configure()
+    stream.feed(0, 60, 6, bad=True)
+    sandbox.run("first")
+    stream.assert_exact()
+    for number, point in enumerate(points):
+        stream.feed(20 + number * 30, 90 + number * 30, 8, bad=True)
+        sandbox.run("killed", kill_at=point)
+    sandbox.run("killed")
+    stream.assert_exact()
+    stream.feed(0, len(points) * 30 + 120, 14)  # some of them late
+    sandbox.run("last")
+    stream.assert_exact()
+    assert stream.expected()[1]
+
+
 @pytest.mark.long
 def test_sessions_survive_kills_and_are_flushed(sandbox: Sandbox) -> None:
     stream = Sessions(sandbox, SESSIONS)
@@ -283,20 +339,6 @@ def reset_plan(sandbox: Sandbox) -> None:
     assert not (folder / "commits" / str(newest)).exists()
     (folder / "offsets" / str(newest)).unlink()
     (folder / "offsets" / f".{newest}.crc").unlink()
-
-
-POINTS = (
-    "run-planned",
-    "window-defined",
-    "batch-started",
-    "rows-staged",
-    "quarantine-staged",
-    "before-sink-commit",
-    "sink-committed",
-    "quarantine-committed",
-    "batch-recorded",
-    "query-ended",
-)
 
 
 @pytest.mark.parametrize(

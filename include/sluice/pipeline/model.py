@@ -197,6 +197,11 @@ class Pipeline(Strict):
                 f"window.flush closes windows in a run that finds no records, and with {key} there is none: give a "
                 "cron schedule whose runs go ahead, or leave flush out"
             )
+        if self.window.output == "update" and self.sink.config.partition_columns:
+            raise ValueError(
+                f"sink.{self.sink.key}.partition_by: window.output: update cannot replace rows of a partitioned table "
+                "yet: leave partition_by out, or choose output: append"
+            )
         if lacking := [name for name in self.sink.config.partition_columns if name not in self.window.columns]:
             raise ValueError(
                 f"sink.{self.sink.key}.partition_by: {lacking[0]!r} is not a column of the windows, which are: "

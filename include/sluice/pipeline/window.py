@@ -42,8 +42,9 @@ class Window(Strict):
     """The sink's other columns: a SQL aggregate over the transform's result for each name."""
     watermark: Duration
     """How late a record may be: the watermark is the latest event time of earlier batches, less this."""
-    output: Literal["append"] = "append"
-    """When a window is written: ``append``, once, when the watermark has passed its end."""
+    output: Literal["append", "update"] = "append"
+    """When a window is written: ``append``, once, when the watermark has passed its end; ``update``, by each batch that
+    changes it, in place of what it was before."""
     ahead: Duration = timedelta(days=1)
     """A record whose event time is later than its batch's time by more than this goes to the quarantine."""
 
@@ -62,6 +63,14 @@ class Window(Strict):
             raise ValueError(
                 "window.slide must be longer than nothing and at most window.size: otherwise records between two "
                 "windows would be in none"
+            )
+        if self.output == "update" and self.gap is not None:
+            raise ValueError(
+                "window.output: update is for windows with a size: Spark writes sessions when they end only"
+            )
+        if self.output == "update" and self.flush is not None:
+            raise ValueError(
+                "window.flush: with output: update, windows are written before they are closed: leave it out"
             )
         names = [*self.by, *self.aggregates]
         lowered = [name.lower() for name in names]

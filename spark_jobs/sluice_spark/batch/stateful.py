@@ -61,6 +61,11 @@ class StatefulWriter(BatchWriter, ABC):
     offsets = False
     """Whether what the operator lets out are rows of single records, with their offsets."""
 
+    @property
+    def output(self) -> str:
+        """Spark's output mode."""
+        return "append"
+
     # --- what an operator says of itself -----------------------------------------------------------------------------
 
     @property

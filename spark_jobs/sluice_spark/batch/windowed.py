@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import posixpath
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from typing import cast
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
-from sluice.pipeline.window import Window
+from sluice.pipeline.window import END, START, Window
 from sluice_spark.batch.stateful import Seen, StatefulWriter, dropped
 from sluice_spark.batch.writer import PreparedBatch
+from sluice_spark.sinks.base import Fence, Staged
+from sluice_spark.sinks.delta.table import DeltaSink
+from sluice_spark.sinks.parquet.keyed import Keyed
 from sluice_spark.windows.aggregate import strange, windows_of
 from sluice_spark.windows.late import late, partly_late
 
@@ -48,6 +54,23 @@ class WindowWriter(StatefulWriter):
     def partly_late(self) -> Column:
         """Return whether some windows of a row were closed, and not all."""
         return partly_late(self.window, self.clock.late)
+
+    @property
+    def output(self) -> str:
+        """Spark's output mode: that of the windows."""
+        return self.window.output
+
+    def commit_rows(self, staged: Staged, batch: int, note: Mapping[str, object], fence: Fence | None) -> bool:
+        """Commit staged windows; with ``output: update``, in place of those with the same bounds and keys."""
+        if self.window.output == "append" or not staged.files:
+            return super().commit_rows(staged, batch, note, fence)
+        sink = cast(DeltaSink, self.sink)
+        sink.check_replaceable()
+        keys = (START, END, *self.window.by)
+        gone = Keyed.of(sink.path, staged, keys)
+        name = posixpath.basename(staged.folder).rpartition("-")[0]  # without the attempt's own mark
+        done = sink.replace(gone, staged, self.schema, batch, note, name=name, fence=fence)
+        return done is not None
 
     def account(self, prepared: PreparedBatch, seen: Seen) -> PreparedBatch:
         """Count late records as filtered: no window absorbed them."""

@@ -330,7 +330,7 @@ class BatchWriter:
             **({"windows": dict(prepared.windows)} if prepared.windows is not None else {}),
             **({"dedupe": dict(prepared.dedupe)} if prepared.dedupe is not None else {}),
         }
-        if not self.sink.commit(prepared.staged, self.schema, batch, full, fence=fence):
+        if not self.commit_rows(prepared.staged, batch, full, fence):
             # entered since this batch began, so the rows there, and their account, are another driver's
             raise overtaken(
                 f"committed batch {batch} to {self.sink.path}",
@@ -344,6 +344,10 @@ class BatchWriter:
             self.quarantine.commit(prepared.quarantine, SCHEMA, batch, {"run": self.run_id})
         if moved is not None or prepared.quarantine:
             point("quarantine-committed")
+
+    def commit_rows(self, staged: Staged, batch: int, note: Mapping[str, object], fence: Fence | None) -> bool:
+        """Commit staged rows to the sink; return False if this writer committed the batch before."""
+        return self.sink.commit(staged, self.schema, batch, note, fence=fence)
 
 
 def again(bad: Mapping[tuple[str, int], int], ranges: Sequence[OffsetRange], source: Records) -> list[DataFrame]:

@@ -73,6 +73,7 @@ class MicroBatches:
         max_records: int,
         forecast: Forecast | None = None,
         shape: Callable[[DataFrame], DataFrame] | None = None,
+        output: str = "append",
     ) -> None:
         """Run one bounded query over the source.
 
@@ -82,6 +83,8 @@ class MicroBatches:
             It is told of the query.
         shape
             Makes of the stream of records what ``on_batch`` gets; by default it gets the records.
+        output
+            Spark's output mode.
 
         Raises
         ------
@@ -108,7 +111,8 @@ class MicroBatches:
             )
             query = (
                 (shape(records) if shape is not None else records)
-                .writeStream.foreachBatch(guarded)
+                .writeStream.outputMode(output)
+                .foreachBatch(guarded)
                 .queryName(f"sluice {self.context.pipeline.name}")
                 .option("checkpointLocation", tables.checkpoint.path)
                 .trigger(availableNow=True)

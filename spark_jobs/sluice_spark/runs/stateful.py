@@ -80,7 +80,9 @@ class StatefulRoute:
 
         with _settings(spark, context.pipeline):
             limit = self.batches.limit(arrow=False)
-            self.batches.stream(tables, on_batch, headers=False, max_records=limit, shape=writer.let_out)
+            self.batches.stream(
+                tables, on_batch, headers=False, max_records=limit, shape=writer.let_out, output=writer.output
+            )
 
 
 def refuse_other(pipeline: Pipeline, tables: Tables) -> None:

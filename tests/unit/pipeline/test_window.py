@@ -49,7 +49,14 @@ def test_a_window_has_defaults_and_columns(tmp_path: Path) -> None:
         ({"aggregates": {"Window_Start": "count(*)"}}, {}, "Window_Start is a column that Sluice adds itself"),
         ({"by": ["_run"]}, {}, "_run is a column that Sluice adds itself"),
         ({"by": ["N"]}, {}, "two columns of the sink would be called N"),
-        ({"output": "update"}, {}, "output"),
+        ({"output": "complete"}, {}, "output"),
+        ({"output": "update", "size": None, "gap": "30m", "by": ["k"]}, {}, "update is for windows with a size"),
+        ({"output": "update", "flush": {"after": "1d"}}, {}, "windows are written before they are closed"),
+        (
+            {"output": "update", "by": ["k"]},
+            {"sink": {"delta": {"path": "p", "partition_by": ["k"]}}},
+            "cannot replace rows of a partitioned table yet",
+        ),
         ({"gap": "30m"}, {}, "exactly one of: size (tumbling or sliding windows), gap (sessions)"),
         ({"size": None}, {}, "exactly one of"),
         ({"size": None, "gap": "0s", "by": ["k"]}, {}, "window.gap must be longer"),
@@ -98,6 +105,7 @@ def test_a_run_cannot_do_what_the_file_cannot(tmp_path: Path) -> None:
         ({"slide": "30m"}, False),
         ({"by": ["k"]}, False),
         ({"time": "_timestamp"}, False),
+        ({"output": "update"}, False),
     ],
 )
 def test_the_definition_is_what_state_depends_on(tmp_path: Path, change: dict[str, Any], same: bool) -> None:

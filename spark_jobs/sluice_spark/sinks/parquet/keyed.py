@@ -1,0 +1,86 @@
+"""Finds the rows of a table whose keys are among those of staged rows, and rewrites files without them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+from urllib.parse import unquote
+
+import fsspec
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from sluice_spark.sinks.base import Staged
+from sluice_spark.sinks.delta.statistics import bounds, mask
+from sluice_spark.sinks.parquet.slice import Found, Slice
+
+__all__ = ["Keyed"]
+
+
+@dataclass
+class Keyed(Slice):
+    """The rows that have the keys of staged rows. Keys are in memory, those of the files one batch of rows at a time.
+
+    Parameters
+    ----------
+    ranges
+        None of them is used: rows are chosen by their keys.
+    keys
+        The names of the columns; the first is a TIMESTAMP, by whose statistics files are chosen.
+    wanted
+        The keys, as :meth:`of` has them.
+    """
+
+    keys: Sequence[str] = ()
+    wanted: Mapping[int, set[str]] = field(default_factory=dict, repr=False)
+
+    @classmethod
+    def of(cls, root: str, staged: Staged, keys: Sequence[str]) -> Keyed:
+        """Return the slice of these staged rows."""
+        fs, base = fsspec.core.url_to_fs(root)
+        wanted: dict[int, set[str]] = {}
+        for file in staged.files:
+            with fs.open(f"{base}/{unquote(file.path)}", "rb") as handle:
+                for batch in pq.ParquetFile(handle).iter_batches(columns=list(keys)):
+                    for moment, rest in zip(_moments(batch, keys[0]), _others(batch, keys[1:]), strict=True):
+                        wanted.setdefault(int(moment), set()).add(rest)
+        return cls((), keys=tuple(keys), wanted=wanted)
+
+    def _may_hold(self, files: pa.Table) -> Any:
+        found = bounds(files, self.keys[0])
+        if found is None or not self.wanted:
+            return np.full(files.num_rows, bool(self.wanted))
+        low, high = (t.cast(pa.timestamp("us", "UTC")).cast(pa.int64()) for t in found)
+        # statistics are truncated to milliseconds
+        before, after = pc.less_equal(low, max(self.wanted)), pc.greater_equal(high, min(self.wanted) - 1000)
+        return mask(pc.and_kleene(before, after), unknown=True)
+
+    def _look(self, fs: Any, base: str, path: str) -> Found:
+        rows = total = 0
+        with fs.open(f"{base}/{unquote(path)}", "rb") as handle:
+            for batch in pq.ParquetFile(handle).iter_batches(batch_size=1 << 18, columns=list(self.keys)):
+                total += batch.num_rows
+                rows += sum(int(chosen.sum()) for _, chosen in self._masks(batch, {}))
+        return Found(rows, total, {})
+
+    def _masks(self, batch: Any, values: Mapping[str, str | None]) -> list[tuple[tuple[str, int], Any]]:
+        moments = _moments(batch, self.keys[0])
+        chosen = np.isin(moments, np.fromiter(self.wanted, np.int64, len(self.wanted)))
+        (places,) = chosen.nonzero()
+        others = _others(batch.take(pa.array(places)), self.keys[1:])
+        chosen[places] = [rest in self.wanted[int(moments[at])] for at, rest in zip(places, others, strict=True)]
+        return [(("", 0), chosen)]
+
+
+def _moments(batch: Any, name: str) -> Any:
+    column = batch.column(name).cast(pa.timestamp("us", "UTC")).cast(pa.int64())
+    return column.fill_null(np.iinfo(np.int64).min).to_numpy(zero_copy_only=False)
+
+
+def _others(batch: Any, names: Sequence[str]) -> list[str]:
+    """Return the other keys of each row, as text that is the same for equal values; NULL and NaN equal themselves."""
+    columns = [batch.column(name).to_pylist() for name in names]
+    return [repr(row) for row in zip(*columns, strict=True)] if names else [""] * batch.num_rows
