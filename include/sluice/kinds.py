@@ -23,6 +23,7 @@ BUILT_IN: Mapping[str, Mapping[str, str]] = {
         "jdbc": "sluice.sources.jdbc.source:KIND",
         "kafka": "sluice.sources.kafka.source:KIND",
         "queue": "sluice.sources.queue.source:KIND",
+        "rate": "sluice.sources.rate.source:KIND",
     },
     "sinks": {
         "delta": "sluice.sinks.delta:KIND",

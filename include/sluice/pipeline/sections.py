@@ -26,6 +26,7 @@ from sluice.sources.files.config import FileSource
 from sluice.sources.jdbc.config import JdbcSource
 from sluice.sources.kafka.config import KafkaSource
 from sluice.sources.queue.config import QueueSource
+from sluice.sources.rate.config import RateSource
 
 __all__ = [
     "EVERYTHING",
@@ -67,6 +68,8 @@ class Source(Strict):
     """Rows of a PostgreSQL table, or of a query."""
     queue: QueueSource | None = None
     """Streams of a message queue."""
+    rate: RateSource | None = None
+    """Made-up rows that come at a steady rate, for load tests."""
 
     @model_validator(mode="after")
     def _one(self) -> Source:
