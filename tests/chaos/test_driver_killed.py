@@ -108,6 +108,18 @@ def test_what_a_dead_driver_read_ahead_is_removed_when_its_epoch_is_closed(sandb
     assert sandbox.never_committed() == set()
 
 
+@pytest.mark.parametrize("then", ["wal", "replay"])
+def test_rows_of_which_a_dead_driver_had_not_sealed_the_records_are_removed(sandbox: Sandbox, then: str) -> None:
+    sandbox.configure(kafka={"max_records_per_batch": 40}, recovery="wal")
+    sandbox.feed(100)
+    sandbox.run("a", kill_at="before-seal:2")
+    assert "000001" in {folder[-15:-9] for folder in sandbox.never_committed()}
+    sandbox.configure(kafka={"max_records_per_batch": 1000}, recovery=then)
+    sandbox.run("b")
+    sandbox.assert_exact()
+    assert sandbox.never_committed() == sandbox.never_committed(f"logs/{sandbox.name}") == set()
+
+
 def test_a_second_driver_is_turned_away_while_the_first_one_works(sandbox: Sandbox) -> None:
     sandbox.configure(transform={"python": "gate:passing"})
     sandbox.feed(6)

@@ -22,7 +22,8 @@ def at(day: int, minutes: int = 0) -> int:
 @pytest.mark.parametrize(
     ("recovery", "points"),
     [
-        ("replay", DIRECT),
+        ("replay", ("before-sink-commit", "sink-committed")),
+        pytest.param("replay", DIRECT, marks=pytest.mark.long),
         pytest.param("wal", ("before-seal", "sealed", *DIRECT), marks=pytest.mark.long),
         pytest.param("hot", ("rows-staged", *DIRECT), marks=pytest.mark.long),
         pytest.param("ignore_range", DIRECT, marks=pytest.mark.long),
@@ -46,7 +47,10 @@ def test_kills_neither_lose_nor_double(into_iceberg: IcebergSandbox, recovery: s
     assert sandbox.strays() == set()
 
 
-@pytest.mark.parametrize("point", ["before-sink-commit", "sink-committed", "batch-recorded"])
+@pytest.mark.parametrize(
+    "point",
+    ["sink-committed", *(pytest.param(p, marks=pytest.mark.long) for p in ("before-sink-commit", "batch-recorded"))],
+)
 def test_an_interval_replaces_its_rows_once(into_iceberg: IcebergSandbox, point: str) -> None:
     sandbox = into_iceberg
     sandbox.configure(quality={"max_quarantined": "100%"}, kafka={"max_records_per_batch": 100})

@@ -21,7 +21,8 @@ DIRECT = ("before-sink-commit", "records-sent", "sink-committed", "quarantine-co
 @pytest.mark.parametrize(
     ("recovery", "points"),
     [
-        ("replay", DIRECT),
+        ("replay", ("records-sent", "sink-committed")),
+        pytest.param("replay", DIRECT, marks=pytest.mark.long),
         pytest.param("wal", ("before-seal", "sealed", *DIRECT), marks=pytest.mark.long),
         pytest.param("hot", ("rows-staged", *DIRECT), marks=pytest.mark.long),
         pytest.param("ignore_range", DIRECT, marks=pytest.mark.long),

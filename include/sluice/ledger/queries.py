@@ -130,12 +130,17 @@ class LedgerQueries:
     def paces(self, pipeline: str, *, limit: int) -> list[tuple[int, float]]:
         """Return how many offsets each of the newest live runs committed, and in how many seconds.
 
-        They count from the start of the first batch to the last commit. Runs that failed or were tried again are left
-        out: nobody was at work for a part of their time.
+        They count from the start of the first batch to the last commit. Left out are runs that failed or were tried
+        again, because nobody was at work for a part of their time, and those by way of the write-ahead log, because
+        landing does a part of the work before a batch starts.
         """
         table, events, parts = schema.run, schema.event, schema.account
         whole = sa.select(table.c.run).where(
-            table.c.pipeline == pipeline, table.c.kind == "live", table.c.state == "done", table.c.attempts == 1
+            table.c.pipeline == pipeline,
+            table.c.kind == "live",
+            table.c.state == "done",
+            table.c.attempts == 1,
+            table.c.recovery != "wal",
         )
         names = [r["run"] for r in self._rows(whole.order_by(table.c.sequence.desc()).limit(limit))]
         mine = (events.c.pipeline == pipeline, events.c.run.in_(names))

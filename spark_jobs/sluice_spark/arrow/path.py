@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import fsspec
 from pyspark.sql import SparkSession
@@ -19,7 +19,7 @@ from sluice_spark.engine.logs import logger
 from sluice_spark.sinks.base import Staged, Tally
 from sluice_spark.sinks.parquet.attempts import new_folder
 from sluice_spark.sinks.parquet.staged import staged_file
-from sluice_spark.sources.inputs import inputs_of
+from sluice_spark.sources.inputs import Input, inputs_of
 
 __all__ = ["ArrowCopies", "ArrowPath", "Outcome"]
 
@@ -73,7 +73,8 @@ class _Attempt:
     rows: str
     aside: str
     ranges: tuple[OffsetRange, ...]
-    job: Job
+    parts: Sequence[tuple[Input, Sequence[OffsetRange]]]
+    task: Decoding
 
     def remove(self) -> None:
         _remove(self.rows, self.aside)
@@ -89,15 +90,18 @@ class ArrowPath:
     _off: bool = False
     _coming: Callable[[], Iterable[Foreseen]] | None = None
     _ahead: Ahead[tuple[_Attempt, list[Done]]] | None = None
+    _given: dict[str, tuple[_Attempt, list[Done]]] = field(default_factory=dict)
 
     def expect(self, coming: Callable[[], Iterable[Foreseen]]) -> None:
         """Say who knows which batches will probably follow the one that is staged next: they are read meanwhile."""
         self._coming = coming
 
     def close(self) -> None:
-        """Remove what was read ahead and is not used."""
+        """Remove what was read or decoded ahead and is not used."""
         if self._ahead is not None:
             self._ahead.close()
+        while self._given:
+            self._given.popitem()[1][0].remove()
 
     def stage(
         self,
@@ -136,6 +140,7 @@ class ArrowPath:
             if self._ahead is not None and self._coming is not None:
                 read = self._ahead.take(name, ranges)
                 self._ahead.go_on(self._coming())
+            read = read or self._take(name, ranges)
             read = read or self._read(root, [(name, tuple(ranges))], source, within).get(name)
             outcome = None if read is None else _outcome(*read)
         except Exception as error:
@@ -154,6 +159,25 @@ class ArrowPath:
             self.close()
         return outcome if outcome is not None and (outcome.read or not outcome.declined) else None
 
+    def begin(self, root: str, name: str, ranges: Sequence[OffsetRange], source: object) -> _Attempt | None:
+        """Return how the rows of a batch would be written, for somebody who reads its records anyway.
+
+        It is to be given to :meth:`end`, or removed. None means that nothing of the batch can be processed.
+        """
+        return None if self._off else self._attempt(root, name, tuple(ranges), source, None)
+
+    def end(self, name: str, attempt: _Attempt, done: list[Done]) -> None:
+        """Keep rows that were written meanwhile, until :meth:`stage` is asked for exactly this batch."""
+        tidy(attempt.rows, {file.name for item in done for file in item.files})
+        self._given[name] = (attempt, done)
+
+    def _take(self, name: str, ranges: Sequence[OffsetRange]) -> tuple[_Attempt, list[Done]] | None:
+        found = self._given.pop(name, None)
+        if found is not None and found[0].ranges != tuple(ranges):
+            found[0].remove()
+            return None
+        return found
+
     def _read(
         self, root: str, batches: Sequence[Foreseen], source: object, within: tuple[int, int] | None
     ) -> dict[str, tuple[_Attempt, list[Done]]]:
@@ -164,7 +188,8 @@ class ArrowPath:
                 attempt = self._attempt(root, name, ranges, source, within)
                 if attempt is not None:
                     attempts[name] = attempt
-            found = do(self.spark, [attempt.job for attempt in attempts.values()]) if attempts else []
+            jobs = [Job(attempt.task, attempt.parts) for attempt in attempts.values()]
+            found = do(self.spark, jobs) if jobs else []
             for attempt, done in zip(attempts.values(), found, strict=True):
                 tidy(attempt.rows, {file.name for item in done for file in item.files})
         except Exception:
@@ -202,7 +227,7 @@ class ArrowPath:
             min(_COARSEST, max(_FINEST, -(-total // _CELLS))),
             within,
         )
-        attempt = _Attempt(root, folders[0], rows, aside, ranges, Job(task, parts))
+        attempt = _Attempt(root, folders[0], rows, aside, ranges, parts, task)
         try:
             for folder in (rows, aside):
                 fs.makedirs(folder, exist_ok=True)
@@ -214,12 +239,24 @@ class ArrowPath:
 
 @dataclass
 class ArrowCopies:
-    """Writes the records of batches as they are, for the write-ahead log."""
+    """Writes the records of batches as they are, for the write-ahead log.
+
+    Parameters
+    ----------
+    rows
+        Writes the rows of the same records, so that they are read once; None if they are to be read from the log.
+    sink
+        The path of the sink, for the rows.
+    """
 
     spark: SparkSession
+    rows: ArrowPath | None = None
+    sink: str = ""
     _off: bool = False
 
-    def stage(self, root: str, name: str, ranges: Sequence[OffsetRange], source: object, most: int) -> Staged | None:
+    def stage(
+        self, root: str, name: str, ranges: Sequence[OffsetRange], source: object, most: int, batch: str
+    ) -> Staged | None:
         """Read ranges and write their records; commit nothing.
 
         Parameters
@@ -232,6 +269,8 @@ class ArrowCopies:
             The batch's records, as :class:`sluice_spark.sources.base.Records`.
         most
             Maximum number of records in a file.
+        batch
+            The name of the batch in the sink, for the rows.
 
         Returns
         -------
@@ -244,9 +283,12 @@ class ArrowCopies:
             return None
         fs, base = fsspec.core.url_to_fs(root)
         folder = new_folder(name)
+        attempt = None
         try:
             fs.makedirs(f"{base}/{folder}", exist_ok=True)
-            (done,) = do(self.spark, [Job(Copying(f"{base}/{folder}"), parts, most)])
+            attempt = self._rows(batch, ranges, source)
+            task = Copying(f"{base}/{folder}", None if attempt is None else attempt.task)
+            (done,) = do(self.spark, [Job(task, parts, most)])
             tidy(f"{base}/{folder}", {file.name for item in done for file in item.files})
             why = next((item.declined for item in done if item.declined is not None), None)
             files = [staged_file(root, f"{folder}/{file.name}") for item in done for file in item.files]
@@ -258,8 +300,21 @@ class ArrowCopies:
             logger.warning("records are landed by Spark from here on: %s", why)
             self._off = True
             _remove(f"{base}/{folder}")
+            if attempt is not None:
+                attempt.remove()
             return None
+        if self.rows is not None and attempt is not None:
+            self.rows.end(batch, attempt, [item.decoded for item in done if item.decoded is not None])
         return Staged(folder, tuple(sorted(files, key=lambda f: f.path)), {})
+
+    def _rows(self, batch: str, ranges: Sequence[OffsetRange], source: object) -> _Attempt | None:
+        if self.rows is None:
+            return None
+        try:
+            return self.rows.begin(self.sink, batch, ranges, source)
+        except OSError as error:  # of the sink, for which the log does not wait
+            logger.warning("rows are not written while their records are landed: %s", error)
+            return None
 
 
 def _remove(*folders: str) -> None:

@@ -1,7 +1,7 @@
 """The work on one share of a batch: read its ranges, and write Parquet files.
 
-Records are decoded into rows (:class:`Decoding`), or written as they are (:class:`Copying`). It runs in a Python worker
-of Spark, or in the driver if the batch is small. It commits nothing.
+Records are decoded into rows (:class:`Decoding`), written as they are (:class:`Copying`), or both in one reading. It
+runs in a Python worker of Spark, or in the driver if the batch is small. It commits nothing.
 """
 
 from __future__ import annotations
@@ -46,6 +46,8 @@ class Done:
         The least and the greatest of them.
     files, aside_files
         The files with its rows, and with its doubtful records.
+    decoded
+        What was done when its records were also decoded, if they were.
     """
 
     range: OffsetRange
@@ -60,6 +62,7 @@ class Done:
     files: list[Written] = field(default_factory=list)
     aside_files: list[Written] = field(default_factory=list)
     times: list[Times] = field(default_factory=list)
+    decoded: Done | None = None
 
     def as_dict(self) -> dict[str, Any]:
         """Return a JSON-ready form; :meth:`from_dict` reads it."""
@@ -70,7 +73,8 @@ class Done:
         """Read what :meth:`as_dict` wrote."""
         times = [Times(OffsetRange.of(t["range"]), t["first"], t["last"]) for t in data["times"]]
         files = {name: [Written(**file) for file in data[name]] for name in ("files", "aside_files")}
-        return cls(**{**data, **files, "range": OffsetRange.of(data["range"]), "times": times})
+        decoded = None if data["decoded"] is None else cls.from_dict(data["decoded"])
+        return cls(**{**data, **files, "range": OffsetRange.of(data["range"]), "times": times, "decoded": decoded})
 
 
 class Task(Protocol):
@@ -130,30 +134,6 @@ def _uncollected() -> Iterator[None]:
     finally:
         if enabled:
             gc.enable()
-
-
-@dataclass(frozen=True)
-class Copying:
-    """Writes records as they are, each range to a file of its own.
-
-    Parameters
-    ----------
-    folder
-        The folder of the files. It exists.
-    """
-
-    folder: str
-
-    def process(self, reader: RangeReader, span: OffsetRange) -> Done:
-        """Write the file of one range; see :class:`Task`."""
-        done = Done(span)
-        with Files(self.folder, RECORDS, checked=True) as files:
-            for chunk in reader.read(span):
-                _refuse_times(chunk)
-                done.read += len(chunk.offsets)
-                files.add(chunk.records())
-            done.files = files.keep()
-        return done
 
 
 @dataclass(frozen=True)
@@ -268,6 +248,69 @@ class Decoding:
         left = np.ones(len(values), dtype=bool)
         left[kept] = False
         return table, np.flatnonzero(left)
+
+
+@dataclass(frozen=True)
+class Copying:
+    """Writes records as they are, each range to a file of its own.
+
+    Parameters
+    ----------
+    folder
+        The folder of the files. It exists.
+    decoding
+        Decodes the same records, so that they are read once for both. Whatever fails in it, the records are copied.
+    """
+
+    folder: str
+    decoding: Decoding | None = None
+
+    def process(self, reader: RangeReader, span: OffsetRange) -> Done:
+        """Write the file of one range; see :class:`Task`."""
+        done = Done(span)
+        with Files(self.folder, RECORDS, checked=True) as files:
+            copied = _Copied(reader.read(span), files)
+            if self.decoding is not None:
+                try:
+                    done.decoded = self.decoding.process(copied, span)
+                except Exception as error:
+                    done.decoded = Done(span, declined=str(error) or type(error).__name__)
+            for _ in copied:
+                pass
+            done.read = copied.records
+            done.files = files.keep()
+        return done
+
+
+class _Copied:
+    """The chunks of a range, each written to a file before it is given on. An error is raised again and again."""
+
+    def __init__(self, chunks: Iterator[Chunk], files: Files) -> None:
+        self._chunks, self._files = chunks, files
+        self._error: Exception | None = None
+        self.records = 0
+
+    def read(self, span: OffsetRange) -> Iterator[Chunk]:
+        """Return the chunks that are left, whatever the range: it is the one that they are of."""
+        return self
+
+    def __iter__(self) -> Iterator[Chunk]:
+        return self
+
+    def __next__(self) -> Chunk:
+        if self._error is not None:
+            raise self._error
+        try:
+            chunk = next(self._chunks)
+            _refuse_times(chunk)
+            self._files.add(chunk.records())
+        except StopIteration:
+            raise
+        except Exception as error:
+            self._error = error
+            raise
+        self.records += len(chunk.offsets)
+        return chunk
 
 
 def _refuse_times(chunk: Chunk) -> None:

@@ -68,15 +68,29 @@ class LogRoute:
         except Exception as error:  # landing goes on, because Kafka's retention does not wait
             return error
 
+    def _copies(self, tables: Tables, writer: BatchWriter | Exception) -> ArrowCopies | None:
+        """Return what lands records without Spark, if it can; it also writes rows, if that does not hold it up."""
+        pipeline, spark = self.batches.context.pipeline, self.batches.spark
+        if pipeline.engine != "auto" or "://" in tables.log_table.path:
+            return None
+        if isinstance(writer, Exception) or writer.arrow is None or writer.sink.staging is None:
+            return ArrowCopies(spark)
+        if pipeline.transform.arrow is not None:  # it may take its time, while the source forgets records
+            return ArrowCopies(spark)
+        return ArrowCopies(spark, writer.arrow, writer.sink.staging)
+
     def _applier(self, tables: Tables, left: Sequence[Sealed], writer: BatchWriter | Exception) -> Applier:
         spark = self.batches.spark
-        first = left[0].batch if left else None  # an earlier driver may have died while it applied this batch
+        # an earlier driver may have died while it applied the first, or when rows of later ones were written already
+        swept = {batch.batch for batch in left[:1]}
+        if isinstance(writer, BatchWriter):
+            swept |= tables.left_over()
 
         def apply(sealed: Sealed) -> None:
             assert isinstance(writer, BatchWriter)
             source = LogRecords(spark, tables.log, sealed.segments)
             batch = Batch(tables.batch_name(sealed.batch), sealed.ranges, source, None, spark)
-            self.batches.process(tables, writer, sealed.batch, batch, sweep=sealed.batch == first)
+            self.batches.process(tables, writer, sealed.batch, batch, sweep=sealed.batch in swept)
 
         applier = Applier(apply, writer if isinstance(writer, Exception) else None)
         for sealed in left:
@@ -101,8 +115,7 @@ class LogRoute:
         context, lease = self.batches.context, self.batches.lease
         pipeline, ledger = context.pipeline, context.ledger
         writer = self._writer(tables)
-        spark = self.batches.spark
-        copies = ArrowCopies(spark) if pipeline.engine == "auto" and "://" not in tables.log_table.path else None
+        copies = self._copies(tables, writer)
         source = self.batches.records(tables)
         landing = Landing(pipeline.name, context.run_id, tables.log_table, source, pipeline.wal.segment_records, copies)
         arrow = copies is not None and isinstance(writer, BatchWriter) and writer.arrow is not None
@@ -116,7 +129,8 @@ class LogRoute:
         def on_batch(records: DataFrame, number: int) -> None:
             name = tables.landing_name(number)
             if number > known:
-                landed = landing.stage(records, name, tables.checkpoint.ranges_of(number))
+                ranges = tables.checkpoint.ranges_of(number)
+                landed = landing.stage(records, name, ranges, tables.batch_name(number))
                 lease.verify()
                 landing.seal(number, landed)
                 segments = [s.as_dict() for s in landed.segments]
@@ -138,6 +152,8 @@ class LogRoute:
                 applier.finish()
             except Exception as error:
                 failure = error
+        if isinstance(writer, BatchWriter) and writer.arrow is not None:
+            writer.arrow.close()
         if failure is not None and not isinstance(trouble, LeaseHeldError):
             raise _unapplied(failure, [*left, *sealed], len(sealed), applier.done, trouble)
         if trouble is not None:

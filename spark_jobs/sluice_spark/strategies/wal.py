@@ -66,7 +66,8 @@ class Landing:
     segment_records
         Maximum number of records in a segment.
     copies
-        Writes segments without Spark, as far as it can; None means that Spark writes all.
+        Writes segments without Spark, and rows of the sink from the same reading, as far as it can; None means that
+        Spark writes all segments.
     """
 
     pipeline: str
@@ -76,13 +77,17 @@ class Landing:
     segment_records: int
     copies: ArrowCopies | None = None
 
-    def stage(self, records: DataFrame, name: str, ranges: Sequence[OffsetRange]) -> Landed:
+    def stage(self, records: DataFrame, name: str, ranges: Sequence[OffsetRange], batch: str) -> Landed:
         """Write a batch's records to segments, without sealing them.
 
         Parameters
         ----------
         records
             The batch's records. They are not used if they can be copied from the source without Spark.
+        name
+            The name of the batch in the log.
+        batch
+            Its name in the sink.
 
         Raises
         ------
@@ -92,7 +97,7 @@ class Landing:
         began = time.monotonic()
         staged = None
         if self.copies is not None:
-            staged = self.copies.stage(self.table.path, name, ranges, self.source, self.segment_records)
+            staged = self.copies.stage(self.table.path, name, ranges, self.source, self.segment_records, batch)
         if staged is None:
             options = {**_WRITER, "maxRecordsPerFile": str(self.segment_records)}
             try:

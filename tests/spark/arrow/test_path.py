@@ -10,6 +10,7 @@ import shutil
 import signal
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, ClassVar
@@ -27,13 +28,15 @@ from sluice.pipeline import load
 from sluice.ranges import OffsetRange, Positions, divided
 from sluice.wal import WriteAheadLog
 from sluice_spark.arrow import ahead, files, path, plan, shares, worker
+from sluice_spark.arrow.path import ArrowPath
 from sluice_spark.arrow.plan import NotArrowError, plan_of
 from sluice_spark.batch.writer import BatchWriter
 from sluice_spark.sources import kafka_input
 from sluice_spark.sources.base import RECORD_SCHEMA
-from sluice_spark.sources.inputs import RECORDS, UnreadableError
+from sluice_spark.sources.inputs import RECORDS, RangeReader, UnreadableError
 from sluice_spark.sources.kafka import KafkaReader
 from sluice_spark.sources.kafka_input import KafkaChunk, KafkaInput, KafkaRanges
+from sluice_spark.sources.log import LogRecords
 from sluice_spark.transforms.sample import shape_of
 from sluice_spark.transforms.transform import transformer
 
@@ -367,6 +370,88 @@ def test_the_log_is_landed_and_applied_and_doubtful_records_are_decided_by_spark
     assert sorted(refused.column("key").to_pylist()) == sorted(b"k%d" % n for n in range(300) if not decodes(n))
 
 
+@pytest.mark.usefixtures("place")
+@pytest.mark.parametrize("transform", [{"sql": "SELECT * FROM source"}, {"arrow": "arrowgate:held"}])
+def test_records_are_read_once_for_the_log_and_for_the_sink_unless_a_function_may_take_its_time(
+    sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch, transform: dict[str, str]
+) -> None:
+    opened: list[int] = []
+    read = LogRecords.inputs
+
+    def watched(self: LogRecords, ranges: Sequence[OffsetRange]) -> Any:
+        opened.append(sum(map(len, ranges)))
+        return read(self, ranges)
+
+    monkeypatch.setattr(LogRecords, "inputs", watched)
+    sandbox.configure(recovery="wal", kafka={"max_records_per_batch": 60}, transform=transform)
+    sandbox.feed(150)
+    sandbox.run("r")
+    sandbox.assert_exact()
+    assert set(ways(sandbox)) == {"arrow"}
+    assert sum(opened) == (150 if "arrow" in transform else 0)
+    assert not sandbox.never_committed()
+
+
+@pytest.mark.parametrize("error", [MemoryError(), UnreadableError("an expression fails"), OSError("disk full")])
+def test_what_fails_while_rows_are_written_does_not_keep_records_out_of_the_log(
+    sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    def broken(self: worker.Decoding, reader: RangeReader, span: OffsetRange) -> worker.Done:
+        next(iter(reader.read(span)))
+        raise error
+
+    monkeypatch.setattr(worker.Decoding, "process", broken)
+    sandbox.configure(recovery="wal", kafka={"max_records_per_batch": 60})
+    sandbox.feed(150)
+    sandbox.run("r")
+    assert all(ARROW.search(segment.path) for segment in log_of(sandbox).segments())
+    assert sum(segment.records for segment in log_of(sandbox).segments()) == 150
+    assert set(ways(sandbox)) == {"spark"}
+    sandbox.assert_exact()
+    assert not sandbox.never_committed()
+    assert not sandbox.never_committed(f"logs/{sandbox.name}")
+
+
+def test_rows_that_were_written_for_a_batch_with_other_ranges_are_not_used(
+    sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    end = ArrowPath.end
+
+    def other(self: ArrowPath, name: str, attempt: Any, done: list[worker.Done]) -> None:
+        first, *rest = attempt.ranges
+        end(self, name, replace(attempt, ranges=(replace(first, end=first.end - 1), *rest)), done)
+
+    monkeypatch.setattr(ArrowPath, "end", other)
+    sandbox.configure(recovery="wal", kafka={"max_records_per_batch": 60})
+    sandbox.feed(150)
+    sandbox.run("r")
+    sandbox.assert_exact()
+    assert set(ways(sandbox)) == {"arrow"}
+    assert not sandbox.never_committed()
+
+
+def test_rows_that_were_written_for_batches_that_are_not_applied_are_removed(
+    sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sandbox.configure(recovery="wal", kafka={"max_records_per_batch": 40})
+    sandbox.feed(200)
+    commit = BatchWriter.commit
+
+    def broken(self: BatchWriter, batch: int, *rest: Any, **more: Any) -> None:
+        if batch == 1:
+            raise SinkError("the disk is full", state="s", next_step="n")
+        commit(self, batch, *rest, **more)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(BatchWriter, "commit", broken)
+        assert sandbox.run("r", expect=30).code == 30
+    assert sum(segment.records for segment in log_of(sandbox).segments()) == 200
+    assert {folder[-15:-9] for folder in sandbox.never_committed()} == {"000001"}
+    sandbox.run("r")
+    sandbox.assert_exact()
+    assert not sandbox.never_committed()
+
+
 def test_a_range_that_cannot_be_copied_is_landed_by_spark(sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch) -> None:
     read = KafkaRanges.read
 
@@ -383,6 +468,7 @@ def test_a_range_that_cannot_be_copied_is_landed_by_spark(sandbox: Sandbox, monk
     assert not any(ARROW.search(segment.path) for segment in log_of(sandbox).segments())
     assert set(ways(sandbox)) == {"arrow"}  # the log is read again by workers
     sandbox.assert_exact()
+    assert not sandbox.never_committed()
     assert not sandbox.never_committed(f"logs/{sandbox.name}")
 
 

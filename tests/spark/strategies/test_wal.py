@@ -54,7 +54,7 @@ def test_an_empty_batch_is_sealed_too(spark: SparkSession, made: Made) -> None:
 def test_of_two_drivers_that_seal_one_batch_one_gets_in(spark: SparkSession, made: Made) -> None:
     records, ranges = frame(spark, [record(o) for o in range(4)]), [span(0, 4)]
     landing = Landing("p", "late", made.table, Kafka(), 1000)
-    late = landing.stage(records, "e1-000000", ranges)
+    late = landing.stage(records, "e1-000000", ranges, "p-e1-000000")
     first = land(made, 0, records, ranges)
     version = DeltaTable(str(made.root)).version()
     with pytest.raises(LeaseHeldError, match="another driver sealed batch 0"):
