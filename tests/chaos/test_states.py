@@ -105,8 +105,9 @@ def test_a_durable_step_that_nobody_named_fails(recorded: Recorded) -> None:
     for new in (Operation("open", "table/_progress"), Operation("open", f"logs/{recorded.box.name}/position")):
         with pytest.raises(UnknownStepError):
             list(kinds(type(done)(done.before, [*done.operations[:index], new])))
+    ended = next(n for n, op in enumerate(done.operations) if op.to == "query-ended")
     elsewhere = Operation("open", "table/batches/late/part-0.parquet")
-    late = type(done)(done.before, [*done.operations[: index + 1], elsewhere])
+    late = type(done)(done.before, [*done.operations[: ended + 1], elsewhere])
     assert any(step.startswith("sink files") for step in unguarded(late))
 
 

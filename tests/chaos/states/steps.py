@@ -59,7 +59,7 @@ BETWEEN: Mapping[str, tuple[Window, ...]] = {
     "ledger SegmentSealed": (_window("sealed", "seal-recorded"), _PLANNING),
     # a batch; what a dead driver left undone is made good while the next run plans
     "ledger BatchStarted": (_window("session-started batch-recorded", "batch-started"),),
-    "sink files": (_window("batch-started", "rows-staged"), _window("before-sink-commit", "sink-committed")),
+    "sink files": (_window("session-started", "query-ended"),),  # batches are read ahead, and while they are landed
     "quarantine files": (
         _window("rows-staged", "before-sink-commit"),
         _window("sink-committed", "quarantine-committed"),
@@ -75,8 +75,8 @@ BETWEEN: Mapping[str, tuple[Window, ...]] = {
     "ledger RangeLost": (_window("sink-committed", "batch-recorded"), _PLANNING),
     "ledger SchemaEvolved": (_window("sink-committed", "batch-recorded"), _PLANNING),
     "ledger RangeRedriven": (_window("sink-committed", "batch-recorded"), _PLANNING),
+    "sink sweep": (_window("session-started", "query-ended"), _PLANNING),  # attempts, and what was read for nothing
     "sweep": (
-        _window("batch-started", "rows-staged"),  # attempts of the search for what dies, files of what was not kept
         _window("sink-committed", "batch-recorded"),
         _window("sealed seal-recorded", "segments-staged query-ended"),
         _window("epoch-closed", "epoch-opened"),
@@ -144,7 +144,7 @@ def kinds(recording: Recording) -> Iterator[str]:
                 yield from ledger.news(tree)
         elif op.kind in ("unlink", "rmdir"):
             if not _IN_PASSING.match(op.path):
-                yield "sweep"
+                yield "sink sweep" if re.match(r"[^/]+/batches/", op.path) else "sweep"
         elif op.kind not in ("mkdir", "sync"):
             yield from _published(op, tree)
 
