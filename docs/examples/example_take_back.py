@@ -1,9 +1,10 @@
-"""Takes back what a run wrote wrongly, or closes what nobody brings back; triggered by hand, with a reason."""
+"""Settles what went wrong, by hand and with a reason: takes rows back, accepts them, or closes what stays lost."""
 
 from __future__ import annotations
 
 from airflow.sdk import DAG, Param
 
+from sluice_airflow.operators.accept import AcceptOperator
 from sluice_airflow.operators.acknowledge import AcknowledgeOperator
 from sluice_airflow.operators.retract import RetractOperator
 from sluice_airflow.retry import TypedRetryPolicy
@@ -13,6 +14,7 @@ with DAG(
     schedule=None,
     params={
         "what": Param("", type="string", title="Retract", description_md="A run's id, or ranges."),
+        "good": Param("", type="string", title="Accept", description_md="The id of a run whose verdict failed."),
         "gone": Param("orders:0:0-0", type="string", title="Acknowledge", description_md="Ranges that stay lost."),
         "reason": Param("wrong currency", type="string", title="Reason"),
     },
@@ -37,4 +39,14 @@ with DAG(
     )
     # [END howto_operator_acknowledge]
 
-    retract >> acknowledge
+    # [START howto_operator_accept]
+    accept = AcceptOperator(
+        task_id="accept",
+        pipeline="orders",
+        of_run="{{ params.good }}",
+        reason="{{ params.reason }}",
+        trigger_rule="none_failed",
+    )
+    # [END howto_operator_accept]
+
+    retract >> acknowledge >> accept

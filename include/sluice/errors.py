@@ -14,6 +14,7 @@ __all__ = [
     "CheckpointError",
     "ConfigError",
     "ExitCode",
+    "HeldError",
     "LeaseHeldError",
     "OffsetsGoneError",
     "QualityError",
@@ -46,6 +47,7 @@ class ExitCode(IntEnum):
     LEASE_HELD = 40
     CHECKPOINT_MISFIT = 41
     QUALITY_FAILED = 50
+    HELD = 51
 
 
 class Retry(IntEnum):
@@ -161,6 +163,13 @@ class QualityError(SluiceError):
     retry = Retry.NEVER
 
 
+class HeldError(SluiceError):
+    """The verdict of an earlier run failed, and the pipeline's file says that live runs wait until that is settled."""
+
+    exit_code = ExitCode.HELD
+    retry = Retry.NEVER
+
+
 _BY_CODE: dict[int, type[SluiceError]] = {
     int(cls.exit_code): cls
     for cls in (
@@ -173,6 +182,7 @@ _BY_CODE: dict[int, type[SluiceError]] = {
         LeaseHeldError,
         CheckpointError,
         QualityError,
+        HeldError,
     )
 }
 

@@ -15,8 +15,10 @@ from tests.fixtures.postgres import new_database
 from tests.fixtures.runs import Sandbox, good
 
 import validate_sink
-from sluice.errors import QualityError
+from sluice.errors import ExitCode, QualityError
 from sluice.ledger import Ledger
+from sluice.run.held import accept
+from sluice.wal import WriteAheadLog
 
 pytestmark = [pytest.mark.chaos, pytest.mark.spark, pytest.mark.kafka]
 
@@ -140,3 +142,28 @@ def test_a_nan_fails_no_run_whose_ledger_is_in_postgresql(sandbox: Sandbox, post
         found, reasons = verdict(sandbox, run, Ledger.open(url))
         assert found == "failed"
         assert reasons == ["expect_column_median_to_be_between on x (slice)"]
+
+
+@pytest.mark.parametrize("recovery", ["replay", "wal"])
+def test_a_failed_verdict_holds_live_runs_until_it_is_settled(sandbox: Sandbox, recovery: str) -> None:
+    """The log goes on landing meanwhile; afterwards each record is there once."""
+    sandbox.configure(recovery=recovery, quality={"max_quarantined": 0, "on_failed": "hold"})
+    sandbox.feed(8, bad_every=4)
+    sandbox.run("bad", validate=True)
+    sandbox.feed(8)
+    for number in range(2):
+        done = sandbox.run(f"held-{number}", validate=True, expect=ExitCode.HELD)
+        assert f"pipeline '{sandbox.name}' is held: run 'bad' has the verdict failed" in done.stderr
+        assert sum(sandbox.sink().values()) + sum(sandbox.quarantine().values()) == 8, "nothing is applied"
+    known = {row.run: row.state for row in sandbox.ledger.runs(sandbox.name)}
+    if recovery == "wal":
+        assert known == {"bad": "done", "held-0": "failed", "held-1": "failed"}
+        log = WriteAheadLog(str(sandbox.home / "logs" / sandbox.name), sandbox.name)
+        landed = [len(r) for partition in range(2) for r in log.spans(sandbox.topic, partition)]
+        assert sum(landed) == 16, "Kafka's retention does not wait"
+    else:
+        assert known == {"bad": "done"}
+    accept(sandbox.ledger, sandbox.name, "bad", reason="known gap")
+    sandbox.run("good", validate=True)
+    assert verdict(sandbox, "good") == ("passed", [])
+    sandbox.assert_exact()

@@ -21,6 +21,7 @@ def test_the_exit_codes_are_those_that_users_were_promised() -> None:
     assert {c.name: int(c) for c in ExitCode} == {
         "DONE": 0, "OTHER": 1, "CONFIG": 10, "SOURCE_UNREACHABLE": 20, "OFFSETS_GONE": 21, "TOPIC_RECREATED": 22,
         "NOT_AUTHORIZED": 23, "SINK_FAILED": 30, "LEASE_HELD": 40, "CHECKPOINT_MISFIT": 41, "QUALITY_FAILED": 50,
+        "HELD": 51,
     }  # fmt: skip
 
 

@@ -139,6 +139,8 @@ def _summary(b: Backlog) -> str:
         parts.append(f"{'not known to be over' if b.incomplete else 'within'} the limits ({b.limits})")
     if b.running:
         parts.append(f"run {b.running} is at work")
+    if b.held:
+        parts.append(f"held by the verdict of run {b.held}")
     lines = [f"{b.pipeline}: {b.verdict}: {', '.join(parts)}"]
     if b.error is not None:
         lines += [f"  {line}" for line in str(b.error).splitlines()]

@@ -10,6 +10,7 @@ from typing import Annotated
 import typer
 
 from sluice import __version__
+from sluice.cli.accept import accept, held
 from sluice.cli.acknowledge import acknowledge
 from sluice.cli.init import init
 from sluice.cli.output import COUNTS, err, of_dedupe, of_windows, print_json, print_table, printed, say_empty
@@ -108,6 +109,7 @@ def run(
     40 another driver holds the lease
     41 checkpoint does not fit
     50 verdict failed or error, unless quality.on_failed is warn
+    51 held: an earlier verdict failed, and quality.on_failed is hold
     """
     from sluice.cli.run import drive
 
@@ -128,6 +130,7 @@ def run(
 
 app.command()(init)
 app.command()(preview)
+app.command()(accept)
 app.command()(acknowledge)
 app.command()(retract)
 
@@ -166,6 +169,8 @@ def status(
             moved += [f"dedupe: {of_dedupe(row['dedupe'])}"] if "dedupe" in row else []
             for note in [*moved, *row["notes"], *(f"{row['verdict']}: {why}" for why in row.get("reasons", []))]:
                 err.print(f"{row['run']}: {note}", markup=False)
+        for told in held(ledger, {row["pipeline"] for row in rows}):
+            err.print(told, markup=False)
 
 
 @app.command()

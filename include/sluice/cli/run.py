@@ -14,12 +14,14 @@ from sluice.lag.current import waiting
 from sluice.launch.launcher import Interrupted, LocalProcess
 from sluice.ledger import Ledger
 from sluice.pipeline import Pipeline, load
-from sluice.recovery import Recovery
+from sluice.recovery import Recovery, Route
+from sluice.run.held import FAILED, refuse_held
 from sluice.run.request import RunRequest
 
 __all__ = ["closing", "connections", "drive", "ended", "spark_of"]
 
 _SPARK = "spark_default"
+_SETTLES = ("accept", "retract")
 
 
 def drive(
@@ -55,6 +57,8 @@ def drive(
         reason=reason,
         validate=validate,
     )
+    if request.interval is None and (recovery or spec.recovery).route is not Route.LOG:
+        refuse_held(Ledger.open(), spec)  # with the log, the driver lands records first
     spark, kafka, sink = connections(spec)
     epoch = Ledger.open().epoch(spec.name)
     waits = None if request.interval else waiting(spec, kafka, home=Home.from_env(), epoch=epoch)
@@ -130,7 +134,8 @@ def ended(spec: Pipeline, run_id: str, code: int, *, as_json: bool) -> int:
         ledger = Ledger.open()
         account = ledger.account(spec.name, run_id)
         _show(account, as_json=as_json)
-        if account["verdict"] in ("failed", "error") and spec.quality.on_failed == "fail":
+        on_failed = spec.quality.on_failed
+        if account["verdict"] in FAILED and on_failed != "warn" and ledger.acceptance(spec.name, run_id) is None:
             found = ledger.run(spec.name, run_id)
             pages = (found.judgement or {}).get("data_docs") if found else None
             place = Home.from_env().resolve(spec.quarantine_path)
@@ -138,12 +143,14 @@ def ended(spec: Pipeline, run_id: str, code: int, *, as_json: bool) -> int:
                 f". Refused records are in {place}, with the reason in its column _errors; when the cause is fixed: "
                 f"sluice redrive {spec.name} --quarantined"
             )
+            settle = f". Then: {' or '.join(f'sluice {c} {spec.name} {run_id} --reason TEXT' for c in _SETTLES)}"
+            after = "live runs wait until this is settled" if on_failed == "hold" else "the next run goes on after them"
             raise QualityError(
                 f"run {run_id!r} of {spec.name!r}: verdict {account['verdict']}",
                 state="written rows are in the sink, refused records are in the quarantine, and all of them are "
-                "accounted for; the next run goes on after them",
+                f"accounted for; {after}",
                 next_step=f"read the reasons above{f', or open {pages}' if pages else ''}"
-                f"{refused if account['quarantined'] else ''}",
+                f"{refused if account['quarantined'] else ''}{settle if on_failed == 'hold' else ''}",
             )
     return code
 

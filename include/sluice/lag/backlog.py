@@ -30,6 +30,9 @@ class Backlog:
         The time of the measurement, with a time zone.
     last
         The newest live run that has ended.
+    held
+        The id of the run whose verdict holds the pipeline, so that no run would read anything; see
+        :mod:`sluice.run.held`.
     """
 
     pipeline: str
@@ -39,6 +42,7 @@ class Backlog:
     running: str | None = None
     at: datetime | None = None
     last: PastRun | None = None
+    held: str | None = None
 
     @property
     def verdict(self) -> Status:
@@ -92,9 +96,11 @@ class Backlog:
     def worth_a_run(self) -> bool:
         """Whether to start a run: the limits are exceeded or there is a problem to report, and no run is at work.
 
+        Never while the pipeline is :attr:`held`.
+
         A ``STUCK`` pipeline counts as well; a caller that starts runs automatically must also check the verdict.
         """
-        return self.running is None and (self.over or self.needs_a_run)
+        return self.running is None and self.held is None and (self.over or self.needs_a_run)
 
     def as_dict(self) -> dict[str, Any]:
         """Return a JSON-ready form."""
@@ -110,6 +116,7 @@ class Backlog:
             "incomplete": self.incomplete,
             "limits": self.limits.as_dict(),
             "running": self.running,
+            "held": self.held,
             "at": self.at.isoformat(timespec="milliseconds") if self.at else None,
             "error": error
             and {

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
@@ -12,7 +13,9 @@ from sluice.home import Home
 from sluice.lag import Backlog, Limits, PastRun, measure
 from sluice.ledger import Epoch, Ledger
 from sluice.pipeline import Pipeline
+from sluice.recovery import Route
 from sluice.run.checkpoint import Checkpoint
+from sluice.run.held import holder
 from sluice.sources.kafka.cluster import Cluster
 from sluice.sources.kafka.settings import KafkaSettings
 from sluice.sources.state import TopicState
@@ -58,9 +61,10 @@ def backlog(
     planned = checkpoint.end_of(open_batch) if open_batch is not None else None
     known_ids, furthest, history = ledger.topic_ids(name), ledger.furthest(name, epoch.number), _history(ledger, name)
     limits = limits or Limits.of(pipeline.lag)
+    holds = None if pipeline.recovery.route is Route.LOG else holder(ledger, pipeline)  # the log goes on
 
     def judge(**known: Any) -> Backlog:
-        return measure(
+        found = measure(
             name,
             positions,
             states,
@@ -74,6 +78,7 @@ def backlog(
             now=now,
             **known,
         )
+        return replace(found, held=None if holds is None else holds.run)
 
     try:
         states = cluster.look(source.topics, isolation_level=source.isolation_level)

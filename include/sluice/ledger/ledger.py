@@ -15,6 +15,7 @@ from sluice.ledger.lease import Lease
 from sluice.ledger.plain import plain
 from sluice.ledger.projection import project, rebuild
 from sluice.ledger.store import LedgerError, open_engine, spoken
+from sluice.ledger.verdicts import Verdicts
 from sluice.ranges import LostRange, OffsetRange, Positions, RangeAccount, Times
 from sluice.recovery import Route
 from sluice.text import checked_run, storable
@@ -22,7 +23,7 @@ from sluice.text import checked_run, storable
 __all__ = ["Ledger"]
 
 
-class Ledger(Histories):
+class Ledger(Histories, Verdicts):
     """The account of runs. Open it with :meth:`open`; several processes may use it.
 
     Notes
@@ -284,6 +285,10 @@ class Ledger(Histories):
         """
         payload = {"verdict": verdict, "judgement": plain(dict(judgement))}
         self._record(lease, run_id, ("Judged", payload), pipeline=pipeline)
+
+    def verdict_accepted(self, pipeline: str, run_id: str, *, verdict: str, reason: str) -> None:
+        """Record that somebody accepts what a run wrote although its verdict failed. It needs no lease, as above."""
+        self._record(None, run_id, ("VerdictAccepted", {"verdict": verdict, "reason": reason}), pipeline=pipeline)
 
     def announced(self, pipeline: str, run_id: str, *, upto: Mapping[int, int], version: int | None) -> None:
         """Record that a run's asset event was sent. It needs no lease: it changes no data.

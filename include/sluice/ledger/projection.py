@@ -113,6 +113,8 @@ def project(connection: sa.Connection, event: Mapping[str, Any]) -> None:
             connection.execute(
                 runs.update().where(this_run).values(verdict=payload["verdict"], judgement=payload["judgement"])
             )
+        case "VerdictAccepted":
+            _note(connection, this_run, f"the verdict {payload['verdict']} was accepted: {payload['reason']}")
         case "Announced":
             batches = schema.batch
             for number, last in payload["upto"]:

@@ -306,18 +306,6 @@ class LedgerQueries:
         query = query.where(table.c.pipeline == pipeline, table.c.state == "committed").group_by(table.c.epoch)
         return {int(r["epoch"]): int(r["last"]) for r in self._rows(query)}
 
-    def unjudged(self, pipeline: str) -> list[str]:
-        """Return the ids of runs that died or failed and whose committed rows have no verdict yet, oldest first."""
-        table, parts = schema.run, schema.account
-        has_rows = sa.exists().where(parts.c.pipeline == table.c.pipeline, parts.c.run == table.c.run)
-        query = sa.select(table.c.run).where(
-            table.c.pipeline == pipeline,
-            table.c.state.in_(("abandoned", "failed")),
-            table.c.verdict.is_(None),
-            has_rows,
-        )
-        return [r["run"] for r in self._rows(query.order_by(table.c.sequence))]
-
     def unannounced(self, pipeline: str, run_id: str) -> Unannounced:
         """Return what a run's event has to tell of: all that was committed and no event has told of.
 

@@ -46,8 +46,11 @@ class Quality(Strict):
 
     suite: str | None = None
     """The suite's JSON file, relative to ``include/`` or to the file's folder; without it no expectation is checked."""
-    on_failed: Literal["fail", "warn"] = "fail"
-    """What a verdict ``failed`` or ``error`` does: ``fail`` fails the task ``validate`` (exit 50), ``warn`` logs it."""
+    on_failed: Literal["fail", "hold", "warn"] = "fail"
+    """What a verdict ``failed`` or ``error`` does: ``fail`` fails the task ``validate`` (exit 50), ``warn`` logs it.
+
+    ``hold`` fails it, and holds the live runs that follow: see :mod:`sluice.run.held`.
+    """
     max_quarantined: Limit = "1%"
     """The verdict is ``failed`` above this: a share of the records that the run read, or a number of records."""
     max_lost: Limit | None = None

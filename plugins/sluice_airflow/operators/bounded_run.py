@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from sluice.errors import SluiceError
+from airflow.sdk.exceptions import AirflowSkipException
+
+from sluice.errors import HeldError, SluiceError
 from sluice.home import Home
 from sluice.lag.current import waiting
 from sluice.launch.submit import bounded_run
 from sluice.ledger import Ledger, UnknownRunError
 from sluice.pipeline import load
 from sluice.ranges import joined
-from sluice.recovery import Recovery
+from sluice.recovery import Recovery, Route
+from sluice.run.held import refuse_held
 from sluice.run.request import RunRequest
 from sluice_airflow.arguments import choice_of, count_of, is_known, is_unset
 from sluice_airflow.last_words import tells
@@ -52,6 +55,8 @@ class BoundedRunOperator(SubmitOperator):
     ------
     ConfigError
         When it is made with a strategy, or a number of records, that means nothing.
+    AirflowSkipException
+        When the pipeline is held by the failed verdict of an earlier run: that run failed, so this one need not.
     SluiceError
         One class for each exit code; :class:`~sluice_airflow.retry.TypedRetryPolicy` reads from it whether to retry.
     """
@@ -113,7 +118,13 @@ class BoundedRunOperator(SubmitOperator):
             settings=settings,
         )
         PageLink().show(self, context)
-        self.run_spark(submission, context)
+        try:
+            if window.interval is None and (request.recovery or pipeline.recovery).route is not Route.LOG:
+                refuse_held(Ledger.open(), pipeline)  # with the log, the driver lands records first
+            self.run_spark(submission, context)
+        except HeldError as held:
+            self.log.warning("%s", held)
+            raise AirflowSkipException(held.what) from None
         return self._account(pipeline.name)
 
     def get_openlineage_facets_on_complete(self, _ti: Any) -> Any:

@@ -44,13 +44,14 @@ class ValidateOperator(SubmitOperator):
     Returns
     -------
     str
-        ``passed``, ``warned`` or ``empty``; also ``failed`` and ``error`` where the file says ``on_failed: warn``.
+        ``passed``, ``warned`` or ``empty``; also ``failed`` and ``error`` where the file says ``on_failed: warn``, or
+        after ``sluice accept``.
         The XCom ``judgement`` holds the verdict with the failed expectations, whether the task succeeds or fails.
 
     Raises
     ------
     QualityError
-        When the verdict is ``failed`` or ``error`` and the pipeline's file says ``on_failed: fail``.
+        When the verdict is ``failed`` or ``error``, nobody accepted it, and the file does not say ``on_failed: warn``.
     AirflowSkipException
         When the DAG's param ``validate`` is false.
     """
@@ -86,9 +87,11 @@ class ValidateOperator(SubmitOperator):
         self._show(verdict, judgement)
         if verdict in ("failed", "error"):
             error = _quality_error(pipeline, self.run_id, verdict, judgement)
-            if pipeline.quality.on_failed == "fail":
+            accepted = Ledger.open().acceptance(pipeline.name, self.run_id)
+            if accepted is None and pipeline.quality.on_failed != "warn":
                 raise error
-            self.log.warning("%s\nquality.on_failed is warn: the task goes on", error)
+            why = "quality.on_failed is warn" if accepted is None else f"the verdict was accepted ({accepted})"
+            self.log.warning("%s\n%s: the task goes on", error, why)
         return verdict
 
     def get_openlineage_facets_on_complete(self, _ti: Any) -> Any:
@@ -211,9 +214,14 @@ def _quality_error(pipeline: Pipeline, run_id: str, verdict: str, judgement: Map
         exceeded = [f"{e['limit']}: {e['why']}" for e in told if e.get("verdict", "failed") == "failed"]
         more = f" and {len(failed) - 5} more" if len(failed) > 5 else ""
         what = f"run {run_id!r} of {pipeline.name!r} is judged {verdict}: {'; '.join([*exceeded, *names])}{more}"
+    held = (
+        f". Live runs wait until then, or until: sluice accept {pipeline.name} {run_id} --reason TEXT, or sluice "
+        f"retract {pipeline.name} {run_id} --reason TEXT"
+    )
     return QualityError(
         what,
         state="every row of the run is in the sink, accounted for; readers should wait for the next passed verdict",
         next_step="fix the data, the suite or the limits, then clear this task to judge again"
+        + (held if pipeline.quality.on_failed == "hold" else "")
         + (f"; refused records: sluice redrive {pipeline.name} --quarantined" if _refused(judgement) else ""),
     )

@@ -12,6 +12,7 @@ from sluice.ledger import Ledger
 from sluice.ledger.history import Glance
 from sluice.pipeline import Pipeline
 from sluice.recovery import Route
+from sluice.run.held import holder
 from sluice.sources.kafka import Cluster, KafkaSettings
 from sluice.wal import WriteAheadLog
 from sluice.wal.coverage import coverage
@@ -74,7 +75,7 @@ def overview(allowed: Callable[[Collection[str]], set[str]]) -> list[dict[str, A
     book, files = ledger(), _files.valid()
     names = sorted(allowed(book.pipelines() | set(files)))
     found = book.glances(names)
-    return [{**_about(name, files.get(name)), **_glance(found[name])} for name in names]
+    return [{**_about(name, files.get(name)), **_glance(found[name]), **_held(files.get(name))} for name in names]
 
 
 def _about(name: str, spec: Pipeline | None) -> dict[str, Any]:
@@ -88,6 +89,11 @@ def _about(name: str, spec: Pipeline | None) -> dict[str, Any]:
         "streams": list(spec.source.config.streams),
         "kafka": spec.source.kafka is not None,
     }
+
+
+def _held(spec: Pipeline | None) -> dict[str, Any]:
+    holds = None if spec is None else holder(ledger(), spec)
+    return {} if holds is None else {"held": holds.run}
 
 
 def _glance(found: Glance) -> dict[str, Any]:
@@ -126,7 +132,7 @@ def pipeline(name: str, *, newest: int) -> dict[str, Any]:
             "maintenance": f"{name}{SUFFIX}" if spec.airflow.maintenance is not None else None,
             "running": book.running(name),
         }
-    return {**about, **_glance(glance), "count": count, "spans": spans, "page": runs(name)}
+    return {**about, **_glance(glance), **_held(spec), "count": count, "spans": spans, "page": runs(name)}
 
 
 def runs(name: str, before: int | None = None, limit: int = 25) -> list[dict[str, Any]]:

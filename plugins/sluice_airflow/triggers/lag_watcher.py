@@ -222,7 +222,8 @@ class LagWatcher(BaseEventTrigger):
         """Log the pipeline's state whenever it changes."""
         unknown = f": {found.error.what}" if found.error else ""
         running = f"; run {found.running!r} is at work" if found.running else ""
-        state = f"{found.verdict}{', over the limits' if found.over else ''}{unknown}{running}"
+        held = f"; the verdict of run {found.held!r} holds it" if found.held else ""
+        state = f"{found.verdict}{', over the limits' if found.over else ''}{unknown}{running}{held}"
         if state != self._said:
             self.log.info("%s: %s (lag %s, limits: %s)", found.pipeline, state, found.records, found.limits)
             self._said = state

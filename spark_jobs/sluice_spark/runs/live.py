@@ -7,11 +7,12 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import ClassVar
 
-from sluice.errors import BEGIN_ANEW, ConfigError, OffsetsGoneError, SinkError, SluiceError
+from sluice.errors import BEGIN_ANEW, ConfigError, HeldError, OffsetsGoneError, SinkError, SluiceError
 from sluice.faults import point
 from sluice.ledger import Epoch, Lease
 from sluice.ranges import OffsetRange, Positions, ranges_between
 from sluice.recovery import Route
+from sluice.run.held import refuse_held
 from sluice.run.preflight import never_read
 from sluice.sources.base import Source
 from sluice.sources.kafka.cluster import TopicState, ends, starts
@@ -56,6 +57,12 @@ class LiveRun(Run):
     max_records: int | None
 
     def _drive(self, lease: Lease) -> str | None:
+        try:
+            refuse_held(self.ledger, self.pipeline)
+        except HeldError as held:
+            if self.context.recovery.route is Route.LOG:
+                self._land_alone(lease, SourceCheck(self.context, self.context.opened_source()), held)
+            raise
         source = self.context.opened_source()
         check = SourceCheck(self.context, source)
         with self.context.watch.phase("planning"):
@@ -104,8 +111,9 @@ class LiveRun(Run):
         return self._judge(lease, tables.sink)
 
     def _land_alone(self, lease: Lease, check: SourceCheck, unreadable: SluiceError) -> None:
-        """Land records although the sink cannot be read or was rolled back, if the strategy and the epoch are ``wal``.
+        """Land records although nothing can be applied, if the strategy and the epoch are ``wal``.
 
+        The sink cannot be read, it was rolled back, or the pipeline is held.
         Kafka's retention does not wait for the sink.
 
         Raises

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, cast
 
-from sluice.errors import LeaseHeldError, SluiceError
+from sluice.errors import HeldError, LeaseHeldError, SluiceError
 from sluice.faults import point
 from sluice.ledger import Lease, Ledger
 from sluice.pipeline import Pipeline
@@ -58,6 +58,8 @@ class Run(ABC):
             By type, after the run was closed as ``failed`` in the ledger.
         LeaseHeldError
             If another driver holds the lease or came first; the run is not closed in the ledger then.
+        HeldError
+            If the pipeline is held; the ledger has the run only if it landed records.
         """
         began = time.monotonic()
         name = self.pipeline.name
@@ -66,6 +68,10 @@ class Run(ABC):
                 verdict = self._drive(lease)
             except LeaseHeldError:
                 raise  # fenced: the driver that took over writes the ledger now
+            except HeldError as held:
+                if self._planned:
+                    self._close_failed(lease, held, time.monotonic() - began)
+                raise  # each hour's refusal is no run, unless it landed records
             except SluiceError as error:
                 self._close_failed(lease, error, time.monotonic() - began)
                 raise

@@ -16,6 +16,8 @@ from sluice_airflow.operators.bounded_run import BoundedRunOperator
 def ingest(pipeline_file: Callable[..., Path], spark: FakeSpark) -> Callable[..., BoundedRunOperator]:
     def make(**kwargs: Any) -> BoundedRunOperator:
         kwargs = {"run_id": "manual__1", "spark_binary": spark.binary, **kwargs}
-        return BoundedRunOperator(task_id="ingest", pipeline=str(pipeline_file()), **kwargs)
+        return BoundedRunOperator(
+            task_id="ingest", pipeline=kwargs.pop("pipeline", None) or str(pipeline_file()), **kwargs
+        )
 
     return make

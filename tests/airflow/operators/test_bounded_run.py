@@ -11,10 +11,12 @@ from typing import Any
 
 import pytest
 from airflow.sdk import RetryAction
+from airflow.sdk.exceptions import AirflowSkipException
 from tests.airflow.conftest import SECRET, FakeSpark
 
 from sluice.errors import ConfigError, ExitCode, Retry, SluiceError, error_for_exit_code
 from sluice.ledger import Ledger
+from sluice.run.held import accept
 from sluice_airflow.retry import TypedRetryPolicy
 
 pytestmark = [pytest.mark.airflow, pytest.mark.usefixtures("airflow_db")]
@@ -91,7 +93,7 @@ def test_secrets_travel_in_the_environment_only(ingest: Any, spark: FakeSpark, c
     assert SECRET not in json.dumps(Ledger.open().events("demo"))
 
 
-@pytest.mark.parametrize("code", [c for c in ExitCode if c is not ExitCode.DONE])
+@pytest.mark.parametrize("code", [c for c in ExitCode if c not in (ExitCode.DONE, ExitCode.HELD)])
 def test_each_exit_code_is_a_type_and_a_retry(ingest: Any, spark: FakeSpark, context: Any, code: ExitCode) -> None:
     say = ["26/11/21 noise", "sluice: error: it broke", "  data: clean", "  next: fix it"]
     spark.plan("bounded_run.py", code=int(code), say=say)
@@ -107,6 +109,25 @@ def test_each_exit_code_is_a_type_and_a_retry(ingest: Any, spark: FakeSpark, con
         Retry.LATER: RetryAction.RETRY,
     }
     assert TypedRetryPolicy().evaluate(error, 1, 3).action is expected[error.retry]
+
+
+def test_a_run_of_a_pipeline_that_is_held_is_skipped(
+    ingest: Any, spark: FakeSpark, context: Any, pipeline_file: Any
+) -> None:
+    spark.plan("bounded_run.py", written=[5], verdict="failed")
+    ingest().execute(context())
+    (spark.folder / "bounded_run.py.call").unlink()
+    file = str(pipeline_file(on_failed="hold"))
+    with pytest.raises(AirflowSkipException, match=r"'demo' is held: run 'manual__1' has the verdict failed"):
+        ingest(pipeline=file, run_id="manual__2").execute(context())
+    assert spark.call("bounded_run.py") is None, "no Spark is started"
+    spark.plan("bounded_run.py", code=ExitCode.HELD, say=["sluice: error: pipeline 'demo' is held: landed alone"])
+    with pytest.raises(AirflowSkipException, match="is held: landed alone"):
+        ingest(pipeline=file, run_id="manual__2", recovery="wal").execute(context())
+    assert spark.call("bounded_run.py") is not None, "the log goes on"
+    accept(Ledger.open(), "demo", "manual__1", reason="known gap")
+    spark.plan("bounded_run.py", written=[5], verdict="passed")
+    assert ingest(pipeline=file, run_id="manual__2").execute(context())["written"] == 5
 
 
 def test_a_retry_is_the_same_run(ingest: Any, spark: FakeSpark, context: Any) -> None:

@@ -13,6 +13,8 @@ from airflow.sdk.exceptions import AirflowSkipException
 from tests.airflow.conftest import FakeSpark
 
 from sluice.errors import ConfigError, QualityError, Retry, SluiceError
+from sluice.ledger import Ledger
+from sluice.run.held import accept
 from sluice_airflow.operators.validate import ValidateOperator
 from sluice_airflow.retry import TypedRetryPolicy
 
@@ -94,6 +96,16 @@ def test_what_was_refused_or_lost_is_said(validate: Any, context: Any, a_run: An
 def test_on_failed_warn_only_warns(validate: Any, context: Any, a_run: Any) -> None:
     a_run(verdict="failed", judgement=BAD)
     assert validate(on_failed="warn").execute(context()) == "failed"
+
+
+def test_what_somebody_accepted_no_longer_fails(validate: Any, context: Any, a_run: Any, capfd: Any) -> None:
+    a_run(verdict="failed", judgement=BAD)
+    with pytest.raises(QualityError, match="carrier") as caught:
+        validate(on_failed="hold").execute(context())
+    assert "sluice accept demo manual__1 --reason TEXT" in caught.value.next_step
+    accept(Ledger.open(), "demo", "manual__1", reason="known gap")
+    assert validate(on_failed="hold").execute(context()) == "failed"
+    assert "the verdict was accepted (known gap): the task goes on" in capfd.readouterr().out
 
 
 def test_a_run_without_a_verdict_is_judged_now(validate: Any, spark: FakeSpark, context: Any, a_run: Any) -> None:

@@ -12,9 +12,10 @@ from tests.fixtures.runs import await_that
 from tests.kafka.conftest import Line, fill
 
 from sluice.errors import ConfigError, SourceUnreachableError
-from sluice.lag import Limits, Status
-from sluice.lag.current import waiting
+from sluice.lag import Backlog, Limits, Status
+from sluice.lag.current import backlog, waiting
 from sluice.local.kafka import Broker, Topics
+from sluice.pipeline import Pipeline
 
 pytestmark = pytest.mark.kafka
 
@@ -122,6 +123,24 @@ def test_a_checkpoint_taken_back_is_rewound(line: Callable[..., Line], topics: T
     assert p.look().verdict is Status.BACKLOG, "a batch between the ledger and Spark's commit"
     (root / "offsets" / "1").unlink()
     assert p.look().verdict is Status.REWOUND
+
+
+def test_a_pipeline_that_a_verdict_holds_starts_no_run_but_for_its_log(
+    line: Callable[..., Line], topics: Topics
+) -> None:
+    p = line()
+    fill(topics, p, 5)
+    p.run("bad", {0: 2})
+    p.ledger.judged(None, "line", "bad", verdict="failed", judgement={})
+    keys = p.spec().model_dump(include={"name", "source", "decode", "sink"}, by_alias=True, exclude_unset=True)
+
+    def look(recovery: str) -> Backlog:
+        spec = Pipeline.model_validate({**keys, "recovery": recovery, "quality": {"on_failed": "hold"}})
+        return backlog(spec, p.cluster, home=p.home, ledger=p.ledger)
+
+    held = look("replay")
+    assert (held.held, held.over, held.worth_a_run) == ("bad", True, False)
+    assert (look("wal").held, look("wal").worth_a_run) == (None, True)
 
 
 def test_a_run_at_work_is_named(line: Callable[..., Line], topics: Topics) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
@@ -42,6 +43,11 @@ def test_what_a_run_is_reading_is_held_and_not_started_again() -> None:
     assert at(4, (0, 10)).worth_a_run
     held = at(4, (0, 10), running="r1")
     assert (held.over, held.worth_a_run, held.running) == (True, False, "r1")
+
+
+def test_no_run_is_worth_it_while_a_verdict_holds_the_pipeline() -> None:
+    held = replace(at(4, (0, 10)), held="bad")
+    assert (held.over, held.worth_a_run, held.as_dict()["held"]) == (True, False, "bad")
 
 
 @pytest.mark.parametrize(

@@ -86,7 +86,7 @@ MISTAKES = [
     ("quality: {max_lost: -1}", 9, "quality.max_lost", "-1 is neither a share"),
     ("quality: {max_lost: yes}", 9, "quality.max_lost", "True is neither a share"),
     ("quality: {max_lost: none}", 9, "quality.max_lost", "such as 1%, nor a number of them, such as 100"),
-    ("quality: {on_failed: explode}", 9, "quality.on_failed", "'fail' or 'warn'"),
+    ("quality: {on_failed: explode}", 9, "quality.on_failed", "'fail', 'hold' or 'warn'"),
     ("recovery: replai", 9, "recovery", "'replay'"),
     ("rows: aggregate\nrecovery: ignore_batch", 10, "recovery", "is for stateless pipelines"),
     ('schedule: {cron: "0 * *"}', 9, "schedule.cron", "five fields"),

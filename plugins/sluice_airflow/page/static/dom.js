@@ -16,7 +16,7 @@ const TONES = {
   passed: "good", done: "good", OK: "good", success: "good",
   warned: "warn", BACKLOG: "calm", NEW: "calm", empty: "calm", open: "busy", running: "busy",
   GROWING: "warn", UNKNOWN: "warn", abandoned: "warn",
-  failed: "bad", error: "bad", STUCK: "bad", REWOUND: "bad", LOST: "bad", RECREATED: "bad", AUTH: "bad",
+  failed: "bad", error: "bad", held: "bad", STUCK: "bad", REWOUND: "bad", LOST: "bad", RECREATED: "bad", AUTH: "bad",
 };
 
 export const tone = (word) => TONES[word] ?? "calm";

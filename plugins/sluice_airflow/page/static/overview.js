@@ -35,7 +35,7 @@ function row(p, lag) {
     el("td", {}, status),
     el("td", {}, pulse(p.recent)),
     el("td", {}, last ? [chip(last.state, last.run_id), el("span", { class: "quiet" }, `${ago(last.closed_at ?? last.opened_at)}${last.seconds ? `, took ${length(last.seconds)}` : ""}`)] : el("span", { class: "none" }, "never ran")),
-    el("td", {}, p.verdict ? [chip(p.verdict.verdict), el("span", { class: "quiet" }, ago(p.verdict.at))] : el("span", { class: "none" }, "–")),
+    el("td", {}, p.verdict ? [chip(p.verdict.verdict), ...(p.held ? [chip("held")] : []), el("span", { class: "quiet" }, ago(p.verdict.at))] : el("span", { class: "none" }, "–")),
     el("td", { class: "num" }, p.lost ? el("span", { class: "big bad" }, compact(p.lost)) : el("span", { class: "none" }, "0")));
 }
 

@@ -51,7 +51,7 @@ export function pipeline(view, name, wantedRun) {
     facts.replaceChildren(...[
       lag && fact("Lag", lag.count, " ", lag.status, lag.age),
       last && fact("Last run", chip(last.state, last.run_id), el("span", { class: "quiet" }, `${ago(last.closed_at ?? last.opened_at)}${last.seconds ? `, took ${length(last.seconds)}` : ""}`)),
-      fact("Last verdict", p.verdict ? [chip(p.verdict.verdict), el("span", { class: "quiet" }, ago(p.verdict.at))] : "–"),
+      fact("Last verdict", p.verdict ? [chip(p.verdict.verdict), ...(p.held ? [chip("held", `live runs wait: sluice accept, or sluice retract, run ${p.held}`)] : []), el("span", { class: "quiet" }, ago(p.verdict.at))] : "–"),
       fact("Open losses", el("span", { class: `big${p.lost ? " bad" : ""}` }, compact(p.lost)), p.lost ? (p.lost === 1 ? " offset" : " offsets") : null),
       fact("In quarantine", state.losses?.quarantine ? el("span", { class: "big" }, compact(state.losses.quarantine.reduce((n, q) => n + q.records, 0))) : "–"),
       fact("Runs", el("span", { class: "big" }, compact(p.count)), p.running && el("span", { class: "quiet" }, chip("running", p.running))),

@@ -1,0 +1,62 @@
+"""``sluice accept``: says, with a reason, that rows whose verdict failed may stay."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from sluice.cli.output import err, print_json
+from sluice.errors import SluiceError
+
+if TYPE_CHECKING:
+    from sluice.ledger import Ledger
+
+__all__ = ["accept", "held"]
+
+
+def accept(
+    pipeline: Annotated[str, typer.Argument(metavar="NAME_OR_FILE", help="A pipeline's name, or its YAML file.")],
+    run: Annotated[str, typer.Argument(metavar="RUN", help="The id of a run whose verdict is failed or error.")],
+    reason: Annotated[str, typer.Option(metavar="TEXT", help="Why its rows may stay; recorded in the ledger.")],
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a line.")] = False,
+) -> None:
+    """Accept what a run wrote although its verdict failed.
+
+    The verdict stays as it is, with the reason beside it. Live runs that it
+    holds (quality.on_failed: hold) go on, and its Airflow task validate
+    succeeds when it is cleared. No data changes. To take the rows out of the
+    table instead: sluice retract. Idempotent. Exit codes: as sluice run.
+    """
+    from sluice.cli.names import name_of
+    from sluice.ledger import Ledger
+    from sluice.run.held import accept as settle
+
+    ledger = Ledger.open()
+    name = name_of(ledger, pipeline)
+    verdict = settle(ledger, name, run, reason=reason)
+    told = ledger.acceptance(name, run) or reason
+    if as_json:
+        print_json({"pipeline": name, "run": run, "verdict": verdict, "accepted": told})
+        return
+    err.print(f"run {run} of {name}: the verdict {verdict} is accepted ({told})", markup=False)
+
+
+def held(ledger: Ledger, pipelines: Iterable[str]) -> list[str]:
+    """Return a line for each of some pipelines whose live runs wait for somebody to settle a failed verdict."""
+    from sluice.pipeline import load
+    from sluice.run.held import holder
+
+    lines = []
+    for name in sorted(pipelines):
+        try:
+            run = holder(ledger, load(name))
+        except SluiceError:  # its file is gone or broken: it does not run anyway
+            continue
+        if run is not None:
+            lines.append(
+                f"{name} is held: live runs wait until the verdict {run.verdict} of run {run.run} is settled by "
+                f"sluice accept or sluice retract"
+            )
+    return lines

@@ -1,0 +1,84 @@
+"""The circuit breaker: no live run goes on behind a failed verdict, if the pipeline's file says so."""
+
+from __future__ import annotations
+
+from sluice.errors import ConfigError, HeldError
+from sluice.ledger import Ledger, RunRow
+from sluice.pipeline import Pipeline
+
+__all__ = ["FAILED", "accept", "holder", "refuse_held"]
+
+FAILED = ("failed", "error")
+"""The verdicts that hold a pipeline, and that can be accepted."""
+
+
+def holder(ledger: Ledger, pipeline: Pipeline) -> RunRow | None:
+    """Return the run whose verdict holds the pipeline's live runs; None if they may go on.
+
+    With ``quality.on_failed: hold`` that is the newest live run that was judged, if its verdict is ``failed`` or
+    ``error``. It holds them until it is judged again with another verdict, somebody accepts it, or everything that it
+    wrote was retracted.
+    """
+    if pipeline.quality.on_failed != "hold":
+        return None
+    run = ledger.newest_judged(pipeline.name)
+    if run is None or run.verdict not in FAILED or ledger.acceptance(pipeline.name, run.run) is not None:
+        return None
+    return None if _was_retracted(ledger, run) else run
+
+
+def refuse_held(ledger: Ledger, pipeline: Pipeline) -> None:
+    """Refuse a live run of a pipeline that is held.
+
+    Raises
+    ------
+    HeldError
+        With the run whose verdict holds it, and the ways on.
+    """
+    run = holder(ledger, pipeline)
+    if run is None:
+        return
+    name, reasons = pipeline.name, (run.judgement or {}).get("reasons") or []
+    why = f": {'; '.join(reasons[:3])}" if reasons else ""
+    raise HeldError(
+        f"pipeline {name!r} is held: run {run.run!r} has the verdict {run.verdict}{why}",
+        state="nothing was read or written now; what that run wrote is in the sink, and new records wait in the "
+        "source, for as long as it retains them",
+        next_step=f"look at it: sluice status {name}. Then either accept it: sluice accept {name} {run.run} --reason "
+        f"TEXT; or take its rows back: sluice retract {name} {run.run} --reason TEXT; or fix the suite or the limits, "
+        "and judge it again (clear the task validate). The next run then goes on",
+    )
+
+
+def accept(ledger: Ledger, pipeline: str, run_id: str, *, reason: str) -> str:
+    """Accept what a run wrote although its verdict failed; return the verdict. Idempotent; no data changes.
+
+    No lease is needed: a run that is at work is not concerned.
+
+    Raises
+    ------
+    ConfigError
+        If the reason is empty, the ledger does not have the run, or its verdict did not fail.
+    """
+    unchanged = "nothing was changed"
+    if not reason.strip():
+        raise ConfigError("the reason is empty", state=unchanged, next_step="say why, in a few words")
+    run = ledger.known_run(pipeline, run_id)
+    if run.verdict not in FAILED:
+        had = "has no verdict yet" if run.verdict is None else f"has the verdict {run.verdict}"
+        raise ConfigError(
+            f"run {run_id!r} of {pipeline!r} {had}: only a failed verdict can be accepted",
+            state=unchanged,
+            next_step=f"choose a run with the verdict failed or error: sluice status {pipeline}",
+        )
+    if ledger.acceptance(pipeline, run_id) is None:
+        ledger.verdict_accepted(pipeline, run_id, verdict=run.verdict, reason=reason)
+    return run.verdict
+
+
+def _was_retracted(ledger: Ledger, run: RunRow) -> bool:
+    counts = [account.counts for account in ledger.accounts(run.pipeline, run.run)]
+    if sum(c.written + c.filtered for c in counts):
+        return False
+    taken = {item["run"] for item in ledger.retractions(run.pipeline)}
+    return run.run in taken

@@ -1,0 +1,58 @@
+"""``sluice accept``: rows whose verdict failed may stay, and a pipeline that is held goes on."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.fixtures.books import Place, split
+from typer.testing import CliRunner
+
+from sluice.cli.main import app
+from sluice.errors import ConfigError, HeldError
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Place:
+    place = Place(tmp_path)
+    place.configure(quality={"on_failed": "hold"})
+    place.commit("a", split(0, 5))
+    place.ledger.judged(None, "p", "a", verdict="failed", judgement={"reasons": ["id: 3 unexpected"]})
+    return place
+
+
+@pytest.fixture
+def sluice(place: Place, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]:
+    monkeypatch.setenv("SLUICE_HOME", str(place.root))
+    monkeypatch.setenv("SLUICE_PIPELINES", str(place.root))
+    monkeypatch.delenv("SLUICE_LEDGER_URL", raising=False)
+    return lambda *arguments: CliRunner().invoke(app, arguments)
+
+
+def test_a_run_that_is_held_starts_no_spark_and_says_what_to_do(place: Place, sluice: Callable[..., Any]) -> None:
+    done = sluice("run", str(place.file))
+    assert isinstance(done.exception, HeldError)
+    assert "pipeline 'p' is held: run 'a' has the verdict failed: id: 3 unexpected" in str(done.exception)
+    assert [run.run for run in place.ledger.runs("p")] == ["a"], "each hour's refusal is no run"
+
+
+def test_what_is_accepted_no_longer_holds(place: Place, sluice: Callable[..., Any]) -> None:
+    held = "p is held: live runs wait until the verdict failed of run a is settled by sluice accept or sluice retract"
+    assert held in sluice("status", "p").stderr
+    done = sluice("accept", "p", "a", "--reason", "known gap")
+    assert (done.exit_code, done.stderr) == (0, "run a of p: the verdict failed is accepted (known gap)\n")
+    shown = sluice("status", "p").stderr
+    assert held not in shown
+    assert "a: the verdict failed was accepted: known gap" in shown
+    again = sluice("accept", "p", "a", "--reason", "another reason", "--json")
+    assert json.loads(again.stdout) == {"pipeline": "p", "run": "a", "verdict": "failed", "accepted": "known gap"}
+
+
+def test_only_a_failed_verdict_can_be_accepted(place: Place, sluice: Callable[..., Any]) -> None:
+    place.ledger.judged(None, "p", "a", verdict="passed", judgement={})
+    done = sluice("accept", "p", "a", "--reason", "x")
+    assert isinstance(done.exception, ConfigError)
+    assert "only a failed verdict can be accepted" in str(done.exception)

@@ -1,0 +1,119 @@
+"""What holds a pipeline, and what lets it go on."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from tests.fixtures.books import Place, span, split
+
+from sluice.errors import ConfigError, ExitCode, HeldError, error_for_exit_code
+from sluice.ledger import REDRIVEN, UnknownRunError
+from sluice.pipeline import load
+from sluice.run.held import accept, holder, refuse_held
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Place:
+    place = Place(tmp_path)
+    place.configure(quality={"on_failed": "hold"})
+    return place
+
+
+def holds(place: Place) -> str | None:
+    run = holder(place.ledger, load(str(place.file)))
+    return None if run is None else run.run
+
+
+def judged(place: Place, run: str, verdict: str, start: int = 0, *, epoch: int = 1) -> None:
+    place.commit(run, split(start, start + 5), epoch=epoch)
+    place.ledger.judged(None, "p", run, verdict=verdict, judgement={"reasons": ["id: 3 unexpected"]})
+
+
+@pytest.mark.parametrize("verdict", ["failed", "error"])
+def test_a_verdict_that_failed_holds_until_it_is_accepted(place: Place, verdict: str) -> None:
+    assert holds(place) is None
+    judged(place, "a", "passed")
+    assert holds(place) is None
+    judged(place, "b", verdict, 5)
+    assert holds(place) == "b"
+    with pytest.raises(HeldError, match=f"run 'b' has the verdict {verdict}: id: 3 unexpected") as caught:
+        refuse_held(place.ledger, load(str(place.file)))
+    assert "sluice accept p b --reason TEXT" in caught.value.next_step
+    assert error_for_exit_code(ExitCode.HELD) is HeldError
+    for _ in range(2):
+        assert accept(place.ledger, "p", "b", reason="known gap") == verdict
+    assert holds(place) is None
+    refuse_held(place.ledger, load(str(place.file)))
+    events = [e["payload"] for e in place.ledger.events("p") if e["type"] == "VerdictAccepted"]
+    assert events == [{"verdict": verdict, "reason": "known gap"}]
+    assert place.ledger.account("p", "b")["notes"] == [f"the verdict {verdict} was accepted: known gap"]
+    judged(place, "c", "failed", 10)
+    assert holds(place) == "c", "only that run was accepted"
+
+
+@pytest.mark.parametrize("on_failed", ["fail", "warn"])
+def test_only_a_file_that_says_so_is_held(place: Place, on_failed: str) -> None:
+    judged(place, "a", "failed")
+    place.configure(quality={"on_failed": on_failed})
+    assert holds(place) is None
+
+
+def test_another_verdict_of_the_same_run_lets_it_go_on(place: Place) -> None:
+    judged(place, "a", "failed")
+    place.ledger.judged(None, "p", "a", verdict="warned", judgement={})
+    assert holds(place) is None
+
+
+def test_a_later_verdict_counts_and_a_run_that_found_nothing_has_none(place: Place) -> None:
+    judged(place, "a", "failed")
+    judged(place, "b", "empty", 5)
+    assert holds(place) == "a"
+    judged(place, "c", "passed", 5)
+    assert holds(place) is None
+
+
+def test_a_redrive_holds_nothing(place: Place) -> None:
+    judged(place, "a", "passed")
+    judged(place, "again", "failed", epoch=REDRIVEN)
+    assert holds(place) is None
+
+
+def test_another_attempt_of_the_run_is_not_accepted_yet(place: Place) -> None:
+    judged(place, "a", "failed")
+    accept(place.ledger, "p", "a", reason="fine")
+    judged(place, "a", "failed", 5)
+    assert holds(place) == "a"
+
+
+@pytest.mark.parametrize(("upto", "held"), [(3, "a"), (5, None)])
+def test_rows_that_were_all_taken_back_hold_nothing(place: Place, upto: int, held: str | None) -> None:
+    judged(place, "a", "failed")
+    moved = [{
+        "epoch": 1, "batch": 0, "run": "a", "topic": "t", "partition": 0, "start": 0, "ranges": [[0, upto]],
+        "written": upto, "filtered": 0, "absent": 0,
+    }]  # fmt: skip
+    with place.ledger.acquire("p", "back") as lease:
+        place.ledger.run_planned(lease, kind="retract", recovery="replay", epoch=REDRIVEN, ranges=[], topic_ids={})
+        place.ledger.retracted(lease, epoch=REDRIVEN, batch=0, moved=moved, reason="wrong")
+    assert [row.range for row in place.ledger.lost("p")] == [span(0, upto)]
+    assert holds(place) == held
+
+
+def test_what_cannot_be_accepted_is_refused(place: Place) -> None:
+    judged(place, "a", "passed")
+    place.commit("b", split(5, 10))
+    for run, reason, told in (("a", "x", "has the verdict passed"), ("b", "x", "no verdict yet"), ("a", " ", "empty")):
+        with pytest.raises(ConfigError, match=told):
+            accept(place.ledger, "p", run, reason=reason)
+    with pytest.raises(UnknownRunError, match="nearest"):
+        accept(place.ledger, "p", "aa", reason="x")
+    assert not [e for e in place.ledger.events("p") if e["type"] == "VerdictAccepted"]
+
+
+def test_the_ledger_is_the_same_when_it_is_rebuilt(place: Place) -> None:
+    judged(place, "a", "failed")
+    accept(place.ledger, "p", "a", reason="fine")
+    before = place.ledger.account("p", "a")
+    place.ledger.rebuild()
+    assert (place.ledger.account("p", "a"), holds(place)) == (before, None)
