@@ -31,8 +31,8 @@ class JdbcSource(SourceConfig):
     unique: Annotated[list[str], Field(min_length=1)] | None = None
     """The columns that identify a row. By default the key, if it has a unique index, else the table's primary key."""
     lag: Duration | None = None
-    """How much later than others a row may appear, after its transaction began: by default ``5m`` for times, ``0s`` for
-    numbers."""
+    """How much later than others a row may appear, after its transaction began: by default ``5m`` for times (``65m``
+    for ``timestamp``, whose time zone nobody knows), ``0s`` for numbers."""
     keep: Duration = timedelta(days=7)
     """How long landed rows are kept after they are in the sink, for redrives and intervals."""
     starting_offsets: Literal["earliest"] = "earliest"

@@ -30,6 +30,8 @@ class _Type:
     infinite: str | None = None
     micros: int | None = None
     """Microseconds of one unit of the number; None if it is no time."""
+    lag: float = 0.0
+    """How many seconds later than others a row may appear, if the pipeline file does not say it."""
 
 
 _MICROS = "(extract(epoch from {}) * 1000000)::int8"
@@ -38,12 +40,17 @@ _TYPES = {
     "smallint": _WHOLE,
     "integer": _WHOLE,
     "bigint": _WHOLE,
-    "date": _Type("({} - date 'epoch')::int8", "(date 'epoch' + {})", "date", 86_400_000_000),
+    "date": _Type("({} - date 'epoch')::int8", "(date 'epoch' + {})", "date", 86_400_000_000, 300.0),
     "timestamp without time zone": _Type(
-        _MICROS, "(timestamp 'epoch' + {} * interval '1 microsecond')", "timestamp", 1
+        # of a time zone that nobody knows: an hour, since its clock may go back at the end of summer
+        _MICROS,
+        "(timestamp 'epoch' + {} * interval '1 microsecond')",
+        "timestamp",
+        1,
+        3900.0,
     ),
     "timestamp with time zone": _Type(
-        _MICROS, "(timestamptz 'epoch' + {} * interval '1 microsecond')", "timestamptz", 1
+        _MICROS, "(timestamptz 'epoch' + {} * interval '1 microsecond')", "timestamptz", 1, 300.0
     ),
 }
 
@@ -174,6 +181,8 @@ class Session:
                 state=_STATE,
                 next_step="let the connection lead to the primary (extra: target_session_attrs: read-write)",
             )
+        if config.table is not None:
+            self._refuse_copies(f"{literal(self._source)}::regclass")
         ((kind,),) = self._rows(f"SELECT pg_typeof((SELECT {self._key} FROM {self._source} AS q LIMIT 0))::text")
         if kind not in _TYPES:
             raise ConfigError(
@@ -215,16 +224,15 @@ class Session:
         ((oid, relkind, file),) = self._rows(
             f"SELECT oid::int8, relkind::text, pg_relation_filenode(oid)::int8 FROM pg_class WHERE oid = {at}"
         )
-        if relkind == "f":
-            raise ConfigError(
-                f"{config.shown} is a foreign table: the running transactions of its server are not known here",
-                state=_STATE,
-                next_step="let the connection lead to that server",
-            )
+        # an index over columns that may be NULL admits two rows of the same NULL; rows without a key are not read
         whole = [
             (primary, unique, json.loads(names))
             for primary, unique, names in self._rows(
-                "SELECT i.indisprimary, i.indisunique AND i.indpred IS NULL AND i.indimmediate, to_json(ARRAY("
+                "SELECT i.indisprimary, i.indisunique AND i.indpred IS NULL AND i.indimmediate AND ("
+                "coalesce((to_jsonb(i) ->> 'indnullsnotdistinct')::bool, false) OR NOT EXISTS (SELECT FROM "
+                "unnest(i.indkey) WITH ORDINALITY AS k(n, o) JOIN pg_attribute AS a ON a.attrelid = i.indrelid AND "
+                f"a.attnum = k.n WHERE k.o <= i.indnkeyatts AND NOT a.attnotnull AND a.attname <> {literal(config.key)}"
+                ")), to_json(ARRAY("
                 "SELECT a.attname FROM unnest(i.indkey) WITH ORDINALITY AS k(n, o) JOIN pg_attribute AS a "
                 "ON a.attrelid = i.indrelid AND a.attnum = k.n WHERE k.o <= i.indnkeyatts ORDER BY k.o))::text "
                 f"FROM pg_index AS i WHERE i.indrelid = {at} AND i.indisvalid AND i.indexprs IS NULL"
@@ -256,6 +264,47 @@ class Session:
                 "greater ones, and later than source.jdbc.lag such a row is not seen. ALTER SEQUENCE ... CACHE 1"
             )
         return Described(server, oid, file, kind, unique, sure, tuple(notes))
+
+    def _refuse_copies(self, at: str) -> None:
+        """Refuse rows that appear in this database later than in their own, also below a view or a parent table."""
+        found = self._rows(
+            f"WITH RECURSIVE r(oid) AS (SELECT {at}::oid UNION SELECT n.oid FROM r, LATERAL ("
+            "SELECT h.inhrelid AS oid FROM pg_inherits AS h WHERE h.inhparent = r.oid UNION ALL "
+            "SELECT d.refobjid FROM pg_rewrite AS w JOIN pg_depend AS d ON d.classid = 'pg_rewrite'::regclass "
+            "AND d.objid = w.oid AND d.refclassid = 'pg_class'::regclass WHERE w.ev_class = r.oid) AS n) "
+            "SELECT c.relkind::text, c.oid::regclass::text FROM r JOIN pg_class AS c USING (oid) "
+            "WHERE c.relkind IN ('f', 'm') ORDER BY 1, 2"
+        )
+        if not found:
+            return
+        kind, name = found[0]
+        if kind == "f":
+            raise ConfigError(
+                f"{self._config.shown} is or has the foreign table {name}: the running transactions of its server are "
+                "not known here",
+                state=_STATE,
+                next_step="let the connection lead to that server",
+            )
+        raise ConfigError(
+            f"{self._config.shown} is or has the materialized view {name}: its rows appear when it is refreshed, in "
+            "whatever order, so rows with smaller keys than those that were read would not be seen",
+            state=_STATE,
+            next_step="read the tables that it is made of, with source.jdbc.query",
+        )
+
+    def written(self) -> tuple[int, int] | None:
+        """Return the server's timeline, and up to where its log is on disk; None if the server does not say it."""
+        import adbc_driver_manager
+
+        self._cursor.execute("SAVEPOINT written")
+        try:
+            ((file, at),) = self._rows(
+                "SELECT pg_walfile_name(l), (l - '0/0'::pg_lsn)::int8 FROM pg_current_wal_flush_lsn() AS l"
+            )
+        except adbc_driver_manager.Error:
+            self._cursor.execute("ROLLBACK TO SAVEPOINT written")
+            return None
+        return int(file[:8], 16), int(at)
 
     def running(self) -> tuple[list[str], list[int], bool]:
         """Return the virtual ids of all transactions that run now, their processes, and whether one is prepared."""
@@ -311,7 +360,7 @@ class Session:
         self._cursor.adbc_statement.set_options(**{"adbc.postgresql.batch_size_hint_bytes": str(_BYTES)})
         self._cursor.execute(
             f"SELECT {kind.number.format(self._key)} AS number, {' || '.join(parts)} || '}}' AS key, "
-            f"to_json(q)::text AS value FROM {self._source} AS q {where} "
+            f"to_json(q.*)::text AS value FROM {self._source} AS q {where} "
             f"ORDER BY {self._key}{'' if described.sure else ', 2'}"
         )
         yield from self._cursor.fetch_record_batch()

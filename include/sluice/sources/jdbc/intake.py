@@ -266,11 +266,12 @@ class Intake:
             self.parts = (*self.parts, part)
 
     def _compact(self) -> None:
-        """Put the book's files together when they are many; if it fails, the next addition does it."""
+        """Put the book's files together when they are many, without former positions; the next addition tries again."""
         from deltalake.exceptions import DeltaError
 
         with suppress(DeltaError, OSError):
             if len(self._table.file_uris()) >= _COMPACTED:
+                self._table.delete(f"name IS NULL AND number < {self._number}")
                 self._table.optimize.compact()
                 self._table.vacuum(dry_run=False)
 

@@ -60,12 +60,15 @@ class Position:
         Keys that may become the floor.
     what
         What the rows were read from: the server, the table, the key and the columns that identify a row.
+    written
+        The server's timeline, and up to where its log was on disk, before the rows were read; None if it is not known.
     """
 
     end: int = 0
     floor: int | None = None
     marks: tuple[Mark, ...] = ()
     what: dict[str, Any] | None = None
+    written: tuple[int, int] | None = None
 
     def to_json(self) -> str:
         """Return a text that :meth:`from_json` reads."""
@@ -76,7 +79,8 @@ class Position:
         """Read what :meth:`to_json` wrote."""
         data = json.loads(text)
         marks = tuple(Mark(m["key"], m["at"], tuple(m["running"])) for m in data.pop("marks"))
-        return cls(**data, marks=marks)
+        written = data.pop("written", None)
+        return cls(**data, marks=marks, written=None if written is None else (written[0], written[1]))
 
 
 def settled(

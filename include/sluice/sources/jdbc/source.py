@@ -6,6 +6,7 @@ A table cannot be read again: rows are changed and deleted. So the rows that a r
 
 from __future__ import annotations
 
+import hashlib
 import logging
 import time
 from collections.abc import Collection, Iterator
@@ -101,6 +102,8 @@ class TableRows:
         with self.database.opened() as session:
             described = session.describe()
             what = self._same(before, described)
+            written = session.written()
+            self._refuse_restored(before.written, written)
             self.notes += described.notes
             if session.unkeyed(described.kind):
                 self.notes.append(f"{self.config.shown}: rows whose key is NULL or infinite are not read")
@@ -108,22 +111,29 @@ class TableRows:
         marks = before.marks if mark is None else (*before.marks, mark)
         at, floor = self._settled(before.floor, marks, described)
         left = tuple(m for m in marks if floor is None or m.key > floor)
-        after = Position(before.end, floor, thinned(left), what)
+        after = Position(before.end, floor, thinned(left), what, written)
         with self.database.opened("REPEATABLE READ") as session:  # its snapshot begins with the first query
             pending: tuple[Any, int] | None = None
             for full in self._files(session, described, before.floor, at):
                 if pending is not None:  # only the last commit has the new floor: a look may be killed before it
-                    self.intake.land(*pending, replace(before, what=what))
+                    self.intake.land(*pending, replace(before, what=what, written=written))
                 pending = full
         if pending is not None:
             self.intake.land(*pending, after)
-        elif (floor, what) != (before.floor, before.what) or _newest(left) != _newest(before.marks):
+        elif (floor, what, _line(written), _newest(left)) != (
+            before.floor,
+            before.what,
+            _line(before.written),
+            _newest(before.marks),
+        ):
             self.intake.land(None, 0, after)
 
     def _same(self, before: Position, now: Described) -> dict[str, Any]:
         """Return what rows are read from, after checking that it is what was read before."""
         config = self.config
+        query = None if config.query is None else hashlib.sha256(config.query.encode()).hexdigest()
         what = {"server": now.server, "table": now.table, "file": now.file, "key": config.key, "unique": [*now.unique]}
+        what["query"] = query
         known = before.what
         if known is None:
             return what
@@ -148,7 +158,38 @@ class TableRows:
                 f"{config.shown} was rewritten since the last run (TRUNCATE, VACUUM FULL, CLUSTER or ALTER TABLE). If "
                 "it was emptied and its keys began anew, rows with keys that were read before are not read"
             )
+        if known.get("query", query) != query:
+            floor = "" if before.floor is None else f", except those with keys below {before.floor}"
+            self.notes.append(
+                f"source.jdbc.query was changed since the last run. Rows that it finds now are read{floor}; those that "
+                "were read before are told apart by their key and the columns in unique only"
+            )
         return what
+
+    def _refuse_restored(self, before: tuple[int, int] | None, now: tuple[int, int] | None) -> None:
+        """Refuse a server that was put back to before the last look, since it gives the same keys to other rows.
+
+        Raises
+        ------
+        TopicRecreatedError
+            If its log ends earlier than it did then.
+        """
+        if before is None or now is None:
+            return
+        if now[1] < before[1]:
+            raise TopicRecreatedError(
+                f"{self.config.shown}: the server's data are older than at the last run: it was restored from a copy, "
+                "or a standby took over that lacked the newest transactions. It may have given keys that were read "
+                "before to other rows, which would not be seen",
+                state=_STATE,
+                next_step=f"let the connection lead to the server with the newer data; to read this one, {BEGIN_ANEW}",
+            )
+        if now[0] != before[0]:
+            self.notes.append(
+                f"{self.config.shown}: the server was restored from a copy, or a standby took over (timeline "
+                f"{now[0]}, before {before[0]}). If it lost rows that were read, and gave their keys to others, these "
+                "others are not read: compare the table with the sink"
+            )
 
     def _mark(self, session: Session, described: Described, floor: int | None) -> Mark | None:
         """Return a mark; None if there are no rows.
@@ -178,7 +219,7 @@ class TableRows:
     def _lag(self, described: Described) -> float:
         if self.config.lag is not None:
             return self.config.lag.total_seconds()
-        return 0.0 if described.kind.micros is None else 300.0
+        return described.kind.lag
 
     def _settled(self, known: int | None, marks: tuple[Mark, ...], described: Described) -> tuple[float, int | None]:
         """Return the server's clock, and the floor for rows of a snapshot that is taken later."""
@@ -260,6 +301,10 @@ class TableRows:
 
 def _newest(marks: tuple[Mark, ...]) -> int | None:
     return max((m.key for m in marks), default=None)
+
+
+def _line(written: tuple[int, int] | None) -> int | None:
+    return None if written is None else written[0]
 
 
 def _records(held: list[Any], described: Described, at: float) -> tuple[Any, int]:

@@ -1,0 +1,147 @@
+"""Tables, servers and clocks with which rows could be lost, or told wrongly, without a word."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from deltalake import DeltaTable
+from tests.fixtures.postgres import binaries, new_database, server
+from tests.unit.sources.jdbc.test_source import TABLE, Shop, add, shop
+
+from sluice.connections import variable_of
+from sluice.errors import ConfigError, TopicRecreatedError
+from sluice.sources.jdbc import intake as intake_module
+from sluice.sources.jdbc import source as module
+
+__all__ = ["shop"]
+
+
+@pytest.mark.parametrize("keys", [{}, {"table": None, "query": "SELECT * FROM orders"}])
+def test_a_column_with_the_name_of_the_rows_hides_none_of_them(shop: Shop, keys: dict[str, str | None]) -> None:
+    shop.sql("ALTER TABLE orders ADD q JSONB, ADD o INT", "INSERT INTO orders (name, q) VALUES ('x', '{\"a\": 1}')")
+    shop.keys |= keys
+    shop.look()
+    assert shop.values() == [{"id": 1, "name": "x", "q": {"a": 1}, "o": None}]
+
+
+def test_a_unique_index_of_columns_that_may_be_null_does_not_tell_rows_apart(shop: Shop) -> None:
+    shop.sql("DROP TABLE orders", "CREATE TABLE orders (id BIGINT, name TEXT, UNIQUE (id, name))")
+    shop.sql("INSERT INTO orders VALUES (1, NULL), (1, 'a')")
+    shop.keys["unique"] = ["name"]
+    shop.look()
+    shop.exact("id, name")
+    shop.sql("INSERT INTO orders VALUES (1, NULL)")
+    with pytest.raises(ConfigError, match="two rows have the same"):
+        shop.look()
+
+
+def test_a_unique_index_of_a_key_that_may_be_null_does(shop: Shop) -> None:
+    shop.sql("ALTER TABLE orders ADD at TIMESTAMPTZ UNIQUE DEFAULT now()")
+    shop.keys["key"] = "at"
+    add(shop, 1)
+    shop.look()
+    shop.exact("at")
+
+
+@pytest.mark.parametrize("below", [False, True])
+def test_a_materialized_view_is_refused(shop: Shop, below: bool) -> None:
+    shop.sql("CREATE MATERIALIZED VIEW seen AS SELECT * FROM orders", "CREATE VIEW over AS SELECT * FROM seen")
+    shop.keys |= {"table": "over" if below else "seen", "unique": ["id"]}
+    with pytest.raises(ConfigError, match="materialized view seen"):
+        shop.look()
+
+
+def test_a_foreign_partition_is_refused(shop: Shop) -> None:
+    shop.sql(
+        "CREATE FOREIGN DATA WRAPPER nothing",
+        "CREATE SERVER far FOREIGN DATA WRAPPER nothing",
+        "CREATE TABLE parts (id BIGINT) PARTITION BY RANGE (id)",
+        "CREATE TABLE near PARTITION OF parts FOR VALUES FROM (0) TO (9)",
+        "CREATE FOREIGN TABLE away PARTITION OF parts FOR VALUES FROM (9) TO (99) SERVER far",
+    )
+    shop.keys |= {"table": "parts", "unique": ["id"]}
+    with pytest.raises(ConfigError, match="foreign table away"):
+        shop.look()
+
+
+def test_a_clock_without_a_zone_may_go_back_an_hour(shop: Shop) -> None:
+    shop.sql("DROP TABLE orders", "CREATE TABLE orders (n INT PRIMARY KEY, at TIMESTAMP)")
+    shop.keys["key"] = "at"
+    west = "(now() AT TIME ZONE 'UTC') - interval '5h'"
+    shop.sql(f"INSERT INTO orders VALUES (1, {west})")
+    shop.look()
+    shop.look()
+    shop.sql(f"INSERT INTO orders VALUES (2, {west} - interval '1h')")  # the end of summer, a moment later
+    shop.look()
+    shop.exact("n")
+
+
+def test_a_query_that_was_changed_is_told(shop: Shop) -> None:
+    add(shop, 2)
+    shop.keys = {"query": "SELECT id FROM orders", "key": "id"}
+    assert not shop.look().notes
+    shop.keys["query"] = "SELECT id, name FROM orders"
+    assert "source.jdbc.query was changed" in " ".join(shop.look().notes)
+    assert not shop.look().notes
+
+
+def test_a_server_that_was_restored_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    programs = binaries()
+    if programs is None:
+        pytest.skip("no PostgreSQL server binaries here: apt-get install postgresql")
+    monkeypatch.setenv(variable_of("postgres_default"), "{}")
+    monkeypatch.setattr(module, "_PATIENCE", 0.2)
+    with server(programs) as running:
+        shop = Shop(tmp_path, new_database(running.url))
+        shop.sql(TABLE)
+        add(shop, 3)
+        shop.look()
+        shop.engine.dispose()
+        running.crash()
+        data, copy = running.folder / "data", running.folder / "copy"
+        shutil.copytree(data, copy)
+        running.start()
+        with shop.transaction() as open_one:  # holds the floor, so that keys do not tell it
+            open_one("SELECT 1")
+            add(shop, 2)
+            shop.sql("CREATE TABLE much AS SELECT repeat('x', 1000) FROM generate_series(1, 5000)")
+            shop.look()
+        shop.engine.dispose()
+        running.crash()
+        for file in copy.rglob("*"):
+            shutil.copy(file, data / file.relative_to(copy)) if file.is_file() else None
+        running.start()
+        shop.sql("SELECT setval(pg_get_serial_sequence('orders', 'id'), 3)")
+        add(shop, 2)  # other rows, with keys that were read
+        with pytest.raises(TopicRecreatedError, match="older than at the last run"):
+            shop.look()
+        assert len(shop.values()) == 5
+        running.crash()
+        (data / "standby.signal").touch()  # a standby that takes over: another timeline
+        running.start()
+        shop.engine.dispose()
+        with pytest.raises(ConfigError, match="standby"):
+            shop.look()
+        running.promote()
+        # on its way past the log's end of the last look it is known by the timeline only
+        shop.sql("CREATE TABLE more AS SELECT repeat('x', 1000) FROM generate_series(1, 20000)")
+        shop.sql("SELECT setval(pg_get_serial_sequence('orders', 'id'), 100)")
+        add(shop, 1)
+        assert "timeline 2, before 1" in " ".join(shop.look().notes)
+        assert not shop.look().notes
+        shop.engine.dispose()
+
+
+def test_the_book_does_not_grow_with_looks_that_find_nothing(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(intake_module, "_COMPACTED", 4)
+    shop.sql("DROP TABLE orders", "CREATE TABLE orders (n INT PRIMARY KEY, at TIMESTAMPTZ)")
+    shop.sql("INSERT INTO orders VALUES (1, now() + interval '1 day')")
+    shop.keys["key"] = "at"
+    for _ in range(9):
+        shop.look()
+    book = pa.RecordBatchReader.from_stream(DeltaTable(shop.source().intake._book_path).scan()).read_all()
+    assert book.column("name").null_count <= 4
+    shop.exact("n")
