@@ -11,11 +11,10 @@ import fsspec
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 
 from sluice_spark.sinks.base import Staged
 from sluice_spark.sinks.delta.statistics import bounds, mask
-from sluice_spark.sinks.parquet.slice import Found, Slice
+from sluice_spark.sinks.parquet.slice import Found, Slice, opened
 
 __all__ = ["Keyed"]
 
@@ -44,7 +43,7 @@ class Keyed(Slice):
         wanted: dict[int, set[str]] = {}
         for file in staged.files:
             with fs.open(f"{base}/{unquote(file.path)}", "rb") as handle:
-                for batch in pq.ParquetFile(handle).iter_batches(columns=list(keys)):
+                for batch in opened(handle).iter_batches(columns=list(keys)):
                     for moment, rest in zip(_moments(batch, keys[0]), _others(batch, keys[1:]), strict=True):
                         wanted.setdefault(int(moment), set()).add(rest)
         return cls((), keys=tuple(keys), wanted=wanted)
@@ -61,7 +60,7 @@ class Keyed(Slice):
     def _look(self, fs: Any, base: str, path: str) -> Found:
         rows = total = 0
         with fs.open(f"{base}/{unquote(path)}", "rb") as handle:
-            for batch in pq.ParquetFile(handle).iter_batches(batch_size=1 << 18, columns=list(self.keys)):
+            for batch in opened(handle).iter_batches(batch_size=1 << 18, columns=list(self.keys)):
                 total += batch.num_rows
                 rows += sum(int(chosen.sum()) for _, chosen in self._masks(batch, {}))
         return Found(rows, total, {})
@@ -82,5 +81,22 @@ def _moments(batch: Any, name: str) -> Any:
 
 def _others(batch: Any, names: Sequence[str]) -> list[str]:
     """Return the other keys of each row, as text that is the same for equal values; NULL and NaN equal themselves."""
-    columns = [batch.column(name).to_pylist() for name in names]
+    columns = [_told(batch.column(name)).to_pylist() for name in names]
     return [repr(row) for row in zip(*columns, strict=True)] if names else [""] * batch.num_rows
+
+
+def _told(column: Any) -> Any:
+    # how files have times, and what Python makes of them, differs from writer to writer, so they become numbers
+    micros = column.cast(_retyped(column.type, pa.timestamp("us")))
+    return micros.cast(_retyped(micros.type, pa.int64()))
+
+
+def _retyped(kind: Any, times: Any) -> Any:
+    """Return a type with another one in place of each TIMESTAMP."""
+    if pa.types.is_timestamp(kind):
+        return times
+    if pa.types.is_struct(kind):
+        return pa.struct([field.with_type(_retyped(field.type, times)) for field in kind])
+    if pa.types.is_list(kind):
+        return pa.list_(kind.value_field.with_type(_retyped(kind.value_type, times)))
+    return kind

@@ -24,7 +24,7 @@ from sluice_spark.sinks.delta.statistics import bounds, mask, may_be
 from sluice_spark.sinks.parquet.attempts import new_folder
 from sluice_spark.sinks.parquet.staged import partition_values, read_back
 
-__all__ = ["Found", "Slice", "offsets_in"]
+__all__ = ["Found", "Slice", "offsets_in", "opened"]
 
 _COLUMNS = ["_topic", "_partition", "_offset", "_timestamp"]
 
@@ -133,7 +133,7 @@ class Slice:
         with fs.open(f"{base}/{unquote(path)}", "rb") as handle:
             values = _values(path)
             columns = [name for name in _COLUMNS if name not in values]
-            parquet = pq.ParquetFile(handle, read_dictionary=[name for name in columns if name == "_topic"])
+            parquet = opened(handle, read_dictionary=[name for name in columns if name == "_topic"])
             for batch in parquet.iter_batches(batch_size=1 << 18, columns=columns):
                 total += batch.num_rows
                 for key, chosen in self._masks(batch, values):
@@ -172,8 +172,8 @@ class Slice:
         target = f"{base}/{folder}/{unquote(posixpath.dirname(below))}".rstrip("/")
         fs.makedirs(target, exist_ok=True)
         with fs.open(f"{base}/{unquote(path)}", "rb") as source, fs.open(f"{target}/kept.parquet", "wb") as sink:
-            parquet, values = pq.ParquetFile(source), _values(path)
-            schema = _without_views(parquet.schema_arrow)
+            parquet, values = opened(source), _values(path)
+            schema = _as_written(pq.ParquetFile(source, metadata=parquet.metadata).schema_arrow)
             with pq.ParquetWriter(sink, schema, compression="snappy") as writer:
                 for group in range(parquet.num_row_groups):
                     table = parquet.read_row_group(group).cast(schema).combine_chunks()
@@ -190,23 +190,38 @@ def _values(path: str) -> Mapping[str, str | None]:
     return partition_values(unquote(part) for part in path.split("/")[:-1] if "=" in unquote(part))
 
 
-def _without_views(schema: pa.Schema) -> pa.Schema:
-    """Return a schema with plain types instead of view types, which delta-rs uses when it rewrites files for DELETE."""
-    fields = [field.with_type(_without_view(field.type)) for field in schema]
+def opened(handle: Any, **options: Any) -> pq.ParquetFile:
+    """Open a file of a table, whoever wrote it.
+
+    Spark writes times as INT96 unless it is told otherwise. Arrow reads these as nanoseconds, of which 64 bits do not
+    reach the year 2263, and wraps around silently; as microseconds they reach far enough.
+    """
+    return pq.ParquetFile(handle, coerce_int96_timestamp_unit="us", **options)
+
+
+def _as_written(schema: pa.Schema) -> pa.Schema:
+    """Return a schema whose files every reader of Delta tables reads.
+
+    It has plain types instead of view types, which delta-rs uses when it rewrites files for DELETE, and microseconds in
+    UTC in place of INT96, which are nanoseconds to Arrow: Spark reads no nanoseconds.
+    """
+    fields = [field.with_type(_plain(field.type)) for field in schema]
     return pa.schema(fields, schema.metadata)
 
 
-def _without_view(kind: Any) -> Any:
+def _plain(kind: Any) -> Any:
+    if pa.types.is_timestamp(kind) and kind.unit == "ns":
+        return pa.timestamp("us", "UTC")
     if pa.types.is_string_view(kind):
         return pa.string()
     if pa.types.is_binary_view(kind):
         return pa.binary()
     if pa.types.is_struct(kind):
-        return pa.struct([field.with_type(_without_view(field.type)) for field in kind])
+        return pa.struct([field.with_type(_plain(field.type)) for field in kind])
     if pa.types.is_list(kind):
-        return pa.list_(kind.value_field.with_type(_without_view(kind.value_type)))
+        return pa.list_(kind.value_field.with_type(_plain(kind.value_type)))
     if pa.types.is_map(kind):
-        return pa.map_(_without_view(kind.key_type), kind.item_field.with_type(_without_view(kind.item_type)))
+        return pa.map_(_plain(kind.key_type), kind.item_field.with_type(_plain(kind.item_type)))
     return kind
 
 
