@@ -51,7 +51,7 @@ def problems(spark: SparkSession, pipeline: Pipeline) -> Iterator[str]:
         yield f"quality.suite: {error.what}"
         return
     if suite is not None:
-        unread = suite.out_of_reach(whole=pipeline.sink.kind.whole)
+        unread = suite.out_of_reach(pipeline)
         wrong = [*problems_of(suite), *unread, *(suite.unknown_columns(columns) if columns is not None else [])]
         yield from (f"quality.suite: {suite.file.name}: {problem}" for problem in wrong)
 

@@ -39,20 +39,33 @@ def retract(
     are open, so sluice redrive writes them again, exactly once, for example
     after a fix of the transform; sluice acknowledge closes them for good. What
     the run quarantined stays in the quarantine. Live runs go on afterwards as
-    if nothing had happened. Idempotent. Exit codes: as sluice run.
+    if nothing had happened. A batch that was judged before its commit, and
+    waits, is given up: the next run counts its offsets as lost. Idempotent.
+    Exit codes: as sluice run.
     """
     from sluice.cli.run import closing, connections, ended
     from sluice.launch.launcher import LocalProcess
     from sluice.launch.submit import retract as submission
     from sluice.ledger import Ledger
     from sluice.pipeline import load
+    from sluice.run.held import give_up
     from sluice.run.retraction import possible, standing, wanted
 
     if not reason.strip():
         raise ConfigError("--reason is empty", state=_UNTOUCHED, next_step="say why, in a few words")
     spec, ledger = load(pipeline), Ledger.open()
-    possible(spec)
     of_run, ranges = wanted(what, spec.source.config.streams)
+    if of_run is not None and not dry_run and (batch := give_up(ledger, spec.name, of_run, reason=reason)):
+        err.print(
+            f"batch {batch[1]} of run {of_run}, which waits, is given up: the next run counts its offsets as lost, and "
+            "opens them",
+            markup=False,
+        )
+        if not standing(ledger, spec.name, run_id=of_run):
+            if as_json:
+                print_json({"pipeline": spec.name, "run": of_run, "given_up": list(batch), "reason": reason})
+            return
+    possible(spec)
     chosen = standing(ledger, spec.name, run_id=of_run, ranges=ranges)
     name = run_id or f"retract__{datetime.now(UTC).isoformat(timespec='milliseconds')}"
     spark, _, sink = connections(spec)

@@ -58,7 +58,7 @@ def drive(
         validate=validate,
     )
     if request.interval is None and (recovery or spec.recovery).route is not Route.LOG:
-        refuse_held(Ledger.open(), spec)  # with the log, the driver lands records first
+        refuse_held(Ledger.open(), spec, run_id)  # with the log, the driver lands records first
     spark, kafka, sink = connections(spec)
     epoch = Ledger.open().epoch(spec.name)
     waits = None if request.interval else waiting(spec, kafka, home=Home.from_env(), epoch=epoch)

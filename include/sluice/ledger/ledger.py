@@ -286,9 +286,22 @@ class Ledger(Histories, Verdicts):
         payload = {"verdict": verdict, "judgement": plain(dict(judgement))}
         self._record(lease, run_id, ("Judged", payload), pipeline=pipeline)
 
-    def verdict_accepted(self, pipeline: str, run_id: str, *, verdict: str, reason: str) -> None:
-        """Record that somebody accepts what a run wrote although its verdict failed. It needs no lease, as above."""
-        self._record(None, run_id, ("VerdictAccepted", {"verdict": verdict, "reason": reason}), pipeline=pipeline)
+    def verdict_accepted(
+        self, pipeline: str, run_id: str, *, verdict: str, reason: str, batch: tuple[int, int] | None = None
+    ) -> None:
+        """Record that somebody accepts what a run wrote although its verdict failed. It needs no lease, as above.
+
+        Parameters
+        ----------
+        batch
+            Epoch and number of the batch that waits for this, and is published by the next run.
+        """
+        payload = {"verdict": verdict, "reason": reason, **({"batch": list(batch)} if batch else {})}
+        self._record(None, run_id, ("VerdictAccepted", payload), pipeline=pipeline)
+
+    def batch_given_up(self, pipeline: str, run_id: str, *, reason: str, batch: tuple[int, int]) -> None:
+        """Record that a batch, which waits because its verdict failed, is not to be published. It needs no lease."""
+        self._record(None, run_id, ("BatchGivenUp", {"reason": reason, "batch": list(batch)}), pipeline=pipeline)
 
     def announced(self, pipeline: str, run_id: str, *, upto: Mapping[int, int], version: int | None) -> None:
         """Record that a run's asset event was sent. It needs no lease: it changes no data.

@@ -228,6 +228,16 @@ class Pipeline(Strict):
         return self
 
     @model_validator(mode="after")
+    def _gated(self) -> Pipeline:
+        if self.quality.when == "before_commit" and self.stateful is not None:
+            key = "window" if self.window is not None else "dedupe"
+            raise ValueError(
+                f"quality.when: before_commit beside {key}: a batch that is held back would hold back the state behind "
+                "it: leave when out, and choose on_failed: hold"
+            )
+        return self
+
+    @model_validator(mode="after")
     def _vacuum(self) -> Pipeline:
         if self.vacuum_keep <= self.airflow.execution_timeout:
             longest = length(self.airflow.execution_timeout.total_seconds())

@@ -6,7 +6,7 @@ import re
 from decimal import Decimal
 from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator, WithJsonSchema
+from pydantic import BeforeValidator, WithJsonSchema, model_validator
 
 from sluice.fields import Strict
 
@@ -51,7 +51,22 @@ class Quality(Strict):
 
     ``hold`` fails it, and holds the live runs that follow: see :mod:`sluice.run.held`.
     """
+    when: Literal["after_commit", "before_commit"] = "after_commit"
+    """When rows are judged: a run's after its last batch, or each batch's before it is committed.
+
+    With ``before_commit``, nothing of a batch with the verdict ``failed`` or ``error`` is published: the run fails, and
+    the next one reads the same offsets again.
+    """
     max_quarantined: Limit = "1%"
     """The verdict is ``failed`` above this: a share of the records that the run read, or a number of records."""
     max_lost: Limit | None = None
     """The verdict is ``failed`` if more records are lost; without this key any lost record makes it ``warned``."""
+
+    @model_validator(mode="after")
+    def _published(self) -> Quality:
+        if self.when == "before_commit" and self.on_failed == "warn":
+            raise ValueError(
+                "on_failed: warn would publish what when: before_commit holds back: choose fail or hold, or leave when "
+                "out"
+            )
+        return self

@@ -78,12 +78,14 @@ class Suite:
                                  + nearest(name, known, "its columns are"))  # fmt: skip
         return lines
 
-    def out_of_reach(self, *, whole: bool) -> list[str]:
-        """Return a message for each expectation on the whole table, if the sink's rows cannot all be read back."""
-        if whole:
+    def out_of_reach(self, pipeline: Pipeline) -> list[str]:
+        """Return a message for each expectation on the whole table, if a pipeline cannot judge all rows of its sink."""
+        whole = pipeline.sink.kind.whole
+        if whole and pipeline.quality.when == "after_commit":
             return []
+        needs = "quality.when: after_commit" if whole else "a sink that can be read back as a whole"
         return [
-            f"{place(number, item)}: meta.scope table needs a sink that can be read back as a whole"
+            f"{place(number, item)}: meta.scope table needs {needs}"
             for number, item in enumerate(self.expectations, start=1)
             if (item.get("meta") or {}).get("scope") == "table"
         ]

@@ -6,7 +6,7 @@ from sluice.errors import ConfigError, HeldError
 from sluice.ledger import Ledger, RunRow
 from sluice.pipeline import Pipeline
 
-__all__ = ["FAILED", "accept", "holder", "refuse_held"]
+__all__ = ["FAILED", "accept", "give_up", "holder", "refuse_held", "waiting"]
 
 FAILED = ("failed", "error")
 """The verdicts that hold a pipeline, and that can be accepted."""
@@ -22,13 +22,18 @@ def holder(ledger: Ledger, pipeline: Pipeline) -> RunRow | None:
     if pipeline.quality.on_failed != "hold":
         return None
     run = ledger.newest_judged(pipeline.name)
-    if run is None or run.verdict not in FAILED or ledger.acceptance(pipeline.name, run.run) is not None:
+    if run is None or run.verdict not in FAILED or ledger.settlement(pipeline.name, run.run) is not None:
         return None
     return None if _was_retracted(ledger, run) else run
 
 
-def refuse_held(ledger: Ledger, pipeline: Pipeline) -> None:
+def refuse_held(ledger: Ledger, pipeline: Pipeline, run_id: str) -> None:
     """Refuse a live run of a pipeline that is held.
+
+    Parameters
+    ----------
+    run_id
+        The run to be started. Another attempt of the run that holds the pipeline may go on, unless that run was done.
 
     Raises
     ------
@@ -36,22 +41,57 @@ def refuse_held(ledger: Ledger, pipeline: Pipeline) -> None:
         With the run whose verdict holds it, and the ways on.
     """
     run = holder(ledger, pipeline)
-    if run is None:
+    if run is None or (run.run == run_id and run.state != "done"):
         return
     name, reasons = pipeline.name, (run.judgement or {}).get("reasons") or []
     why = f": {'; '.join(reasons[:3])}" if reasons else ""
+    waits = waiting(ledger, name, run)
+    if waits is None:
+        there, back, anew = "what that run wrote is in the sink", "take its rows back", "clear the task validate"
+    else:
+        there, back, anew = f"its batch {waits[1]} is not published", "give it up", f"run it again: --run {run.run}"
     raise HeldError(
         f"pipeline {name!r} is held: run {run.run!r} has the verdict {run.verdict}{why}",
-        state="nothing was read or written now; what that run wrote is in the sink, and new records wait in the "
-        "source, for as long as it retains them",
-        next_step=f"look at it: sluice status {name}. Then either accept it: sluice accept {name} {run.run} --reason "
-        f"TEXT; or take its rows back: sluice retract {name} {run.run} --reason TEXT; or fix the suite or the limits, "
-        "and judge it again (clear the task validate). The next run then goes on",
+        state=f"nothing was read or written now; {there}, and new records wait in the source, for as long as it "
+        "retains them",
+        next_step=f"look at it: sluice status {name}. Then accept it: sluice accept {name} {run.run} --reason TEXT; or "
+        f"{back}: sluice retract {name} {run.run} --reason TEXT; or fix the suite or the limits, and have it judged "
+        f"again ({anew}). The next run then goes on",
     )
+
+
+def waiting(ledger: Ledger, pipeline: str, run: RunRow) -> tuple[int, int] | None:
+    """Return epoch and number of the batch that a run judged and did not publish, and that nobody published since."""
+    told = (run.judgement or {}).get("waits") if run.verdict in FAILED else None
+    if told is None:
+        return None
+    epoch, number = told
+    last = ledger.last_batch(pipeline, epoch)
+    gone = ledger.epoch(pipeline).number != epoch or (last is not None and last.batch >= number)
+    return None if gone else (epoch, number)
+
+
+def give_up(ledger: Ledger, pipeline: str, run_id: str, *, reason: str) -> tuple[int, int] | None:
+    """Give up the batch of a run that waits; return its epoch and number, or None if there is none. Idempotent.
+
+    The next run counts its offsets as lost, which are open then, so that they can be redriven. No data changes now.
+
+    Raises
+    ------
+    UnknownRunError
+        If the ledger does not have the run.
+    """
+    batch = waiting(ledger, pipeline, ledger.known_run(pipeline, run_id))
+    settled = None if batch is None else ledger.settled_batch(pipeline, *batch)
+    if batch is not None and (settled is None or settled[0] != "BatchGivenUp"):
+        ledger.batch_given_up(pipeline, run_id, reason=reason, batch=batch)
+    return batch
 
 
 def accept(ledger: Ledger, pipeline: str, run_id: str, *, reason: str) -> str:
     """Accept what a run wrote although its verdict failed; return the verdict. Idempotent; no data changes.
+
+    If a batch of it waits, the next run publishes it as it is.
 
     No lease is needed: a run that is at work is not concerned.
 
@@ -72,7 +112,8 @@ def accept(ledger: Ledger, pipeline: str, run_id: str, *, reason: str) -> str:
             next_step=f"choose a run with the verdict failed or error: sluice status {pipeline}",
         )
     if ledger.acceptance(pipeline, run_id) is None:
-        ledger.verdict_accepted(pipeline, run_id, verdict=run.verdict, reason=reason)
+        batch = waiting(ledger, pipeline, run)
+        ledger.verdict_accepted(pipeline, run_id, verdict=run.verdict, reason=reason, batch=batch)
     return run.verdict
 
 

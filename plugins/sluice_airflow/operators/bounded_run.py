@@ -120,7 +120,7 @@ class BoundedRunOperator(SubmitOperator):
         PageLink().show(self, context)
         try:
             if window.interval is None and (request.recovery or pipeline.recovery).route is not Route.LOG:
-                refuse_held(Ledger.open(), pipeline)  # with the log, the driver lands records first
+                refuse_held(Ledger.open(), pipeline, self.run_id)  # with the log, the driver lands records first
             self.run_spark(submission, context)
         except HeldError as held:
             self.log.warning("%s", held)

@@ -10,6 +10,7 @@ from airflow.sdk.exceptions import AirflowSkipException
 from sluice.launch.submit import retract
 from sluice.ledger import Ledger
 from sluice.pipeline import load
+from sluice.run.held import give_up
 from sluice.run.retraction import possible, standing, wanted
 from sluice_airflow.arguments import is_unset, refused
 from sluice_airflow.last_words import tells
@@ -45,7 +46,8 @@ class RetractOperator(SubmitOperator):
     -------
     dict
         The XCom ``return_value``: the run's account, with ``retracted``: how many ``written`` offsets left the sink,
-        and how many were ``opened`` as lost.
+        and how many were ``opened`` as lost. If all there was is a batch that waits (``quality.when: before_commit``):
+        the ``run`` and the batch that was ``given_up``, as epoch and number.
 
     Raises
     ------
@@ -81,8 +83,12 @@ class RetractOperator(SubmitOperator):
         if is_unset(self.reason):
             raise refused("reason", "it is empty: say why these rows are taken back")
         pipeline, ledger = load(self.pipeline), Ledger.open()
-        possible(pipeline)
         of_run, ranges = wanted([str(word) for word in words], pipeline.source.config.streams)
+        if of_run is not None and (batch := give_up(ledger, pipeline.name, of_run, reason=str(self.reason))):
+            self.log.info("batch %d of run %s is given up: the next run counts its offsets as lost", batch[1], of_run)
+            if not standing(ledger, pipeline.name, run_id=of_run):
+                return {"run": of_run, "given_up": list(batch)}
+        possible(pipeline)
         known = ledger.run(pipeline.name, self.run_id)  # an attempt that died may have been the one that retracted
         if known is None and not standing(ledger, pipeline.name, run_id=of_run, ranges=ranges):
             raise AirflowSkipException("it was retracted before, or never written")

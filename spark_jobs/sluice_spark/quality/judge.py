@@ -72,7 +72,7 @@ class Judge:
             With every mistake.
         """
         folder = self._folder
-        unread = self._suite.out_of_reach(whole=self._pipeline.sink.kind.whole) if self._suite is not None else []
+        unread = self._suite.out_of_reach(self._pipeline) if self._suite is not None else []
         if self._suite is not None and unread:
             raise self._suite.refuse(unread)
         if self._suite is None or remembered(self._suite, folder):
@@ -127,7 +127,7 @@ class Judge:
                 logger.exception("judging failed")
                 judgement = self._error(error, runs)
         else:
-            judgement = Judgement(self._name, 0, runs=tuple(runs), wrote=wrote)
+            judgement = Judgement(self.name, 0, runs=tuple(runs), wrote=wrote)
         if readable and wrote and not judgement.rows and judgement.error is None and not self._pipeline.aggregates:
             gone = f"the sink holds none of the {counts.written:,} records that were written: all were deleted since"
             judgement = replace(judgement, error=gone)
@@ -148,14 +148,52 @@ class Judge:
         Judgement
             With ``error`` set if the validation itself failed. Nothing is raised: the data is already committed.
         """
+
+        def slices() -> tuple[dict[str, Callable[[], DataFrame]], int]:
+            rows, count = sink.rows_of(spark, runs)
+            # the whole table is opened only if an expectation needs it, because Spark requests each file's status
+            return {"slice": lambda: rows, "table": lambda: sink.rows(spark)}, count
+
+        return self._judged(slices, runs, wrote=wrote)
+
+    def inspect(self, rows: Callable[[], DataFrame], count: int, counts: Counts) -> Judgement:
+        """Validate the rows of a batch that is not committed yet, and its limits.
+
+        Parameters
+        ----------
+        rows
+            Returns the staged rows; called if there are any.
+        count
+            How many they are.
+        counts
+            The split of the batch's offsets.
+
+        Returns
+        -------
+        Judgement
+            With ``error`` set if the validation itself failed. Nothing is raised.
+        """
+        exceeded = tuple(excesses(self._pipeline.quality, counts))
+        for excess in exceeded:
+            logger.warning("%s: %s", excess.verdict, excess)
+        judgement = Judgement(self.name, 0, runs=(self._run,), wrote=False)
+        if count:
+            judgement = self._judged(lambda: ({"slice": rows}, count), [self._run], wrote=True)
+        return replace(judgement, excesses=exceeded)
+
+    def _judged(
+        self,
+        slices: Callable[[], tuple[Mapping[str, Callable[[], DataFrame]], int]],
+        runs: Sequence[str],
+        *,
+        wrote: bool,
+    ) -> Judgement:
         began = time.monotonic()
         if self._import is not None:
             self._import.join()
         waited = time.monotonic() - began
         try:
-            rows, count = sink.rows_of(spark, runs)
-            # the whole table is opened only if an expectation needs it, because Spark requests each file's status
-            scopes = {"slice": lambda: rows, "table": lambda: sink.rows(spark)}
+            scopes, count = slices()
             judgement = self._validate(scopes, count, runs, wrote=wrote)
         except Exception as error:
             logger.exception("judging failed")
@@ -170,7 +208,8 @@ class Judge:
         return judgement
 
     @property
-    def _name(self) -> str:
+    def name(self) -> str:
+        """The name of the suite; ``none`` without one."""
         return self._suite.name if self._suite is not None else "none"
 
     @property
@@ -178,7 +217,7 @@ class Judge:
         return Path(self._home.data_docs) / self._pipeline.name
 
     def _error(self, error: Exception, runs: Sequence[str]) -> Judgement:
-        return Judgement(self._name, 0, error=f"{type(error).__name__}: {error}"[:2000], runs=tuple(runs))
+        return Judgement(self.name, 0, error=f"{type(error).__name__}: {error}"[:2000], runs=tuple(runs))
 
     def _validate(
         self, scopes: Mapping[str, Callable[[], DataFrame]], rows: int, runs: Sequence[str], *, wrote: bool
@@ -226,7 +265,7 @@ class Judge:
         except Exception:  # the results are valid without their pages
             logger.exception("Data Docs could not be built")
             index = None
-        return Judgement(self._name, rows, tuple(results), data_docs=index, runs=tuple(runs), wrote=wrote)
+        return Judgement(self.name, rows, tuple(results), data_docs=index, runs=tuple(runs), wrote=wrote)
 
     def _evaluate(
         self,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
+from functools import cached_property
 
 from pyspark.sql import SparkSession
 
@@ -24,6 +25,7 @@ from sluice_spark.batch.writer import BatchWriter
 from sluice_spark.engine.logs import logger
 from sluice_spark.engine.stopwatch import Stopwatch
 from sluice_spark.quality.judge import Judge
+from sluice_spark.runs.gate import Gate
 from sluice_spark.runs.tables import Tables
 from sluice_spark.sources.base import SourceReader
 from sluice_spark.strategies.base import Strategy
@@ -67,6 +69,13 @@ class RunContext:
     def strategy(self) -> Strategy:
         """The strategy of the run."""
         return STRATEGIES[self.recovery]
+
+    @cached_property
+    def gate(self) -> Gate | None:
+        """What judges batches before they are committed; None if they are judged afterwards, or not at all."""
+        if self.judge is None or self.pipeline.quality.when == "after_commit":
+            return None
+        return Gate(self.pipeline, self.run_id, self.ledger, self.judge)
 
     def tables(self, epoch: Epoch) -> Tables:
         """Return the tables of an epoch."""

@@ -58,7 +58,7 @@ class LiveRun(Run):
 
     def _drive(self, lease: Lease) -> str | None:
         try:
-            refuse_held(self.ledger, self.pipeline)
+            refuse_held(self.ledger, self.pipeline, self.context.run_id)
         except HeldError as held:
             if self.context.recovery.route is Route.LOG:
                 self._land_alone(lease, SourceCheck(self.context, self.context.opened_source()), held)

@@ -222,6 +222,8 @@ class RedriveRun(Run):
         moved: str | None = None,
         fence: Fence | None = None,
     ) -> None:
+        if self.context.gate is not None and not self.dropping:
+            self.context.gate.admit(lease, self.context.session(), writer, prepared)
         lease.verify()
         writer.commit(batch, prepared, {"of": of, "source": dict(source)}, moved=moved, fence=fence)
         tables.sweep(batch)  # before the ledger has the batch: if the driver dies, the next run sweeps it, too

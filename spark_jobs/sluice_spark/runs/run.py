@@ -141,9 +141,11 @@ class Run(ABC):
                 return "empty"
             if self.context.judge is None:
                 return None
-            judgement = self.context.judge.settle(
-                self.ledger, self.context.open_session, cast(ReadableSink, sink), runs
-            )
+            judgement = None if self.context.gate is None else self.context.gate.summary(runs)
+            if judgement is None:
+                judgement = self.context.judge.settle(
+                    self.ledger, self.context.open_session, cast(ReadableSink, sink), runs
+                )
             for run in runs:
                 self.ledger.judged(lease, name, run, verdict=judgement.verdict, judgement=judgement.as_dict())
             point("judged")

@@ -86,6 +86,13 @@ MISTAKES = [
     ("quality: {max_lost: -1}", 9, "quality.max_lost", "-1 is neither a share"),
     ("quality: {max_lost: yes}", 9, "quality.max_lost", "True is neither a share"),
     ("quality: {max_lost: none}", 9, "quality.max_lost", "such as 1%, nor a number of them, such as 100"),
+    ("quality: {when: before_commit, on_failed: warn}", 9, "quality", "would publish what when: before_commit holds"),
+    (
+        "quality: {when: before_commit}\ndedupe: {keys: [id], time: at, within: 1h}",
+        1,
+        "",
+        "before_commit beside dedupe",
+    ),
     ("quality: {on_failed: explode}", 9, "quality.on_failed", "'fail', 'hold' or 'warn'"),
     ("recovery: replai", 9, "recovery", "'replay'"),
     ("rows: aggregate\nrecovery: ignore_batch", 10, "recovery", "is for stateless pipelines"),

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.fixtures.specs import expectation, write_suite
+from tests.fixtures.specs import PIPELINE, expectation, write_suite
 
 from sluice.errors import ConfigError
 from sluice.pipeline import load
@@ -75,3 +75,19 @@ def test_columns_that_are_not_there_are_named_with_the_nearest(tmp_path: Path) -
         "expectation 4 (e): the transform yields no column '_ofset'; did you mean '_offset'?",
         "expectation 7 (e): the transform yields no column 'n'; its columns are: carrier, _offset, _run",
     ]
+
+
+@pytest.mark.parametrize(
+    ("keys", "told"),
+    [
+        ("", []),
+        (", when: before_commit", ["expectation 2 (expect_column_values_to_not_be_null): meta.scope table needs "
+                                   "quality.when: after_commit"]),
+    ],
+)  # fmt: skip
+def test_the_whole_table_is_judged_behind_a_commit_only(tmp_path: Path, keys: str, told: list[str]) -> None:
+    suite = {"name": "s", "expectations": [expectation(), expectation(meta={"scope": "table"})]}
+    spec = load(write_suite(tmp_path, suite, PIPELINE.replace("suite.json", f"suite.json{keys}")))
+    found = Suite.of(spec)
+    assert found is not None
+    assert found.out_of_reach(spec) == told

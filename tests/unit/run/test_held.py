@@ -10,7 +10,7 @@ from tests.fixtures.books import Place, span, split
 from sluice.errors import ConfigError, ExitCode, HeldError, error_for_exit_code
 from sluice.ledger import REDRIVEN, UnknownRunError
 from sluice.pipeline import load
-from sluice.run.held import accept, holder, refuse_held
+from sluice.run.held import accept, give_up, holder, refuse_held, waiting
 
 
 @pytest.fixture
@@ -38,13 +38,13 @@ def test_a_verdict_that_failed_holds_until_it_is_accepted(place: Place, verdict:
     judged(place, "b", verdict, 5)
     assert holds(place) == "b"
     with pytest.raises(HeldError, match=f"run 'b' has the verdict {verdict}: id: 3 unexpected") as caught:
-        refuse_held(place.ledger, load(str(place.file)))
+        refuse_held(place.ledger, load(str(place.file)), "next")
     assert "sluice accept p b --reason TEXT" in caught.value.next_step
     assert error_for_exit_code(ExitCode.HELD) is HeldError
     for _ in range(2):
         assert accept(place.ledger, "p", "b", reason="known gap") == verdict
     assert holds(place) is None
-    refuse_held(place.ledger, load(str(place.file)))
+    refuse_held(place.ledger, load(str(place.file)), "next")
     events = [e["payload"] for e in place.ledger.events("p") if e["type"] == "VerdictAccepted"]
     assert events == [{"verdict": verdict, "reason": "known gap"}]
     assert place.ledger.account("p", "b")["notes"] == [f"the verdict {verdict} was accepted: known gap"]
@@ -117,3 +117,54 @@ def test_the_ledger_is_the_same_when_it_is_rebuilt(place: Place) -> None:
     before = place.ledger.account("p", "a")
     place.ledger.rebuild()
     assert (place.ledger.account("p", "a"), holds(place)) == (before, None)
+
+
+def waits(place: Place, run: str) -> tuple[int, int] | None:
+    return waiting(place.ledger, "p", place.ledger.known_run("p", run))
+
+
+@pytest.fixture
+def gated(place: Place) -> Place:
+    """A run that published batch 0, and whose batch 1 waits."""
+    with place.ledger.acquire("p", "a") as lease:
+        place.ledger.run_planned(lease, kind="live", recovery="replay", epoch=1, ranges=[], topic_ids={})
+        place.ledger.batch_committed(lease, epoch=1, batch=0, accounts=[split(0, 5)])
+        place.ledger.judged(lease, "p", "a", verdict="failed", judgement={"reasons": ["x"], "waits": [1, 1]})
+        place.ledger.run_closed(lease, state="failed")
+    return place
+
+
+def test_the_run_whose_batch_waits_may_be_tried_again(gated: Place) -> None:
+    spec = load(str(gated.file))
+    assert (holds(gated), waits(gated, "a")) == ("a", (1, 1))
+    refuse_held(gated.ledger, spec, "a")
+    with pytest.raises(HeldError) as caught:
+        refuse_held(gated.ledger, spec, "b")
+    assert "its batch 1 is not published" in caught.value.state
+    assert "run it again: --run a" in caught.value.next_step
+
+
+def test_a_run_that_is_done_is_no_way_past(place: Place) -> None:
+    judged(place, "a", "failed")
+    with pytest.raises(HeldError):
+        refuse_held(place.ledger, load(str(place.file)), "a")
+
+
+def test_a_batch_that_waits_is_accepted_or_given_up_and_the_last_word_counts(gated: Place) -> None:
+    ledger = gated.ledger
+    assert ledger.settled_batch("p", 1, 1) is None
+    for _ in range(2):
+        assert give_up(ledger, "p", "a", reason="wrong") == (1, 1)
+    assert ledger.settled_batch("p", 1, 1) == ("BatchGivenUp", "wrong")
+    assert holds(gated) is None
+    accept(ledger, "p", "a", reason="right after all")
+    assert ledger.settled_batch("p", 1, 1) == ("VerdictAccepted", "right after all")
+    assert ledger.settled_batch("p", 1, 0) is None
+    assert ledger.account("p", "a")["notes"] == [
+        "batch 1 was given up: wrong", "the verdict failed was accepted: right after all"
+    ]  # fmt: skip
+    gated.commit("b", split(5, 10))
+    gated.ends["sluice:p:1"] = 0
+    gated.commit("b", split(5, 10))
+    assert waits(gated, "a") is None, "somebody published it"
+    assert give_up(ledger, "p", "a", reason="too late") is None

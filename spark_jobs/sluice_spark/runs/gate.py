@@ -1,0 +1,139 @@
+"""Judges batches before they are committed: nothing of a batch whose verdict fails is published."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from pyspark.sql import SparkSession
+
+from sluice.errors import QualityError
+from sluice.faults import point
+from sluice.ledger import Lease, Ledger
+from sluice.pipeline import Pipeline
+from sluice.ranges import Counts, LostRange, OffsetRange
+from sluice.run.held import FAILED
+from sluice_spark.batch.writer import BatchWriter, PreparedBatch
+from sluice_spark.engine.logs import logger
+from sluice_spark.quality.judge import Judge
+from sluice_spark.quality.judgement import Judgement
+from sluice_spark.quality.limits import Excess
+
+__all__ = ["Gate"]
+
+_ON_RECORD = "nothing of this batch is in the sink or in the quarantine"
+
+
+@dataclass
+class Gate:
+    """Stands between the files of a batch and its commit; write, audit, publish.
+
+    If a driver dies behind it, the next run prepares and judges the batch again: what was found here is only in memory,
+    but for a verdict that failed.
+    """
+
+    pipeline: Pipeline
+    run_id: str
+    ledger: Ledger
+    judge: Judge
+    _judgements: list[Judgement] = field(default_factory=list)
+    _decided: list[Excess] = field(default_factory=list)
+
+    def given_up(
+        self, writer: BatchWriter, batch: tuple[int, int], ranges: Sequence[OffsetRange]
+    ) -> PreparedBatch | None:
+        """Return the batch without its rows if somebody gave it up; None if it is to be prepared.
+
+        Parameters
+        ----------
+        batch
+            Epoch and number.
+        ranges
+            Its planned ranges.
+        """
+        found = self.ledger.settled_batch(self.pipeline.name, *batch)
+        if found is None or found[0] != "BatchGivenUp":
+            return None
+        lost = [LostRange(item, f"retracted: {found[1]}") for item in ranges if len(item)]
+        count = sum(len(item.range) for item in lost)
+        self._decide("retracted", f"batch {batch[1]} was given up, with {count:,} offsets: {found[1]}")
+        return writer.give_up(ranges, lost)
+
+    def admit(
+        self,
+        lease: Lease,
+        spark: SparkSession,
+        writer: BatchWriter,
+        prepared: PreparedBatch,
+        batch: tuple[int, int] | None = None,
+    ) -> None:
+        """Judge a batch that is ready to be committed.
+
+        Parameters
+        ----------
+        batch
+            Epoch and number of a live run's batch, which somebody may accept; None if the run can simply be repeated.
+
+        Raises
+        ------
+        QualityError
+            If its verdict is ``failed`` or ``error`` and nobody accepted it: it must not be committed. The ledger has
+            the verdict then.
+        """
+        found = None if batch is None else self.ledger.settled_batch(self.pipeline.name, *batch)
+        if batch is not None and found is not None:
+            self._decide("accepted", f"batch {batch[1]} was published although its verdict failed: {found[1]}")
+            return
+        counts = sum((account.counts for account in prepared.accounts), Counts())
+        staged = prepared.staged
+        judgement = self.judge.inspect(
+            lambda: writer.sink.staged_rows(spark, staged, writer.schema), staged.rows, counts
+        )
+        if judgement.verdict in FAILED:
+            waits = {} if batch is None else {"waits": list(batch)}
+            told = {**judgement.as_dict(), **waits}
+            self.ledger.judged(lease, self.pipeline.name, self.run_id, verdict=judgement.verdict, judgement=told)
+            point("judged")
+            raise self._refused(judgement, batch)
+        self._judgements.append(judgement)
+
+    def summary(self, runs: Sequence[str]) -> Judgement | None:
+        """Return the verdict of a run whose batches were all let through; None if there was none."""
+        if not self._judgements and not self._decided:
+            return None
+        found = self._judgements
+        last = found[-1] if found else Judgement(self.judge.name, 0)
+        broken = [r for judgement in found[:-1] for r in judgement.results if not r.success]
+        return Judgement(
+            last.suite,
+            sum(judgement.rows for judgement in found),
+            (*broken, *last.results),
+            data_docs=last.data_docs,
+            runs=tuple(runs),
+            excesses=(*self._decided, *(e for judgement in found for e in judgement.excesses)),
+            wrote=any(judgement.wrote for judgement in found),
+        )
+
+    def _decide(self, what: str, why: str) -> None:
+        logger.warning("%s", why)
+        self._decided.append(Excess(what, "warned", why))
+
+    def _refused(self, judgement: Judgement, batch: tuple[int, int] | None) -> QualityError:
+        name, run = self.pipeline.name, self.run_id
+        which = f"run {run!r} of {name!r}" if batch is None else f"batch {batch[1]} of run {run!r} of {name!r}"
+        state, ways = (
+            f"{_ON_RECORD}; what was there before stays",
+            "fix the cause, or publish it unjudged, with --no-validate",
+        )
+        if batch is not None:
+            state = f"{_ON_RECORD}; earlier batches stay, and the next run reads the same offsets again"
+            ways = (
+                f"fix the transform, the suite or the limits, and run this run again (--run {run}, or clear its task); "
+                f"or publish the batch as it is: sluice accept {name} {run} --reason TEXT; or give it up: sluice "
+                f"retract {name} {run} --reason TEXT"
+            )
+        return QualityError(
+            f"{which} is judged {judgement.verdict} before it is published: {'; '.join(judgement.reasons[:5])}",
+            state=state,
+            next_step=ways,
+        )

@@ -1,0 +1,110 @@
+"""Batches that are judged before they are committed: what fails is not published, and waits for somebody's decision."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from tests.fixtures.runs import Sandbox, good
+
+from sluice.errors import ExitCode
+from sluice.run.held import accept, give_up, waiting
+
+pytestmark = [pytest.mark.chaos, pytest.mark.spark, pytest.mark.kafka]
+
+_DAY = 86_400_000
+_EPOCH = 1_356_998_400_000
+
+
+def gated(sandbox: Sandbox, most: int, *, on_failed: str = "hold", **keys: Any) -> None:
+    """Write a suite that no batch with an ``id`` above ``most`` passes."""
+    below = {"type": "expect_column_values_to_be_between", "kwargs": {"column": "id", "max_value": most}}
+    (sandbox.home / "suite.json").write_text(json.dumps({"name": "s", "expectations": [below]}))
+    quality = {"suite": "suite.json", "when": "before_commit", "on_failed": on_failed}
+    sandbox.configure(quality=quality, **keys)
+
+
+def fed(sandbox: Sandbox, start: int, end: int, at: int = _EPOCH) -> None:
+    sandbox.produce([(n % 2, b"k", good(n), at + n) for n in range(start, end)])
+
+
+def waits(sandbox: Sandbox, run: str) -> tuple[int, int] | None:
+    return waiting(sandbox.ledger, sandbox.name, sandbox.ledger.known_run(sandbox.name, run))
+
+
+@pytest.mark.parametrize("recovery", [pytest.param("replay", marks=pytest.mark.long), "wal"])
+def test_a_batch_that_fails_is_not_published_until_it_is_accepted(sandbox: Sandbox, recovery: str) -> None:
+    """Batches before it are; killed behind the verdict, nothing else comes of it."""
+    gated(sandbox, 9, recovery=recovery)
+    fed(sandbox, 0, 6)
+    sandbox.run("first", validate=True)
+    first = sandbox.sink()
+    assert sum(first.values()) == 6
+    assert sandbox.ledger.known_run(sandbox.name, "first").verdict == "passed"
+    fed(sandbox, 6, 12)
+    sandbox.run("bad", validate=True, kill_at="judged")
+    assert sandbox.sink() == first
+    assert waits(sandbox, "bad") == (1, 1)
+    again = sandbox.run("later", validate=True, expect=ExitCode.HELD)
+    assert "its batch 1 is not published" in again.stderr, again.stderr
+    done = sandbox.run("bad", validate=True, expect=ExitCode.QUALITY_FAILED)
+    assert "batch 1 of run 'bad'" in done.stderr
+    assert "is judged failed before it is published: expect_column_values_to_be_between on id" in done.stderr
+    assert sandbox.sink() == first
+    accept(sandbox.ledger, sandbox.name, "bad", reason="a known outlier")
+    fed(sandbox, 0, 3)
+    sandbox.run("good", validate=True, kill_at="sink-committed")
+    sandbox.run("good", validate=True)
+    sandbox.assert_exact()
+    row = sandbox.ledger.known_run(sandbox.name, "good")
+    assert row.verdict in ("warned", "passed"), "what was accepted does not fail the run that publishes it"
+
+
+def test_what_is_given_up_is_lost_and_can_be_redriven(sandbox: Sandbox) -> None:
+    gated(sandbox, 9)
+    fed(sandbox, 8, 12)
+    sandbox.run("bad", validate=True, expect=ExitCode.QUALITY_FAILED)
+    assert sandbox.sink() == {}
+    told = sandbox.cli("retract", str(sandbox.file), "bad", "--reason", "wrong unit")
+    assert (told.returncode, sandbox.sink()) == (0, {}), told.stderr
+    assert "batch 0 of run bad, which waits, is given up" in told.stderr
+    assert give_up(sandbox.ledger, sandbox.name, "bad", reason="twice") == (1, 0)
+    fed(sandbox, 0, 4)
+    sandbox.run("good", validate=True, kill_at="batch-recorded")
+    sandbox.run("good", validate=True)
+    sandbox.assert_balanced()
+    assert sum(sandbox.sink().values()) == 4
+    assert {(row.reason, row.state) for row in sandbox.ledger.lost(sandbox.name)} == {("retracted: wrong unit", "open")}
+    sandbox.run("still", validate=True, redriven="lost", expect=ExitCode.QUALITY_FAILED)
+    assert sum(sandbox.sink().values()) == 4, "a redrive is judged first, too"
+    gated(sandbox, 12)
+    sandbox.run("again", validate=True, redriven="lost")
+    assert sandbox.ledger.lost(sandbox.name) == []
+    assert sandbox.sink() == sandbox.on_broker()
+
+
+def test_a_fixed_suite_publishes_and_an_interval_that_fails_changes_nothing(sandbox: Sandbox) -> None:
+    gated(sandbox, 9, on_failed="fail")
+    fed(sandbox, 6, 12)
+    sandbox.run("bad", validate=True, expect=ExitCode.QUALITY_FAILED)
+    sandbox.run("later", validate=True, expect=ExitCode.QUALITY_FAILED)
+    gated(sandbox, 11, on_failed="fail")
+    sandbox.run("later", validate=True)
+    sandbox.assert_exact()
+    before = sandbox.rows()
+    gated(sandbox, 9, on_failed="fail")
+    day = ("2013-01-01T00:00:00Z", "2013-01-02T00:00:00Z")
+    done = sandbox.run("day", validate=True, interval=day, expect=ExitCode.QUALITY_FAILED)
+    assert "this run replaced nothing in sink and quarantine" in done.stderr
+    assert sandbox.rows() == before
+    sandbox.run("unjudged", interval=day)
+    assert sandbox.sink() == sandbox.on_broker()
+
+
+def test_limits_count_before_anything_is_published(sandbox: Sandbox) -> None:
+    sandbox.configure(quality={"when": "before_commit", "max_quarantined": 1})
+    sandbox.feed(6, bad_every=3)
+    done = sandbox.run("bad", validate=True, expect=ExitCode.QUALITY_FAILED)
+    assert "max_quarantined: 2 of 6 records" in done.stderr
+    assert (sandbox.sink(), sandbox.quarantine()) == ({}, {})
