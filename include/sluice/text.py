@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from sluice.errors import ConfigError
 
-__all__ = ["LONGEST_RUN", "checked_run", "length", "run_of_interval", "storable"]
+__all__ = ["LONGEST_RUN", "checked_run", "instant", "length", "run_of_interval", "storable"]
 
 LONGEST_RUN = 250
 """Maximum length of a run id in characters: Airflow's limit, and the width of the ledger's column."""
+
+_YEAR = 31_556_952_000_000
+"""Microseconds of an average year."""
 
 _OF_INTERVAL = "__interval"
 
@@ -32,6 +36,16 @@ def checked_run(run_id: str) -> str:
         state="nothing was read or written",
         next_step=f"give it an id of 1 to {LONGEST_RUN} printable characters",
     )
+
+
+def instant(microseconds: int) -> str:
+    """Return a time, in microseconds since 1970, in ISO 8601; of one that Python does not have, such as that of a
+    producer that counts in another unit, the year.
+    """
+    try:
+        return (datetime(1970, 1, 1, tzinfo=UTC) + timedelta(microseconds=microseconds)).isoformat()
+    except OverflowError:
+        return f"the year {1970 + microseconds // _YEAR}"
 
 
 def length(seconds: float) -> str:

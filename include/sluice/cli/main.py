@@ -53,7 +53,7 @@ def root(
         bool, typer.Option("--version", is_eager=True, callback=_tell_version, help="Print the version.")
     ] = False,
 ) -> None:
-    """Run pipelines from Kafka into tables in bounded runs, and account for every offset.
+    """Run pipelines from a source into a table in bounded runs, and account for every offset.
 
     Each command explains itself: sluice COMMAND --help.
     """
@@ -141,7 +141,7 @@ def status(
     limit: Annotated[int, typer.Option(min=1, metavar="N", help="Maximum number of runs.")] = 20,
     as_json: AsJson = False,
 ) -> None:
-    """Show the newest runs: state, offset counts, verdict, seconds."""
+    """Show the newest runs: state, offset counts, verdict, seconds, and why."""
     from sluice.cli.names import name_of
     from sluice.ledger import Ledger
 
@@ -155,6 +155,7 @@ def status(
             "state": r.state,
             "attempts": r.attempts,
             "notes": r.notes,
+            "error": r.error,
         }
         for r in ledger.runs(name, limit=limit)
     ]
@@ -167,6 +168,7 @@ def status(
         for row in rows:
             moved = [f"windows: {of_windows(row['windows'])}"] if "windows" in row else []
             moved += [f"dedupe: {of_dedupe(row['dedupe'])}"] if "dedupe" in row else []
+            moved += [f"{row['state']}: {row['error']['what']}"] if row["error"] else []
             for note in [*moved, *row["notes"], *(f"{row['verdict']}: {why}" for why in row.get("reasons", []))]:
                 err.print(f"{row['run']}: {note}", markup=False)
         for told in held(ledger, {row["pipeline"] for row in rows}):

@@ -5,17 +5,21 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Mapping, Sequence
-from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from sluice.text import instant
+
 __all__ = ["COUNTS", "err", "moment", "of_dedupe", "of_windows", "print_json", "print_table", "printed", "say_empty"]
 
 _FEW = 3
 """Columns in which folded text can still be read."""
+
+_PLACES = ("partition", "start", "end", "position")
+"""Columns whose zero says where something is."""
 
 COUNTS = ("planned", "written", "filtered", "quarantined", "absent", "lost")
 
@@ -43,7 +47,7 @@ def print_table(rows: Sequence[Mapping[str, Any]], columns: Sequence[str]) -> No
     """Print rows as a table: numbers right-aligned, integers with thousands separators, None as a dash.
 
     On a terminal that is too narrow, each row is a paragraph: its first value, and below it the others by name, without
-    zeros.
+    counts that are zero.
     """
     table = Table(box=None, header_style="bold", pad_edge=False)
     for column in columns:
@@ -56,7 +60,8 @@ def print_table(rows: Sequence[Mapping[str, Any]], columns: Sequence[str]) -> No
         return
     for row in rows:
         out.print(_cell(row.get(columns[0])), style="bold", soft_wrap=True, highlight=False)
-        told = [f"{c} {_cell(row.get(c))}" for c in columns[1:] if row.get(c) not in (None, 0)]
+        values = [(c, row.get(c)) for c in columns[1:]]
+        told = [f"{c} {_cell(value)}" for c, value in values if value or (value is not None and c in _PLACES)]
         for line in _lines(told, out.width - 2):
             out.print(f"  {line}", soft_wrap=True, highlight=False)
 
@@ -98,7 +103,7 @@ def of_dedupe(dropped: Mapping[str, Any]) -> str:
 
 def moment(milliseconds: int) -> str:
     """Return a time, in milliseconds since 1970, in ISO 8601."""
-    return f"{datetime(1970, 1, 1, tzinfo=UTC) + timedelta(milliseconds=milliseconds):%Y-%m-%dT%H:%M:%SZ}"
+    return instant(milliseconds // 1000 * 1_000_000).replace("+00:00", "Z")
 
 
 def say_empty(pipeline: str | None) -> None:

@@ -8,12 +8,15 @@ import subprocess
 import tempfile
 from collections import Counter
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from sluice.cli.output import err, print_json, print_table
-from sluice.errors import ExitCode, SluiceError
+from sluice.errors import ConfigError, ExitCode, SluiceError
+
+if TYPE_CHECKING:
+    from sluice.pipeline import Pipeline
 
 __all__ = ["looked", "preview"]
 
@@ -29,8 +32,9 @@ def preview(
 
     It shows the rows, and what would be refused: which record, which rule,
     which column, and the offending text. It also compares the rows' columns
-    with those of the table, if that is a Delta table. It reads Kafka and starts
-    Spark. It takes no lease: runs may be at work meanwhile.
+    with those of the table, if that is a Delta table. It reads Kafka, and no
+    other source, and starts Spark. It takes no lease: runs may be at work
+    meanwhile.
 
     Exit codes: as sluice run; records that would be refused are no failure.
     """
@@ -39,6 +43,7 @@ def preview(
     from sluice.pipeline import load
 
     spec = load(pipeline)
+    _possible(spec)
     spark, kafka, _ = connections(spec)
     with tempfile.TemporaryDirectory(prefix="sluice-") as folder:
         result = Path(folder) / "result.json"
@@ -81,12 +86,14 @@ def looked(submit: Any, result: Path) -> dict[str, Any]:
     SluiceError
         With its exit code, if it fails; its log says why.
     """
+    # spark-submit passes on to its stdout what the application says, whichever of the two streams it says it on
     done = subprocess.run(
-        submit.argv(), env={**os.environ, **submit.env}, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, check=False
+        submit.argv(), env={**os.environ, **submit.env}, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=False
     )
-    said = done.stderr.decode(errors="replace")
+    said = done.stdout.decode(errors="replace")
     if done.returncode != ExitCode.DONE:
-        err.print(said[-6000:].strip(), markup=False)
+        mistake = said.rfind("sluice: error:") if done.returncode != ExitCode.OTHER else -1
+        err.print((said[mistake:] if mistake >= 0 else said[-6000:]).strip(), markup=False)
         raise typer.Exit(done.returncode)
     try:
         found: dict[str, Any] = json.loads(result.read_text(encoding="utf-8"))
@@ -95,6 +102,25 @@ def looked(submit: Any, result: Path) -> dict[str, Any]:
             f"the application wrote no result: {said[-4000:]}", state="nothing was written", next_step="run it again"
         ) from None
     return found
+
+
+def _possible(pipeline: Pipeline) -> None:
+    """Raise a :class:`~sluice.errors.ConfigError` if a preview of this pipeline cannot be shown."""
+    if pipeline.source.kafka is None:
+        raise ConfigError(
+            f"sluice preview reads Kafka topics, and {pipeline.name!r} has source.{pipeline.source.key}, which notes "
+            "what it was asked for",
+            state="nothing was read or written",
+            next_step=f"sluice validate-spec {pipeline.name} checks the transform; sluice run {pipeline.name} runs it",
+        )
+    if pipeline.window is not None:
+        raise ConfigError(
+            f"pipeline {pipeline.name!r} has a window: sluice preview shows what single records become, and its rows "
+            "combine many",
+            state="nothing was read or written",
+            next_step=f"preview a copy of {pipeline.file.name} without the window; "
+            f"sluice validate-spec {pipeline.name} checks the window",
+        )
 
 
 def _cut(text: str) -> str:

@@ -14,6 +14,7 @@ from sluice.launch.launcher import LocalProcess
 from sluice.launch.submit import redrive
 from sluice.ledger import Ledger
 from sluice.pipeline import load
+from sluice.run.redriving import possible, way_out
 
 __all__ = ["drop", "quarantine"]
 
@@ -27,6 +28,7 @@ def drop(pipeline: str, *, rule: str | None, run: str | None, reason: str, as_js
         If there is no valid pipeline file, or no such record.
     """
     spec = load(pipeline)
+    possible(spec, quarantined=True)
     found = look(Home.from_env().resolve(spec.quarantine_path), rule=rule, run=run)
     if not found.records:
         raise ConfigError(
@@ -84,7 +86,6 @@ def quarantine(
         err.print(f"nothing {'of that ' if asked else ''}is in quarantine: {found.path}", markup=False)
         return
     err.print(
-        f"{found.records:,} records are in quarantine: {found.path}\nwhen decode, rules or transform take them: "
-        f"sluice redrive {pipeline} --quarantined",
+        f"{found.records:,} records are in quarantine: {found.path}\n{way_out(spec, pipeline)}",
         markup=False,
     )

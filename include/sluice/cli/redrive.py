@@ -18,6 +18,7 @@ from sluice.ledger import Ledger
 from sluice.pipeline import Pipeline, load
 from sluice.ranges import OffsetRange, overlaps
 from sluice.run.locate import locate
+from sluice.run.redriving import possible
 from sluice.sources.state import TopicState
 from sluice.wal import WriteAheadLog
 
@@ -46,6 +47,7 @@ def redrive(
             )
     if of_run is not None:
         Ledger.open().known_run(spec.name, of_run)
+    possible(spec, quarantined=quarantined)
     if dry_run and quarantined:
         _try_quarantined(spec, pipeline, ranges, of_run, as_json=as_json)
         return 0
@@ -54,7 +56,7 @@ def redrive(
         return 0
     ledger = Ledger.open()
     if not quarantined and not ledger.lost(spec.name, run_id=of_run):
-        err.print(f"{spec.name} has no open lost range: there is nothing to redrive")
+        err.print(f"{spec.name} has no open lost range: there is nothing to redrive", markup=False)
     spark, kafka, sink = connections(spec)
     submit = submission(
         spec,

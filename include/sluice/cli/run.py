@@ -16,6 +16,7 @@ from sluice.ledger import Ledger
 from sluice.pipeline import Pipeline, load
 from sluice.recovery import Recovery, Route
 from sluice.run.held import FAILED, refuse_held
+from sluice.run.redriving import way_out
 from sluice.run.request import RunRequest
 
 __all__ = ["closing", "connections", "drive", "ended", "spark_of"]
@@ -140,8 +141,7 @@ def ended(spec: Pipeline, run_id: str, code: int, *, as_json: bool) -> int:
             pages = (found.judgement or {}).get("data_docs") if found else None
             place = Home.from_env().resolve(spec.quarantine_path)
             refused = (
-                f". Refused records are in {place}, with the reason in its column _errors; when the cause is fixed: "
-                f"sluice redrive {spec.name} --quarantined"
+                f". Refused records are in {place}, with the reason in its column _errors; {way_out(spec, spec.name)}"
             )
             settle = f". Then: {' or '.join(f'sluice {c} {spec.name} {run_id} --reason TEXT' for c in _SETTLES)}"
             after = "live runs wait until this is settled" if on_failed == "hold" else "the next run goes on after them"

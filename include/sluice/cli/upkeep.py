@@ -13,6 +13,8 @@ from sluice.pipeline import load
 
 __all__ = ["compact", "vacuum"]
 
+_NONE = "{} has no Delta table yet: there is nothing to do"
+
 
 def compact(pipeline: str, *, dry_run: bool, as_json: bool) -> None:
     """Merge small files, or count them."""
@@ -21,6 +23,8 @@ def compact(pipeline: str, *, dry_run: bool, as_json: bool) -> None:
     if as_json:
         print_json({"pipeline": spec.name, "dry_run": dry_run, "tables": found})
         return
+    if not found:
+        err.print(_NONE.format(spec.name), markup=False)
     for row in found:
         said = "{small:,} of {files:,} files are small" if dry_run else "{merged:,} files were merged into {into:,}"
         _say(row, said)
@@ -33,6 +37,8 @@ def vacuum(pipeline: str, *, older_than: timedelta | None, dry_run: bool, as_jso
     if as_json:
         print_json({"pipeline": spec.name, "dry_run": dry_run, "tables": found})
         return
+    if not found:
+        err.print(_NONE.format(spec.name), markup=False)
     for row in found:
         _say(row, "{files:,} files would be removed" if dry_run else "{files:,} files were removed")
 

@@ -5,10 +5,11 @@ from __future__ import annotations
 import heapq
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from sluice.delta.table import Table
+from sluice.text import instant
 
 __all__ = ["Group", "Look", "Sample", "look"]
 
@@ -26,14 +27,14 @@ class Group:
     runs
         How many runs refused some.
     first, last
-        Their earliest and latest record time, UTC.
+        Their earliest and latest record time, in microseconds since 1970.
     """
 
     rule: str
     column: str | None
     records: int = 0
-    first: datetime | None = None
-    last: datetime | None = None
+    first: int | None = None
+    last: int | None = None
     _runs: set[str] = field(default_factory=set)
 
     @property
@@ -41,7 +42,7 @@ class Group:
         """How many runs refused some."""
         return len(self._runs)
 
-    def add(self, run: str, moment: datetime) -> None:
+    def add(self, run: str, moment: int) -> None:
         """Count one record."""
         self.records += 1
         self._runs.add(run)
@@ -52,7 +53,7 @@ class Group:
         """Return a JSON-ready form."""
         found = {"rule": self.rule, "column": self.column, "records": self.records, "runs": self.runs}
         return found | {
-            name: stamp.isoformat() if (stamp := getattr(self, name)) else None for name in ("first", "last")
+            name: None if (stamp := getattr(self, name)) is None else instant(stamp) for name in ("first", "last")
         }
 
 
@@ -131,15 +132,16 @@ def look(
         If the table exists and cannot be read.
     """
     groups: dict[tuple[str, str | None], Group] = {}
-    newest: list[tuple[datetime, str, int, int, int, Mapping[str, Any]]] = []
+    newest: list[tuple[int, str, int, int, int, Mapping[str, Any]]] = []
     table = Table.open("quarantine", path)
+    earliest = None if since is None else (since - datetime(1970, 1, 1, tzinfo=UTC)) // timedelta(microseconds=1)
     for number, row in enumerate(_rows(table, values=show > 0)):
         error = (row["_errors"] or [{"rule": "unknown", "column": None}])[0]
-        moment = row["_timestamp"] or datetime.fromtimestamp(0, UTC)
+        moment = row["_timestamp"] or 0
         if (
             rule not in (None, error["rule"])
             or run not in (None, row["_run"])
-            or (since is not None and moment < since)
+            or (earliest is not None and moment < earliest)
         ):
             continue
         key = error["rule"], error["column"]
@@ -156,7 +158,8 @@ def _rows(table: Table, *, values: bool) -> Iterator[dict[str, Any]]:
     if table.delta is None:
         return
     for batch in table.rows([*_COLUMNS, *(("key", "value") if values else ())]):
-        yield from batch.to_pylist()
+        at = _COLUMNS.index("_timestamp")  # as a number: a record may have a time that Python does not
+        yield from batch.set_column(at, "_timestamp", batch.column(at).cast("int64")).to_pylist()
 
 
 def _sample(row: Mapping[str, Any], explain: Callable[[bytes | None, str, str | None], str | None]) -> Sample:
@@ -167,7 +170,7 @@ def _sample(row: Mapping[str, Any], explain: Callable[[bytes | None, str, str | 
         row["_topic"],
         row["_partition"],
         row["_offset"],
-        moment.isoformat() if moment else "",
+        "" if moment is None else instant(moment),
         row["_run"],
         error["rule"],
         column,

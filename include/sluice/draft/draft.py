@@ -6,7 +6,6 @@ import json
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +14,7 @@ import yaml
 from sluice.draft.infer import Number, Seen, quoted
 from sluice.draft.sample import Sampled
 from sluice.errors import ConfigError
+from sluice.text import instant
 
 __all__ = ["Draft", "draft", "name_for"]
 
@@ -220,10 +220,7 @@ def _expectations(full: Sequence[str], key: str | None, renamed: dict[str, str])
 def _span(records: Sequence[Sampled]) -> str:
     if not records:
         return ""
-    first, last = (
-        datetime.fromtimestamp(f([r.timestamp for r in records]) / 1000, UTC).isoformat(timespec="seconds")
-        for f in (min, max)
-    )
+    first, last = (instant(f([r.timestamp for r in records]) // 1000 * 1_000_000) for f in (min, max))
     return f" ({first} to {last})"
 
 

@@ -344,7 +344,7 @@ def _is_alive(pid: int, child: subprocess.Popen[bytes] | None) -> bool:
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Start or stop the demo's broker in ``SLUICE_HOME/kafka``, or show its status."""
+    """Start or stop a broker of one node, which the demo uses, too, in ``SLUICE_HOME/kafka``, or show its status."""
     parser = argparse.ArgumentParser(prog="python -m sluice.local.kafka", description=main.__doc__)
     parser.add_argument("action", choices=["start", "stop", "status"])
     default = os.environ.get("SLUICE_KAFKA_PORT") or str(DEFAULT_PORT)

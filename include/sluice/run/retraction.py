@@ -92,7 +92,7 @@ def wanted(what: Sequence[str], streams: Sequence[str]) -> tuple[str | None, lis
         try:
             item = OffsetRange.parse(text)
         except ValueError:
-            if len(what) == 1:
+            if len(what) == 1 and text.rsplit(":", 2)[0] not in streams:
                 return text, []
             raise ConfigError(
                 f"{text!r} is not a range: write TOPIC:PARTITION:START-END, END exclusive",

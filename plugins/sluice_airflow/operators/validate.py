@@ -11,6 +11,7 @@ from sluice.errors import QualityError, SluiceError
 from sluice.launch.submit import validate_sink
 from sluice.ledger import Ledger, RunRow, UnknownRunError
 from sluice.pipeline import Pipeline, load
+from sluice.run.redriving import way_out
 from sluice_airflow.last_words import tells
 from sluice_airflow.links.data_docs import DataDocsLink, address_of
 from sluice_airflow.links.page import PageLink
@@ -223,5 +224,5 @@ def _quality_error(pipeline: Pipeline, run_id: str, verdict: str, judgement: Map
         state="every row of the run is in the sink, accounted for; readers should wait for the next passed verdict",
         next_step="fix the data, the suite or the limits, then clear this task to judge again"
         + (held if pipeline.quality.on_failed == "hold" else "")
-        + (f"; refused records: sluice redrive {pipeline.name} --quarantined" if _refused(judgement) else ""),
+        + (f". Refused records: {way_out(pipeline, pipeline.name)}" if _refused(judgement) else ""),
     )

@@ -202,8 +202,8 @@ class Judge:
             logger.warning("%s", broken)
         seconds = time.monotonic() - began
         logger.info(
-            "judged %s: %d expectations on %s rows in %.1f s (%.1f s of it waiting for the import)",
-            judgement.verdict, len(judgement.results), f"{judgement.rows:,}", seconds, waited,
+            "judged %s: %d expectations, and the number of rows (%s), in %.1f s (%.1f s of it waiting for the import)",
+            judgement.verdict, len(judgement.results) - 1, f"{judgement.rows:,}", seconds, waited,
         )  # fmt: skip
         return judgement
 

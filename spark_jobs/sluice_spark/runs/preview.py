@@ -9,7 +9,6 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from sluice.decoders.explain import Explainer
-from sluice.errors import ConfigError
 from sluice.home import Home
 from sluice.pipeline import Pipeline
 from sluice.ranges import OffsetRange
@@ -48,30 +47,15 @@ def newest(states: Sequence[TopicState], records: int) -> list[OffsetRange]:
 
 
 def preview(spark: SparkSession, pipeline: Pipeline, home: Home, records: int) -> dict[str, Any]:
-    """Return what a run would make of the source's newest records, ready for JSON.
+    """Return what a run would make of the newest records of a Kafka source, ready for JSON.
 
     Raises
     ------
     ConfigError
-        If the source is no Kafka topic, or the transform does not fit.
+        If the transform does not fit.
     SluiceError
         If the source cannot be read.
     """
-    if pipeline.source.kafka is None:
-        raise ConfigError(
-            f"sluice preview reads Kafka topics, and {pipeline.name!r} has source.{pipeline.source.key}, which notes "
-            "what it was asked for",
-            state="nothing was read or written",
-            next_step=f"sluice validate-spec {pipeline.name} checks the transform; sluice run {pipeline.name} runs it",
-        )
-    if pipeline.window is not None:
-        raise ConfigError(
-            f"pipeline {pipeline.name!r} has a window: sluice preview shows what single records become, and its rows "
-            "combine many",
-            state="nothing was read or written",
-            next_step=f"preview a copy of {pipeline.file.name} without the window; "
-            f"sluice validate-spec {pipeline.name} checks the window",
-        )
     transform = transforms.transformer(pipeline)
     schema = shape_of(spark, pipeline, transform).schema
     with pipeline.source.kind.opened(pipeline.source.config, home, pipeline.name) as source:

@@ -16,6 +16,7 @@ from sluice.ledger import REDRIVEN, Lease, Ledger
 from sluice.pipeline import Rows
 from sluice.ranges import Counts, OffsetRange, RangeAccount, describe, overlaps, runs_of, subtract
 from sluice.run.locate import Located, locate
+from sluice.run.redriving import possible
 from sluice.sources.kafka.cluster import TopicState
 from sluice_spark.batch.account import Offsets, PromiseError, account_exactly
 from sluice_spark.batch.quarantine import SCHEMA, held_records, refused_records
@@ -75,18 +76,7 @@ class RedriveRun(Run):
     rule: str | None = None
 
     def _drive(self, lease: Lease) -> str | None:
-        if self.pipeline.stateful is not None:
-            why = (
-                "has a window: a record that is redriven would be absorbed by windows that live runs keep open or have "
-                "written already"
-                if self.pipeline.window is not None
-                else "has dedupe: a record that is redriven would have to be compared with keys that live runs remember"
-            )
-            raise ConfigError(
-                f"pipeline {self.pipeline.name!r} {why}, which Sluice cannot do yet",
-                state="nothing was read or written; the quarantine is as it was",
-                next_step="send the records to the source again, corrected",
-            )
+        possible(self.pipeline, quarantined=self.quarantined)
         self._reconciled(lease)
         tables = self.context.redriven()
         if self.quarantined:

@@ -129,7 +129,9 @@ class Run(ABC):
         for found in self._found:
             self.ledger.degraded(lease, found)
         point("run-planned")
-        logger.info("run %s of %s: %d offsets to read", self.context.run_id, self.pipeline.name, sum(map(len, ranges)))
+        # what a retraction or a redrive of the quarantine takes has other offsets than those of the source
+        to_read = f": {sum(map(len, ranges))} offsets to read" if ranges or self.kind == "live" else ""
+        logger.info("run %s of %s%s", self.context.run_id, self.pipeline.name, to_read)
 
     def _judge(self, lease: Lease, sink: Sink) -> str | None:
         name = self.pipeline.name

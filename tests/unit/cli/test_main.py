@@ -32,6 +32,11 @@ def test_status_says_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys
         capsys.readouterr().err
     )
     assert ledger.account("p", "r")["reasons"] == [str(e) for e in found]
+    with ledger.acquire("p", "s") as lease:
+        ledger.run_planned(lease, kind="live", recovery="replay", epoch=1, ranges=[], topic_ids={"t": "i"})
+        ledger.run_closed(lease, state="failed", error={"what": "no broker answers"})
+    assert run_cli(monkeypatch, "status", "p") == 0
+    assert "s: failed: no broker answers\n" in capsys.readouterr().err
 
 
 def test_a_wrong_command_line_has_a_code_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -33,6 +33,14 @@ def test_each_row_is_a_paragraph_where_a_table_has_no_room(monkeypatch: pytest.M
     ]
 
 
+def test_partition_0_is_told_and_counts_that_are_zero_are_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    file = io.StringIO()
+    monkeypatch.setattr(output, "out", Console(file=file, width=40, force_terminal=True, color_system=None))
+    row = {"topic": "t" * 30, "partition": 0, "start": 0, "end": 7, "lost": 0}
+    output.print_table([row], list(row))
+    assert [line.strip() for line in file.getvalue().splitlines()] == ["t" * 30, "partition 0 · start 0 · end 7"]
+
+
 def test_a_table_is_one_where_it_has_room_or_nobody_looks(monkeypatch: pytest.MonkeyPatch) -> None:
     for width, terminal, columns in ((160, True, COLUMNS), (80, True, ["pipeline", "state"]), (240, False, COLUMNS)):
         lines = told(monkeypatch, width=width, terminal=terminal, columns=columns)

@@ -25,6 +25,8 @@ def sluice(story: Place, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]:
 def test_a_run_or_ranges() -> None:
     assert wanted(["cli__2026-11-24T10:00:00.000+00:00"], ["t"]) == ("cli__2026-11-24T10:00:00.000+00:00", [])
     assert wanted(["t:0:1-3", "t:1:0-2"], ["t"]) == (None, [OffsetRange("t", 0, 1, 3), OffsetRange("t", 1, 0, 2)])
+    with pytest.raises(ConfigError, match="'t:0:3-1' is not a range"):
+        wanted(["t:0:3-1"], ["t"])
     with pytest.raises(ConfigError, match="does not read 'u'"):
         wanted(["u:0:1-3"], ["t"])
     with pytest.raises(ConfigError, match="'run' is not a range"):

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 from datetime import timedelta
+from pathlib import Path
 
 import pytest
 from deltalake import DeltaTable
 from tests.fixtures.books import Place
 from tests.fixtures.deltas import aged
+from tests.fixtures.specs import GOOD, run_cli, write
 from typer.testing import CliRunner
 
 from sluice.cli.main import app
@@ -52,6 +54,15 @@ def test_people_read_it_on_stderr(told: Place, capsys: pytest.CaptureFixture[str
     assert said.out == ""
     for words in ("3 of 3 files are small", "3 files were merged into 1", "0 files were removed"):
         assert f"sink {told.path}: {words}" in said.err
+
+
+def test_that_there_is_no_table_yet_is_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("SLUICE_HOME", str(tmp_path / "home"))
+    for command in ("compact", "vacuum"):
+        assert run_cli(monkeypatch, command, str(write(tmp_path, GOOD))) == 0
+        assert "p has no Delta table yet" in capsys.readouterr().err
 
 
 def test_an_age_that_is_none_is_refused(told: Place) -> None:

@@ -50,6 +50,20 @@ def path(tmp_path: Path) -> str:
     return target
 
 
+def test_a_record_with_a_time_that_python_does_not_have_is_shown_as_well(path: str) -> None:
+    far = pa.table(
+        {
+            "key": [b"k"], "value": [b"{"], "_topic": ["t"], "_partition": pa.array([0], pa.int32()), "_offset": [7],
+            "_timestamp": pa.array([1_795_590_000_000_000_000]).cast(pa.timestamp("us", "UTC")), "_run": ["far"],
+            "_errors": pa.array([[{"rule": "json", "severity": "critical", "column": None}]], ERRORS),
+        }
+    )  # fmt: skip
+    write_deltalake(path, far, mode="append")
+    found = look(path, rule="json", show=1)
+    assert found.groups[0].as_dict()["last"] == found.samples[0].timestamp == "the year 58869"
+    assert look(path, since=ZERO + timedelta(days=1)).records == 1
+
+
 def test_records_are_counted_by_rule_and_column(path: str) -> None:
     found = look(path)
     assert (found.records, found.samples) == (7, [])

@@ -163,6 +163,12 @@ def ways_out(found: Difference, path: str, evolve: str) -> list[str]:
     for column in found.changed[:_EXAMPLES]:
         if isinstance(column.there, StructType | ArrayType | MapType):
             steps.append(f"write {column.name} under a new name")
+        elif not {"element", "key", "value"}.isdisjoint(column.name.split(".")[1:]):  # no expression casts these alone
+            whole = column.name.partition(".")[0]
+            steps.append(
+                f"build {whole} anew in the transform, with {column.name} as {column.there.simpleString()}; or write "
+                f"{whole} under a new name"
+            )
         else:
             cast = f"CAST({column.name} AS {column.there.simpleString()})"
             steps.append(

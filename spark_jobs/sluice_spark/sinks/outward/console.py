@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import json
+from datetime import datetime
 from itertools import islice
+from typing import Any
 
 import fsspec
 import pyarrow.parquet as pq
@@ -39,9 +42,13 @@ class Console(Outward):
             with fs.open(f"{base}/{file.path}", "rb") as handle:
                 parts = pq.ParquetFile(handle).iter_batches(left, columns=schema.names)
                 for row in islice((row for part in parts for row in part.to_pylist()), left):
-                    logger.info("  %s", ", ".join(f"{name}={value!r}" for name, value in row.items()))
+                    logger.info("  %s", json.dumps(row, default=_text, ensure_ascii=False))
                     left -= 1
             if not left:
                 break
         if staged.rows > self._most:
             logger.info("  and %d more", staged.rows - self._most)
+
+
+def _text(value: Any) -> str:
+    return value.isoformat() if isinstance(value, datetime) else str(value)

@@ -57,6 +57,12 @@ def test_what_only_the_pipeline_has_can_be_added(there: str, ours: str, added: l
         ("a INT", "a BIGINT", "a: int in the table, bigint in the pipeline", "CAST(a AS int)"),
         ("a BIGINT", "a INT", "a: bigint in the table, int in the pipeline", "CAST(a AS bigint)"),
         ("s STRUCT<x: INT>", "s STRUCT<x: BIGINT>", "s.x: int in the table", "CAST(s.x AS int)"),
+        (
+            "s STRUCT<l: ARRAY<STRING>>",
+            "s STRUCT<l: ARRAY<INT>>",
+            "s.l.element: string in",
+            "build s anew in the transform",
+        ),
         ("s STRUCT<x: INT, y: INT>", "s STRUCT<x: INT>", "s.y: only in the table", "rebuild its struct"),
         ("m MAP<STRUCT<x: INT>, INT>", "m MAP<STRUCT<x: INT, y: INT>, INT>", "m: map<", "under a new name"),
         ("a STRING", "a STRUCT<x: INT>", "a: string in the table", "CAST(a AS string)"),
