@@ -89,8 +89,8 @@ MISTAKES = [
     ("quality: {when: before_commit, on_failed: warn}", 9, "quality", "would publish what when: before_commit holds"),
     (
         "quality: {when: before_commit}\ndedupe: {keys: [id], time: at, within: 1h}",
-        1,
-        "",
+        9,
+        "quality.when",
         "before_commit beside dedupe",
     ),
     ("quality: {on_failed: explode}", 9, "quality.on_failed", "'fail', 'hold' or 'warn'"),
