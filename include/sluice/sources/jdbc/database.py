@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -55,6 +55,9 @@ _TYPES = {
 }
 
 
+_ALIKE = {"smallint": "integer", "bigint": "integer", "character varying": "text"}
+
+
 @dataclass(frozen=True)
 class Described:
     """What rows are read from.
@@ -73,6 +76,8 @@ class Described:
         Whether a unique index says that they do.
     notes
         What the user should know.
+    types
+        The types of the key and of these columns; those whose values have the same text have the same name.
     """
 
     server: str | None
@@ -82,6 +87,7 @@ class Described:
     unique: tuple[str, ...]
     sure: bool
     notes: tuple[str, ...]
+    types: tuple[str, ...] = ()
 
 
 class Database:
@@ -207,8 +213,15 @@ class Session:
         server = self._server()
         if config.table is None:
             unique = tuple(name for name in config.unique or () if name != config.key)
-            return Described(server, None, None, _TYPES[kind], unique, False, ())
-        return self._of_table(server, _TYPES[kind])
+            found = Described(server, None, None, _TYPES[kind], unique, False, ())
+        else:
+            found = self._of_table(server, _TYPES[kind])
+        return replace(found, types=self._types([config.key, *found.unique]))
+
+    def _types(self, names: Sequence[str]) -> tuple[str, ...]:
+        of = (f"(SELECT q.{name_of(name)} FROM {self._source} AS q LIMIT 0)" for name in names)
+        (found,) = self._rows(f"SELECT {', '.join(f'pg_typeof({one})::text' for one in of)}")
+        return tuple(_ALIKE.get(name, name) for name in found)
 
     def _columns(self) -> list[str]:
         self._cursor.execute(f"SELECT * FROM {self._source} AS q LIMIT 0")
@@ -249,7 +262,9 @@ class Session:
                     next_step="name the columns that identify a row in source.jdbc.unique",
                 )
         unique = tuple(name for name in named or () if name != config.key)
-        sure = any(index <= {config.key, *unique} for index in indexes)
+        # the indexes of a table do not reach those that inherit from it, unlike those of a partitioned one
+        ((heirs,),) = self._rows(f"SELECT EXISTS (SELECT FROM pg_inherits WHERE inhparent = {at})")
+        sure = any(index <= {config.key, *unique} for index in indexes) and (relkind == "p" or not heirs)
         if relkind in "rp" and not any(names[:1] == [config.key] for _, _, names in whole):
             notes.append(f"{config.shown} has no index that begins with {config.key!r}: each run reads the whole table")
         ((cached,),) = self._rows(
@@ -311,13 +326,22 @@ class Session:
         # of other databases: they cannot write to this one, and might last for days. The order matters: a transaction
         # that is prepared has lost its virtual id, and is in the other list before
         found = self._rows(
-            "SELECT l.virtualtransaction, l.pid FROM pg_locks AS l LEFT JOIN pg_stat_activity AS a USING (pid) "
-            "WHERE l.locktype = 'virtualxid' AND l.granted AND l.mode = 'ExclusiveLock' AND l.pid <> pg_backend_pid() "
+            "SELECT l.virtualtransaction, l.pid, l.pid = pg_backend_pid() FROM pg_locks AS l "
+            "LEFT JOIN pg_stat_activity AS a USING (pid) "
+            "WHERE l.locktype = 'virtualxid' AND l.granted AND l.mode = 'ExclusiveLock' "
             "AND (a.datname IS NULL OR a.datname = current_database()) "
             "AND a.backend_type IS DISTINCT FROM 'autovacuum worker'"
         )
+        if not any(own for _, _, own in found):  # others speak its language, and have an empty pg_locks
+            raise ConfigError(
+                f"{self._config.connection} leads to a server that does not say which transactions run, as PostgreSQL "
+                "does in pg_locks: rows that are committed late would not be seen",
+                state=_STATE,
+                next_step="read another copy of the table, in PostgreSQL",
+            )
         ((prepared,),) = self._rows("SELECT count(*) > 0 FROM pg_prepared_xacts WHERE database = current_database()")
-        return [vxid for vxid, _ in found], [pid for _, pid in found], prepared
+        others = [(vxid, pid) for vxid, pid, own in found if not own]
+        return [vxid for vxid, _ in others], [pid for _, pid in others], prepared
 
     def clock(self) -> float:
         """Return the server's clock, in seconds since 1970."""

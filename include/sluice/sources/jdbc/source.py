@@ -133,7 +133,7 @@ class TableRows:
         config = self.config
         query = None if config.query is None else hashlib.sha256(config.query.encode()).hexdigest()
         what = {"server": now.server, "table": now.table, "file": now.file, "key": config.key, "unique": [*now.unique]}
-        what["query"] = query
+        what |= {"query": query, "types": [*now.types]}
         known = before.what
         if known is None:
             return what
@@ -143,6 +143,13 @@ class TableRows:
                 f"now they are {what['key']!r} and {what['unique']}",
                 state=_STATE,
                 next_step=f"set source.jdbc.key and source.jdbc.unique as they were; or {BEGIN_ANEW}",
+            )
+        if known.get("types", what["types"]) != what["types"]:
+            raise ConfigError(
+                f"{config.shown}: {', '.join((config.key, *now.unique))} had the types {', '.join(known['types'])}, "
+                f"and have {', '.join(now.types)} now: rows that were read could not be told from others",
+                state=_STATE,
+                next_step=f"change the types back, or cast the columns in source.jdbc.query; or {BEGIN_ANEW}",
             )
         elsewhere = None not in (known["server"], now.server) and known["server"] != now.server
         if elsewhere or known["table"] != now.table:

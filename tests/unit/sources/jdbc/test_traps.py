@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
+import sqlalchemy as sa
 from deltalake import DeltaTable
 from tests.fixtures.postgres import binaries, new_database, server
 from tests.unit.sources.jdbc.test_source import TABLE, Shop, add, shop
@@ -44,6 +45,48 @@ def test_a_unique_index_of_a_key_that_may_be_null_does(shop: Shop) -> None:
     add(shop, 1)
     shop.look()
     shop.exact("at")
+
+
+def test_a_server_that_does_not_say_what_runs_is_refused(shop: Shop) -> None:
+    add(shop, 1)
+    shop.sql(
+        "CREATE SCHEMA like_it",
+        "CREATE VIEW like_it.pg_locks AS SELECT * FROM pg_catalog.pg_locks WHERE false",
+        f"ALTER DATABASE {sa.make_url(shop.url).database} SET search_path = like_it, pg_catalog, public",
+    )
+    with pytest.raises(ConfigError, match="does not say which transactions run"):
+        shop.look()
+
+
+def test_tables_that_inherit_are_not_in_the_index_of_their_parent(shop: Shop) -> None:
+    shop.sql("CREATE TABLE more () INHERITS (orders)")
+    add(shop, 1)
+    shop.look()
+    shop.exact()
+    shop.sql("INSERT INTO more VALUES (1, 'another')")
+    with pytest.raises(ConfigError, match="two rows have the same"):
+        shop.look()
+
+
+@pytest.mark.parametrize("key", ["DATE", "TIMESTAMP"])
+def test_another_type_of_the_key_is_refused(shop: Shop, key: str) -> None:
+    shop.sql(f"ALTER TABLE orders ADD at {key} DEFAULT now()")
+    add(shop, 2)
+    shop.keys["key"] = "at"
+    shop.look()
+    shop.sql("ALTER TABLE orders ALTER at TYPE TIMESTAMPTZ", "ALTER TABLE orders ALTER at SET DEFAULT now()")
+    with pytest.raises(ConfigError, match="types"):
+        shop.look()
+    assert len(shop.values()) == 2
+
+
+def test_a_key_may_grow_wider(shop: Shop) -> None:
+    shop.sql("DROP TABLE orders", "CREATE TABLE orders (id INT, name VARCHAR(9), PRIMARY KEY (id, name))")
+    shop.sql("INSERT INTO orders VALUES (1, 'a')")
+    shop.look()
+    shop.sql("ALTER TABLE orders ALTER id TYPE BIGINT, ALTER name TYPE TEXT", "INSERT INTO orders VALUES (2, 'b')")
+    shop.look()
+    shop.exact("id, name")
 
 
 @pytest.mark.parametrize("below", [False, True])
