@@ -95,6 +95,17 @@ def test_a_redrive_is_retracted_too_and_again_and_a_part_of_a_run(sandbox: Sandb
     assert not lost(sandbox)
     deep = sandbox.cli("audit", "--deep", str(sandbox.file), "--json")
     assert deep.returncode == 0, deep.stdout + deep.stderr
+
+    sandbox.produce([(0, b"k", b'{"id": "8"}'), (0, b"k", b'{"id": "99"}')])
+    sandbox.run("filtering")
+    table = sandbox.table()
+    assert table is not None
+    table.delete("id = 99")
+    retract(sandbox, "filtering")
+    (run,) = [run for run in sandbox.ledger.runs(sandbox.name) if run.kind == "retract"][:1]
+    assert "1 offsets that count as written have no row in the table any more" in " ".join(run.notes)
+    redrive(sandbox)
+    assert not lost(sandbox)
     assert sandbox.ledger.rebuild()
     deep = sandbox.cli("audit", "--deep", str(sandbox.file), "--json")
     assert deep.returncode == 0, deep.stdout + deep.stderr

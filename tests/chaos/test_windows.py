@@ -315,6 +315,25 @@ def test_windows_are_updated_by_each_batch(sandbox: Sandbox, window: dict[str, A
 
 
 @pytest.mark.long
+def test_windows_are_updated_after_another_spark_rewrote_them(sandbox: Sandbox, spark: SparkSession) -> None:
+    stream = Updated(sandbox, {**HOURLY, "output": "update"})
+    stream.configure()
+    for run in ("first", "second"):
+        stream.feed(0, 90, 8)
+        sandbox.run(run)
+    before = spark.conf.get("spark.sql.parquet.outputTimestampType")
+    spark.conf.set("spark.sql.parquet.outputTimestampType", "INT96")  # its own default
+    try:
+        spark.sql(f"OPTIMIZE delta.`{sandbox.home / 'table'}`")
+    finally:
+        spark.conf.set("spark.sql.parquet.outputTimestampType", before)
+    stream.feed(30, 120, 8)
+    sandbox.run("third")
+    stream.assert_exact()
+    assert spark.read.format("delta").load(str(sandbox.home / "table")).count() == sum(stream.held().values())
+
+
+@pytest.mark.long
 def test_sessions_survive_kills_and_are_flushed(sandbox: Sandbox) -> None:
     stream = Sessions(sandbox, SESSIONS)
     stream.configure()

@@ -87,6 +87,7 @@ class RetractRun(Run):
         batch, reason = sink.version() + 1, self.context.reason or ""
         gone = Slice(spans)
         found = {key: len(offsets) for key, offsets in sink.held(gone).items()}
+        self._say(lease, sum(part.written for part in parts) - sum(found.values()))
         self.ledger.batch_started(lease, epoch=REDRIVEN, batch=batch, ranges=spans)
         point("batch-started")
         moved = [part.as_dict() for part in parts]
@@ -118,6 +119,17 @@ class RetractRun(Run):
         self.ledger.retracted(lease, epoch=REDRIVEN, batch=batch, moved=moved, reason=reason)
         point("batch-recorded")
         logger.info("retracted: %d rows' offsets; %d offsets are open now", sum(found.values()), sum(map(len, spans)))
+
+    def _say(self, lease: Lease, deleted: int) -> None:
+        """Say of how many offsets somebody deleted the rows: they cannot be told from those that were filtered."""
+        if deleted <= 0:
+            return
+        note = (
+            f"{deleted:,} offsets that count as written have no row in the table any more: somebody deleted them. They "
+            "are open now, too, and a redrive writes them again: sluice acknowledge closes what must not come back"
+        )
+        logger.warning("%s", note)
+        self.ledger.degraded(lease, note)
 
     def _parts(self, tables: Tables) -> list[Part]:
         """Return what is to be taken from which account."""
