@@ -23,6 +23,7 @@ __all__ = [
     "SluiceError",
     "SourceUnreachableError",
     "TopicRecreatedError",
+    "begin_again",
     "error_for_exit_code",
 ]
 
@@ -31,6 +32,17 @@ BEGIN_ANEW = "give the pipeline another name and its sink another path, both at 
 
 Changing only one of the two is refused: another path alone is exit 41. The new name begins at its ``starting_offsets``.
 """
+
+
+def begin_again(pipeline: str, *, truncate: bool = False) -> str:
+    """Return the command that opens a new epoch of a pipeline, with a fresh checkpoint.
+
+    Parameters
+    ----------
+    truncate
+        Whether the sink's rows have to leave, because the account of them is no longer true.
+    """
+    return f"sluice reset {pipeline} --reason TEXT{' --truncate --from earliest' if truncate else ''}"
 
 
 class ExitCode(IntEnum):

@@ -31,6 +31,7 @@ POINTS = (
     "batch-recorded",
     "query-ended",
     "epoch-closed",
+    "quarantine-emptied",
     "epoch-opened",
     "judged",
     "segments-forgotten",

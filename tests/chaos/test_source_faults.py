@@ -114,7 +114,7 @@ def test_the_way_out_of_a_table_that_does_not_fit_leads_out(sandbox: Sandbox) ->
     told = sandbox.run("misfit", expect=10).message
     assert "give the pipeline another name and its sink another path, both at once" in told
     sandbox.configure(**other, sink={"delta": {"path": "elsewhere"}})
-    assert "both at once" in sandbox.run("half of it", expect=41).message
+    assert f"sluice reset {sandbox.name}" in sandbox.run("half of it", expect=41).message
     sandbox.name += "-anew"
     sandbox.configure(**other, sink={"delta": {"path": "elsewhere"}})
     sandbox.run("all of it")

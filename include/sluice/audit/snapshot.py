@@ -61,7 +61,7 @@ class Snapshot:
             ends = last_commits(ledger, pipeline)
             books = Books.read(ledger, pipeline)
             live = (r for r in ledger.runs(pipeline, limit=1 << 31) if r.kind != "interval")
-            runs = {a: r.run for r in live for a in ledger.accounts(pipeline, r.run)}
+            runs = {a: r.run for r in live for a in ledger.accounts(pipeline, r.run, standing=True)}
             quarantine, sink = Table.open("quarantine", refused), Table.open("sink", path)
             held = {name: sink.batch(name) for name in ends}
             if all(held[name] == batch for name, (_, batch) in ends.items()):
@@ -79,16 +79,17 @@ class Snapshot:
 def last_commits(ledger: Ledger, pipeline: str) -> Mapping[str, tuple[str, int]]:
     """Return, by application id, the writer's name in messages and the batch that the sink must end with.
 
-    A closed epoch ends with the commit that closed it.
+    A closed epoch ends with the commit that closed it. Epochs before a reset that took all rows out are left out: the
+    sink may have been removed meanwhile.
     """
-    newest = ledger.epoch(pipeline).number
+    newest, base = ledger.epoch(pipeline).number, ledger.base(pipeline)
     last = ledger.last_batches(pipeline)
     ends = {
         app_id(pipeline, e): (
             f"epoch {e}" if e != REDRIVEN else "what was redriven",
             last.get(e, -1) + (REDRIVEN < e < newest),
         )
-        for e in (*range(1, newest + 1), REDRIVEN)
+        for e in (*range(base, newest + 1), REDRIVEN)
     }
     for known in ledger.intervals(pipeline):
         name = interval_app_id(pipeline, known.interval)

@@ -15,6 +15,7 @@ from sluice.cli.acknowledge import acknowledge
 from sluice.cli.init import init
 from sluice.cli.output import COUNTS, err, of_dedupe, of_windows, print_json, print_table, printed, say_empty
 from sluice.cli.preview import preview
+from sluice.cli.reset import reset
 from sluice.cli.retract import retract
 from sluice.errors import ConfigError, SluiceError
 from sluice.recovery import Recovery
@@ -133,6 +134,7 @@ app.command()(preview)
 app.command()(accept)
 app.command()(acknowledge)
 app.command()(retract)
+app.command()(reset)
 
 
 @app.command()

@@ -31,6 +31,7 @@ __all__ = [
     "preview",
     "read_state",
     "redrive",
+    "reset",
     "retract",
     "spark_master",
     "validate_sink",
@@ -214,6 +215,36 @@ def retract(
     arguments += [] if of_run is None else [f"--of-run={of_run}"]
     arguments += [] if result is None else ["--result", str(result)]
     return _submit("retract.py", pipeline, arguments, spark, (sink,), small=True, settings=settings)
+
+
+def reset(
+    pipeline: Pipeline,
+    run_id: str,
+    *,
+    spark: Connection,
+    kafka: Connection | None,
+    sink: Connection | None = None,
+    begin: str | None = None,
+    truncate: bool = False,
+    agreed: bool = False,
+    reason: str,
+    result: Path | None = None,
+    settings: Spark | None = None,
+) -> SparkSubmit:
+    """Return the application that begins a pipeline in a new epoch; ``settings`` as of :func:`bounded_run`.
+
+    Parameters
+    ----------
+    begin, truncate, agreed
+        As of ``sluice_spark.runs.reset.ResetRun``.
+    result
+        If given, nothing is changed: the file to which it writes, as JSON, what would be done.
+    """
+    arguments = ["--pipeline", str(pipeline.file), "--run", checked_run(run_id), f"--reason={storable(reason)}"]
+    arguments += [] if begin is None else [f"--from={begin}"]
+    arguments += ["--truncate"] * truncate + ["--yes"] * agreed
+    arguments += [] if result is None else ["--result", str(result)]
+    return _submit("reset.py", pipeline, arguments, spark, (kafka, sink), small=True, settings=settings)
 
 
 def validate_sink(

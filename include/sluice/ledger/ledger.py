@@ -258,6 +258,18 @@ class Ledger(Histories, Verdicts):
         told = {**key, "reason": reason, "moved": [dict(item) for item in moved]}
         self._record(lease, run_id, ("RangeRetracted", told), ("BatchCommitted", {**key, "accounts": []}))
 
+    def reset(self, lease: Lease, payload: Mapping[str, Any], *, run_id: str | None = None) -> None:
+        """Record that the pipeline begins again in a new epoch; idempotent and atomic.
+
+        Parameters
+        ----------
+        payload
+            :meth:`sluice.run.resetting.Reset.as_dict`.
+        run_id
+            The id of the run that reset it, if it is another one (reconciling).
+        """
+        self._record(lease, run_id, ("PipelineReset", dict(payload)))
+
     def adopted(self, lease: Lease, old: str) -> None:
         """Transfer all records of the pipeline ``old`` to this one, and record the transfer, in one transaction."""
         with spoken(), self._engine.begin() as connection:

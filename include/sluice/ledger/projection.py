@@ -10,7 +10,7 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from sluice.ledger import schema
+from sluice.ledger import resets, schema
 from sluice.ranges import OffsetRange, subtract
 
 __all__ = ["project", "rebuild"]
@@ -45,6 +45,9 @@ def project(connection: sa.Connection, event: Mapping[str, Any]) -> None:
                     "run": event["run"], "at": event["at"],
                 },
             )  # fmt: skip
+        case "PipelineReset":
+            resets.apply(connection, event)
+            _note(connection, this_run, resets.told(payload))
         case "IntervalResolved":
             _put(
                 connection,

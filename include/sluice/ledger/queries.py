@@ -174,7 +174,7 @@ class LedgerQueries:
         """Return the live pipeline's committed positions, according to the accounts."""
         table, ends = schema.account, Positions()
         query = sa.select(table.c.topic, table.c.partition, sa.func.max(table.c.end).label("end")).where(
-            table.c.pipeline == pipeline, table.c.epoch > REDRIVEN
+            table.c.pipeline == pipeline, table.c.epoch > REDRIVEN, table.c.closed.is_(None)
         )
         for r in self._rows(query.group_by(table.c.topic, table.c.partition)):
             ends.setdefault(r["topic"], {})[int(r["partition"])] = int(r["end"])
@@ -210,9 +210,9 @@ class LedgerQueries:
 
     def replaced(self, pipeline: str) -> list[tuple[int, RangeAccount, tuple[int, int]]]:
         """Return, per interval commit and range: the interval's number, the split, and how many offsets the commit
-        removed from sink and quarantine."""
+        removed from sink and quarantine. What a reset closed is left out."""
         table = schema.account
-        query = sa.select(table).where(table.c.pipeline == pipeline, table.c.epoch < REDRIVEN)
+        query = sa.select(table).where(table.c.pipeline == pipeline, table.c.epoch < REDRIVEN, table.c.closed.is_(None))
         rows = self._rows(query.order_by(table.c.topic, table.c.partition, table.c.start, table.c.batch))
         return [
             (-r["epoch"], RangeAccount.from_dict(r), (r["replaced"], r["replaced_quarantined"]))
@@ -263,9 +263,14 @@ class LedgerQueries:
         return [row for row in self.lost(pipeline, state=None) if row.state != "redriven"]
 
     def entries(self, pipeline: str) -> list[Entry]:
-        """Return the splits of live runs and redrives in the order of offsets, with whose they are."""
+        """Return the splits of live runs and redrives in the order of offsets, with whose they are.
+
+        What a reset closed is left out.
+        """
         table = schema.account
-        query = sa.select(table).where(table.c.pipeline == pipeline, table.c.epoch >= REDRIVEN)
+        query = sa.select(table).where(
+            table.c.pipeline == pipeline, table.c.epoch >= REDRIVEN, table.c.closed.is_(None)
+        )
         return [
             Entry(RangeAccount.from_dict(r), r["epoch"], r["batch"], r["run"], r["of"])
             for r in self._rows(query.order_by(table.c.topic, table.c.partition, table.c.start, table.c.batch))
@@ -277,9 +282,34 @@ class LedgerQueries:
         query = sa.select(table.c.payload).where(table.c.pipeline == pipeline, table.c.type == "RangeRetracted")
         if run_id is not None:
             query = query.where(table.c.run == run_id)
+        else:  # rows of what was retracted before have left the tables since
+            query = query.where(table.c.id > (self._truncation(pipeline) or {"id": 0})["id"])
         # recorded again after a crash, the newest event of a batch says the same
         told = {r["payload"]["batch"]: r["payload"]["moved"] for r in self._rows(query.order_by(table.c.id))}
         return [dict(item) for moved in told.values() for item in moved]
+
+    def base(self, pipeline: str) -> int:
+        """Return the epoch with which the account begins: that of the newest reset that took all rows out, or 1."""
+        found = self._truncation(pipeline)
+        return 1 if found is None else int(found["payload"]["epoch"])
+
+    def reset_by(self, pipeline: str, run_id: str) -> dict[str, Any]:
+        """Return what a run's reset did, as :meth:`sluice.run.resetting.Reset.as_dict`; empty if it did nothing."""
+        table = schema.event
+        query = sa.select(table.c.payload).where(
+            table.c.pipeline == pipeline, table.c.run == run_id, table.c.type == "PipelineReset"
+        )
+        rows = self._rows(query.order_by(table.c.id.desc()).limit(1))
+        return dict(rows[0]["payload"]) if rows else {}
+
+    def _truncation(self, pipeline: str) -> Any:
+        """Return id and payload of the newest reset that took all rows out; None if there was none."""
+        table = schema.event
+        query = sa.select(table.c.id, table.c.payload).where(
+            table.c.pipeline == pipeline, table.c.type == "PipelineReset"
+        )
+        rows = self._rows(query.order_by(table.c.id.desc()))
+        return next((row for row in rows if row["payload"]["truncated"]), None)
 
     def retracted_from(self, pipeline: str) -> dict[int, list[OffsetRange]]:
         """Return, by the batch that had redriven it, what was retracted of it since."""
@@ -350,15 +380,23 @@ class LedgerQueries:
         return list({column["column"]: column for column in found}.values())
 
     def accounts(
-        self, pipeline: str, run_id: str | None = None, *, batch: BatchRow | None = None
+        self, pipeline: str, run_id: str | None = None, *, batch: BatchRow | None = None, standing: bool = False
     ) -> list[RangeAccount]:
-        """Return the split ranges of one run, of one batch, or of all live runs, in the order of offsets."""
+        """Return the split ranges of one run, of one batch, or of all live runs, in the order of offsets.
+
+        Parameters
+        ----------
+        standing
+            Leave out what a reset closed; of all live runs that is always left out.
+        """
         table = schema.account
         query = sa.select(table).where(table.c.pipeline == pipeline)
         if run_id is not None:
             query = query.where(table.c.run == run_id, effective(table))
         elif batch is None:
-            query = query.where(table.c.epoch > REDRIVEN)
+            query, standing = query.where(table.c.epoch > REDRIVEN), True
+        if standing:
+            query = query.where(table.c.closed.is_(None))
         if batch is not None:
             query = query.where(table.c.epoch == batch.epoch, table.c.batch == batch.batch)
         rows = self._rows(query.order_by(table.c.topic, table.c.partition, table.c.start))
@@ -383,6 +421,7 @@ class LedgerQueries:
             **({"interval": row.interval, "replaced": self._taken(pipeline, run_id)} if row.interval else {}),
             **({"windows": windows} if (windows := self.windows(pipeline, run_id)) else {}),
             **({"retracted": self._taken_back(pipeline, run_id)} if row.kind == "retract" else {}),
+            **({"reset": _reset(self.reset_by(pipeline, run_id))} if row.kind == "reset" else {}),
             **({"dedupe": dedupe} if (dedupe := self.dedupe(pipeline, run_id)) else {}),
             **({"reason": row.reason} if row.reason else {}),
             **({"notes": row.notes} if row.notes else {}),
@@ -406,6 +445,13 @@ class LedgerQueries:
         query = sa.select(table.c.payload).where(table.c.pipeline == pipeline, table.c.type == "WindowsMoved")
         told = (r["payload"] for r in self._rows(query))
         return max((p["latest"] for p in told if p["epoch"] == epoch and p["latest"] is not None), default=None)
+
+    def closed_to(self, pipeline: str, epoch: int) -> int:
+        """Return up to where all windows of an epoch are closed, in milliseconds since 1970; 0 if none is."""
+        table = schema.event
+        query = sa.select(table.c.payload).where(table.c.pipeline == pipeline, table.c.type == "WindowsMoved")
+        told = (r["payload"] for r in self._rows(query))
+        return max((p["closed_to"] for p in told if p["epoch"] == epoch), default=0)
 
     def windows(self, pipeline: str, run_id: str) -> dict[str, Any]:
         """Return what a run did to windows of event time; empty if it did nothing to any.
@@ -474,6 +520,13 @@ class LedgerQueries:
     def _rows(self, query: sa.Select[Any]) -> Sequence[Any]:
         with spoken(), reading(self._engine) as connection:
             return connection.execute(query).mappings().all()
+
+
+def _reset(payload: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what the account of a reset says: the new epoch and where it begins, and what left the sink."""
+    if not payload:
+        return {"epoch": None, "positions": {}, "truncated": False, "removed": 0}
+    return {name: payload[name] for name in ("epoch", "positions", "truncated", "removed")}
 
 
 def _seconds(start: str, end: str) -> float:

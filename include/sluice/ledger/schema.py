@@ -20,7 +20,7 @@ __all__ = [
     "sealed",
 ]
 
-HEAD = "0005"
+HEAD = "0006"
 """The schema version that this code reads and writes; migrations upgrade to it."""
 
 VERSION_TABLE = "sluice_version"
@@ -49,7 +49,7 @@ run = sa.Table(
     metadata,
     sa.Column("pipeline", sa.String(64), primary_key=True),
     sa.Column("run", sa.String(250), primary_key=True),
-    sa.Column("kind", sa.String(16), nullable=False),  # live, interval, redrive, retract
+    sa.Column("kind", sa.String(16), nullable=False),  # live, interval, redrive, retract, reset
     sa.Column("recovery", sa.String(16), nullable=False),
     sa.Column("epoch", sa.Integer, nullable=False),
     sa.Column("state", sa.String(16), nullable=False),  # open, done, failed, abandoned
@@ -112,6 +112,7 @@ account = sa.Table(
     # for intervals: how many offsets of the range their commits removed from the sink and from the quarantine
     sa.Column("replaced", sa.BigInteger, nullable=False, default=0),
     sa.Column("replaced_quarantined", sa.BigInteger, nullable=False, default=0),
+    sa.Column("closed", sa.String(250)),  # the reset that took its rows out of the tables; null: it stands
     sa.Index("sluice_account_run", "pipeline", "run"),
 )
 

@@ -19,7 +19,9 @@ class Verdicts(LedgerQueries):
     def unjudged(self, pipeline: str) -> list[str]:
         """Return the ids of runs that died or failed and whose committed rows have no verdict yet, oldest first."""
         table, parts = schema.run, schema.account
-        has_rows = sa.exists().where(parts.c.pipeline == table.c.pipeline, parts.c.run == table.c.run)
+        has_rows = sa.exists().where(
+            parts.c.pipeline == table.c.pipeline, parts.c.run == table.c.run, parts.c.closed.is_(None)
+        )
         query = sa.select(table.c.run).where(
             table.c.pipeline == pipeline,
             table.c.state.in_(("abandoned", "failed")),

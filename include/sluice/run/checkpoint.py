@@ -17,7 +17,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any
 
-from sluice.errors import BEGIN_ANEW, CheckpointError
+from sluice.errors import CheckpointError, begin_again
 from sluice.ranges import OffsetRange, Positions, ranges_between
 
 __all__ = ["Checkpoint", "Clock"]
@@ -97,7 +97,8 @@ class Checkpoint:
             raise CheckpointError(
                 f"{self.path}/{name} cannot be read: {error}",
                 state="the sink holds what was committed before; nothing was written now",
-                next_step=f"restore the file from a copy of the checkpoint; or, to start over, {BEGIN_ANEW}",
+                next_step="restore the file from a copy of the checkpoint; or go on with a fresh one: "
+                f"{begin_again('PIPELINE')}",
             ) from error
 
     def planned(self) -> list[int]:

@@ -16,13 +16,17 @@ def holder(ledger: Ledger, pipeline: Pipeline) -> RunRow | None:
     """Return the run whose verdict holds the pipeline's live runs; None if they may go on.
 
     With ``quality.on_failed: hold`` that is the newest live run that was judged, if its verdict is ``failed`` or
-    ``error``. It holds them until it is judged again with another verdict, somebody accepts it, or everything that it
-    wrote was retracted.
+    ``error``. It holds them until it is judged again with another verdict, somebody accepts it, everything that it
+    wrote was retracted, or a reset took all rows out, or dropped the batch that waits.
     """
     if pipeline.quality.on_failed != "hold":
         return None
     run = ledger.newest_judged(pipeline.name)
     if run is None or run.verdict not in FAILED or ledger.settlement(pipeline.name, run.run) is not None:
+        return None
+    waits = (run.judgement or {}).get("waits")
+    dropped = waits is not None and ledger.epoch(pipeline.name).number != waits[0]
+    if dropped or run.epoch < ledger.base(pipeline.name):
         return None
     return None if _was_retracted(ledger, run) else run
 

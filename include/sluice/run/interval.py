@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 
 from sluice.errors import ConfigError
 
-__all__ = ["Interval"]
+__all__ = ["Interval", "moment_of"]
 
 _UNTOUCHED = "nothing was read or written"
 _MILLISECOND = timedelta(milliseconds=1)
@@ -65,7 +65,7 @@ class Interval:
         ConfigError
             If a value is not an ISO 8601 timestamp, or as :meth:`of`.
         """
-        return cls.of(_time(start), _time(end), now=now)
+        return cls.of(moment_of(start), moment_of(end), now=now)
 
     @property
     def key(self) -> str:
@@ -76,7 +76,7 @@ class Interval:
     def from_key(cls, key: str) -> Interval:
         """Read :attr:`key`."""
         start, end = key.split("/")
-        return cls(_time(start), _time(end))
+        return cls(moment_of(start), moment_of(end))
 
     def overlaps(self, other: Interval) -> bool:
         """Whether a record could be in both intervals."""
@@ -91,7 +91,14 @@ class Interval:
         return f"[{_text(self.start)}, {_text(self.end)})"
 
 
-def _time(text: str) -> datetime:
+def moment_of(text: str) -> datetime:
+    """Return the moment of an ISO 8601 timestamp; without a zone it is UTC.
+
+    Raises
+    ------
+    ConfigError
+        If it is none.
+    """
     try:
         found = datetime.fromisoformat(text.strip())
     except ValueError:

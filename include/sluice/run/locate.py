@@ -51,8 +51,8 @@ def locate(
     near = log.segments(wanted)
     damaged = {d.segment.path for d in log.check(near, pages=True)}
     segments = tuple(s for s in near if s.path not in damaged)
-    in_log = overlaps(wanted, [s.range for s in segments])
-    rest = subtract(wanted, in_log)
+    rest = subtract(wanted, [s.range for s in segments])
+    in_log = subtract(wanted, rest)  # after a reset, segments of two epochs may have the same offsets
     on_broker = [
         OffsetRange(state.topic, partition, now.start, now.end)
         for state in states

@@ -4,7 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 
-from sluice.errors import BEGIN_ANEW, ConfigError, OffsetsGoneError, SourceUnreachableError, TopicRecreatedError
+from sluice.errors import (
+    BEGIN_ANEW,
+    ConfigError,
+    OffsetsGoneError,
+    SourceUnreachableError,
+    TopicRecreatedError,
+    begin_again,
+)
 from sluice.ranges import OffsetRange, Positions, describe
 from sluice.sources.state import TopicState, is_elsewhere
 
@@ -52,7 +59,8 @@ def check(
                 f"that of the other one with {(known or '').rpartition('/')[0]}",
                 state=_CLEAN,
                 next_step="let the connection lead to the first cluster again. Offsets of one cluster mean nothing on "
-                f"another; to read this one, {BEGIN_ANEW}",
+                f"another; to read this one into the same table, {begin_again(pipeline, truncate=True)}; to keep "
+                f"the rows of the first one, {BEGIN_ANEW}",
             )
         if state.is_another(known):
             raise _recreated(pipeline, f"topic {state.topic!r} was deleted and recreated (its id changed)")
@@ -140,7 +148,7 @@ def _same_topics(pipeline: str, known: Collection[str], states: Sequence[TopicSt
             f"pipeline {pipeline!r} has read the topic {left_out[0]!r}, which its file no longer names: its position "
             "would be dropped, and all of it would be read again if the file named it later",
             state=_CLEAN,
-            next_step=f"add it to the file again; or, to go on without it, {BEGIN_ANEW}",
+            next_step=f"add it to the file again; or, to go on without it, {begin_again(pipeline)}",
         )
     for state in states:
         cut = sorted(number for number, now in state.partitions.items() if now.start > 0)
@@ -157,5 +165,6 @@ def _recreated(pipeline: str, what: str) -> TopicRecreatedError:
     return TopicRecreatedError(
         f"pipeline {pipeline!r}: {what}",
         state=_CLEAN,
-        next_step=f"if the topic was recreated, {BEGIN_ANEW}",
+        next_step="if the topic was recreated, its offsets stand for other records. To take the former rows out: "
+        f"{begin_again(pipeline, truncate=True)}; or, to keep them, {BEGIN_ANEW}",
     )

@@ -124,7 +124,8 @@ class Available:
         kafka = overlaps(ranges, self.kafka.values())
         rest = subtract(ranges, kafka)
         segments = self.log.segments(rest) if rest else []
-        return kafka, overlaps(rest, [s.range for s in segments]), segments
+        # after a reset, segments of two epochs may have the same offsets
+        return kafka, subtract(rest, subtract(rest, [s.range for s in segments])), segments
 
 
 @dataclass(frozen=True)

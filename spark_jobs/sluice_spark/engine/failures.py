@@ -10,11 +10,11 @@ from typing import NamedTuple
 from pyspark.errors import PySparkException
 
 from sluice.errors import (
-    BEGIN_ANEW,
     CheckpointError,
     OffsetsGoneError,
     SinkError,
     SluiceError,
+    begin_again,
 )
 from sluice_spark.transforms.transform import apply
 
@@ -55,7 +55,7 @@ _OF_CHECKPOINT = Sign(
         "Incomplete log file",
         "No content to map due to end-of-input",
     ),
-    f"restore the checkpoint from a copy; or, to start over, {BEGIN_ANEW}",
+    f"restore the checkpoint from a copy; or go on with a fresh one: {begin_again('PIPELINE')}",
 )
 _OF_STORAGE = Sign(
     SinkError,

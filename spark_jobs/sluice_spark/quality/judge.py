@@ -110,7 +110,7 @@ class Judge:
             With ``error`` set if the validation itself failed. Only errors of the ledger are raised.
         """
         name = self._pipeline.name
-        counts = sum((a.counts for run in runs for a in ledger.accounts(name, run)), Counts())
+        counts = sum((a.counts for run in runs for a in ledger.accounts(name, run, standing=True)), Counts())
         exceeded = tuple(excesses(self._pipeline.quality, counts))
         for excess in exceeded:
             logger.warning("%s: %s", excess.verdict, excess)

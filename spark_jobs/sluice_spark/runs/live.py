@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import ClassVar
 
-from sluice.errors import BEGIN_ANEW, ConfigError, HeldError, OffsetsGoneError, SinkError, SluiceError
+from sluice.errors import ConfigError, HeldError, OffsetsGoneError, SinkError, SluiceError, begin_again
 from sluice.faults import point
 from sluice.ledger import Epoch, Lease
 from sluice.ranges import OffsetRange, Positions, ranges_between
@@ -216,7 +216,7 @@ class LiveRun(Run):
                 "the two routes would cut its batches differently",
                 state="nothing was read or written; the position stays where it was",
                 next_step=f"run with --recovery {'wal' if now.route is Route.LOG else 'replay'} as before; or, for "
-                f"the new strategy, {BEGIN_ANEW}",
+                f"the new strategy, {begin_again(self.pipeline.name)} with recovery in the file changed",
             )
         # a planned batch may have left files, or a driver that still prepares it: a new epoch excludes both
         begun = committed or bool(tables.checkpoint.planned())

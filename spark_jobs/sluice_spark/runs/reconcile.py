@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from sluice.delta.names import interval_app_id
-from sluice.errors import BEGIN_ANEW, CheckpointError, LeaseHeldError
+from sluice.errors import CheckpointError, LeaseHeldError, SinkError, begin_again
 from sluice.ledger import REDRIVEN, IntervalRow, Lease, Ledger, RunRow
 from sluice.ranges import Counts, LostRange, OffsetRange, RangeAccount, describe, runs_of, subtract
 from sluice.recovery import Route
@@ -22,13 +22,12 @@ from sluice.run.checkpoint import Checkpoint
 from sluice.run.interval import Interval
 from sluice_spark.batch.quarantine import SCHEMA, refused_again, take_out
 from sluice_spark.engine.logs import logger
+from sluice_spark.runs.closing import HANDOVER, open_next, seal_off
 from sluice_spark.runs.tables import Tables
 from sluice_spark.sinks.base import NOTHING, ReplaceableSink, Sink, Staged
 from sluice_spark.sinks.parquet.slice import Slice
-from sluice_spark.sources.base import RECORD_SCHEMA
 
 __all__ = [
-    "HANDOVER",
     "RETRACTED",
     "contradiction",
     "enter_interval",
@@ -37,12 +36,8 @@ __all__ = [
     "reconcile",
     "reconcile_log",
     "replace_quarantined",
-    "seal_off",
     "take_over",
 ]
-
-HANDOVER = "handover"
-"""The key in the metadata of the commit that closes an epoch; its value says where the next epoch starts."""
 
 RETRACTED = "retracted"
 """The value of ``of`` in the metadata of a commit that only takes rows out."""
@@ -74,7 +69,16 @@ def examine(tables: Tables) -> list[str]:
     return [*tables.sink.examine(), *tables.quarantine.examine()]
 
 
-def reconcile(ledger: Ledger, lease: Lease, tables: Tables, redriven: Tables, *, forgo: bool = False) -> None:
+def reconcile(
+    ledger: Ledger,
+    lease: Lease,
+    tables: Tables,
+    redriven: Tables,
+    *,
+    forgo: bool = False,
+    unchecked: bool = False,
+    emptied: bool = False,
+) -> None:
     """Update quarantine and ledger from checkpoint, log and sink, and close runs whose driver died. Idempotent.
 
     If a driver closed the epoch and died before the ledger had that, the ledger has the next epoch afterwards. The
@@ -84,6 +88,10 @@ def reconcile(ledger: Ledger, lease: Lease, tables: Tables, redriven: Tables, *,
     ----------
     forgo
         Whether to continue without staged refused records that are gone; the log and the ledger say how many.
+    unchecked
+        Whether the epoch's checkpoint is given up: it is not read.
+    emptied
+        Whether the sink's rows are given up: it may lack commits.
 
     Raises
     ------
@@ -91,21 +99,27 @@ def reconcile(ledger: Ledger, lease: Lease, tables: Tables, redriven: Tables, *,
         If checkpoint, log, sink and ledger contradict each other in a way that no crash can cause.
     """
     number, checkpoint, sink = tables.epoch.number, tables.checkpoint, tables.sink
-    tables.mend_checkpoint()
+    if not unchecked:
+        tables.mend_checkpoint()
     held = sink.version()
     upto = _last(ledger, lease.pipeline, number)
-    if upto > held:
+    if upto > held and not emptied:
         raise contradiction(
             f"the ledger has batch {upto} committed, but the sink {sink.path} holds only up to {held}",
-            f"restore table and checkpoint to the same state; or, to start over, {BEGIN_ANEW}",
+            "restore table and checkpoint to the same state; or, to write all rows again, "
+            f"{begin_again(lease.pipeline, truncate=True)}",
         )
     # the table's history is read only when the ledger is behind
     notes = _notes(sink, upto, held)
     closed = next((note for note in notes if HANDOVER in note), None)
     if closed is not None:
         pass  # the driver that closed the epoch had reconciled it
+    elif unchecked:
+        if tables.epoch.route is Route.LOG:
+            with suppress(SinkError):  # what cannot be read is not in the account, and the epoch ends
+                _seals(ledger, lease, tables)
     elif tables.epoch.route is Route.LOG:
-        _follows(tables.log_table, tables.log_table.version(), checkpoint, "the write-ahead log")
+        _follows(tables, tables.log_table, "the write-ahead log")
         _seals(ledger, lease, tables)
         if held > tables.log_table.version():
             raise contradiction(
@@ -114,20 +128,17 @@ def reconcile(ledger: Ledger, lease: Lease, tables: Tables, redriven: Tables, *,
                 "restore the log from a copy",
             )
     else:
-        _follows(sink, held, checkpoint, "the sink")
+        _follows(tables, sink, "the sink")
     for note in notes:
         if note is not closed:
             _enter(ledger, lease, note, tables, forgo=forgo)
-    _same_end(ledger, lease.pipeline, number, checkpoint)
+    if closed is None and not unchecked:
+        _same_end(ledger, lease.pipeline, number, checkpoint)
     for note in _notes(redriven.sink, _last(ledger, lease.pipeline, REDRIVEN), redriven.sink.version()):
         _enter(ledger, lease, note, redriven, forgo=forgo)
     if closed is not None:
         seal_off(tables, closed)
-        to = closed[HANDOVER]
-        positions = {t: {int(p): int(o) for p, o in parts.items()} for t, parts in to["positions"].items()}
-        ledger.epoch_opened(
-            lease, epoch=to["epoch"], route=Route(to["lineage"]), positions=positions, run_id=closed["run"]
-        )
+        open_next(ledger, lease, tables, closed)
         logger.info("reconciled: epoch %d was closed by run %s", number, closed["run"])
     for interval in half_done(ledger, lease.pipeline, tables.replaceable):
         with suppress(LeaseHeldError):  # another driver works on it
@@ -147,7 +158,7 @@ def reconcile_log(ledger: Ledger, lease: Lease, tables: Tables) -> None:
         If the log cannot be read.
     """
     tables.mend_checkpoint()
-    _follows(tables.log_table, tables.log_table.version(), tables.checkpoint, "the write-ahead log")
+    _follows(tables, tables.log_table, "the write-ahead log")
     _seals(ledger, lease, tables)
 
 
@@ -245,21 +256,22 @@ def _last(ledger: Ledger, pipeline: str, epoch: int) -> int:
     return known.batch if known else -1
 
 
-def _follows(table: Sink, held: int, checkpoint: Checkpoint, what: str) -> None:
+def _follows(tables: Tables, table: Sink, what: str) -> None:
     """Check that a table holds the last batch that its checkpoint committed, and none beyond the last planned one."""
+    checkpoint, held = tables.checkpoint, table.version()
     planned, done = checkpoint.planned(), checkpoint.committed()
     last_planned, last_done = (planned or [-1])[-1], (done or [-1])[-1]
     if held > last_planned:
         raise contradiction(
             f"{what} {table.path} holds batch {held}, but the checkpoint {checkpoint.path} has no plan "
             f"beyond {last_planned}: it was removed or rolled back",
-            f"restore the checkpoint from a copy; or, to start over, {BEGIN_ANEW}",
+            f"restore the checkpoint from a copy; or go on with a fresh one: {begin_again(tables.pipeline)}",
         )
     if held < last_done:
         raise contradiction(
             f"the checkpoint {checkpoint.path} has committed batch {last_done}, but {what} {table.path} holds only up "
             f"to {held}: it was removed or rolled back",
-            f"restore the table; or, to start over, {BEGIN_ANEW}",
+            f"restore it; or begin again: {begin_again(tables.pipeline, truncate=table is tables.sink)}",
         )
 
 
@@ -273,26 +285,6 @@ def _notes(table: Sink, upto: int, held: int) -> list[dict[str, Any]]:
             "restore the ledger from a copy",
         )
     return notes
-
-
-def seal_off(tables: Tables, note: Mapping[str, Any]) -> None:
-    """Close the log of an epoch, too, after the sink's commit closed it; remove what was left of other batches.
-
-    Parameters
-    ----------
-    note
-        The metadata of the sink's commit.
-    """
-    for left in sorted({tables.sink.version(), *tables.left_over()}):
-        tables.sweep(left)
-    if tables.epoch.route is Route.LOG:
-        log = tables.log_table
-        ended = any(HANDOVER in note for note in log.last_notes())
-        number = log.version() + (not ended)
-        if not ended:
-            with suppress(LeaseHeldError):  # a frozen driver sealed it: in the log, not in the sink
-                log.commit(NOTHING, RECORD_SCHEMA, number, {HANDOVER: note[HANDOVER]})
-        log.sweep(tables.landing_name(number))
 
 
 def _enter(ledger: Ledger, lease: Lease, note: Mapping[str, Any], tables: Tables, *, forgo: bool) -> None:

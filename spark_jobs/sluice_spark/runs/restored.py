@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from sluice.delta.names import app_id, interval_app_id
 from sluice.errors import BEGIN_ANEW
-from sluice.ledger import Ledger
+from sluice.ledger import REDRIVEN, Ledger
 from sluice_spark.runs.reconcile import contradiction
 from sluice_spark.runs.tables import Tables
 
@@ -25,7 +25,12 @@ def refuse_restored(ledger: Ledger, pipeline: str, tables: Tables) -> None:
     if tables.kind.delta or ahead_of is None:
         return
     apps = {-known.number: interval_app_id(pipeline, known.interval) for known in ledger.intervals(pipeline)}
-    last = {apps.get(n) or app_id(pipeline, n): batch for n, batch in ledger.last_batches(pipeline).items()}
+    base = ledger.base(pipeline)  # earlier epochs were closed, perhaps with the sink
+    last = {
+        apps.get(n) or app_id(pipeline, n): batch
+        for n, batch in ledger.last_batches(pipeline).items()
+        if n <= REDRIVEN or n >= base
+    }
     lacking = sorted(set(last) - ahead_of({app: batch - 1 for app, batch in last.items()}))
     if lacking:
         raise contradiction(

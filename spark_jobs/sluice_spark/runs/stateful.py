@@ -10,7 +10,7 @@ from typing import Any, cast
 
 from pyspark.sql import DataFrame, SparkSession
 
-from sluice.errors import BEGIN_ANEW, CheckpointError
+from sluice.errors import CheckpointError, begin_again
 from sluice.faults import point
 from sluice.pipeline import Pipeline
 from sluice.pipeline.window import Window
@@ -113,7 +113,8 @@ def refuse_other(pipeline: Pipeline, tables: Tables) -> None:
     raise CheckpointError(
         f"pipeline {pipeline.name!r}: epoch {tables.epoch.number} {what}",
         state="nothing was read or written; what is kept between runs is in the checkpoint as it was",
-        next_step=f"undo the change in {pipeline.file.name}; or, for the new definition, {BEGIN_ANEW}",
+        next_step=f"undo the change in {pipeline.file.name}; or, for the new definition, drop what is kept: "
+        f"{begin_again(pipeline.name)}; with --truncate --from earliest all rows are written by the new definition",
     )
 
 

@@ -4,19 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import reduce
+from itertools import pairwise
 from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
 
 from sluice.errors import BEGIN_ANEW, SinkError, SluiceError
-from sluice.ranges import OffsetRange
+from sluice.ranges import OffsetRange, overlaps, subtract
 from sluice.wal import DamagedLogError, Segment, WriteAheadLog
 from sluice_spark.engine.failures import Sign, classify
 from sluice_spark.sources.base import RECORD_SCHEMA, within
 from sluice_spark.sources.inputs import Input
 from sluice_spark.sources.log_input import LogInput
 
-__all__ = ["LogRecords"]
+__all__ = ["LogRecords", "layers"]
 
 _SIGNS = (
     Sign(
@@ -55,15 +57,19 @@ class LogRecords:
             self.explain(ranges)  # also names segments with corrupt pages
         if not chosen:
             return self.spark.createDataFrame([], RECORD_SCHEMA)
-        files = [f"{self.log.path}/{s.path}" for s in chosen]
+        frames = [self._frame(layer, parts) for layer, parts in layers(chosen, ranges)]
+        return reduce(DataFrame.unionAll, frames)
+
+    def _frame(self, segments: Sequence[Segment], ranges: Sequence[OffsetRange]) -> DataFrame:
+        files = [f"{self.log.path}/{s.path}" for s in segments]
         frame = self.spark.read.schema(RECORD_SCHEMA).options(**_VERIFY).parquet(*files)
-        whole = all(_covered(s.range, ranges) for s in chosen)
+        whole = all(_covered(s.range, ranges) for s in segments)
         return frame if whole else frame.where(within(ranges))
 
     def inputs(self, ranges: Sequence[OffsetRange]) -> list[tuple[Input, list[OffsetRange]]]:
         """Return the segments; workers can read what they account for."""
         chosen = tuple(s for s in self.segments if any(s.range.cut(r) for r in ranges))
-        return [(LogInput(self.log.path, chosen), list(ranges))]
+        return [(LogInput(self.log.path, layer), parts) for layer, parts in layers(chosen, ranges)]
 
     def missing(self, ranges: Sequence[OffsetRange]) -> list[OffsetRange]:
         """Return nothing: gaps were accounted for when the records were landed."""
@@ -72,7 +78,7 @@ class LogRecords:
     def verify(self, read: Mapping[tuple[str, int], int], ranges: Sequence[OffsetRange]) -> None:
         """Compare the number of records with what was sealed, if whole segments were read."""
         chosen = [s for s in self.segments if any(s.range.cut(r) for r in ranges)]
-        if not all(_covered(s.range, ranges) for s in chosen):
+        if not all(_covered(s.range, ranges) for s in chosen) or len(layers(chosen, ranges)) > 1:
             return
         sealed: dict[tuple[str, int], int] = {}
         for s in chosen:
@@ -115,6 +121,26 @@ class LogRecords:
             "offsets from the source while it has them; --recovery ignore_range records them as lost and goes on. With "
             f"rows: aggregate the strategy cannot change: {BEGIN_ANEW}",
         )
+
+
+def layers(
+    segments: Sequence[Segment], ranges: Sequence[OffsetRange]
+) -> list[tuple[tuple[Segment, ...], list[OffsetRange]]]:
+    """Return the segments in layers that do not overlap themselves, each with what of the ranges is to be read from it.
+
+    A reset may let the same offsets be landed once more, in another epoch. Each offset is read from the newest one.
+    """
+    inside = sorted(segments, key=lambda s: s.range)
+    if not any(a.range.cut(b.range) for a, b in pairwise(inside)):
+        return [(tuple(segments), list(ranges))]
+    found, rest = list[tuple[tuple[Segment, ...], list[OffsetRange]]](), list(ranges)
+    for epoch in sorted({s.epoch for s in inside}, reverse=True):
+        layer = tuple(s for s in inside if s.epoch == epoch)
+        parts = overlaps(rest, [s.range for s in layer])
+        if parts:
+            found.append((layer, parts))
+        rest = subtract(rest, parts)
+    return found
 
 
 def _covered(span: OffsetRange, ranges: Sequence[OffsetRange]) -> bool:

@@ -10,7 +10,9 @@ from tests.fixtures.books import Place, span, split
 from sluice.errors import ConfigError, ExitCode, HeldError, error_for_exit_code
 from sluice.ledger import REDRIVEN, UnknownRunError
 from sluice.pipeline import load
+from sluice.recovery import Route
 from sluice.run.held import accept, give_up, holder, refuse_held, waiting
+from sluice.run.resetting import Reset
 
 
 @pytest.fixture
@@ -168,3 +170,20 @@ def test_a_batch_that_waits_is_accepted_or_given_up_and_the_last_word_counts(gat
     gated.commit("b", split(5, 10))
     assert waits(gated, "a") is None, "somebody published it"
     assert give_up(ledger, "p", "a", reason="too late") is None
+
+
+@pytest.mark.parametrize(
+    ("truncated", "waits", "held"), [(False, None, "a"), (True, None, None), (False, [1, 1], None)]
+)
+def test_a_reset_lets_it_go_on_if_the_rows_or_the_batch_that_waits_are_gone(
+    place: Place, truncated: bool, waits: list[int] | None, held: str | None
+) -> None:
+    place.commit("a", split(0, 5))
+    place.ledger.judged(None, "p", "a", verdict="failed", judgement={"reasons": ["x"], "waits": waits})
+    assert holds(place) == "a"
+    reset = Reset(2, Route.DIRECT, {"t": {0: 5}}, (), truncated, (), {}, "another suite")
+    with place.ledger.acquire("p", "reset") as lease:
+        place.ledger.run_planned(lease, kind="reset", recovery="replay", epoch=1, ranges=[], topic_ids={})
+        place.ledger.reset(lease, reset.as_dict())
+        place.ledger.run_closed(lease, state="done")
+    assert holds(place) == held

@@ -10,7 +10,7 @@ from deltalake.exceptions import CommitFailedError, DeltaError
 
 from sluice.delta.names import ADOPTING, HOLDS, OWNER, owner
 from sluice.delta.transactions import transaction_versions
-from sluice.errors import BEGIN_ANEW, CheckpointError, ConfigError, LeaseHeldError
+from sluice.errors import CheckpointError, ConfigError, LeaseHeldError, begin_again
 from sluice_spark.sinks.base import Fence, TakenBackError
 from sluice_spark.sinks.delta.commits import Commit, altered, undone
 from sluice_spark.sinks.delta.handle import ATTEMPTS, Handle
@@ -77,6 +77,11 @@ class Guard:
                 "what others did to its rows there is unknown. sluice audit --deep compares them with the ledger"
             )
         return found
+
+    def accept(self) -> None:
+        """Take the table as it is: commits that were rolled back or replaced are given up."""
+        table = self._table.table()
+        self._seen = self._passed = None if table is None else table.version()
 
     def _claimed(self) -> DeltaTable | None:
         """Return the table, after setting its owner if it has none; None if there is no table."""
@@ -165,7 +170,7 @@ class Guard:
             f"the {self.holds} {self.path} was rolled back or replaced by {by}: {which} no longer part of it",
             state="nothing was read or written now; the table's history has what was removed until a VACUUM",
             next_step=f"undo that: RESTORE TABLE delta.`{self.path}` TO VERSION AS OF {by.version - 1}, and run again; "
-            f"or, to start over, {BEGIN_ANEW}",
+            f"or, to write all rows again, {begin_again(str(self._owner), truncate=True)}",
         )
 
     def let_pass(self, table: DeltaTable) -> None:

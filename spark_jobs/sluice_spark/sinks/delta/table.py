@@ -83,6 +83,10 @@ class DeltaSink(StagesParquet, Writer):
         """Check what others committed since the last check by this pipeline: :meth:`Guard.examine`."""
         return self._guard.examine()
 
+    def accept(self) -> None:
+        """Take the table as it is, before all rows leave it: :meth:`Guard.accept`."""
+        self._guard.accept()
+
     def admit(self, staged: Staged) -> None:
         """Raise the errors that a commit of these files would raise, before another table's commit that needs it.
 

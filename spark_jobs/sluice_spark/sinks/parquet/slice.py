@@ -24,7 +24,7 @@ from sluice_spark.sinks.delta.statistics import bounds, mask, may_be
 from sluice_spark.sinks.parquet.attempts import new_folder
 from sluice_spark.sinks.parquet.staged import partition_values, read_back
 
-__all__ = ["Found", "Slice", "offsets_in", "opened"]
+__all__ = ["Found", "Key", "Slice", "offsets_in", "opened", "partition_of"]
 
 _COLUMNS = ["_topic", "_partition", "_offset", "_timestamp"]
 
@@ -131,7 +131,7 @@ class Slice:
         rows = total = 0
         offsets: dict[Key, list[Any]] = {}
         with fs.open(f"{base}/{unquote(path)}", "rb") as handle:
-            values = _values(path)
+            values = partition_of(path)
             columns = [name for name in _COLUMNS if name not in values]
             parquet = opened(handle, read_dictionary=[name for name in columns if name == "_topic"])
             for batch in parquet.iter_batches(batch_size=1 << 18, columns=columns):
@@ -172,7 +172,7 @@ class Slice:
         target = f"{base}/{folder}/{unquote(posixpath.dirname(below))}".rstrip("/")
         fs.makedirs(target, exist_ok=True)
         with fs.open(f"{base}/{unquote(path)}", "rb") as source, fs.open(f"{target}/kept.parquet", "wb") as sink:
-            parquet, values = opened(source), _values(path)
+            parquet, values = opened(source), partition_of(path)
             schema = _as_written(pq.ParquetFile(source, metadata=parquet.metadata).schema_arrow)
             with pq.ParquetWriter(sink, schema, compression="snappy") as writer:
                 for group in range(parquet.num_row_groups):
@@ -186,7 +186,7 @@ class Slice:
         return kept
 
 
-def _values(path: str) -> Mapping[str, str | None]:
+def partition_of(path: str) -> Mapping[str, str | None]:
     return partition_values(unquote(part) for part in path.split("/")[:-1] if "=" in unquote(part))
 
 

@@ -18,7 +18,8 @@ from sluice.ledger import Epoch, Ledger
 from sluice.pipeline import Pipeline
 from sluice.ranges import Counts, OffsetRange, RangeAccount
 from sluice.recovery import Route
-from sluice_spark.runs.reconcile import HANDOVER, half_done, reconcile
+from sluice_spark.runs.closing import HANDOVER
+from sluice_spark.runs.reconcile import half_done, reconcile
 from sluice_spark.runs.tables import Tables
 from sluice_spark.sinks.base import NOTHING, Staged, TakenBackError
 from sluice_spark.sinks.delta.table import DeltaSink

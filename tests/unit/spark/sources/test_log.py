@@ -9,7 +9,7 @@ from tests.fixtures.wal import Made, record, span
 
 from sluice.errors import SinkError
 from sluice.wal import DamagedLogError
-from sluice_spark.sources.log import LogRecords
+from sluice_spark.sources.log import LogRecords, layers
 
 
 def of(made: Made) -> LogRecords:
@@ -51,3 +51,16 @@ def test_too_few_records_of_damaged_segments_are_told_by_their_names(made: Made)
 def test_nothing_is_missing_that_was_landed(made: Made) -> None:
     made.seal(0, [[record(0)]], [span(0, 6)])
     assert of(made).missing([span(0, 9)]) == []
+
+
+def test_an_offset_of_two_epochs_is_read_from_the_newest(made: Made) -> None:
+    made.seal(0, [[record(n) for n in range(6)]], [span(0, 6)])
+    (old,) = made.log.segments()
+    alone = layers([old], [span(1, 4)])
+    assert alone == [((old,), [span(1, 4)])]
+    Made(made.root, epoch=2).seal(0, [[record(n) for n in range(4, 9)]], [span(4, 9)])
+    both = made.log.segments()
+    assert [(s.epoch, s.range) for s in both] == [(1, span(0, 6)), (2, span(4, 9))]
+    found = layers(both, [span(1, 8)])
+    assert [([s.epoch for s in layer], parts) for layer, parts in found] == [([2], [span(4, 8)]), ([1], [span(1, 4)])]
+    of(made).verify({("t", 0): 0}, [span(0, 9)])

@@ -1,0 +1,11 @@
+"""Which accounts a reset closed."""
+
+import sqlalchemy as sa
+from alembic import op
+
+revision = "0006"
+down_revision = "0005"
+
+
+def upgrade() -> None:
+    op.add_column("sluice_account", sa.Column("closed", sa.String(250)))

@@ -1,0 +1,280 @@
+"""What a reset does: where the new epoch begins, and what becomes of the offsets before it; pure.
+
+A reset closes a pipeline's epoch and opens the next one, with a fresh checkpoint. The account goes on to tile:
+
+- **It begins where the account ends.** Nothing else changes.
+- **It begins later.** The offsets in between count as lost, with the reason, and are open: a redrive can bring them.
+- **It begins earlier.** The same offsets would be written twice. So that is refused, unless all rows of the pipeline
+  leave the sink and the quarantine (``truncate``), in one commit each. The account then begins anew: earlier accounts
+  stay on record as closed. Offsets that had an account and lie before the new beginning are open as lost.
+
+A topic that was recreated has other records at the same offsets. Its former records cannot come back, and its offsets
+have no account in the new one; so that needs ``truncate``, too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from sluice.errors import ConfigError
+from sluice.ledger import REDRIVEN, Epoch, Ledger
+from sluice.pipeline import Pipeline
+from sluice.ranges import OffsetRange, Positions, describe
+from sluice.recovery import Route
+from sluice.run.interval import moment_of
+from sluice.sources.state import TopicState, joined_ids
+
+__all__ = ["Reset", "asked", "plan", "possible", "still_open", "united"]
+
+_UNTOUCHED = "nothing was read or written; the table and the ledger are unchanged"
+
+
+@dataclass(frozen=True)
+class Reset:
+    """A planned reset.
+
+    Attributes
+    ----------
+    epoch, route, positions
+        The new epoch, and where it begins.
+    skipped
+        What had no account, or has none any more, and is not read by the new epoch either: open as lost.
+    truncated
+        Whether all rows of the pipeline leave sink and quarantine, and the account begins anew.
+    recreated
+        Topics that have other records now than those of the account.
+    topic_ids
+        The ids of the topics that the new epoch reads.
+    given_up
+        What does not come back by reading on from there, in words.
+    notes
+        What else it means, in words.
+    held
+        For redrives (0) and intervals (below): the newest batch that the sink has, if the ledger knows of later ones.
+    removed
+        How many offsets' rows left the sink.
+    """
+
+    epoch: int
+    route: Route
+    positions: Positions
+    skipped: tuple[OffsetRange, ...]
+    truncated: bool
+    recreated: tuple[str, ...]
+    topic_ids: Mapping[str, str]
+    reason: str
+    given_up: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+    held: tuple[tuple[int, int], ...] = ()
+    removed: int = 0
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the form of commit metadata and ledger."""
+        return {
+            "epoch": self.epoch, "lineage": self.route.value,
+            "positions": {t: {str(p): o for p, o in parts.items()} for t, parts in self.positions.items()},
+            "skipped": [span.as_list() for span in self.skipped], "truncated": self.truncated,
+            "recreated": list(self.recreated), "topic_ids": dict(self.topic_ids), "reason": self.reason,
+            "notes": [*self.given_up, *self.notes], "held": [list(item) for item in self.held],
+            "removed": self.removed,
+        }  # fmt: skip
+
+
+def possible(pipeline: Pipeline, begin: str | None, *, truncate: bool) -> None:
+    """Raise a :class:`~sluice.errors.ConfigError` if this pipeline cannot be reset in this way.
+
+    Parameters
+    ----------
+    begin
+        ``earliest``, ``latest``, a time in ISO 8601, or None for the position.
+    """
+    name, sink = pipeline.name, pipeline.sink
+    if begin not in (None, "earliest", "latest"):
+        moment_of(begin)
+        if not pipeline.source.kind.seek_by_time:
+            raise ConfigError(
+                f"source.{pipeline.source.key} of {name!r} cannot find offsets by time",
+                state=_UNTOUCHED,
+                next_step="say --from earliest or --from latest, or leave it out to go on at the position",
+            )
+    if not truncate:
+        return
+    if begin is None:
+        raise ConfigError(
+            "--truncate takes all rows out, and nobody said from where they are to be written again",
+            state=_UNTOUCHED,
+            next_step="say --from earliest, --from latest or --from TIME as well",
+        )
+    if not sink.kind.replaceable or (pipeline.aggregates and not sink.kind.delta):
+        why = "rows: aggregate, whose rows carry no offsets, and " if sink.kind.replaceable else ""
+        raise ConfigError(
+            f"rows cannot be taken out: {name!r} has {why}sink.{sink.key}, which does not take such rows back",
+            state=_UNTOUCHED,
+            next_step="leave --truncate out, which goes on at the position or later; or empty the sink yourself, give "
+            "the pipeline another name and its sink another path",
+        )
+
+
+def asked(begin: str | None, states: Sequence[TopicState], at: Mapping[tuple[str, int], int | None]) -> Positions:
+    """Return where the user asked to begin; empty for the position.
+
+    Parameters
+    ----------
+    at
+        For a time: the first offset at or after it, per partition; None where no record is as new.
+    """
+    found: Positions = {}
+    for state in states if begin is not None else ():
+        for number, now in state.partitions.items():
+            place = {"earliest": now.start, "latest": now.end}.get(begin or "")
+            if place is None:
+                first = at.get((state.topic, number))
+                place = now.end if first is None else min(max(first, now.start), now.end)
+            found.setdefault(state.topic, {})[number] = place
+    return found
+
+
+def united(ledger: Ledger, pipeline: str) -> dict[tuple[str, int], OffsetRange]:
+    """Return, per partition, from where to where accounts stand: those of live runs, and of intervals before them."""
+    spans = [entry.account.range for entry in ledger.entries(pipeline) if entry.epoch > REDRIVEN]
+    found: dict[tuple[str, int], OffsetRange] = {}
+    for span in (*spans, *(account.range for _, account, _ in ledger.replaced(pipeline))):
+        key = (span.topic, span.partition)
+        known = found.get(key, span)
+        found[key] = OffsetRange(*key, min(span.start, known.start), max(span.end, known.end))
+    return found
+
+
+def plan(
+    pipeline: Pipeline,
+    now: Epoch,
+    *,
+    reason: str,
+    begin: Positions,
+    truncate: bool,
+    reached: Positions,
+    accounted: Mapping[tuple[str, int], OffsetRange],
+    states: Sequence[TopicState],
+    known_ids: Mapping[str, str],
+) -> Reset:
+    """Return what a reset has to do.
+
+    Parameters
+    ----------
+    now
+        The epoch that it closes.
+    begin
+        As of :func:`asked`.
+    reached
+        The position, as far as it is known.
+    accounted
+        As of :func:`united`.
+
+    Raises
+    ------
+    ConfigError
+        If offsets would be written twice, or a position is unknown.
+    """
+    name = pipeline.name
+    recreated = tuple(s.topic for s in states if s.is_another(known_ids.get(s.topic)))
+    gone = tuple(topic for topic in recreated if any(t == topic for t, _ in accounted))
+    if gone and not truncate:
+        raise ConfigError(
+            f"topic {gone[0]!r} of {name!r} was deleted and recreated: its offsets stand for other records now, and "
+            "rows of the former records with the same offsets are in the sink",
+            state=_UNTOUCHED,
+            next_step=f"sluice reset {name} --truncate --from earliest takes those rows out; to keep them, give the "
+            "pipeline another name and its sink another path, both at once",
+        )
+    positions: Positions = {}
+    skipped, twice, unknown = list[OffsetRange](), list[OffsetRange](), list[str]()
+    for state in states:
+        for number, there in state.partitions.items():
+            key, top = (state.topic, number), max(there.end, there.high or 0)
+            position = None if state.topic in recreated else reached.get(state.topic, {}).get(number)
+            start = begin.get(state.topic, {}).get(number)
+            if start is None:
+                start = there.start if state.topic in recreated else position
+            if start is None and accounted and pipeline.source.config.starting_offsets == "latest":
+                unknown.append(f"{state.topic}-{number}")
+            if start is None:
+                first = pipeline.source.config.starting_offsets == "latest" and not accounted
+                start = there.end if first else there.start
+            start = min(max(start, there.start), top)
+            positions.setdefault(state.topic, {})[number] = start
+            if truncate:
+                begun = accounted.get(key)
+                if begun is not None and begun.start < start and state.topic not in recreated:
+                    skipped.append(OffsetRange(*key, begun.start, start))
+            elif position is not None and position < start:
+                skipped.append(OffsetRange(*key, position, start))
+            elif position is not None and start < position:
+                twice.append(OffsetRange(*key, start, position))
+    if truncate:
+        left = {s.topic for s in states}
+        skipped += [span for (topic, _), span in accounted.items() if topic not in left]
+    if unknown:
+        raise ConfigError(
+            f"where {name!r} stands in {', '.join(unknown)} is not on record, and source.starting_offsets is latest",
+            state=_UNTOUCHED,
+            next_step="say from where to go on: --from latest, --from earliest or --from TIME",
+        )
+    if twice:
+        raise ConfigError(
+            f"{sum(map(len, twice)):,} offsets would be written twice: {describe(twice)}",
+            state=_UNTOUCHED,
+            next_step="add --truncate, which takes the pipeline's rows out of the sink first; or begin where the rows "
+            f"end: leave --from out to go on at {_place(reached)}",
+        )
+    reset = Reset(
+        now.number + 1, pipeline.recovery.route, positions, tuple(sorted(skipped)), truncate, recreated,
+        joined_ids({}, states), reason,
+    )  # fmt: skip
+    return replace(reset, given_up=tuple(_given_up(reset, gone, states)))
+
+
+def _given_up(reset: Reset, gone: Sequence[str], states: Sequence[TopicState]) -> list[str]:
+    found = []
+    if reset.truncated and reset.skipped:
+        found.append(
+            f"rows leave the sink, and the new epoch does not read their records again: {describe(reset.skipped)}"
+        )
+    if gone:
+        found.append(f"rows of the former topic {', '.join(gone)} leave the sink, and nobody can read their records")
+    lost = _unreadable(reset, states)
+    if lost:
+        found.append(f"the source no longer has {describe(lost)}")
+    return found if reset.truncated else []
+
+
+def _unreadable(reset: Reset, states: Sequence[TopicState]) -> list[OffsetRange]:
+    starts = {(s.topic, number): now.start for s in states for number, now in s.partitions.items()}
+    ends = ((span, min(span.end, starts.get((span.topic, span.partition), span.end))) for span in reset.skipped)
+    return [OffsetRange(span.topic, span.partition, span.start, end) for span, end in ends if end > span.start]
+
+
+def still_open(definition: tuple[str, Mapping[str, Any]] | None, latest: int | None, closed_to: int) -> bool:
+    """Return whether windows may be open that no row has yet.
+
+    Parameters
+    ----------
+    definition
+        As of :meth:`sluice.run.checkpoint.Checkpoint.definition`; None if it is unknown.
+    latest
+        The latest event time that was absorbed, in milliseconds since 1970; None if none was.
+    closed_to
+        All windows up to there are closed.
+    """
+    if latest is None:
+        return False
+    if definition is None or definition[0] != "window":
+        return True
+    length = float(definition[1].get("size") or definition[1].get("gap") or 0.0)
+    return latest + round(length * 1000) + 1 > closed_to
+
+
+def _place(positions: Positions) -> str:
+    places = [f"{topic}-{n}: {o}" for topic, parts in sorted(positions.items()) for n, o in sorted(parts.items())]
+    return ", ".join(places[:8]) + (" …" if len(places) > 8 else "") or "the position"

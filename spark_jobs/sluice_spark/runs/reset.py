@@ -1,0 +1,280 @@
+"""A run that begins a pipeline again in a new epoch, with a fresh checkpoint."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar, cast
+
+from sluice.errors import BEGIN_ANEW, CheckpointError, ConfigError
+from sluice.faults import point
+from sluice.ledger import REDRIVEN, Lease
+from sluice.ledger.resets import told as telling
+from sluice.ranges import Positions
+from sluice.run.interval import moment_of
+from sluice.run.resetting import Reset, asked, plan, possible, still_open, united
+from sluice_spark.engine.logs import logger
+from sluice_spark.runs.closing import HANDOVER, RESET, open_next, seal_off
+from sluice_spark.runs.reconcile import examine, reconcile
+from sluice_spark.runs.redrive import REDRIVING, refuse_beside_intervals
+from sluice_spark.runs.restored import refuse_restored
+from sluice_spark.runs.run import Run
+from sluice_spark.runs.tables import Tables
+from sluice_spark.sinks.base import NOTHING, Fence, ReplaceableSink, TakenBackError, overtaken
+from sluice_spark.sinks.parquet.of_runs import OfRuns
+from sluice_spark.sinks.parquet.slice import Slice
+
+__all__ = ["ResetRun"]
+
+_KEPT = "nothing was reset; the table, the checkpoint and the ledger are unchanged"
+
+
+@dataclass
+class ResetRun(Run):
+    """Closes the pipeline's epoch, and opens the next one where the user says; see :mod:`sluice.run.resetting`.
+
+    Parameters
+    ----------
+    begin
+        ``earliest``, ``latest``, a time in ISO 8601, or None for the position.
+    truncate
+        Whether all rows that the pipeline wrote leave the sink and the quarantine.
+    agreed
+        Whether the user agrees to what does not come back.
+
+    Notes
+    -----
+    One commit to the sink decides: it takes the number of the batch that would come next, so that no driver that still
+    works in the old epoch commits anything more. Its metadata has all that follows from it (the quarantine, the
+    ledger), so that any later run finishes it if the driver dies. The old checkpoint is not read, unless the account
+    does not say where a partition stands, and it is not removed. No Spark session is needed.
+    """
+
+    kind: ClassVar[str] = "reset"
+
+    begin: str | None = None
+    truncate: bool = False
+    agreed: bool = False
+
+    def preview(self) -> Reset:
+        """Return what would be done; nothing is changed, and no lease is needed."""
+        possible(self.pipeline, self.begin, truncate=self.truncate)
+        with self.context.resources:
+            return self._reset(self.context.tables(self.ledger.epoch(self.pipeline.name)))
+
+    def _drive(self, lease: Lease) -> str | None:
+        possible(self.pipeline, self.begin, truncate=self.truncate)
+        tables = self._settled(lease)
+        if self.ledger.reset_by(self.pipeline.name, self.context.run_id):  # an earlier attempt of this run
+            self._plan(lease, [], [], epoch=tables.epoch.number)
+            logger.info("this run has reset the pipeline already")
+            return None
+        reset = self._reset(tables)
+        self._plan(lease, [], [], epoch=tables.epoch.number)
+        if self._stands(tables, reset):
+            logger.info("epoch %d stands there already, and nothing was read in it yet", tables.epoch.number)
+            return None
+        if reset.given_up and not self.agreed:
+            raise ConfigError(
+                f"this does not come back: {'; '.join(reset.given_up)}",
+                state=_KEPT,
+                next_step="if that is meant, add --yes; --dry-run shows all that would be done",
+            )
+        with ExitStack() as fences:
+            if reset.truncated:
+                self._keep_out_others(fences)
+            self._carry_out(lease, tables, reset)
+        return None
+
+    def _settled(self, lease: Lease) -> Tables:
+        """Return the tables of the present epoch, after entering what the sink holds and the ledger does not know."""
+        redriven = self.context.redriven()
+        while True:
+            tables = self.context.tables(self.ledger.epoch(self.pipeline.name))
+            try:
+                self._found += examine(tables)
+                refuse_restored(self.ledger, self.pipeline.name, tables)
+            except TakenBackError as error:
+                if not self.truncate:
+                    raise
+                logger.warning("%s", error.what)
+            except CheckpointError as error:
+                if not self.truncate or tables.sink.is_cut_off():
+                    raise
+                logger.warning("%s", error.what)
+            reconcile(
+                self.ledger, lease, tables, redriven,
+                forgo=self.truncate or self.context.recovery.ignores, unchecked=True, emptied=self.truncate,
+            )  # fmt: skip
+            if self.ledger.epoch(self.pipeline.name).number == tables.epoch.number:
+                return tables
+
+    # --- the plan --------------------------------------------------------------------------------------------------
+
+    def _reset(self, tables: Tables) -> Reset:
+        """Return what is to be done.
+
+        Raises
+        ------
+        ConfigError
+            If it cannot be done in this way, or there is nothing to reset.
+        SluiceError
+            If the source does not answer.
+        """
+        name, source = self.pipeline.name, self.context.opened_source()
+        if not any(run.kind == "live" for run in self.ledger.runs(name, limit=1000)):
+            raise ConfigError(
+                f"the ledger has no live run of {name!r}: there is nothing to reset",
+                state=_KEPT,
+                next_step=f"sluice run {name} starts the first one",
+            )
+        states, moment = source.snapshot(), self._moment()
+        keys = [(state.topic, number) for state in states for number in state.partitions]
+        at = {} if moment is None else source.offsets_at(keys, moment)
+        accounted = united(self.ledger, name)
+        reset = plan(
+            self.pipeline,
+            tables.epoch,
+            reason=self.context.reason or "",
+            begin=asked(self.begin, states, at),
+            truncate=self.truncate,
+            reached=self._reached(tables),
+            accounted=accounted,
+            states=states,
+            known_ids=self.ledger.topic_ids(name),
+        )
+        self._refuse_former_segments(tables, reset)
+        if tables.sink.as_it_is() is None:
+            if accounted and not self.truncate:
+                raise ConfigError(
+                    f"there is no sink at {tables.sink.path}, and the ledger has rows in it",
+                    state=_KEPT,
+                    next_step="restore it; or let them be written again: add --truncate --from earliest",
+                )
+            reset = replace(reset, truncated=True)  # nothing closes the epoch there, and no account of it stands
+        return self._with_state(tables, replace(reset, held=tuple(self._held(tables)) if reset.truncated else ()))
+
+    def _refuse_former_segments(self, tables: Tables, reset: Reset) -> None:
+        """Refuse to go on beside a log that holds records of a former topic: a redrive would take them for others."""
+        if any(span.topic in reset.recreated for _, span in tables.log.known()):
+            raise ConfigError(
+                f"the write-ahead log {tables.log.path} holds records of the former topic {reset.recreated[0]!r}: its "
+                "offsets stand for other records now",
+                state=_KEPT,
+                next_step=f"to keep them, {BEGIN_ANEW}. To discard them, with Spark: DELETE FROM "
+                f"delta.`{tables.log.path}` WHERE true; then run this again",
+            )
+
+    def _moment(self) -> Any:
+        return None if self.begin in (None, "earliest", "latest") else moment_of(self.begin)
+
+    def _reached(self, tables: Tables) -> Positions:
+        """Return the position by the account; where that has none, by the epoch, else by its checkpoint."""
+        found: Positions = {}
+        with suppress(CheckpointError):
+            found = {topic: dict(parts) for topic, parts in (tables.checkpoint.initial() or {}).items()}
+        for known in (tables.epoch.positions or {}, self.ledger.reached(self.pipeline.name)):
+            for topic, parts in known.items():
+                found.setdefault(topic, {}).update(parts)
+        return found
+
+    def _held(self, tables: Tables) -> list[tuple[int, int]]:
+        """Return, for redrives and intervals, the sink's newest batch where the ledger knows of later ones."""
+        name, last = self.pipeline.name, self.ledger.last_batches(self.pipeline.name)
+        writers = {REDRIVEN: self.context.redriven()}
+        for known in self.ledger.intervals(name):
+            writers[-known.number] = tables.of_interval(name, known.interval, known.number)
+        held = {number: writer.sink.version() for number, writer in writers.items() if number in last}
+        return [(number, batch) for number, batch in sorted(held.items()) if batch < last[number]]
+
+    def _with_state(self, tables: Tables, reset: Reset) -> Reset:
+        """Say what becomes of what Spark's checkpoint keeps from run to run."""
+        if reset.truncated:
+            return reset
+        known = None
+        with suppress(CheckpointError):
+            known = tables.checkpoint.definition()
+        name, number = self.pipeline.name, tables.epoch.number
+        latest, closed = self.ledger.latest_event_time(name, number), self.ledger.closed_to(name, number)
+        given_up, notes = list(reset.given_up), list(reset.notes)
+        if still_open(known, latest, closed):
+            given_up.append(
+                "windows that are open are dropped: the records that they had absorbed count as written, and no row "
+                "has them. --truncate with an earlier --from writes all windows again"
+            )
+        if latest is not None or self.pipeline.window is not None:
+            notes.append("windows that were written before are written once more if records of their time come")
+        if (known is not None and known[0] == "dedupe") or self.pipeline.dedupe is not None:
+            notes.append("the keys of earlier records are forgotten: a duplicate of one of them is written")
+        return replace(reset, given_up=tuple(given_up), notes=tuple(notes))
+
+    def _stands(self, tables: Tables, reset: Reset) -> bool:
+        """Return whether the present epoch is what this reset would open, and nothing was planned in it."""
+        now, name = tables.epoch, self.pipeline.name
+        if (now.route, now.positions) != (reset.route, reset.positions) or tables.checkpoint.planned():
+            return False
+        if self.ledger.last_batch(name, now.number) is not None or reset.recreated:
+            return False
+        return self.ledger.base(name) == now.number if reset.truncated else not reset.skipped
+
+    # --- carrying it out -------------------------------------------------------------------------------------------
+
+    def _keep_out_others(self, fences: ExitStack) -> None:
+        """Fence redrives and intervals: rows of theirs would come after all rows have left."""
+        name = self.pipeline.name
+        refuse_beside_intervals(self.ledger, name, _KEPT)
+        for scope in (REDRIVING, *(known.interval for known in self.ledger.intervals(name))):
+            fences.enter_context(self.ledger.acquire(name, self.context.run_id, scope=scope))
+
+    def _carry_out(self, lease: Lease, tables: Tables, reset: Reset) -> None:
+        there, last = tables.sink.as_it_is(), self.ledger.last_batch(self.pipeline.name, tables.epoch.number)
+        number = max(tables.sink.version(), last.batch if last else -1) + 1
+        told = reset.as_dict()
+        note: dict[str, Any] = {
+            HANDOVER: {key: told[key] for key in ("epoch", "lineage", "positions")},
+            RESET: told, "run": self.context.run_id, "pipeline": self.pipeline.name,
+        }  # fmt: skip
+        removed: dict[tuple[str, int], int] = {}
+        if there is not None and reset.truncated:
+            removed = self._empty(lease, tables, cast(ReplaceableSink, there[0]), there[1], number, note)
+        elif there is not None:
+            lease.verify()
+            point("before-sink-commit")
+            if not there[0].commit(NOTHING, there[1], number, note):
+                raise self._overtaken(tables, number)
+        point("epoch-closed")
+        seal_off(tables, note)
+        replaced = [[*key, count] for key, count in removed.items()]
+        open_next(self.ledger, lease, tables, {**note, "version": number, "replaced": replaced})
+        point("epoch-opened")
+        logger.info("epoch %d was closed; %s", tables.epoch.number, telling(told | {"removed": sum(removed.values())}))
+
+    def _empty(
+        self, lease: Lease, tables: Tables, sink: ReplaceableSink, schema: Any, number: int, note: dict[str, Any]
+    ) -> dict[tuple[str, int], int]:
+        """Take all rows of the pipeline out of the sink, by the commit that closes the epoch."""
+        sink.check_replaceable()
+        tables.quarantine.check_replaceable()
+        accept = getattr(sink, "accept", None)
+        if accept is not None:
+            accept()
+        fence = Fence(sink.table_version(), lambda other: other.get("interval") is not None)
+        name = self.pipeline.name
+        gone: Slice
+        if self.pipeline.aggregates:
+            gone = OfRuns([], runs=frozenset(run.run for run in self.ledger.runs(name, limit=1 << 31)))
+        else:
+            gone = Slice(list(united(self.ledger, name).values()))
+        lease.verify()
+        point("before-sink-commit")
+        removed = sink.replace(gone, NOTHING, schema, number, note, name=tables.batch_name(number), fence=fence)
+        if removed is None:
+            raise self._overtaken(tables, number)
+        return removed
+
+    def _overtaken(self, tables: Tables, number: int) -> Exception:
+        return overtaken(
+            f"committed batch {number} to {tables.sink.path}",
+            state="the epoch is still open; this driver did not close it",
+            next_step="run the same command again: it begins after that batch",
+        )

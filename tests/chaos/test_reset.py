@@ -1,0 +1,203 @@
+"""A pipeline begins again: later, where it stood, or from the beginning after its rows left; killed anywhere."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from unittest import mock
+
+import pytest
+from tests.chaos.test_redrive import assert_conserved, lost, redrive
+from tests.fixtures.runs import Sandbox
+
+import reset as main
+from sluice.errors import SluiceError
+
+pytestmark = [pytest.mark.chaos, pytest.mark.spark, pytest.mark.kafka]
+
+AGAIN = ("--from=earliest", "--truncate")
+
+
+def reset(sandbox: Sandbox, *options: str, run: str = "reset", expect: int = 0, **extra: str) -> str:
+    """Reset in this process: a reset needs no Spark session; return the error's text."""
+    with mock.patch.dict(os.environ, sandbox.env(**extra), clear=True):
+        asked = main.parse(["--pipeline", str(sandbox.file), "--run", run, "--reason", "another transform", *options])
+        opened = main.run_of(asked, lambda: pytest.fail("a session was opened"))
+        error: SluiceError | None = None
+        try:
+            opened.execute()
+        except SluiceError as raised:
+            error = raised
+        finally:
+            opened.ledger._engine.dispose()
+    assert (0 if error is None else error.exit_code) == expect, error
+    return str(error)
+
+
+def proved(sandbox: Sandbox) -> None:
+    deep = sandbox.cli("audit", "--deep", str(sandbox.file), "--json")
+    assert deep.returncode == 0, deep.stdout + deep.stderr
+
+
+@pytest.mark.parametrize(
+    "point",
+    [
+        "epoch-closed",
+        *(
+            pytest.param(p, marks=pytest.mark.long)
+            for p in ("before-sink-commit", "quarantine-emptied", "epoch-opened")
+        ),
+    ],
+)
+def test_a_killed_reset_is_finished_by_any_run_and_nothing_is_written_twice(sandbox: Sandbox, point: str) -> None:
+    sandbox.feed(12, bad_every=4)
+    sandbox.run("first")
+    options = ("--reason", "another transform", *AGAIN)
+    killed = sandbox.cli("reset", str(sandbox.file), *options, SLUICE_KILL_AT=point)
+    assert killed.returncode not in (0, 1, 10), killed.stderr[-3000:]
+    done = point != "before-sink-commit"
+    assert not done or not sandbox.sink()
+    sandbox.feed(4)
+    sandbox.run("live")
+    assert sandbox.account("live")["planned"] == (16 if done else 4)
+    assert_conserved(sandbox)
+    assert not sandbox.never_committed()
+    reset(sandbox, *AGAIN)
+    assert not sandbox.sink()
+    assert not sandbox.quarantine()
+    reset(sandbox, "--from=latest")
+    assert not lost(sandbox), "the same run once more is the same reset"
+    reset(sandbox, *AGAIN, run="the same once more")
+    assert sandbox.ledger.account(sandbox.name, "the same once more")["reset"]["epoch"] is None
+    proved(sandbox)
+    sandbox.run("again")
+    assert sandbox.account("again") == dict(planned=16, written=13, filtered=0, quarantined=3, absent=0, lost=0)
+    assert sandbox.account("first")["written"] == 9, "what earlier runs did stays on record"
+    assert not lost(sandbox)
+    assert_conserved(sandbox)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("point", ["before-sink-commit", "epoch-closed", "epoch-opened"])
+def test_what_a_reset_skips_is_open_and_redriven(sandbox: Sandbox, point: str) -> None:
+    sandbox.feed(6)
+    sandbox.run("first")
+    sandbox.feed(5, bad_every=4)
+    options = ("--reason", "the transform is broken", "--from", "latest")
+    killed = sandbox.cli("reset", str(sandbox.file), *options, SLUICE_KILL_AT=point)
+    assert killed.returncode not in (0, 1, 10), killed.stderr[-3000:]
+    reset(sandbox, "--from=latest")
+    assert sum(lost(sandbox).values()) == 5
+    assert_conserved(sandbox)
+    sandbox.feed(4)
+    sandbox.run("second")
+    assert sandbox.account("second")["planned"] == 4
+    assert_conserved(sandbox)
+    redrive(sandbox)
+    assert not lost(sandbox)
+    assert_conserved(sandbox)
+    before = sandbox.cli("status", sandbox.name, "--json").stdout
+    sandbox.ledger.rebuild()
+    assert sandbox.cli("status", sandbox.name, "--json").stdout == before
+
+
+def test_a_lost_checkpoint_an_earlier_start_and_a_run_at_work(sandbox: Sandbox) -> None:
+    sandbox.feed(6)
+    sandbox.run("first")
+    shutil.rmtree(sandbox.home / "checkpoints" / sandbox.name)
+    sandbox.feed(3)
+    assert f"sluice reset {sandbox.name} --reason" in sandbox.run("second", expect=41).message
+    assert "6 offsets would be written twice" in reset(sandbox, "--from=earliest", expect=10)
+    with sandbox.ledger.acquire(sandbox.name, "at work"):
+        reset(sandbox, expect=40)
+    reset(sandbox)
+    sandbox.run("second")
+    assert sandbox.account("second")["planned"] == 3
+    assert_conserved(sandbox)
+
+
+@pytest.mark.long
+def test_a_recreated_topic_is_read_from_its_beginning_when_the_former_rows_have_left(sandbox: Sandbox) -> None:
+    sandbox.feed(6)
+    sandbox.run("first")
+    sandbox.topics.delete(sandbox.topic)
+    sandbox.topics.create(sandbox.topic, 2, {"retention.ms": -1})
+    sandbox.produced.clear()
+    sandbox.feed(8, bad_every=4)
+    assert "sluice reset" in sandbox.run("second", expect=22).message
+    assert "deleted and recreated" in reset(sandbox, expect=10)
+    assert "nobody can read their records" in reset(sandbox, *AGAIN, expect=10)
+    reset(sandbox, *AGAIN, "--yes")
+    assert not lost(sandbox)
+    proved(sandbox)
+    sandbox.run("second")
+    assert_conserved(sandbox)
+    sandbox.feed(2)
+    sandbox.run("third")
+    assert_conserved(sandbox)
+
+
+@pytest.mark.long
+def test_a_table_that_was_removed_or_rolled_back_is_filled_again(sandbox: Sandbox) -> None:
+    sandbox.feed(6, bad_every=3)
+    sandbox.run("first")
+    assert sandbox.cli("retract", str(sandbox.file), f"{sandbox.topic}:1:0-1", "--reason", "wrong").returncode == 0
+    redrive(sandbox)
+    shutil.rmtree(sandbox.home / "table")
+    sandbox.feed(2)
+    assert "--truncate --from earliest" in sandbox.run("second", expect=41).message
+    reset(sandbox, expect=41)
+    reset(sandbox, *AGAIN)
+    proved(sandbox)
+    sandbox.run("second")
+    assert_conserved(sandbox)
+    part = f"{sandbox.topic}:1:0-1"
+    assert sandbox.cli("retract", str(sandbox.file), part, "--reason", "wrong").returncode == 0
+    redrive(sandbox, "--run", "back")
+    assert_conserved(sandbox)
+    table = sandbox.table()
+    assert table is not None
+    table.restore(0)
+    assert "--truncate --from earliest" in sandbox.run("third", expect=41).message
+    reset(sandbox, expect=41)
+    reset(sandbox, *AGAIN)
+    sandbox.run("third")
+    assert_conserved(sandbox)
+
+
+@pytest.mark.long
+def test_what_the_log_holds_is_redriven_if_the_source_no_longer_has_it(sandbox: Sandbox) -> None:
+    sandbox.configure(recovery="wal", kafka={"max_records_per_batch": 100})
+    sandbox.feed(6)
+    sandbox.run("first")
+    sandbox.configure(recovery="wal", kafka={"max_records_per_batch": 100}, transform={"python": "poison:dying"})
+    sandbox.feed(8)
+    sandbox.run("landed", expect=None, POISON_IDS="6")
+    assert len(sandbox.sink()) == 6, "landed, and not applied"
+    sandbox.configure(recovery="wal", kafka={"max_records_per_batch": 100})
+    sandbox.topics.delete_records(sandbox.topic, {0: 5, 1: 5})
+    reset(sandbox)
+    assert sum(lost(sandbox).values()) == 4
+    proved(sandbox)
+    sandbox.feed(2)
+    sandbox.run("second")
+    assert sandbox.account("second")["planned"] == 6
+    assert_conserved(sandbox)
+    redrive(sandbox)
+    assert not lost(sandbox)
+    assert_conserved(sandbox)
+    part = [f"{sandbox.topic}:{n}:0-7" for n in (0, 1)]  # landed in both epochs
+    assert sandbox.cli("retract", str(sandbox.file), *part, "--reason", "x").returncode == 0
+    redrive(sandbox)
+    assert not lost(sandbox)
+    assert_conserved(sandbox)
+    assert "the source no longer has" in reset(sandbox, *AGAIN, expect=10)
+    listed = json.loads(sandbox.cli("reset", str(sandbox.file), "--reason", "x", *AGAIN, "--dry-run", "--json").stdout)
+    assert sum(end - start for *_, start, end in listed["skipped"]) == 10
+    reset(sandbox, *AGAIN, "--yes")
+    sandbox.run("third")
+    assert_conserved(sandbox)
+    redrive(sandbox)
+    assert not lost(sandbox)
+    assert_conserved(sandbox)

@@ -1,0 +1,238 @@
+"""What a reset does: where it begins, what is open, what would be written twice; in any order the audit balances."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+from tests.fixtures.books import Place, rows, span, split
+
+from sluice.audit import audit
+from sluice.errors import ConfigError
+from sluice.ledger import REDRIVEN, Epoch
+from sluice.pipeline import Pipeline, load
+from sluice.ranges import OffsetRange, Positions
+from sluice.recovery import Route
+from sluice.run.resetting import Reset, asked, plan, possible, still_open, united
+from sluice.sources.state import PartitionState, TopicState
+
+SPEC: dict[str, Any] = {
+    "pipeline": "p",
+    "source": {"kafka": {"topics": ["t"]}},
+    "decode": {"json": {"schema": "id INT"}},
+    "sink": {"delta": {"path": "table"}},
+}
+
+
+def there(*ends: tuple[int, int], topic: str = "t", topic_id: str = "c/1") -> TopicState:
+    return TopicState(topic, topic_id, {n: PartitionState(*pair) for n, pair in enumerate(ends)})
+
+
+def planned(
+    states: list[TopicState],
+    *,
+    begin: str | None = None,
+    at: Mapping[tuple[str, int], int | None] | None = None,
+    truncate: bool = False,
+    accounted: tuple[OffsetRange, ...] = (span(2, 10), span(0, 8, 1)),
+    reached: Positions | None = None,
+    spec: Mapping[str, Any] = SPEC,
+) -> Reset:
+    if reached is None:
+        reached = {"t": {r.partition: r.end for r in accounted if r.topic == "t"}}
+    return plan(
+        Pipeline.model_validate(spec),
+        Epoch(3, Route.DIRECT, None),
+        reason="x",
+        begin=asked(begin, states, at or {}),
+        truncate=truncate,
+        reached=reached,
+        accounted={(r.topic, r.partition): r for r in accounted},
+        states=states,
+        known_ids={"t": "c/1"},
+    )
+
+
+def test_it_goes_on_where_it_stood() -> None:
+    found = planned([there((0, 12), (0, 8))])
+    assert (found.epoch, found.positions, found.skipped) == (4, {"t": {0: 10, 1: 8}}, ())
+    assert not found.given_up
+
+
+@pytest.mark.parametrize(
+    ("begin", "at", "positions", "skipped"),
+    [
+        ("latest", {}, {0: 12, 1: 8}, [span(10, 12)]),
+        ("2026-01-01", {("t", 0): 11, ("t", 1): None}, {0: 11, 1: 8}, [span(10, 11)]),
+    ],
+)
+def test_what_lies_before_a_later_start_is_open(
+    begin: str, at: dict[Any, Any], positions: dict[int, int], skipped: list[OffsetRange]
+) -> None:
+    found = planned([there((0, 12), (0, 8))], begin=begin, at=at)
+    assert found.positions == {"t": positions}
+    assert list(found.skipped) == skipped
+
+
+def test_what_the_source_no_longer_has_is_open_too() -> None:
+    found = planned([there((11, 12), (0, 8))])
+    assert (found.positions["t"][0], found.skipped) == (11, (span(10, 11),))
+
+
+@pytest.mark.parametrize("begin", ["earliest", "2026-01-01"])
+def test_offsets_that_would_be_written_twice_are_refused(begin: str) -> None:
+    with pytest.raises(ConfigError, match=r"would be written twice: t-0 \[3, 10\)") as refused:
+        planned([there((3, 12), (8, 8))], begin=begin, at={("t", 0): 1, ("t", 1): 8})
+    assert "--truncate" in refused.value.next_step
+    assert "t-0: 10, t-1: 8" in refused.value.next_step
+
+
+def test_a_topic_that_is_shorter_than_the_position_is_refused() -> None:
+    with pytest.raises(ConfigError, match=r"would be written twice: t-0 \[4, 10\)"):
+        planned([there((0, 4), (0, 8))])
+
+
+def test_with_truncate_what_is_not_read_again_does_not_come_back() -> None:
+    assert not planned([there((0, 12), (0, 8))], begin="earliest", truncate=True).given_up
+    found = planned([there((5, 12), (0, 8))], begin="earliest", truncate=True)
+    assert (found.positions, found.skipped) == ({"t": {0: 5, 1: 0}}, (span(2, 5),))
+    leave, gone = found.given_up
+    assert "rows leave the sink" in leave
+    assert gone == f"the source no longer has {span(2, 5)}"
+
+
+def test_a_recreated_topic_needs_truncate() -> None:
+    states = [there((0, 3), (0, 0), topic_id="c/2")]
+    with pytest.raises(ConfigError, match="deleted and recreated"):
+        planned(states)
+    found = planned(states, begin="earliest", truncate=True)
+    assert (found.positions, found.skipped, found.recreated) == ({"t": {0: 0, 1: 0}}, (), ("t",))
+    assert found.topic_ids == {"t": "c/2"}
+    assert "nobody can read" in found.given_up[0]
+    assert planned(states, accounted=()).positions == {"t": {0: 0, 1: 0}}, "no row of the former one is there"
+
+
+def test_a_topic_that_the_file_no_longer_names_keeps_its_account() -> None:
+    states = [there((0, 12), (0, 8))]
+    other = OffsetRange("u", 0, 0, 5)
+    assert planned(states, accounted=(span(0, 10), span(0, 8, 1), other)).skipped == ()
+    found = planned(states, accounted=(span(0, 10), span(0, 8, 1), other), begin="earliest", truncate=True)
+    assert found.skipped == (other,), "its rows leave, too"
+
+
+def test_where_an_unknown_partition_begins() -> None:
+    states = [there((0, 12), (3, 8), (2, 5))]
+    assert planned(states).positions == {"t": {0: 10, 1: 8, 2: 2}}
+    latest = {**SPEC, "source": {"kafka": {"topics": ["t"], "starting_offsets": "latest"}}}
+    with pytest.raises(ConfigError, match="where 'p' stands in t-2 is not on record"):
+        planned(states, spec=latest)
+    assert planned(states, spec=latest, begin="latest").positions == {"t": {0: 12, 1: 8, 2: 5}}
+    assert planned(states, spec=latest, accounted=()).positions == {"t": {0: 12, 1: 8, 2: 5}}
+
+
+@pytest.mark.parametrize(
+    ("keys", "begin", "truncate", "said"),
+    [
+        ({}, None, True, "nobody said from where"),
+        ({}, "soon", False, "'soon' is not a time"),
+        ({"sink": {"kafka": {"topic": "out"}}}, "earliest", True, "does not take such rows back"),
+        (
+            {"sink": {"postgres": {"table": "s.t"}}, "rows": "aggregate"}, "earliest", True, "rows carry no offsets",
+        ),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_done_is_refused_by_name(
+    keys: dict[str, Any], begin: str | None, truncate: bool, said: str
+) -> None:
+    with pytest.raises(ConfigError, match=said):
+        possible(Pipeline.model_validate({**SPEC, **keys}), begin, truncate=truncate)
+
+
+@pytest.mark.parametrize(
+    ("definition", "latest", "closed_to", "found"),
+    [
+        (None, None, 0, False),
+        (None, 5000, 9000, True),
+        (("window", {"size": 1.0}), 5000, 6001, False),
+        (("window", {"size": 2.0}), 5000, 6001, True),
+        (("window", {"gap": 1.0}), 5000, 6000, True),
+    ],
+)
+def test_windows_that_no_row_has_yet(definition: Any, latest: int | None, closed_to: int, found: bool) -> None:
+    assert still_open(definition, latest, closed_to) is found
+
+
+def carried_out(place: Place, *, begin: str | None, truncate: bool = False, **ends: int) -> Reset:
+    """Reset as the run does: the rows leave, and the ledger has it, twice as after a crash."""
+    ledger, now = place.ledger, place.ledger.epoch("p")
+    states = [there((0, ends.get("zero", 20)), (0, ends.get("one", 8)), topic_id="")]
+    found = plan(
+        load(place.file), now, reason="x", begin=asked(begin, states, {}), truncate=truncate,
+        reached=ledger.reached("p"), accounted=united(ledger, "p"), states=states, known_ids={},
+    )  # fmt: skip
+    if truncate:
+        place.sink, place.quarantine = [], []
+    place.ends[f"sluice:p:{now.number}"] = place.ends.get(f"sluice:p:{now.number}", -1) + 1
+    run = f"reset {now.number}"
+    with ledger.acquire("p", run) as lease:
+        ledger.run_planned(lease, kind="reset", recovery="replay", epoch=now.number, ranges=[], topic_ids={})
+        for _ in range(2):
+            ledger.reset(lease, found.as_dict())
+        ledger.run_closed(lease, state="done")
+    return found
+
+
+def proved(place: Place) -> list[str]:
+    for table in ("table", "table_quarantine"):
+        shutil.rmtree(place.root / table, ignore_errors=True)
+    return place.found()
+
+
+def test_a_later_start_goes_on_in_the_account(story: Place) -> None:
+    carried_out(story, begin="latest", zero=25, one=8)
+    assert story.ledger.epoch("p") == Epoch(3, Route.DIRECT, {"t": {0: 25, 1: 8}})
+    assert span(20, 25) in [row.range for row in story.ledger.lost("p")]
+    assert story.ledger.account("p", "reset 2")["lost"] == 5
+    assert proved(story) == []
+    story.commit("e", split(25, 30), epoch=3)
+    story.sink += rows("e", *range(25, 30))
+    story.commit("f", split(20, 25), epoch=REDRIVEN, redriven="lost")
+    story.sink += rows("f", *range(20, 25))
+    assert proved(story) == []
+
+
+def test_after_a_truncation_only_the_new_account_stands(story: Place) -> None:
+    before = story.ledger.account("p", "a")["written"]
+    carried_out(story, begin="earliest", truncate=True)
+    assert story.ledger.lost("p", state=None) == []
+    assert story.ledger.entries("p") == []
+    assert story.ledger.base("p") == 3
+    assert story.ledger.account("p", "a")["written"] == before, "what it did stays on record"
+    assert proved(story) == []
+    story.commit("e", split(0, 20), split(0, 8, 1), epoch=3)
+    story.sink = [*rows("e", *range(20)), *rows("e", *range(8), partition=1)]
+    assert proved(story) == []
+    assert story.ledger.rebuild()
+    assert proved(story) == []
+    carried_out(story, begin="latest", truncate=True)
+    assert sorted(row.range for row in story.ledger.lost("p")) == [span(0, 20), span(0, 8, 1)]
+    assert proved(story) == []
+    story.commit("g", split(4, 6), epoch=REDRIVEN, redriven="lost")
+    story.sink = rows("g", 4, 5)
+    assert proved(story) == []
+    assert audit(story.ledger, "p").balanced
+
+
+def test_a_retraction_before_a_truncation_takes_nothing_from_what_is_redriven_after_it(story: Place) -> None:
+    ledger = story.ledger
+    moved = [{"epoch": REDRIVEN, "batch": 0, "run": "c", "topic": "t", "partition": 0, "start": 16,
+              "ranges": [[16, 17]], "written": 1, "filtered": 0, "absent": 0}]  # fmt: skip
+    with ledger.acquire("p", "x") as lease:
+        ledger.run_planned(lease, kind="retract", recovery="replay", epoch=REDRIVEN, ranges=[], topic_ids={})
+        ledger.retracted(lease, epoch=REDRIVEN, batch=2, moved=moved, reason="x")
+    assert ledger.retracted_from("p")
+    carried_out(story, begin="earliest", truncate=True)
+    assert ledger.retracted_from("p") == {}
+    assert len(ledger.retractions("p", "x")) == 1
