@@ -11,7 +11,17 @@ from sluice.fields import duration
 from sluice.pipeline.suite import nearest
 from sluice.ranges import OffsetRange
 
-__all__ = ["choice_of", "count_of", "duration_of", "is_known", "is_unset", "ranges_of", "refused", "refused_ranges"]
+__all__ = [
+    "choice_of",
+    "count_of",
+    "duration_of",
+    "flag_of",
+    "is_known",
+    "is_unset",
+    "ranges_of",
+    "refused",
+    "refused_ranges",
+]
 
 _Choice = TypeVar("_Choice", bound=StrEnum)
 
@@ -77,6 +87,22 @@ def count_of(name: str, value: Any) -> int | None:
     if number < 1 or isinstance(value, bool):
         raise refused(name, f"{value!r} is not a whole number of at least 1")
     return number
+
+
+def flag_of(name: str, value: Any) -> bool:
+    """Return a yes or no, given as one or as the text of one; no if nothing is asked for.
+
+    Raises
+    ------
+    ConfigError
+        If it is anything else.
+    """
+    if is_unset(value):
+        return False
+    text = str(value).strip().lower()
+    if text not in ("true", "false"):
+        raise refused(name, f"{value!r} is neither true nor false")
+    return text == "true"
 
 
 def ranges_of(name: str, value: Any) -> list[OffsetRange]:

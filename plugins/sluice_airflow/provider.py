@@ -36,6 +36,7 @@ def get_provider_info() -> dict[str, Any]:
                         "compact",
                         "freshness",
                         "redrive",
+                        "reset",
                         "retract",
                         "vacuum",
                         "validate",

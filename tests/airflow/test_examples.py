@@ -57,6 +57,7 @@ def test_each_example_runs(examples: dict[str, DAG]) -> None:
     assert repair.pop("redrive") == "skipped", "nothing is lost"
     assert (len(repair), set(repair.values())) == (5, {"success"}), repair
     assert set(states(examples.pop("example_take_back")).values()) == {"skipped"}, "nothing was asked for, nor is lost"
+    assert set(states(examples.pop("example_begin_again")).values()) == {"skipped"}, "the fake resets nothing"
     ended = {name: states(dag) for name, dag in examples.items() if name not in NOT_RUN}
     assert {name for name, found in ended.items() if set(found.values()) != {"success"}} == set(), ended
 

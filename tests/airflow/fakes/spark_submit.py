@@ -15,7 +15,7 @@ def _argument(name: str) -> str:
 
 def main() -> int:
     folder = Path(os.environ["FAKE_SPARK"])
-    mains = ("bounded_run.py", "validate_sink.py", "redrive.py", "retract.py")
+    mains = ("bounded_run.py", "validate_sink.py", "redrive.py", "reset.py", "retract.py")
     main_file = next(Path(a).name for a in sys.argv if a.endswith(mains))
     (folder / f"{main_file}.call").write_text(json.dumps({"argv": sys.argv[1:], "env": dict(os.environ)}))
     plan_file = folder / f"{Path(_argument('--pipeline')).stem}.{main_file}.plan"
@@ -50,7 +50,7 @@ def _record(plan: dict, main_file: str) -> None:
             ledger.judged(None, pipeline.name, run, verdict=plan["verdict"], judgement=plan.get("judgement", {}))
         return
     with ledger.acquire(pipeline.name, run) as lease:
-        kind = "retract" if main_file == "retract.py" else "live"
+        kind = {"retract.py": "retract", "reset.py": "reset"}.get(main_file, "live")
         ledger.run_planned(lease, kind=kind, recovery="replay", epoch=1, ranges=[], topic_ids={})
         start = 0
         for batch, written in enumerate(plan.get("written", [])):
