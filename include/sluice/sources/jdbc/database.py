@@ -343,6 +343,10 @@ class Session:
         others = [(vxid, pid) for vxid, pid, own in found if not own]
         return [vxid for vxid, _ in others], [pid for _, pid in others], prepared
 
+    def zone(self) -> str:
+        """Return the time zone in which the database gives local times, unless a client asks for another."""
+        return str(self._rows("SELECT reset_val FROM pg_settings WHERE name = 'TimeZone'")[0][0])
+
     def clock(self) -> float:
         """Return the server's clock, in seconds since 1970."""
         return float(self._rows("SELECT extract(epoch from clock_timestamp())::float8")[0][0])

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import logging
+import re
 import time
 from collections.abc import Collection, Iterator
 from dataclasses import replace
@@ -37,6 +38,8 @@ _LONG = 3600.0
 """Seconds after which a transaction that holds the floor back is named."""
 _ROWS, _SIZE = 200_000, 64 << 20
 """Rows, and bytes, from which on a file of landed rows is full."""
+_UNIVERSAL = re.compile(r"(?i)(etc/.*|utc|uct|gmt[-+0]*|zulu|universal|greenwich)$")
+"""Time zones whose clock never goes back."""
 _STATE = "nothing was read or written now; what earlier runs wrote is in the sink"
 
 
@@ -107,6 +110,8 @@ class TableRows:
             self.notes += described.notes
             if session.unkeyed(described.kind):
                 self.notes.append(f"{self.config.shown}: rows whose key is NULL or infinite are not read")
+            if described.kind.lag > self._lag(described) and not _UNIVERSAL.match(zone := session.zone()):
+                self._warn_of_clock(zone, described)
             mark = self._mark(session, described, before.floor)
         marks = before.marks if mark is None else (*before.marks, mark)
         at, floor = self._settled(before.floor, marks, described)
@@ -222,6 +227,14 @@ class TableRows:
             key = min(key, int(at * 1_000_000) // micros) - -(-int(self._lag(described) * 1_000_000) // micros)
         running, _, _ = session.running()  # after the snapshot in which the key was seen
         return Mark(key, at, tuple(running))
+
+    def _warn_of_clock(self, zone: str, described: Described) -> None:
+        if described.kind.infinite == "timestamp":
+            self.notes.append(
+                f"{self.config.shown}: the key {self.config.key!r} has no time zone, and the database's is {zone}. If "
+                "it is local time, rows of the hour that comes twice at the end of summer are not read with such a "
+                "short source.jdbc.lag: leave it out, or make the key a timestamptz"
+            )
 
     def _lag(self, described: Described) -> float:
         if self.config.lag is not None:

@@ -122,6 +122,21 @@ def test_a_clock_without_a_zone_may_go_back_an_hour(shop: Shop) -> None:
     shop.exact("n")
 
 
+@pytest.mark.parametrize(
+    ("zone", "kind", "told"),
+    [
+        ("America/New_York", "TIMESTAMP", True),
+        ("Etc/UTC", "TIMESTAMP", False),
+        ("America/New_York", "TIMESTAMPTZ", False),
+    ],
+)
+def test_a_short_lag_of_a_local_clock_is_told(shop: Shop, zone: str, kind: str, told: bool) -> None:
+    shop.sql(f"ALTER DATABASE {sa.make_url(shop.url).database} SET TimeZone = '{zone}'")
+    shop.sql("DROP TABLE orders", f"CREATE TABLE orders (n INT PRIMARY KEY, at {kind} UNIQUE)")
+    shop.keys |= {"key": "at", "lag": "10s"}
+    assert ("the hour that comes twice" in " ".join(shop.look().notes)) is told
+
+
 def test_a_query_that_was_changed_is_told(shop: Shop) -> None:
     add(shop, 2)
     shop.keys = {"query": "SELECT id FROM orders", "key": "id"}
