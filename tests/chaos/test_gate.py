@@ -51,6 +51,7 @@ def test_a_batch_that_fails_is_not_published_until_it_is_accepted(sandbox: Sandb
     done = sandbox.run("bad", validate=True, expect=ExitCode.QUALITY_FAILED)
     assert "batch 1 of run 'bad'" in done.stderr
     assert "is judged failed before it is published: expect_column_values_to_be_between on id" in done.stderr
+    assert "ForeachBatchUserFuncException" not in done.stderr, "a verdict is no traceback"
     assert sandbox.sink() == first
     accept(sandbox.ledger, sandbox.name, "bad", reason="a known outlier")
     fed(sandbox, 0, 3)

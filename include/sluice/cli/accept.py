@@ -48,17 +48,19 @@ def accept(
 def held(ledger: Ledger, pipelines: Iterable[str]) -> list[str]:
     """Return a line for each of some pipelines whose live runs wait for somebody to settle a failed verdict."""
     from sluice.pipeline import load
-    from sluice.run.held import holder
+    from sluice.run.held import holder, waiting
+    from sluice.run.retraction import retractable
 
     lines = []
     for name in sorted(pipelines):
         try:
-            run = holder(ledger, load(name))
+            pipeline = load(name)
+            run = holder(ledger, pipeline)
         except SluiceError:  # its file is gone or broken: it does not run anyway
             continue
         if run is not None:
             lines.append(
                 f"{name} is held: live runs wait until the verdict {run.verdict} of run {run.run} is settled by "
-                f"sluice accept or sluice retract"
+                f"sluice accept{' or sluice retract' if waiting(ledger, name, run) or retractable(pipeline) else ''}"
             )
     return lines

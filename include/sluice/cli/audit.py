@@ -37,6 +37,9 @@ def prove(pipeline: str, *, deep: bool, as_json: bool) -> int:
         print_json(report.as_dict())
     else:
         _show(report, pipeline)
+        if not report.partitions:
+            say_empty(pipeline, "committed batch" if ledger.runs(report.pipeline, limit=1) else "run")
+        err.print("balanced" if report.balanced else "NOT balanced")
     return int(ExitCode.DONE if report.balanced else ExitCode.OTHER)
 
 
@@ -58,9 +61,6 @@ def _show(report: AuditReport, argument: str) -> None:
         err.print(f"problem: {problem}", markup=False)
     if len(report.problems) > _SHOWN:
         err.print(f"and {len(report.problems) - _SHOWN:,} more problems; --json has them", markup=False)
-    if not report.partitions:
-        say_empty(argument)
-    err.print("balanced" if report.balanced else "NOT balanced")
 
 
 def _lost(row: Mapping[str, Any]) -> str:

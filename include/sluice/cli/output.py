@@ -106,14 +106,14 @@ def moment(milliseconds: int) -> str:
     return instant(milliseconds // 1000 * 1_000_000).replace("+00:00", "Z")
 
 
-def say_empty(pipeline: str | None) -> None:
+def say_empty(pipeline: str | None, what: str = "run") -> None:
     """Say on stderr that the ledger has nothing to show, and which ledger that is: the home may be a wrong one."""
     from sqlalchemy import make_url
 
     from sluice.home import Home
 
     ledger = make_url(Home.from_env().ledger_url).render_as_string(hide_password=True)
-    err.print(f"no run{f' of {pipeline}' if pipeline else ''} in the ledger {ledger}", markup=False)
+    err.print(f"no {what}{f' of {pipeline}' if pipeline else ''} in the ledger {ledger}", markup=False)
 
 
 def _cell(value: Any) -> str:

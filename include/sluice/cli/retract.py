@@ -48,13 +48,19 @@ def retract(
     from sluice.launch.submit import retract as submission
     from sluice.ledger import Ledger
     from sluice.pipeline import load
-    from sluice.run.held import give_up
+    from sluice.run.held import give_up, waiting
     from sluice.run.retraction import possible, standing, wanted
 
     if not reason.strip():
         raise ConfigError("--reason is empty", state=_UNTOUCHED, next_step="say why, in a few words")
     spec, ledger = load(pipeline), Ledger.open()
     of_run, ranges = wanted(what, spec.source.config.streams)
+    if of_run is not None and dry_run and (waits := waiting(ledger, spec.name, ledger.known_run(spec.name, of_run))):
+        err.print(f"batch {waits[1]} of run {of_run}, which waits, would be given up", markup=False)
+        if not standing(ledger, spec.name, run_id=of_run):
+            if as_json:
+                print_json([])
+            return
     if of_run is not None and not dry_run and (batch := give_up(ledger, spec.name, of_run, reason=reason)):
         err.print(
             f"batch {batch[1]} of run {of_run}, which waits, is given up: the next run counts its offsets as lost, and "

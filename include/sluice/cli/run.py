@@ -15,14 +15,13 @@ from sluice.launch.launcher import Interrupted, LocalProcess
 from sluice.ledger import Ledger
 from sluice.pipeline import Pipeline, load
 from sluice.recovery import Recovery, Route
-from sluice.run.held import FAILED, refuse_held
+from sluice.run.held import FAILED, refuse_held, settling
 from sluice.run.redriving import way_out
 from sluice.run.request import RunRequest
 
 __all__ = ["closing", "connections", "drive", "ended", "spark_of"]
 
 _SPARK = "spark_default"
-_SETTLES = ("accept", "retract")
 
 
 def drive(
@@ -143,7 +142,7 @@ def ended(spec: Pipeline, run_id: str, code: int, *, as_json: bool) -> int:
             refused = (
                 f". Refused records are in {place}, with the reason in its column _errors; {way_out(spec, spec.name)}"
             )
-            settle = f". Then: {' or '.join(f'sluice {c} {spec.name} {run_id} --reason TEXT' for c in _SETTLES)}"
+            settle = f". Then: {', or '.join(settling(spec, run_id))}"
             after = "live runs wait until this is settled" if on_failed == "hold" else "the next run goes on after them"
             raise QualityError(
                 f"run {run_id!r} of {spec.name!r}: verdict {account['verdict']}",

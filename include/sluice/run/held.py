@@ -5,8 +5,9 @@ from __future__ import annotations
 from sluice.errors import ConfigError, HeldError
 from sluice.ledger import Ledger, RunRow
 from sluice.pipeline import Pipeline
+from sluice.run.retraction import retractable
 
-__all__ = ["FAILED", "accept", "give_up", "holder", "refuse_held", "waiting"]
+__all__ = ["FAILED", "accept", "give_up", "holder", "refuse_held", "settling", "waiting"]
 
 FAILED = ("failed", "error")
 """The verdicts that hold a pipeline, and that can be accepted."""
@@ -29,6 +30,12 @@ def holder(ledger: Ledger, pipeline: Pipeline) -> RunRow | None:
     if dropped or run.epoch < ledger.base(pipeline.name):
         return None
     return None if _was_retracted(ledger, run) else run
+
+
+def settling(pipeline: Pipeline, run: str) -> list[str]:
+    """Return the commands that settle the verdict of a run whose rows are in the sink: those that are not refused."""
+    names = ("accept", "retract") if retractable(pipeline) else ("accept",)
+    return [f"sluice {name} {pipeline.name} {run} --reason TEXT" for name in names]
 
 
 def refuse_held(ledger: Ledger, pipeline: Pipeline, run_id: str) -> None:
@@ -54,13 +61,14 @@ def refuse_held(ledger: Ledger, pipeline: Pipeline, run_id: str) -> None:
         there, back, anew = "what that run wrote is in the sink", "take its rows back", "clear the task validate"
     else:
         there, back, anew = f"its batch {waits[1]} is not published", "give it up", f"run it again: --run {run.run}"
+    retract = f"{back}: sluice retract {name} {run.run} --reason TEXT; or "
+    retract = retract if waits is not None or retractable(pipeline) else ""
     raise HeldError(
         f"pipeline {name!r} is held: run {run.run!r} has the verdict {run.verdict}{why}",
         state=f"nothing was read or written now; {there}, and new records wait in the source, for as long as it "
         "retains them",
         next_step=f"look at it: sluice status {name}. Then accept it: sluice accept {name} {run.run} --reason TEXT; or "
-        f"{back}: sluice retract {name} {run.run} --reason TEXT; or fix the suite or the limits, and have it judged "
-        f"again ({anew}). The next run then goes on",
+        f"{retract}fix the suite or the limits, and have it judged again ({anew}). The next run then goes on",
     )
 
 

@@ -13,7 +13,7 @@ from sluice.ledger import REDRIVEN, Entry, Ledger
 from sluice.pipeline import Pipeline
 from sluice.ranges import OffsetRange, describe, overlaps, runs_of, subtract
 
-__all__ = ["Part", "Standing", "possible", "standing", "taken", "wanted"]
+__all__ = ["Part", "Standing", "possible", "retractable", "standing", "taken", "wanted"]
 
 Held = Callable[[Sequence[OffsetRange]], Mapping[tuple[str, int], Any]]
 """Returns the offsets of some ranges that a table holds, per topic and partition, ascending."""
@@ -77,6 +77,15 @@ def possible(pipeline: Pipeline) -> None:
             next_step="use a sink that can replace rows, such as sink.delta; to say that rows are wrong, write "
             "corrected records to the source",
         )  # fmt: skip
+
+
+def retractable(pipeline: Pipeline) -> bool:
+    """Return whether rows of this pipeline can be retracted; see :func:`possible`."""
+    try:
+        possible(pipeline)
+    except ConfigError:
+        return False
+    return True
 
 
 def wanted(what: Sequence[str], streams: Sequence[str]) -> tuple[str | None, list[OffsetRange]]:

@@ -11,6 +11,7 @@ from sluice.errors import QualityError, SluiceError
 from sluice.launch.submit import validate_sink
 from sluice.ledger import Ledger, RunRow, UnknownRunError
 from sluice.pipeline import Pipeline, load
+from sluice.run.held import settling
 from sluice.run.redriving import way_out
 from sluice_airflow.last_words import tells
 from sluice_airflow.links.data_docs import DataDocsLink, address_of
@@ -215,10 +216,7 @@ def _quality_error(pipeline: Pipeline, run_id: str, verdict: str, judgement: Map
         exceeded = [f"{e['limit']}: {e['why']}" for e in told if e.get("verdict", "failed") == "failed"]
         more = f" and {len(failed) - 5} more" if len(failed) > 5 else ""
         what = f"run {run_id!r} of {pipeline.name!r} is judged {verdict}: {'; '.join([*exceeded, *names])}{more}"
-    held = (
-        f". Live runs wait until then, or until: sluice accept {pipeline.name} {run_id} --reason TEXT, or sluice "
-        f"retract {pipeline.name} {run_id} --reason TEXT"
-    )
+    held = f". Live runs wait until then, or until: {', or '.join(settling(pipeline, run_id))}"
     return QualityError(
         what,
         state="every row of the run is in the sink, accounted for; readers should wait for the next passed verdict",

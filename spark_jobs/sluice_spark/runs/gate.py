@@ -103,6 +103,10 @@ class Gate:
             return None
         found = self._judgements
         last = found[-1] if found else Judgement(self.judge.name, 0)
+        excesses = [*self._decided, *(e for judgement in found for e in judgement.excesses)]
+        lost = sum(account.counts.lost for run in runs for account in self.ledger.accounts(self.pipeline.name, run))
+        if lost and not {"retracted", "max_lost"} & {e.limit for e in excesses}:  # by an attempt that did not end
+            excesses.append(Excess("max_lost", "warned", f"{lost:,} offsets are lost, by an earlier attempt"))
         broken = [r for judgement in found[:-1] for r in judgement.results if not r.success]
         return Judgement(
             last.suite,
@@ -110,7 +114,7 @@ class Gate:
             (*broken, *last.results),
             data_docs=last.data_docs,
             runs=tuple(runs),
-            excesses=(*self._decided, *(e for judgement in found for e in judgement.excesses)),
+            excesses=tuple(excesses),
             wrote=any(judgement.wrote for judgement in found),
         )
 

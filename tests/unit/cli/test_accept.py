@@ -51,6 +51,11 @@ def test_what_is_accepted_no_longer_holds(place: Place, sluice: Callable[..., An
     assert json.loads(again.stdout) == {"pipeline": "p", "run": "a", "verdict": "failed", "accepted": "known gap"}
 
 
+def test_a_retraction_that_would_be_refused_is_not_named(place: Place, sluice: Callable[..., Any]) -> None:
+    place.configure(quality={"on_failed": "hold"}, sink={"console": {}})
+    assert sluice("status", "p").stderr.endswith("is settled by sluice accept\n")
+
+
 def test_only_a_failed_verdict_can_be_accepted(place: Place, sluice: Callable[..., Any]) -> None:
     place.ledger.judged(None, "p", "a", verdict="passed", judgement={})
     done = sluice("accept", "p", "a", "--reason", "x")

@@ -45,6 +45,12 @@ def test_the_command_tells_programs_everything(story: Place, command: Callable[.
     assert told.stderr.endswith("NOT balanced\n")
 
 
+def test_a_run_without_a_batch_is_a_run(story: Place, command: Callable[..., Any]) -> None:
+    with story.ledger.acquire("q", "a") as lease:
+        story.ledger.run_planned(lease, kind="live", recovery="replay", epoch=1, ranges=[], topic_ids={})
+    assert "no committed batch of q in the ledger" in command("q").stderr
+
+
 def test_with_a_broken_ledger_the_tables_are_not_proved(story: Place, command: Callable[..., Any]) -> None:
     story.execute("UPDATE sluice_account SET written = 0 WHERE run = 'a'")
     report = json.loads(command("--deep", str(story.file), "--json").stdout)

@@ -48,3 +48,15 @@ def test_what_makes_no_sense_is_refused_before_spark_starts(
     assert isinstance(done.exception, ConfigError)
     assert said in str(done.exception)
     assert not [r for r in story.ledger.runs("p") if r.kind == "retract"]
+
+
+def test_a_dry_run_says_that_a_batch_that_waits_would_be_given_up(story: Place, sluice: Callable[..., Any]) -> None:
+    with story.ledger.acquire("p", "held") as lease:
+        story.ledger.run_planned(lease, kind="live", recovery="replay", epoch=1, ranges=[], topic_ids={})
+        waits = {"reasons": ["x"], "waits": [story.ledger.epoch("p").number, 99]}
+        story.ledger.judged(lease, "p", "held", verdict="failed", judgement=waits)
+        story.ledger.run_closed(lease, state="failed")
+    for _ in range(2):
+        done = sluice("retract", str(story.file), "held", "--reason", "x", "--dry-run")
+        assert (done.exit_code, done.stderr) == (0, "batch 99 of run held, which waits, would be given up\n")
+    assert "is given up" in sluice("retract", str(story.file), "held", "--reason", "x").stderr

@@ -11,7 +11,7 @@ from sluice.errors import ConfigError, ExitCode, HeldError, error_for_exit_code
 from sluice.ledger import REDRIVEN, UnknownRunError
 from sluice.pipeline import load
 from sluice.recovery import Route
-from sluice.run.held import accept, give_up, holder, refuse_held, waiting
+from sluice.run.held import accept, give_up, holder, refuse_held, settling, waiting
 from sluice.run.resetting import Reset
 
 
@@ -65,6 +65,21 @@ def test_another_verdict_of_the_same_run_lets_it_go_on(place: Place) -> None:
     judged(place, "a", "failed")
     place.ledger.judged(None, "p", "a", verdict="warned", judgement={})
     assert holds(place) is None
+
+
+@pytest.mark.parametrize(
+    "keys", [{"sink": {"console": {}}}, {"dedupe": {"keys": ["id"], "within": "1h"}}], ids=["console", "dedupe"]
+)
+def test_a_retraction_that_would_be_refused_is_no_way_on(place: Place, keys: dict[str, object]) -> None:
+    judged(place, "a", "failed")
+    assert [command.split()[1] for command in settling(load(str(place.file)), "a")] == ["accept", "retract"]
+    place.configure(quality={"on_failed": "hold"}, **keys)
+    spec = load(str(place.file))
+    with pytest.raises(HeldError) as caught:
+        refuse_held(place.ledger, spec, "next")
+    assert "sluice accept p a" in caught.value.next_step
+    assert "sluice retract" not in caught.value.next_step
+    assert settling(spec, "a") == ["sluice accept p a --reason TEXT"]
 
 
 def test_a_later_verdict_counts_and_a_run_that_found_nothing_has_none(place: Place) -> None:
