@@ -7,12 +7,14 @@ from dataclasses import dataclass
 
 from pyspark.sql import DataFrame, SparkSession
 
+from sluice.errors import ExitCode
 from sluice.faults import point
 from sluice.ledger import Lease
 from sluice.sources.state import TopicState
 from sluice_spark.batch.pace import fitting
 from sluice_spark.batch.writer import BatchWriter
 from sluice_spark.engine.failures import classify
+from sluice_spark.engine.logs import logger
 from sluice_spark.engine.progress import Progress
 from sluice_spark.runs.context import RunContext
 from sluice_spark.runs.forecast import Forecast
@@ -123,7 +125,10 @@ class MicroBatches:
             query.awaitTermination()
         except Exception as error:
             cause = failures[0] if failures else error
-            raise classify(cause, lambda: self.check.states(tables), self.reader.signs) from error
+            told = classify(cause, lambda: self.check.states(tables), self.reader.signs)
+            if told.exit_code is ExitCode.OTHER:  # where it broke, which Spark's log does not say of the driver's code
+                logger.error("the query ended with an error", exc_info=told.__cause__ or cause)
+            raise told from error
 
     def process(self, tables: Tables, writer: BatchWriter, number: int, batch: Batch, *, sweep: bool) -> None:
         """Prepare one batch by the run's strategy, commit it and record it in the ledger.
