@@ -10,16 +10,18 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from airflow.dag_processing.dagbag import DagBag
 from airflow.sdk import DAG, timezone
 from tests.airflow.conftest import PROJECT, SECRET, FakeSpark
 
 from sluice.connections import variable_of
-from sluice.errors import SourceUnreachableError
+from sluice.errors import ExitCode, SourceUnreachableError
 from sluice.lag import Backlog, PartitionLag
 from sluice.ledger import Ledger
 from sluice.pipeline import load
 from sluice.recovery import Recovery
+from sluice.run.held import accept
 from sluice_airflow.factory import build_dag
 from sluice_airflow.group import SluiceTaskGroup
 from sluice_airflow.sensors import kafka_lag as sensor_module
@@ -169,6 +171,34 @@ def test_a_failed_verdict_fails_validate_only_and_emits_nothing(dag: DAG, spark:
         "wait_for_lag": "success", "ingest": "success", "validate": "failed", "account": "failed",
     }  # fmt: skip
     assert len(events()) == before
+
+
+@pytest.mark.parametrize("recovery", ["replay", "wal"])
+def test_behind_a_verdict_that_holds_runs_are_skipped_until_it_is_accepted(
+    dag: DAG, spark: FakeSpark, recovery: str, tmp_path: Path
+) -> None:
+    """Also one that landed records and so is in the ledger: it announces nothing of the rows that are held."""
+    before = len(events())
+    file = tmp_path / "flights.yaml"
+    spec = yaml.safe_load(load("flights").file.read_text())
+    spec["quality"] = {"on_failed": "hold"}
+    file.write_text(yaml.safe_dump({**spec, "recovery": recovery}))
+    for task in ("ingest", "validate", "account"):
+        dag.get_task(task).pipeline = str(file)
+    spark.plan("bounded_run.py", written=[12], verdict="failed", judgement={"results": []})
+    bad = dag.test(logical_date=None)
+    assert states(bad)["validate"] == "failed"
+    spark.plan("bounded_run.py", code=ExitCode.HELD, say=["sluice: error: pipeline 'flights' is held"])
+    run = dag.test(logical_date=None, run_conf={"recovery": recovery})
+    assert states(run) == {
+        "wait_for_lag": "success", "ingest": "skipped", "validate": "skipped", "account": "skipped",
+    }  # fmt: skip
+    assert (Ledger.open().run("flights", run.run_id) is None) is (recovery == "replay")
+    assert len(events()) == before
+    accept(Ledger.open(), "flights", bad.run_id, reason="known gap")
+    spark.plan("bounded_run.py", written=[12], verdict="passed")
+    assert set(states(dag.test(logical_date=None)).values()) == {"success"}
+    assert len(events()) == before + 1
 
 
 def test_validate_false_skips_the_verdict_and_still_accounts(dag: DAG, spark: FakeSpark) -> None:

@@ -84,7 +84,7 @@ def place(tmp_path: Path) -> Inbox:
     ("strategy", "points"),
     [
         ("replay", ("run-planned", "rows-staged", "sink-committed")),
-        ("wal", ("segments-staged", "sealed", "batch-recorded")),
+        pytest.param("wal", ("segments-staged", "sealed", "batch-recorded"), marks=pytest.mark.long),
         pytest.param("replay", ("before-sink-commit", "batch-recorded"), marks=pytest.mark.long),
         pytest.param("wal", ("before-seal", "sink-committed"), marks=pytest.mark.long),
         pytest.param("hot", ("rows-staged", "batch-recorded"), marks=pytest.mark.long),

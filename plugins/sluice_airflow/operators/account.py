@@ -95,6 +95,8 @@ class AccountOperator(BaseOperator):
         name = pipeline.name
         states = self._upstream(context)
         failed = sorted(task for task, state in states.items() if state in ("failed", "upstream_failed"))
+        if states and set(states.values()) == {"skipped"}:
+            raise AirflowSkipException("the run was skipped")  # one that is held may have landed records, no more
         ledger = Ledger.open()
         try:
             self.run_id = run_window(context, pipeline, self.run_id).run_id
@@ -108,8 +110,6 @@ class AccountOperator(BaseOperator):
                 ) from None
             if not isinstance(error, UnknownRunError):
                 raise
-            if states and set(states.values()) == {"skipped"}:
-                raise AirflowSkipException("the run was skipped") from None
             raise SluiceError(
                 f"the ledger has no run {self.run_id!r} of {name!r}",
                 state="there is nothing to account for",
