@@ -213,7 +213,7 @@ class RedriveRun(Run):
         fence: Fence | None = None,
     ) -> None:
         if self.context.gate is not None and not self.dropping:
-            self.context.gate.admit(lease, self.context.session(), writer, prepared)
+            self.context.gate.admit(lease, self.context.open_session(), writer, prepared)
         lease.verify()
         writer.commit(batch, prepared, {"of": of, "source": dict(source)}, moved=moved, fence=fence)
         tables.sweep(batch)  # before the ledger has the batch: if the driver dies, the next run sweeps it, too
