@@ -45,6 +45,8 @@ _CALENDAR: dict[type[exp.Expression], Callable[[Any], Any]] = {
     exp.Day: pc.day,
     exp.DayOfMonth: pc.day,
 }
+_LONGEST = 60
+"""Characters of an expression that are shown."""
 _UNITS = ("YEAR", "MONTH", "DAY", "HOUR", "MINUTE", "SECOND")
 
 
@@ -102,7 +104,7 @@ def arithmetic(node: exp.Expression, value: Callable[[exp.Expression], Value]) -
     if isinstance(node, exp.Neg):
         inner = value(node.this)
         if not _is_number(inner.type):
-            raise NotInSubsetError(f"it has {node.sql('spark')[:60]}")
+            raise NotInSubsetError(f"it has {_shown(node)}")
         return Value(inner.type, lambda table: pc.negate_checked(inner.of(table)))
     compute = _ARITHMETIC.get(type(node))
     if compute is None:
@@ -113,7 +115,7 @@ def arithmetic(node: exp.Expression, value: Callable[[exp.Expression], Value]) -
     typed = [kind for side, kind in zip(sides, kinds, strict=True) if number(side) is None]
     fractions = [side for side in sides if number(side) is not None and "." in side.sql("spark")]
     if not typed or not all(map(_is_number, kinds)) or (fractions and typed != [pa.float64()]):
-        raise NotInSubsetError(f"it has {node.sql('spark')[:60]}")
+        raise NotInSubsetError(f"it has {_shown(node)}")
     kind = pa.float64() if pa.float64() in kinds else max(kinds, key=lambda one: one.bit_width)
     one, other = (_cast(operand, kind) for operand in operands)
     return Value(kind, lambda table: compute(one.of(table), other.of(table)))
@@ -172,7 +174,7 @@ def called(node: exp.Expression, value: Callable[[exp.Expression], Value]) -> Va
 def _converted(node: exp.Cast, value: Callable[[exp.Expression], Value]) -> Value:
     kind = _KINDS.get(node.to.this)
     if kind is None or given(node) - {"this", "to", "safe"} or given(node.to) - {"this", "nested"}:
-        raise NotInSubsetError(f"it has {node.sql('spark')[:60]}")
+        raise NotInSubsetError(f"it has {_shown(node)}")
     if isinstance(node.this, exp.Literal) and node.this.is_string:
         return _written(node, kind)
     inner = value(node.this)
@@ -184,7 +186,7 @@ def _converted(node: exp.Cast, value: Callable[[exp.Expression], Value]) -> Valu
     texts = (pa.bool_(), pa.date32(), pa.string())
     to_text = kind == pa.string() and (pa.types.is_signed_integer(inner.type) or inner.type in texts)
     if inner.type != kind and not widened and not to_text:
-        raise NotInSubsetError(f"it has {node.sql('spark')[:60]}, which may fail or differ")
+        raise NotInSubsetError(f"it has {_shown(node)}, which may fail or differ")
     return _cast(inner, kind)
 
 
@@ -197,7 +199,7 @@ def _written(node: exp.Cast, kind: pa.DataType) -> Value:
     except ValueError:
         when = None
     if form is None or when is None or when.strftime(form) != text or when.year < 1901:
-        raise NotInSubsetError(f"it has {node.sql('spark')[:60]}")
+        raise NotInSubsetError(f"it has {_shown(node)}")
     found: date = when if kind == UTC_TIME else when.date()
     return constant(found, kind)
 
@@ -224,7 +226,7 @@ def _to_date(inner: Value, node: exp.Expression) -> Value:
 def _naive(inner: Value, node: exp.Expression) -> Value:
     """Return a timestamp without its zone, UTC, so that Arrow needs no database of zones."""
     if inner.type != UTC_TIME:
-        raise NotInSubsetError(f"it has {node.sql('spark')[:60]} of {inner.type}")
+        raise NotInSubsetError(f"it has {_shown(node)} of {inner.type}")
     kind = pa.timestamp("us")
     return Value(kind, lambda table: pc.cast(inner.of(table), kind))
 
@@ -236,7 +238,7 @@ def _part(kernel: Callable[[Any], Any], inner: Value) -> Value:
 def _truncated(node: exp.TimestampTrunc, value: Callable[[exp.Expression], Value]) -> Value:
     unit = node.args["unit"].name.upper()
     if unit not in _UNITS or not isinstance(node.args["unit"], exp.Var | exp.Literal):
-        raise NotInSubsetError(f"it has {node.sql('spark')[:60]}")
+        raise NotInSubsetError(f"it has {_shown(node)}")
     time = _naive(value(node.this), node)
     return Value(
         UTC_TIME, lambda table: pc.cast(pc.floor_temporal(time.of(table), unit=unit.lower()), UTC_TIME)
@@ -245,7 +247,7 @@ def _truncated(node: exp.TimestampTrunc, value: Callable[[exp.Expression], Value
 
 def _text(inner: Value, node: exp.Expression) -> Value:
     if inner.type != pa.string():
-        raise NotInSubsetError(f"it has {node.sql('spark')[:60]} of {inner.type}")
+        raise NotInSubsetError(f"it has {_shown(node)} of {inner.type}")
     return inner
 
 
@@ -253,3 +255,8 @@ def _joined(texts: list[Any], rows: int) -> Any:
     if all(isinstance(text, pa.Scalar) for text in texts):
         texts[0] = pa.repeat(texts[0], rows)
     return pc.binary_join_element_wise(*texts, "", null_handling="emit_null")
+
+
+def _shown(node: exp.Expression) -> str:
+    text = node.sql("spark")
+    return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}…"
