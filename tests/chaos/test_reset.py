@@ -19,8 +19,9 @@ pytestmark = [pytest.mark.chaos, pytest.mark.spark, pytest.mark.kafka]
 AGAIN = ("--from=earliest", "--truncate")
 
 
-def reset(sandbox: Sandbox, *options: str, run: str = "reset", expect: int = 0, **extra: str) -> str:
+def reset(sandbox: Sandbox, *options: str, run: str | None = None, expect: int = 0, **extra: str) -> str:
     """Reset in this process: a reset needs no Spark session; return the error's text."""
+    run = run or f"reset {sandbox.ledger.count(sandbox.name)}"
     with mock.patch.dict(os.environ, sandbox.env(**extra), clear=True):
         asked = main.parse(["--pipeline", str(sandbox.file), "--run", run, "--reason", "another transform", *options])
         opened = main.run_of(asked, lambda: pytest.fail("a session was opened"))
@@ -63,10 +64,10 @@ def test_a_killed_reset_is_finished_by_any_run_and_nothing_is_written_twice(sand
     assert sandbox.account("live")["planned"] == (16 if done else 4)
     assert_conserved(sandbox)
     assert not sandbox.never_committed()
-    reset(sandbox, *AGAIN)
+    reset(sandbox, *AGAIN, run="reset")
     assert not sandbox.sink()
     assert not sandbox.quarantine()
-    reset(sandbox, "--from=latest")
+    reset(sandbox, "--from=latest", run="reset")
     assert not lost(sandbox), "the same run once more is the same reset"
     reset(sandbox, *AGAIN, run="the same once more")
     assert sandbox.ledger.account(sandbox.name, "the same once more")["reset"]["epoch"] is None
@@ -201,3 +202,63 @@ def test_what_the_log_holds_is_redriven_if_the_source_no_longer_has_it(sandbox: 
     redrive(sandbox)
     assert not lost(sandbox)
     assert_conserved(sandbox)
+
+
+@pytest.mark.long
+def test_a_changed_window_is_written_by_the_new_definition(sandbox: Sandbox) -> None:
+    def configure(size: str) -> None:
+        window = {"time": "at", "size": size, "aggregates": {"n": "count(*)"}, "watermark": "0m"}
+        sandbox.configure(decode={"json": {"schema": "at TIMESTAMP"}}, window=window)
+
+    def feed(*hours: int) -> None:
+        sandbox.produce([(0, b"k", json.dumps({"at": f"2026-01-01T{hour:02}:10:00Z"}).encode()) for hour in hours])
+
+    def counts() -> list[int]:
+        rows = sandbox.rows()
+        return [] if rows is None else sorted(rows.column("n").to_pylist())
+
+    configure("1h")
+    feed(1, 1, 2, 3)
+    sandbox.run("first")
+    assert counts() == [1, 2], "that of three o'clock is open"
+    configure("2h")
+    feed(4)
+    assert "sluice reset" in sandbox.run("second", expect=41).message
+    assert "windows that are open are dropped" in reset(sandbox, expect=10)
+    reset(sandbox, *AGAIN)
+    assert counts() == []
+    proved(sandbox)
+    feed(9)
+    sandbox.run("second")
+    assert counts() == [1, 2, 2]
+    proved(sandbox)
+    configure("3h")
+    reset(sandbox, "--yes")
+    feed(10, 20)
+    sandbox.run("third")
+    assert counts() == [1, 1, 2, 2], "the record of nine o'clock is in no row"
+    proved(sandbox)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("kind", ["files", "postgres"])
+def test_other_sinks_begin_again_too(kind: str, request: pytest.FixtureRequest) -> None:
+    sandbox: Sandbox = request.getfixturevalue(f"into_{kind}")
+    sandbox.configure(quality={"max_quarantined": "100%"})
+    sandbox.feed(8, bad_every=4)
+    sandbox.run("first")
+    killed = sandbox.cli(
+        "reset", str(sandbox.file), "--reason", "x", *AGAIN, SLUICE_KILL_AT="epoch-closed", **sandbox.env()
+    )
+    assert killed.returncode not in (0, 1, 10), killed.stderr[-3000:]
+    assert not sandbox.sink()
+    sandbox.feed(4)
+    sandbox.run("second")
+    assert sandbox.account("second")["planned"] == 12
+    sandbox.assert_exact()
+    shutil.rmtree(sandbox.home / "checkpoints" / sandbox.name)
+    sandbox.feed(2)
+    sandbox.run("third", expect=41)
+    reset(sandbox)
+    sandbox.run("third")
+    sandbox.assert_exact()
