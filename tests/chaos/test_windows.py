@@ -315,6 +315,31 @@ def test_windows_are_updated_by_each_batch(sandbox: Sandbox, window: dict[str, A
 
 
 @pytest.mark.long
+def test_values_of_open_windows_keep_their_type(sandbox: Sandbox) -> None:
+    names = {"n": "count(*)", "total": "size(collect_set(V))"}
+    stream = Stream(sandbox, {**HOURLY, "aggregates": names})
+    stream.configure()
+    stream.feed(0, 50, 6)
+    sandbox.run("first")
+    other = {"json": {"schema": "at TIMESTAMP, k STRING, v BIGINT, more STRING"}}
+    own = {"window": stream.window, "quality": {"max_quarantined": "100%"}}
+    sandbox.configure(decode=other, **own)
+    stream.feed(0, 50, 6)
+    refused = sandbox.cli("run", str(sandbox.file))
+    assert refused.returncode == 41, refused.stderr[-3000:]
+    assert "v was INT and is BIGINT" in refused.stderr
+    columns = "at, k, cast(v AS INT) AS v, _topic, _partition, _offset, _timestamp"
+    sandbox.configure(decode=other, transform={"sql": f"SELECT {columns} FROM source"}, **own)
+    stream.feed(300, 301, 2)
+    sandbox.run("second")
+    values = [r for r in stream.records.values() if r is not None and r[0] < BEGIN + 60 * MINUTE]
+    held = {(row["k"], row["n"], row["total"]) for row in sandbox.rows().to_pylist()}  # type: ignore[union-attr]
+    assert held == {
+        (k, sum(r[1] == k for r in values), len({r[2] for r in values if r[1] == k})) for k in {r[1] for r in values}
+    }
+
+
+@pytest.mark.long
 def test_windows_are_updated_after_another_spark_rewrote_them(sandbox: Sandbox, spark: SparkSession) -> None:
     stream = Updated(sandbox, {**HOURLY, "output": "update"})
     stream.configure()

@@ -25,6 +25,8 @@ __all__ = ["Checkpoint", "Clock"]
 _DEFINITIONS = {"window": "sluice-window.json", "dedupe": "sluice-dedupe.json"}
 """By key of the pipeline file: where the definition lies of what the checkpoint keeps state for."""
 
+_TYPES = "sluice-window-types.json"
+
 
 @dataclass(frozen=True)
 class Clock:
@@ -287,6 +289,14 @@ class Checkpoint:
     def define(self, key: str, definition: Mapping[str, Any]) -> None:
         """Note of what the state will be, before Spark makes any."""
         self._put(_DEFINITIONS[key], json.dumps(definition).encode())
+
+    def types(self) -> dict[str, str] | None:
+        """Return the types of columns whose values the state has without their types; None if nobody noted them."""
+        return {str(k): str(v) for k, v in self._json(_TYPES, 0).items()} if _TYPES in self._names("") else None
+
+    def note_types(self, types: Mapping[str, str]) -> None:
+        """Note what :meth:`types` returns."""
+        self._put(_TYPES, json.dumps(dict(types)).encode())
 
     def _put(self, name: str, content: bytes) -> None:
         """Write a file that appears as a whole."""

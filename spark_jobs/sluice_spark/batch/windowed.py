@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import posixpath
+import re
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import cast
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
+from pyspark.sql.types import StructType
 
 from sluice.pipeline.window import END, START, Window
 from sluice_spark.batch.stateful import Seen, StatefulWriter, dropped
@@ -21,10 +23,25 @@ from sluice_spark.windows.late import late, partly_late
 
 __all__ = ["WindowWriter"]
 
+_BLIND = re.compile(
+    r"\b(array_agg|approx_\w+|bitmap_\w+|collect_\w+|histogram_numeric|listagg|median|mode|percentile\w*|string_agg"
+    r"|\w*sketch\w*)\s*\(",
+    re.IGNORECASE,
+)
+"""Aggregates whose state is bytes, or hashes, to Spark: it reads those of another type without a word."""
+
 
 @dataclass(frozen=True)
 class WindowWriter(StatefulWriter):
-    """Prepares and commits the batches of a pipeline with windows. It lets out the windows that are closed."""
+    """Prepares and commits the batches of a pipeline with windows. It lets out the windows that are closed.
+
+    Parameters
+    ----------
+    taken
+        The columns of the transform's rows.
+    """
+
+    taken: StructType = field(default_factory=StructType)
 
     @property
     def window(self) -> Window:
@@ -46,6 +63,13 @@ class WindowWriter(StatefulWriter):
     def strange(self, now: Column) -> Column:
         """Return the rule that a row's event time breaks."""
         return strange(self.window, now)
+
+    @property
+    def types(self) -> dict[str, str]:
+        """The types of the columns whose values Spark keeps in open windows without their types."""
+        blind = [text for text in self.window.aggregates.values() if _BLIND.search(text)]
+        named = {word.lower() for text in blind for word in re.findall(r"\w+", text)}
+        return {f.name: f.dataType.simpleString() for f in self.taken.fields if f.name.lower() in named}
 
     def late(self) -> Column:
         """Return whether all windows of a row were closed."""

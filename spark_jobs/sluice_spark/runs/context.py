@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import ExitStack, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 from pyspark.sql import SparkSession
@@ -123,9 +123,10 @@ class RunContext:
         kind: type[BatchWriter] = BatchWriter
         if self.pipeline.stateful is not None:
             kind = WindowWriter if self.pipeline.window is not None else DedupeWriter
-        return kind(
+        writer = kind(
             self.pipeline, self.run_id, transform, shape.schema, tables.sink, tables.quarantine, opaque=shape.opaque
         )
+        return replace(writer, taken=shape.rows) if isinstance(writer, WindowWriter) else writer
 
     def warm_up(self, spark: SparkSession, recovery: Recovery, offsets: int) -> None:
         """Prepare the Arrow path in the background, if a run of so many offsets may take it; return at once."""

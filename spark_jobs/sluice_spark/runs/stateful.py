@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any, cast
@@ -18,6 +18,7 @@ from sluice.ranges import OffsetRange
 from sluice.text import length
 from sluice_spark.batch.deduped import DedupeWriter
 from sluice_spark.batch.stateful import StatefulWriter
+from sluice_spark.batch.windowed import WindowWriter
 from sluice_spark.engine.cores import cores
 from sluice_spark.engine.logs import logger
 from sluice_spark.runs.batches import MicroBatches
@@ -54,6 +55,8 @@ class StatefulRoute:
         sweep = tables.left_over()
         entered = context.ledger.last_batch(context.pipeline.name, tables.epoch.number)
         source = self.batches.records(tables)
+        if isinstance(writer, WindowWriter):
+            _refuse_other_types(context.pipeline, tables, writer.types)
         _define(context.pipeline, tables)
 
         open_batch = tables.checkpoint.open_batch()
@@ -116,6 +119,31 @@ def refuse_other(pipeline: Pipeline, tables: Tables) -> None:
         next_step=f"undo the change in {pipeline.file.name}; or, for the new definition, drop what is kept: "
         f"{begin_again(pipeline.name)}; with --truncate --from earliest all rows are written by the new definition",
     )
+
+
+def _refuse_other_types(pipeline: Pipeline, tables: Tables, types: Mapping[str, str]) -> None:
+    """Refuse to go on with open windows whose values Spark would take for those of another type.
+
+    Raises
+    ------
+    CheckpointError
+        With the columns that have another type now.
+    """
+    known = tables.checkpoint.types()
+    if known is None:  # of an earlier version, or there is no state yet
+        tables.checkpoint.note_types(types)
+        return
+    differing = [(name, known[name], kind) for name, kind in types.items() if known.get(name, kind) != kind]
+    if differing:
+        told = ", ".join(f"{name} was {old.upper()} and is {new.upper()}" for name, old, new in differing)
+        name, old, _ = differing[0]
+        raise CheckpointError(
+            f"pipeline {pipeline.name!r}: epoch {tables.epoch.number} has open windows whose values are of another "
+            f"type: {told}",
+            state="nothing was read or written; what is kept between runs is in the checkpoint as it was",
+            next_step=f"CAST({name} AS {old.upper()}) in the transform, or undo the change in {pipeline.file.name}; or "
+            f"drop what is kept: {begin_again(pipeline.name)}",
+        )
 
 
 def _asked(pipeline: Pipeline) -> tuple[str, dict[str, Any]] | None:

@@ -29,10 +29,13 @@ class Shape:
         The columns of the sink's rows, including ``_run``.
     opaque
         True unless Spark's plan shows that the transform keeps the metadata columns unchanged.
+    rows
+        The columns of the transform's rows, of which windows are made.
     """
 
     schema: StructType
     opaque: bool
+    rows: StructType
 
 
 def shape_of(spark: SparkSession, pipeline: Pipeline, transform: transforms.Transformer) -> Shape:
@@ -47,8 +50,9 @@ def shape_of(spark: SparkSession, pipeline: Pipeline, transform: transforms.Tran
     rules.check(sample, pipeline)
     out = transforms.check(pipeline, transform, sample)
     opaque = pipeline.rows is not Rows.AGGREGATE and not transforms.hands_through(sample, out)
+    rows = out.schema
     if pipeline.window is not None:
         out = windows.check(pipeline, pipeline.window, out)
     if pipeline.dedupe is not None:
         duplicates.check(pipeline, pipeline.dedupe, out)
-    return Shape(out.schema.add("_run", "string"), opaque)
+    return Shape(out.schema.add("_run", "string"), opaque, rows)

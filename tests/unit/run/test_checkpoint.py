@@ -232,3 +232,11 @@ def test_the_newest_batch_with_records_is_not_one_that_closes_windows(tmp_path: 
     (tmp_path / "commits/3").write_text('v1\n{"nextBatchWatermarkMs":5000}')
     assert checkpoint.watermark() == 5000
     assert Checkpoint(str(tmp_path / "none")).last_read() is None
+
+
+def test_the_types_of_values_in_the_state_are_noted(tmp_path: Path) -> None:
+    checkpoint = Checkpoint(str(tmp_path))
+    assert checkpoint.types() is None
+    checkpoint.note_types({"ä": "int"})
+    assert Checkpoint(str(tmp_path)).types() == {"ä": "int"}
+    assert checkpoint.planned() == []
