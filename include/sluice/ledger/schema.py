@@ -42,6 +42,7 @@ event = sa.Table(
     sa.Column("run", sa.String(250), nullable=False),
     sa.Column("payload", _json, nullable=False),
     sa.Index("sluice_event_run", "pipeline", "run"),
+    sa.Index("sluice_event_type", "pipeline", "type"),
 )
 
 run = sa.Table(

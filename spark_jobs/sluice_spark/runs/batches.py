@@ -144,13 +144,12 @@ class MicroBatches:
         point("batch-started")
         self.progress.begin(number, batch.ranges)
         gate = self.context.gate
-        prepared = None if gate is None else gate.given_up(writer, (epoch, number), batch.ranges)
+        prepared = gate.given_up(writer, (epoch, number), batch.ranges)
         if prepared is None:
             with watch.phase("batches"):
                 prepared = self.context.strategy.prepare(writer, batch)
-            if gate is not None:
-                with watch.phase("judging"):
-                    gate.admit(self.lease, self.spark, writer, prepared, (epoch, number))
+            with watch.phase("judging"):
+                gate.admit(self.lease, self.spark, writer, prepared, (epoch, number))
         with watch.phase("ledger"):
             self.lease.verify()
         with watch.phase("commits"):

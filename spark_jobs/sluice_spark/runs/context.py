@@ -71,11 +71,10 @@ class RunContext:
         return STRATEGIES[self.recovery]
 
     @cached_property
-    def gate(self) -> Gate | None:
-        """What judges batches before they are committed; None if they are judged afterwards, or not at all."""
-        if self.judge is None or self.pipeline.quality.when == "after_commit":
-            return None
-        return Gate(self.pipeline, self.run_id, self.ledger, self.judge)
+    def gate(self) -> Gate:
+        """What a batch passes before its commit."""
+        judge = self.judge if self.pipeline.quality.when == "before_commit" else None
+        return Gate(self.pipeline, self.run_id, self.ledger, judge)
 
     def tables(self, epoch: Epoch) -> Tables:
         """Return the tables of an epoch."""

@@ -28,6 +28,15 @@ _ON_RECORD = "nothing of this batch is in the sink or in the quarantine"
 class Gate:
     """Stands between the files of a batch and its commit; write, audit, publish.
 
+    What somebody decided of a batch that waited counts in every run, also in one that judges nothing.
+
+    Parameters
+    ----------
+    judge
+        None if batches are judged behind their commit, or not at all.
+
+    Notes
+    -----
     If a driver dies behind it, the next run prepares and judges the batch again: what was found here is only in memory,
     but for a verdict that failed.
     """
@@ -35,7 +44,7 @@ class Gate:
     pipeline: Pipeline
     run_id: str
     ledger: Ledger
-    judge: Judge
+    judge: Judge | None
     _judgements: list[Judgement] = field(default_factory=list)
     _decided: list[Excess] = field(default_factory=list)
 
@@ -67,7 +76,7 @@ class Gate:
         prepared: PreparedBatch,
         batch: tuple[int, int] | None = None,
     ) -> None:
-        """Judge a batch that is ready to be committed.
+        """Judge a batch that is ready to be committed, if this run judges.
 
         Parameters
         ----------
@@ -80,8 +89,10 @@ class Gate:
             If its verdict is ``failed`` or ``error`` and nobody accepted it: it must not be committed. The ledger has
             the verdict then.
         """
+        if self.judge is None:
+            return
         found = None if batch is None else self.ledger.settled_batch(self.pipeline.name, *batch)
-        if batch is not None and found is not None:
+        if batch is not None and found is not None and found[0] == "VerdictAccepted":
             self._decide("accepted", f"batch {batch[1]} was published although its verdict failed: {found[1]}")
             return
         counts = sum((account.counts for account in prepared.accounts), Counts())
@@ -98,8 +109,8 @@ class Gate:
         self._judgements.append(judgement)
 
     def summary(self, runs: Sequence[str]) -> Judgement | None:
-        """Return the verdict of a run whose batches were all let through; None if there was none."""
-        if not self._judgements and not self._decided:
+        """Return the verdict of a run whose batches were all let through; None if none was judged here."""
+        if self.judge is None or not (self._judgements or self._decided):
             return None
         found = self._judgements
         last = found[-1] if found else Judgement(self.judge.name, 0)

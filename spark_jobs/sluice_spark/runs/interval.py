@@ -215,9 +215,8 @@ class IntervalRun(Run):
         point("batch-started")
         with self.context.watch.phase("batches"):
             prepared = self._prepare(writer, name, ranges, readable, lost, passed, source)
-        if self.context.gate is not None:
-            with self.context.watch.phase("judging"):
-                self.context.gate.admit(lease, spark, writer, prepared)
+        with self.context.watch.phase("judging"):
+            self.context.gate.admit(lease, spark, writer, prepared)
         if prepared.outside:
             aside = f"{prepared.outside:,} records that were read are outside of the interval: counted as filtered"
             self.ledger.degraded(lease, aside)

@@ -212,7 +212,7 @@ class RedriveRun(Run):
         moved: str | None = None,
         fence: Fence | None = None,
     ) -> None:
-        if self.context.gate is not None and not self.dropping:
+        if self.context.gate.judge is not None and not self.dropping:
             self.context.gate.admit(lease, self.context.open_session(), writer, prepared)
         lease.verify()
         writer.commit(batch, prepared, {"of": of, "source": dict(source)}, moved=moved, fence=fence)

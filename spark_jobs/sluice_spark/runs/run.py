@@ -143,7 +143,7 @@ class Run(ABC):
                 return "empty"
             if self.context.judge is None:
                 return None
-            judgement = None if self.context.gate is None else self.context.gate.summary(runs)
+            judgement = self.context.gate.summary(runs)
             if judgement is None:
                 judgement = self.context.judge.settle(
                     self.ledger, self.context.open_session, cast(ReadableSink, sink), runs

@@ -93,6 +93,7 @@ def test_a_ledger_of_an_earlier_version_tells_nothing_of_its_past(url: str) -> N
     with engine.begin() as connection:  # as version 0004 left it
         connection.execute(sa.text("ALTER TABLE sluice_batch DROP COLUMN announced"))
         connection.execute(sa.text("ALTER TABLE sluice_account DROP COLUMN closed"))
+        connection.execute(sa.text("DROP INDEX sluice_event_type"))
         connection.execute(sa.text(f"UPDATE {schema.VERSION_TABLE} SET version_num = '0004'"))
     ledger = Ledger.open(url)
     assert told(ledger.unannounced("p", "a")) == []

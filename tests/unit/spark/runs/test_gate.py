@@ -4,13 +4,18 @@ from __future__ import annotations
 
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
-from tests.fixtures.books import Place, split
+import pytest
+from tests.fixtures.books import Place, span, split
 
+from sluice.errors import QualityError
 from sluice.pipeline import load
+from sluice.ranges import Counts, RangeAccount
+from sluice_spark.batch.writer import PreparedBatch
 from sluice_spark.quality.judgement import Judgement
 from sluice_spark.runs.gate import Gate
+from sluice_spark.sinks.base import NOTHING
 
 
 def test_what_an_earlier_attempt_of_the_run_lost_is_told(tmp_path: Path) -> None:
@@ -28,3 +33,44 @@ def test_what_an_earlier_attempt_of_the_run_lost_is_told(tmp_path: Path) -> None
     assert (found.verdict, [str(e) for e in found.excesses]) == (
         "warned", ["max_lost: 4 offsets are lost, by an earlier attempt"],
     )  # fmt: skip
+
+
+class Writer:
+    """Gives up, as a batch's writer does, and has staged nothing."""
+
+    sink = schema = None
+
+    def give_up(self, ranges: Any, lost: Any) -> PreparedBatch:
+        accounts = [RangeAccount(item, Counts(lost=len(item))) for item in ranges]
+        return PreparedBatch(tuple(accounts), NOTHING, None, tuple(lost))
+
+
+def test_what_was_decided_counts_also_in_a_run_that_judges_nothing(tmp_path: Path) -> None:
+    place = Place(tmp_path)
+    place.configure()
+    place.ledger.batch_given_up("p", "r", reason="wrong unit", batch=(1, 1))
+    gate, writer = Gate(load(str(place.file)), "r2", place.ledger, None), cast(Any, Writer())
+    assert gate.given_up(writer, (1, 0), [span(0, 5)]) is None
+    prepared = gate.given_up(writer, (1, 1), [span(5, 9), span(0, 0, 1)])
+    assert prepared is not None
+    assert [(item.range, item.reason) for item in prepared.lost] == [(span(5, 9), "retracted: wrong unit")]
+    gate.admit(cast(Any, None), cast(Any, None), writer, prepared, (1, 0))
+    assert gate.summary(["r2"]) is None
+
+
+def test_what_is_given_up_while_it_is_prepared_is_not_taken_for_accepted(tmp_path: Path) -> None:
+    place = Place(tmp_path)
+    place.configure()
+    judge: Any = SimpleNamespace(name="s", inspect=lambda *_: Judgement("s", 0, error="it broke"))
+    gate = Gate(load(str(place.file)), "r2", place.ledger, judge)
+    prepared = PreparedBatch((split(0, 5),), NOTHING)
+    place.ledger.batch_given_up("p", "r", reason="wrong unit", batch=(1, 0))
+    with place.ledger.acquire("p", "r2") as lease:
+        place.ledger.run_planned(lease, kind="live", recovery="replay", epoch=1, ranges=[], topic_ids={})
+        with pytest.raises(QualityError, match="judged error before it is published: judging failed: it broke"):
+            gate.admit(lease, cast(Any, None), cast(Any, Writer()), prepared, (1, 0))
+        place.ledger.verdict_accepted("p", "r2", verdict="error", reason="fine", batch=(1, 0))
+        gate.admit(lease, cast(Any, None), cast(Any, Writer()), prepared, (1, 0))
+    found = gate.summary(["r2"])
+    assert found is not None
+    assert (found.verdict, [e.limit for e in found.excesses]) == ("warned", ["accepted"])
