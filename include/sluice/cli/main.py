@@ -17,6 +17,7 @@ from sluice.cli.output import COUNTS, err, of_dedupe, of_windows, print_json, pr
 from sluice.cli.preview import preview
 from sluice.cli.reset import reset
 from sluice.cli.retract import retract
+from sluice.cli.validate import validate
 from sluice.errors import ConfigError, SluiceError
 from sluice.recovery import Recovery
 
@@ -135,6 +136,7 @@ app.command()(accept)
 app.command()(acknowledge)
 app.command()(retract)
 app.command()(reset)
+app.command()(validate)
 
 
 @app.command()

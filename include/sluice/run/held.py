@@ -58,9 +58,10 @@ def refuse_held(ledger: Ledger, pipeline: Pipeline, run_id: str) -> None:
     why = f": {'; '.join(reasons[:3])}" if reasons else ""
     waits = waiting(ledger, name, run)
     if waits is None:
-        there, back, anew = "what that run wrote is in the sink", "take its rows back", "clear the task validate"
+        there, back = "what that run wrote is in the sink", "take its rows back"
+        anew = f"sluice validate {name} {run.run}, or clear its task validate"
     else:
-        there, back, anew = f"its batch {waits[1]} is not published", "give it up", f"run it again: --run {run.run}"
+        there, back, anew = f"its batch {waits[1]} is not published", "give it up", f"sluice run {name} --run {run.run}"
     retract = f"{back}: sluice retract {name} {run.run} --reason TEXT; or "
     retract = retract if waits is not None or retractable(pipeline) else ""
     raise HeldError(

@@ -158,7 +158,7 @@ def test_the_run_whose_batch_waits_may_be_tried_again(gated: Place) -> None:
     with pytest.raises(HeldError) as caught:
         refuse_held(gated.ledger, spec, "b")
     assert "its batch 1 is not published" in caught.value.state
-    assert "run it again: --run a" in caught.value.next_step
+    assert "sluice run p --run a" in caught.value.next_step
 
 
 def test_a_run_that_is_done_is_no_way_past(place: Place) -> None:

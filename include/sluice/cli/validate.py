@@ -1,0 +1,45 @@
+"""``sluice validate``: judges the rows of a run again, such as after a fix of the suite."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from sluice.errors import ConfigError, ExitCode
+
+__all__ = ["validate"]
+
+
+def validate(
+    pipeline: Annotated[str, typer.Argument(metavar="NAME_OR_FILE", help="A pipeline's name, or its YAML file.")],
+    run: Annotated[str, typer.Argument(metavar="RUN", help="The id of a run.")],
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,
+) -> None:
+    """Validate the rows of a run again, with the suite and the limits of now.
+
+    The new verdict takes the place of the old one, and live runs that the old
+    one held (quality.on_failed: hold) go on if it is better. Great Expectations
+    runs in Spark; no data changes. Clearing the Airflow task validate does the
+    same. Idempotent. Exit codes: as sluice run.
+    """
+    from sluice.cli.run import closing, connections, ended
+    from sluice.launch.launcher import LocalProcess
+    from sluice.launch.submit import validate_sink
+    from sluice.ledger import Ledger
+    from sluice.pipeline import load
+    from sluice.run.held import waiting
+
+    spec, ledger = load(pipeline), Ledger.open()
+    batch = waiting(ledger, spec.name, ledger.known_run(spec.name, run))
+    if batch is not None:
+        raise ConfigError(
+            f"batch {batch[1]} of run {run!r} is not published: it is judged when it is read again",
+            state="nothing was read or written",
+            next_step=f"sluice run {pipeline} --run {run}",
+        )
+    spark, source, sink = connections(spec)
+    with closing(spec, run):
+        code = LocalProcess.start(validate_sink(spec, run, spark=spark, kafka=source, sink=sink))
+    code = ended(spec, run, code, as_json=as_json)
+    raise typer.Exit(0 if code == ExitCode.QUALITY_FAILED and spec.quality.on_failed == "warn" else code)
