@@ -29,6 +29,7 @@ def get_provider_info() -> dict[str, Any]:
                     f"operators.{name}"
                     for name in (
                         "account",
+                        "accept",
                         "acknowledge",
                         "audit",
                         "bounded_run",
