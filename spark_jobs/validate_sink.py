@@ -6,6 +6,7 @@ from sluice.errors import QualityError
 from sluice.home import Home
 from sluice.ledger import Ledger
 from sluice.pipeline import load
+from sluice.run.held import FAILED
 from sluice_spark.engine.logs import set_up
 from sluice_spark.engine.session import Parser, run_main, session
 from sluice_spark.quality.judge import Judge
@@ -28,7 +29,7 @@ def main() -> None:
     sink = Tables.of(pipeline, home, ledger.epoch(pipeline.name)).sink
     judgement = judge.settle(ledger, session, sink, runs)
     ledger.judged(None, pipeline.name, args.run, verdict=judgement.verdict, judgement=judgement.as_dict())
-    if judgement.verdict in ("failed", "error"):
+    if judgement.verdict in FAILED:
         raise QualityError(
             f"run {args.run!r} of {pipeline.name!r}: verdict {judgement.verdict}: {'; '.join(judgement.reasons[:5])}",
             state="the rows are in the sink; no data was changed",

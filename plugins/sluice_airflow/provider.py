@@ -28,8 +28,8 @@ def get_provider_info() -> dict[str, Any]:
                 *(
                     f"operators.{name}"
                     for name in (
-                        "account",
                         "accept",
+                        "account",
                         "acknowledge",
                         "audit",
                         "bounded_run",

@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from sluice.cli.output import err
 from sluice.errors import ConfigError, ExitCode
 
 __all__ = ["validate"]
@@ -23,8 +24,8 @@ def validate(
     runs in Spark; no data changes. Clearing the Airflow task validate does the
     same. Idempotent. Exit codes: as sluice run.
     """
-    from sluice.cli.run import closing, connections, ended
-    from sluice.launch.launcher import LocalProcess
+    from sluice.cli.run import connections, ended
+    from sluice.launch.launcher import Interrupted, LocalProcess
     from sluice.launch.submit import validate_sink
     from sluice.ledger import Ledger
     from sluice.pipeline import load
@@ -39,7 +40,10 @@ def validate(
             next_step=f"sluice run {pipeline} --run {run}",
         )
     spark, source, sink = connections(spec)
-    with closing(spec, run):
+    try:
         code = LocalProcess.start(validate_sink(spec, run, spark=spark, kafka=source, sink=sink))
+    except Interrupted as end:
+        err.print(f"sluice: interrupted by {end.signal.name}: the verdict of run {run} is as it was", markup=False)
+        raise
     code = ended(spec, run, code, as_json=as_json)
     raise typer.Exit(0 if code == ExitCode.QUALITY_FAILED and spec.quality.on_failed == "warn" else code)

@@ -233,7 +233,7 @@ class Pipeline(Strict):
             key = "window" if self.window is not None else "dedupe"
             raise ValueError(
                 f"quality.when: before_commit beside {key}: a batch that is held back would hold back the state behind "
-                "it: leave when out, and choose on_failed: hold"
+                "it: remove the key when, and choose on_failed: hold"
             )
         return self
 

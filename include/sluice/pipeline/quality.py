@@ -66,7 +66,7 @@ class Quality(Strict):
     def _published(self) -> Quality:
         if self.when == "before_commit" and self.on_failed == "warn":
             raise ValueError(
-                "on_failed: warn would publish what when: before_commit holds back: choose fail or hold, or leave when "
-                "out"
+                "on_failed: warn would publish what when: before_commit holds back: choose fail or hold, or remove the "
+                "key when"
             )
         return self

@@ -11,7 +11,7 @@ from sluice.errors import QualityError, SluiceError
 from sluice.launch.submit import validate_sink
 from sluice.ledger import Ledger, RunRow, UnknownRunError
 from sluice.pipeline import Pipeline, load
-from sluice.run.held import settling
+from sluice.run.held import FAILED, settling
 from sluice.run.redriving import way_out
 from sluice_airflow.last_words import tells
 from sluice_airflow.links.data_docs import DataDocsLink, address_of
@@ -87,7 +87,7 @@ class ValidateOperator(SubmitOperator):
             )
         context["ti"].xcom_push(key="judgement", value=_summary(verdict, judgement))
         self._show(verdict, judgement)
-        if verdict in ("failed", "error"):
+        if verdict in FAILED:
             error = _quality_error(pipeline, self.run_id, verdict, judgement)
             accepted = Ledger.open().acceptance(pipeline.name, self.run_id)
             if accepted is None and pipeline.quality.on_failed != "warn":

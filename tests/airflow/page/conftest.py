@@ -62,9 +62,11 @@ def lived_in(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (pipelines / "finance").mkdir()
     for name in ("orders", "secret", "idle", "finance/grouped"):
         (pipelines / f"{name}.yaml").write_text(PIPELINE.format(name=Path(name).name, recovery="replay"))
+    with (pipelines / "secret.yaml").open("a") as file:
+        file.write("\nquality: {on_failed: hold}\n")
     ledger = Ledger.open(f"sqlite:///{home}/ledger.db")
     fill(ledger, "orders", Past(10_000, partitions=1, losses={3: 17}, verdicts={1: "warned"}))
-    fill(ledger, "secret", Past(3))
+    fill(ledger, "secret", Past(3, verdicts={0: "failed"}))
     fill(ledger, "grouped", Past(2))
     quarantine(home / "orders_quarantine", [("decode", None, 4)])
     data_docs(home, "orders", "scheduled__1")

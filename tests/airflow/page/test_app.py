@@ -69,6 +69,7 @@ def test_the_pipelines_at_a_glance(server: Server, past: Ledger) -> None:
     assert (orders["lost"], orders["verdict"]["verdict"], len(orders["recent"])) == (17, "passed", 30)
     assert orders["recent"][1]["verdict"] == "warned"
     assert (found["idle"]["recent"], found["idle"]["verdict"]) == ([], None)
+    assert {name: p["held"] for name, p in found.items() if "held" in p} == {"secret": past.runs("secret")[0].run}
 
 
 def test_ten_thousand_runs_are_two_hundred_spans_and_a_page(server: Server, past: Ledger) -> None:

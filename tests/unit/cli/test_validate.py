@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ from typer.testing import CliRunner
 
 from sluice.cli.main import app
 from sluice.errors import ConfigError, ExitCode
-from sluice.launch.launcher import LocalProcess
+from sluice.launch.launcher import Interrupted, LocalProcess
 from sluice.launch.submit import SparkSubmit
 from sluice.ledger import UnknownRunError
 
@@ -64,3 +65,18 @@ def test_what_is_not_in_the_sink_is_not_judged(place: Place, sluice: Callable[..
     refused = sluice("validate", str(place.file), "a").exception
     assert isinstance(refused, ConfigError)
     assert "batch 1 of run 'a' is not published" in str(refused)
+
+
+def test_a_validation_that_is_interrupted_changes_no_verdict(
+    place: Place, sluice: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupt(_submission: SparkSubmit) -> int:
+        raise Interrupted(signal.SIGINT)
+
+    monkeypatch.setattr(LocalProcess, "start", staticmethod(interrupt))
+    done = sluice("validate", str(place.file), "a")
+    assert (done.exit_code, done.stderr) == (
+        130, "sluice: interrupted by SIGINT: the verdict of run a is as it was\n",
+    )  # fmt: skip
+    row = place.ledger.known_run("p", "a")
+    assert (row.state, row.verdict) == ("done", "failed")
