@@ -116,7 +116,7 @@ def sketch(spark: SparkSession, pipeline: Pipeline, recovery: Recovery) -> Plan:
     rules = tuple(condition for rule in pipeline.rules for condition in _conditions(rule, source))
     transform = _transform(spark, pipeline, source)
     made = transform.schema.append(pa.field("_run", pa.string()))
-    whole = isinstance(transform, Select) and transform.where is None and transform.schema.names == source.names
+    whole = isinstance(transform, Select) and transform.whole
     partition_by = tuple(pipeline.sink.config.partition_columns)
     for name in partition_by:
         if name in made.names and not can_partition(made.field(name).type):

@@ -47,10 +47,13 @@ class Select:
         The result's columns: name, type and computation.
     where
         The condition; rows for which it is false or null are left out.
+    whole
+        Whether the result is the source as it is: its columns, in their order, under whatever names.
     """
 
     columns: tuple[tuple[str, Value], ...]
     where: Value | None
+    whole: bool = False
 
     @property
     def schema(self) -> pa.Schema:
@@ -93,15 +96,20 @@ def parse(sql: str, source: pa.Schema) -> Select:
         raise NotInSubsetError("it selects from something else than source")
     scope = _Scope(source)
     columns: list[tuple[str, Value]] = []
+    origins: list[str] = []
     for item in tree.expressions:
         if isinstance(item, exp.Star):
             if given(item):
                 raise NotInSubsetError("it has a * with EXCEPT")
             columns += [(name, scope.column(name)) for name in source.names]
+            origins += source.names
         else:
-            columns.append((item.alias_or_name, scope.value(item.unalias())))
+            made = item.unalias()
+            columns.append((item.alias_or_name, scope.value(made)))
+            origins.append(made.name.lower() if isinstance(made, exp.Column) else "")
     where = tree.args.get("where")
-    return Select(tuple(columns), scope.condition(where.this) if where is not None else None)
+    whole = where is None and [name.lower() for name in origins] == [name.lower() for name in source.names]
+    return Select(tuple(columns), scope.condition(where.this) if where is not None else None, whole)
 
 
 def broken(passes: str, source: pa.Schema) -> Condition:

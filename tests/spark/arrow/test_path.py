@@ -212,6 +212,24 @@ def test_a_condition_filters_and_an_expression_adds_a_column(sandbox: Sandbox) -
     assert sandbox.account("r") == dict(planned=10, written=9, filtered=1, quarantined=0, absent=0, lost=0)
 
 
+def test_an_expression_under_the_name_of_the_column_that_it_replaces_is_computed(sandbox: Sandbox) -> None:
+    """The result's names, all of the source's in their order, do not say that nothing is to be done."""
+    columns = "_topic, _partition, _offset, _timestamp"
+    sandbox.configure(
+        decode={"json": {"schema": "id BIGINT, name STRING, other STRING"}},
+        transform={"sql": f"SELECT id * 1000 AS id, other AS name, name AS other, {columns} FROM source"},
+    )
+    sandbox.feed(5)
+    sandbox.run("r")
+    assert set(ways(sandbox)) == {"arrow"}
+    rows = sandbox.rows()
+    assert rows is not None
+    assert sorted(zip(*(rows.column(c).to_pylist() for c in ("id", "other")), strict=True)) == [
+        (n * 1000, f"name {n}") for n in range(5)
+    ]
+    assert set(rows.column("name").to_pylist()) == {None}
+
+
 @pytest.mark.usefixtures("place")
 def test_what_overflows_ends_the_run_or_is_lost_alone_as_on_the_spark_path(sandbox: Sandbox) -> None:
     keys: dict[str, Any] = {

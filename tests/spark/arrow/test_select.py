@@ -173,3 +173,16 @@ def test_what_overflows_is_left_to_spark(text: str) -> None:
     select = parse(f"SELECT {text} AS x FROM source", SOURCE)
     with pytest.raises(pa.ArrowInvalid, match="overflow"):
         select.apply(pa.Table.from_arrays(made, schema=SOURCE))
+
+
+@pytest.mark.parametrize(
+    ("sql", "whole"),
+    [
+        ("*", True), ("{}", True), ("ID AS other, {rest}", True), ("id + 0 AS id, {rest}", False),
+        ("small AS id, {rest}", False), ("*, id", False), ("{rest}, id", False), ("* FROM source WHERE flag --", False),
+    ],
+)  # fmt: skip
+def test_the_source_as_it_is_is_told_by_its_columns_not_by_their_names(sql: str, whole: bool) -> None:
+    rest = ", ".join(SOURCE.names[1:])
+    asked = sql.replace("{}", ", ".join(SOURCE.names)).replace("{rest}", rest)
+    assert parse(f"SELECT {asked}" + ("" if "FROM" in asked else " FROM source"), SOURCE).whole == whole
