@@ -106,6 +106,7 @@ def test_each_row_lands_once_when_drivers_are_killed(
     assert account(place.run("nothing new"))["planned"] == 0
 
 
+@pytest.mark.long
 def test_a_file_that_is_archived_can_still_be_read_again(place: Inbox) -> None:
     place.configure(source=place.source(archive=str(place.root / "archive"), glob="**/*.json", max_records_per_batch=5))
     place.put("a/1.json", [b'{"id": 0}', b'{"id": 1}', b"nothing"], age=7200)
@@ -138,7 +139,8 @@ def test_csv_rows_with_line_breaks_and_a_header(place: Inbox) -> None:
     assert "3.csv has the columns 'name,id', where 2.csv has 'id,name'" in told
 
 
-@pytest.mark.parametrize("strategy", ["replay", pytest.param("wal", marks=pytest.mark.long)])
+@pytest.mark.long
+@pytest.mark.parametrize("strategy", ["replay", "wal"])
 def test_a_planned_file_that_went_away_is_named_and_its_rows_can_be_given_up(place: Inbox, strategy: str) -> None:
     place.configure(recovery=strategy)
     place.put("1.json", [b'{"id": 0}'] * 10)

@@ -94,7 +94,7 @@ POINTS = {
     "hot": ("rows-staged", "batch-recorded"),
     "ignore_range": ("quarantine-staged", "quarantine-committed"),
 }
-FAST = {(Redis, "replay", "auto"), (Nats, "wal", "auto")}
+FAST = {(Redis, "replay", "auto")}
 
 
 @pytest.mark.parametrize(
@@ -157,7 +157,7 @@ def test_a_server_that_is_down_is_named_without_its_password(place: Streams) -> 
     place.assert_exact()
 
 
-@servers(Nats)
+@servers()
 def test_an_interval_is_found_by_the_messages_times(place: Streams) -> None:
     account(place.run("first"))
     redone = account(place.run("again", "--start", "2020-01-01", "--end", datetime.now(UTC).isoformat()))
