@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 from collections.abc import Callable
+from datetime import datetime
 
 from pyspark.sql import SparkSession
 
@@ -29,6 +30,7 @@ def parse(argv: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--quarantined", action="store_true", help="redrive quarantined records instead of lost ranges")
     parser.add_argument("--drop", action="store_true", help="take quarantined records out, and write none of them")
     parser.add_argument("--rule", help="only quarantined records that broke this rule")
+    parser.add_argument("--before", type=datetime.fromisoformat, help="only quarantined records of an earlier time")
     parser.add_argument("--reason", help="why they are dropped; recorded in the ledger")
     parser.add_argument("--no-validate", action="store_true", help="skip the validation; the run gets no verdict")
     return parser.parse_args(argv)
@@ -49,7 +51,7 @@ def run_of(args: argparse.Namespace, open_session: Callable[[], SparkSession]) -
         raise ConfigError(str(error), state="nothing was read or written", next_step="fix the range") from None
     judge = None if args.no_validate else Judge(pipeline, home, args.run)
     context = RunContext(pipeline, args.run, Ledger.open(), home, open_session, pipeline.recovery, judge, args.reason)
-    return RedriveRun(context, ranges, args.of_run, args.quarantined or args.drop, args.drop, args.rule)
+    return RedriveRun(context, ranges, args.of_run, args.quarantined or args.drop, args.drop, args.rule, args.before)
 
 
 def main() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
@@ -119,6 +120,30 @@ def test_what_is_dropped_leaves_the_quarantine_once_and_is_on_the_books(sandbox:
     for run in sandbox.ledger.runs(sandbox.name):
         split.update(sandbox.account(run.run) if run.kind == "redrive" else {})
     assert (split["planned"], split["filtered"], split["written"]) == (4, 4, 0)
+    deep = sandbox.cli("audit", "--deep", str(sandbox.file), "--json")
+    assert deep.returncode == 0, deep.stdout + deep.stderr
+
+
+def test_what_is_older_than_a_retention_is_dropped_and_nothing_else(sandbox: Sandbox) -> None:
+    moments = [(datetime.now(UTC) - timedelta(days=age)).replace(microsecond=0) for age in (5, 4, 3, 2)]
+    sandbox.produce([(n % 2, None, b"nothing", int(at.timestamp() * 1000)) for n, at in enumerate(moments)])
+    sandbox.run("live")
+    assert sum(sandbox.quarantine().values()) == 4
+    drop = (
+        "quarantine",
+        str(sandbox.file),
+        "--drop",
+        "--reason",
+        "too old",
+        "--before",
+        moments[2].isoformat(),
+        "--json",
+    )
+    done = sandbox.cli(*drop)
+    assert done.returncode == 0, done.stderr
+    assert "2 records are to be dropped" in done.stderr
+    assert sandbox.quarantine() == Counter({(sandbox.topic, n % 2, 1): 1 for n in (2, 3)})
+    assert sandbox.cli(*drop).returncode == 10, "there is nothing left to drop"
     deep = sandbox.cli("audit", "--deep", str(sandbox.file), "--json")
     assert deep.returncode == 0, deep.stdout + deep.stderr
 

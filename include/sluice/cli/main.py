@@ -285,6 +285,9 @@ def quarantine(
         str | None,
         typer.Option(metavar="TS|AGE", help="Only records of this time or later: ISO 8601, or an age such as 36h."),
     ] = None,
+    before: Annotated[
+        str | None, typer.Option(metavar="TS|AGE", help="Only records of an earlier time, or an older age such as 90d.")
+    ] = None,
     show: Annotated[int, typer.Option(min=0, metavar="N", help="Also show the newest N records.")] = 0,
     drop: Annotated[
         bool, typer.Option("--drop", help="Take these records out, and write none of them; needs --reason.")
@@ -301,7 +304,8 @@ def quarantine(
 
     With --drop, these records leave the quarantine for good: a run of Spark
     takes them out, and they count as filtered, with the reason in the ledger.
-    --rule and --run choose them. The topic may still have them.
+    --rule, --run and --before choose them. The topic may still have them.
+    --drop --before 90d, on a schedule, is a retention of 90 days.
     """
     from sluice.cli.quarantine import drop as drop_refused
     from sluice.cli.quarantine import quarantine as show_refused
@@ -309,12 +313,21 @@ def quarantine(
     if drop or reason is not None:
         if not drop or not (reason or "").strip() or since is not None or show:
             raise ConfigError(
-                "--drop and --reason go together, with --rule or --run, and without --since or --show",
+                "--drop and --reason go together, with --rule, --run or --before, and without --since or --show",
                 state="nothing was changed",
                 next_step='write, for example, --rule json --drop --reason "test data"',
             )
-        raise typer.Exit(drop_refused(pipeline, rule=rule, run=run, reason=str(reason), as_json=as_json))
-    show_refused(pipeline, rule=rule, run=run, since=_since(since), show=show, as_json=as_json)
+        until = _time("--before", before)
+        raise typer.Exit(drop_refused(pipeline, rule=rule, run=run, before=until, reason=str(reason), as_json=as_json))
+    show_refused(
+        pipeline,
+        rule=rule,
+        run=run,
+        since=_time("--since", since),
+        before=_time("--before", before),
+        show=show,
+        as_json=as_json,
+    )
 
 
 @app.command()
@@ -516,7 +529,7 @@ def _age(text: str | None, option: str) -> timedelta | None:
         ) from None
 
 
-def _since(text: str | None) -> datetime | None:
+def _time(option: str, text: str | None) -> datetime | None:
     from sluice.fields import duration
 
     if text is None:
@@ -530,7 +543,7 @@ def _since(text: str | None) -> datetime | None:
         return datetime.now(UTC) - duration(text)
     except (ValueError, OverflowError):
         raise ConfigError(
-            f"--since: {text!r} is neither a time nor an age",
+            f"{option}: {text!r} is neither a time nor an age",
             state="nothing was read",
             next_step="write a time in ISO 8601, for example 2026-11-01T00:00, or an age, for example 36h or 7d",
         ) from None

@@ -19,7 +19,9 @@ from sluice.run.redriving import possible, way_out
 __all__ = ["drop", "quarantine"]
 
 
-def drop(pipeline: str, *, rule: str | None, run: str | None, reason: str, as_json: bool) -> int:
+def drop(
+    pipeline: str, *, rule: str | None, run: str | None, before: datetime | None, reason: str, as_json: bool
+) -> int:
     """Take refused records out of the quarantine, by a run that the ledger has; return its exit code.
 
     Raises
@@ -29,7 +31,7 @@ def drop(pipeline: str, *, rule: str | None, run: str | None, reason: str, as_js
     """
     spec = load(pipeline)
     possible(spec, quarantined=True)
-    found = look(Home.from_env().resolve(spec.quarantine_path), rule=rule, run=run)
+    found = look(Home.from_env().resolve(spec.quarantine_path), rule=rule, run=run, before=before)
     if not found.records:
         raise ConfigError(
             f"no such record is in quarantine: {found.path}",
@@ -40,15 +42,31 @@ def drop(pipeline: str, *, rule: str | None, run: str | None, reason: str, as_js
     name = f"drop__{datetime.now(UTC).isoformat(timespec='milliseconds')}"
     spark, kafka, sink = connections(spec)
     submit = redrive(
-        spec, name, spark=spark, kafka=kafka, sink=sink, of_run=run, rule=rule, dropped=reason, validate=False
-    )  # fmt: skip
+        spec,
+        name,
+        spark=spark,
+        kafka=kafka,
+        sink=sink,
+        of_run=run,
+        dropped=reason,
+        rule=rule,
+        before=before,
+        validate=False,
+    )
     with closing(spec, name):
         code = LocalProcess.start(submit)
     return ended(spec, name, code, as_json=as_json)
 
 
 def quarantine(
-    pipeline: str, *, rule: str | None, run: str | None, since: datetime | None, show: int, as_json: bool
+    pipeline: str,
+    *,
+    rule: str | None,
+    run: str | None,
+    since: datetime | None,
+    before: datetime | None,
+    show: int,
+    as_json: bool,
 ) -> None:
     """Print what the quarantine of a pipeline holds.
 
@@ -65,6 +83,7 @@ def quarantine(
         rule=rule,
         run=run,
         since=since,
+        before=before,
         show=show,
         explain=Explainer.of(spec.decode.key, spec.decode.config).detail,
     )
@@ -81,7 +100,7 @@ def quarantine(
         broke = f"{sample.rule}{f', column {sample.column}' if sample.column else ''}"
         why = f": {sample.detail}" if sample.detail else ""
         print(f"{where}\n  broke {broke}{why}\n  key {sample.key!r}, value {sample.text!r}")
-    asked = rule is not None or run is not None or since is not None
+    asked = any(asked is not None for asked in (rule, run, since, before))
     if not found.records:
         err.print(f"nothing {'of that ' if asked else ''}is in quarantine: {found.path}", markup=False)
         return

@@ -110,6 +110,7 @@ def look(
     rule: str | None = None,
     run: str | None = None,
     since: datetime | None = None,
+    before: datetime | None = None,
     show: int = 0,
     explain: Callable[[bytes | None, str, str | None], str | None] = lambda *_: None,
 ) -> Look:
@@ -121,6 +122,8 @@ def look(
         Only records that broke this rule, or were refused by this run.
     since
         Only records with this record time or a later one; aware.
+    before
+        Only records with an earlier record time, or with none; aware.
     show
         How many samples: the newest by record time. Keys and values are read only if there are to be some.
     explain
@@ -134,7 +137,10 @@ def look(
     groups: dict[tuple[str, str | None], Group] = {}
     newest: list[tuple[int, str, int, int, int, Mapping[str, Any]]] = []
     table = Table.open("quarantine", path)
-    earliest = None if since is None else (since - datetime(1970, 1, 1, tzinfo=UTC)) // timedelta(microseconds=1)
+    earliest, end = (
+        None if time is None else (time - datetime(1970, 1, 1, tzinfo=UTC)) // timedelta(microseconds=1)
+        for time in (since, before)
+    )
     for number, row in enumerate(_rows(table, values=show > 0)):
         error = (row["_errors"] or [{"rule": "unknown", "column": None}])[0]
         moment = row["_timestamp"] or 0
@@ -142,6 +148,7 @@ def look(
             rule not in (None, error["rule"])
             or run not in (None, row["_run"])
             or (earliest is not None and moment < earliest)
+            or (end is not None and row["_timestamp"] is not None and moment >= end)
         ):
             continue
         key = error["rule"], error["column"]

@@ -9,6 +9,7 @@ import shutil
 import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from datetime import datetime
 from pathlib import Path
 
 from sluice.connections import Connection, variable_of
@@ -161,6 +162,7 @@ def redrive(
     quarantined: bool = False,
     dropped: str | None = None,
     rule: str | None = None,
+    before: datetime | None = None,
     validate: bool = True,
     settings: Spark | None = None,
 ) -> SparkSubmit:
@@ -176,6 +178,8 @@ def redrive(
         Why quarantined records are taken out and not written; None if they are to be written.
     rule
         Only quarantined records that broke this rule.
+    before
+        Only quarantined records of an earlier record time, or of none; aware.
     """
     arguments = ["--pipeline", str(pipeline.file), "--run", checked_run(run_id)]
     for item in ranges:
@@ -185,6 +189,7 @@ def redrive(
     arguments += ["--quarantined"] * quarantined + ["--no-validate"] * (not validate)
     arguments += [] if dropped is None else ["--drop", f"--reason={dropped}"]
     arguments += [] if rule is None else [f"--rule={rule}"]
+    arguments += [] if before is None else [f"--before={before.isoformat()}"]
     return _submit("redrive.py", pipeline, arguments, spark, (kafka, sink), small=True, settings=settings)
 
 

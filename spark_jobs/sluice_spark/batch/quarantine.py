@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from datetime import datetime
 from typing import Any
 
 from pyspark.sql import Column, DataFrame, SparkSession
@@ -93,6 +94,7 @@ def held_records(
     of_run: str | None = None,
     ranges: Sequence[OffsetRange] | None = None,
     rule: str | None = None,
+    before: datetime | None = None,
 ) -> DataFrame:
     """Return the records of a quarantine in the columns of a source's record, beside those of the table.
 
@@ -100,12 +102,16 @@ def held_records(
     ----------
     of_run, ranges, rule
         Only what this run refused, what lies in these ranges, what broke this rule; None means all.
+    before
+        Only records of an earlier record time, or of none; aware. None means all.
     """
     rows = quarantine.rows(spark)
     if of_run is not None:
         rows = rows.where(F.col("_run") == of_run)
     if rule is not None:
         rows = rows.where(F.col("_errors")[0]["rule"] == rule)
+    if before is not None:
+        rows = rows.where(F.col("_timestamp").isNull() | (F.col("_timestamp") < F.lit(before)))
     raw = rows.select(
         *rows.columns,
         *(F.col(f"_{name}").alias(name) for name in ("topic", "partition", "offset", "timestamp")),

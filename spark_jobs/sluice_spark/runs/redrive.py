@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any, ClassVar
 
 import numpy as np
@@ -59,6 +60,8 @@ class RedriveRun(Run):
         Do not write quarantined records: take them out of the quarantine, and count them as filtered.
     rule
         Only quarantined records that broke this rule.
+    before
+        Only quarantined records of an earlier record time, or of none; aware.
 
     Notes
     -----
@@ -74,6 +77,7 @@ class RedriveRun(Run):
     quarantined: bool = False
     dropping: bool = False
     rule: str | None = None
+    before: datetime | None = None
 
     def _drive(self, lease: Lease) -> str | None:
         possible(self.pipeline, quarantined=self.quarantined)
@@ -316,7 +320,9 @@ class RedriveRun(Run):
 
     def _chosen(self, spark: SparkSession, tables: Tables) -> DataFrame:
         """Return the requested quarantined records: to write, those that decode and pass the row rules now, decoded."""
-        raw = held_records(spark, tables.quarantine, of_run=self.of_run, ranges=self.ranges, rule=self.rule)
+        raw = held_records(
+            spark, tables.quarantine, of_run=self.of_run, ranges=self.ranges, rule=self.rule, before=self.before
+        )
         return raw if self.dropping else decoded(raw, self.pipeline).where(F.col(RULE).isNull())
 
 

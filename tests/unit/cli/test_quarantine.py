@@ -62,16 +62,17 @@ def test_nothing_is_said_to_be_nothing(file: Path) -> None:
 
 
 def test_a_time_that_is_none_is_told(file: Path) -> None:
-    failed = asked(file, "--since", "yesterday").exception
-    assert isinstance(failed, ConfigError)
-    assert "neither a time nor an age" in str(failed)
+    for option in ("--since", "--before"):
+        failed = asked(file, option, "yesterday").exception
+        assert isinstance(failed, ConfigError)
+        assert f"{option}: 'yesterday' is neither a time nor an age" in str(failed)
 
 
 @pytest.mark.parametrize(
     "options",
     [("--drop",), ("--reason", "x"), ("--drop", "--reason", " "), ("--drop", "--reason", "x", "--since", "1h")],
 )
-def test_nothing_is_dropped_without_a_reason_or_by_its_age(
+def test_nothing_is_dropped_without_a_reason_or_since_a_time(
     file: Path, monkeypatch: pytest.MonkeyPatch, options: tuple[str, ...], capsys: pytest.CaptureFixture[str]
 ) -> None:
     fill(file)

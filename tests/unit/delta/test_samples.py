@@ -99,6 +99,7 @@ def test_the_newest_are_shown_with_what_was_refused(path: str) -> None:
         ({"rule": "type"}, [6, 3, 2, 1]),
         ({"run": "b"}, [3, 2]),
         ({"since": ZERO + timedelta(hours=5)}, [6, 5]),
+        ({"before": ZERO + timedelta(hours=3)}, [2, 1, 0]),
         ({"rule": "type", "run": "a"}, [6, 1]),
         ({"rule": "nope"}, []),
     ],
