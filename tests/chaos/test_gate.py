@@ -62,6 +62,27 @@ def test_a_batch_that_fails_is_not_published_until_it_is_accepted(sandbox: Sandb
     assert row.verdict in ("warned", "passed"), "what was accepted does not fail the run that publishes it"
 
 
+def test_what_is_accepted_is_what_the_verdict_found(sandbox: Sandbox) -> None:
+    """Not what another transform makes of the batch before it is published."""
+    gated(sandbox, 9)
+    fed(sandbox, 7, 11)
+    sandbox.run("bad", validate=True, expect=ExitCode.QUALITY_FAILED)
+    accept(sandbox.ledger, sandbox.name, "bad", reason="a known outlier")
+    columns = "name, _topic, _partition, _offset, _timestamp FROM source"
+    gated(sandbox, 9, transform={"sql": f"SELECT id * 1000 AS id, {columns}"})
+    done = sandbox.run("worse", validate=True, expect=ExitCode.QUALITY_FAILED)
+    assert "4 unexpected" in done.stderr
+    assert sandbox.sink() == {}
+    gated(sandbox, 9)
+    assert waits(sandbox, "worse") == (1, 0)
+    accept(sandbox.ledger, sandbox.name, "worse", reason="the transform is as it was")
+    sandbox.run("good", validate=True, kill_at="sink-committed")
+    sandbox.run("good", validate=True)
+    sandbox.assert_exact()
+    row = sandbox.ledger.known_run(sandbox.name, "good")
+    assert row.verdict == "warned", "what was accepted and published is not judged once more"
+
+
 def test_what_is_given_up_is_lost_and_can_be_redriven(sandbox: Sandbox) -> None:
     gated(sandbox, 9)
     fed(sandbox, 8, 12)
@@ -71,6 +92,10 @@ def test_what_is_given_up_is_lost_and_can_be_redriven(sandbox: Sandbox) -> None:
     assert (told.returncode, sandbox.sink()) == (0, {}), told.stderr
     assert "batch 0 of run bad, which waits, is given up" in told.stderr
     assert give_up(sandbox.ledger, sandbox.name, "bad", reason="twice") == (1, 0)
+    gated(sandbox, 12, recovery="wal")
+    switched = sandbox.run("switched", validate=True, expect=ExitCode.CONFIG)
+    assert "batch 0" in switched.message, "another epoch would read and publish what was given up"
+    gated(sandbox, 9)
     fed(sandbox, 0, 4)
     sandbox.run("good", validate=True, kill_at="batch-recorded")
     sandbox.run("good", validate=True)
@@ -109,3 +134,32 @@ def test_limits_count_before_anything_is_published(sandbox: Sandbox) -> None:
     done = sandbox.run("bad", validate=True, expect=ExitCode.QUALITY_FAILED)
     assert "max_quarantined: 2 of 6 records" in done.stderr
     assert (sandbox.sink(), sandbox.quarantine()) == ({}, {})
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("kind", ["postgres", "iceberg", "files", "kafka"])
+def test_other_sinks_are_judged_first_too(kind: str, request: pytest.FixtureRequest) -> None:
+    sandbox: Sandbox = request.getfixturevalue(f"into_{kind}")
+    gated(sandbox, 9)
+    fed(sandbox, 0, 4)
+    sandbox.run("first", validate=True)
+    first = sandbox.sink()
+    fed(sandbox, 6, 12)
+    sandbox.run("bad", validate=True, kill_at="judged")
+    assert sandbox.sink() == first
+    sandbox.run("later", validate=True, expect=ExitCode.HELD)
+    sandbox.run("bad", validate=True, expect=ExitCode.QUALITY_FAILED)
+    assert sandbox.sink() == first
+    accept(sandbox.ledger, sandbox.name, "bad", reason="a known outlier")
+    sandbox.run("good", validate=True, kill_at="sink-committed")
+    sandbox.run("good", validate=True)
+    sandbox.assert_exact()
+    fed(sandbox, 11, 14)
+    sandbox.run("worse", validate=True, expect=ExitCode.QUALITY_FAILED)
+    give_up(sandbox.ledger, sandbox.name, "worse", reason="wrong")
+    fed(sandbox, 0, 2)
+    sandbox.run("last", validate=True, kill_at="sink-committed")
+    sandbox.run("last", validate=True)
+    sandbox.assert_balanced()
+    assert sum(len(row.range) for row in sandbox.ledger.lost(sandbox.name)) == 3
+    assert sum(sandbox.sink().values()) == 12

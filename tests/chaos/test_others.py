@@ -9,6 +9,7 @@ import time
 from collections import Counter
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 from deltalake import DeltaTable
@@ -291,6 +292,46 @@ def test_a_redrive_that_was_frozen_beside_an_interval_gives_way(sandbox: Sandbox
     assert "run 'past' committed" in ended.message
     assert sandbox.sink() == sandbox.on_broker()
     sandbox.run("again", redriven="quarantined")
+    assert sandbox.sink() == sandbox.on_broker()
+    assert deep(sandbox) == (0, [])
+
+
+@pytest.mark.parametrize("who", ["interval", pytest.param("redrive", marks=pytest.mark.long)])
+def test_who_was_frozen_beside_a_reset_writes_nothing_twice(sandbox: Sandbox, who: str) -> None:
+    sandbox.feed(6)
+    sandbox.run("first")
+    sandbox.configure(transform={"python": "gate:passing"})
+    asked: dict[str, Any] = {"interval": (SINCE, now())}
+    if who == "redrive":
+        assert sandbox.cli("retract", str(sandbox.file), "first", "--reason", "wrong").returncode == 0
+        asked = {"redriven": "lost"}
+    frozen = sandbox.start("frozen", gate_at="before-sink-commit", **asked)
+    frozen.await_gate()
+    sandbox.execute("UPDATE sluice_lease SET holder = NULL, expires = 0")
+    options = ("--reason", "x", "--from", "earliest", "--truncate")
+    done = sandbox.cli("reset", str(sandbox.file), *options)
+    assert done.returncode == 0, done.stderr[-3000:]
+    sandbox.run("again")
+    frozen.open_gate()
+    ended = frozen.wait()
+    assert ended.code == 40, ended.stderr[-3000:]
+    assert sandbox.sink() == sandbox.on_broker()
+    assert deep(sandbox) == (0, [])
+
+
+def test_an_interval_that_was_frozen_beside_a_retraction_brings_nothing_back(sandbox: Sandbox) -> None:
+    sandbox.feed(6)
+    sandbox.run("first")
+    sandbox.configure(transform={"python": "gate:passing"})
+    frozen = sandbox.start("frozen", interval=(SINCE, now()), gate_at="before-sink-commit")
+    frozen.await_gate()
+    sandbox.execute("UPDATE sluice_lease SET holder = NULL, expires = 0")
+    assert sandbox.cli("retract", str(sandbox.file), "first", "--reason", "wrong").returncode == 0
+    frozen.open_gate()
+    ended = frozen.wait()
+    assert ended.code == 40, ended.stderr[-3000:]
+    assert not sandbox.sink()
+    sandbox.run("back", redriven="lost")
     assert sandbox.sink() == sandbox.on_broker()
     assert deep(sandbox) == (0, [])
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+from typing import Any
 from unittest import mock
 
 import pytest
@@ -241,7 +242,7 @@ def test_a_changed_window_is_written_by_the_new_definition(sandbox: Sandbox) -> 
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("kind", ["files", "postgres"])
+@pytest.mark.parametrize("kind", ["files", "postgres", "iceberg"])
 def test_other_sinks_begin_again_too(kind: str, request: pytest.FixtureRequest) -> None:
     sandbox: Sandbox = request.getfixturevalue(f"into_{kind}")
     sandbox.configure(quality={"max_quarantined": "100%"})
@@ -262,3 +263,33 @@ def test_other_sinks_begin_again_too(kind: str, request: pytest.FixtureRequest) 
     reset(sandbox)
     sandbox.run("third")
     sandbox.assert_exact()
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("recovery", ["replay", "wal", "ignore_range"])
+def test_a_topic_begins_again_later_and_where_it_stood(into_kafka: Any, recovery: str) -> None:
+    sandbox: Sandbox = into_kafka
+    sandbox.configure(recovery=recovery, quality={"max_quarantined": "100%"})
+    sandbox.feed(8, bad_every=4)
+    sandbox.run("first")
+    sandbox.feed(4)
+    options = ("--reason", "x", "--from", "latest")
+    killed = sandbox.cli("reset", str(sandbox.file), *options, SLUICE_KILL_AT="epoch-closed")
+    assert killed.returncode not in (0, 1, 10), killed.stderr[-3000:]
+    sandbox.feed(2)
+    sandbox.run("second")
+    assert sandbox.account("second")["planned"] == 2
+    assert sum(lost(sandbox).values()) == 4
+    assert "does not take such rows back" in reset(sandbox, *AGAIN, expect=10)
+    shutil.rmtree(sandbox.home / "checkpoints" / sandbox.name)
+    sandbox.feed(2)
+    sandbox.run("third", expect=41)
+    reset(sandbox)
+    sandbox.run("third")
+    assert sandbox.account("third")["planned"] == 2
+    sandbox.assert_balanced()
+    assert sum((sandbox.sink() + sandbox.quarantine()).values()) == 12
+    assert set((sandbox.sink() + sandbox.quarantine()).values()) == {1}
+    redrive(sandbox)
+    assert not lost(sandbox)
+    assert_conserved(sandbox)

@@ -27,9 +27,10 @@ def accept(
     The verdict stays as it is, with the reason beside it. Live runs that it
     holds (quality.on_failed: hold) go on, and its Airflow task validate
     succeeds when it is cleared. No data changes now. A batch that waits
-    (quality.when: before_commit) is published by the next run. To take the rows
-    out of the table instead: sluice retract. Idempotent. Exit codes: as sluice
-    run.
+    (quality.when: before_commit) is published by the next run, unless more is
+    wrong with it by then; a run at work has to end first (exit 40). To take the
+    rows out of the table instead: sluice retract. Idempotent. Exit codes: as
+    sluice run.
     """
     from sluice.cli.names import name_of
     from sluice.ledger import Ledger

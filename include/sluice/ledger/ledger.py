@@ -299,7 +299,14 @@ class Ledger(Histories, Verdicts):
         self._record(lease, run_id, ("Judged", payload), pipeline=pipeline)
 
     def verdict_accepted(
-        self, pipeline: str, run_id: str, *, verdict: str, reason: str, batch: tuple[int, int] | None = None
+        self,
+        pipeline: str,
+        run_id: str,
+        *,
+        verdict: str,
+        reason: str,
+        batch: tuple[int, int] | None = None,
+        faults: Mapping[str, int | None] | None = None,
     ) -> None:
         """Record that somebody accepts what a run wrote although its verdict failed. It needs no lease, as above.
 
@@ -307,12 +314,16 @@ class Ledger(Histories, Verdicts):
         ----------
         batch
             Epoch and number of the batch that waits for this, and is published by the next run.
+        faults
+            What was wrong with that batch; see :func:`sluice.run.held.faults`.
         """
-        payload = {"verdict": verdict, "reason": reason, **({"batch": list(batch)} if batch else {})}
+        of_batch: dict[str, Any] = {"batch": list(batch)} if batch else {}
+        of_batch |= {} if faults is None else {"faults": dict(faults)}
+        payload = {"verdict": verdict, "reason": reason, **of_batch}
         self._record(None, run_id, ("VerdictAccepted", payload), pipeline=pipeline)
 
     def batch_given_up(self, pipeline: str, run_id: str, *, reason: str, batch: tuple[int, int]) -> None:
-        """Record that a batch, which waits because its verdict failed, is not to be published. It needs no lease."""
+        """Record that a batch, which waits because its verdict failed, is not to be published."""
         self._record(None, run_id, ("BatchGivenUp", {"reason": reason, "batch": list(batch)}), pipeline=pipeline)
 
     def announced(self, pipeline: str, run_id: str, *, upto: Mapping[int, int], version: int | None) -> None:

@@ -88,7 +88,9 @@ class LedgerQueries:
             raise UnknownRunError(pipeline, run_id, get_close_matches(run_id, names, 3, 0.6))
         return row
 
-    def runs(self, pipeline: str | None = None, *, state: str | None = None, limit: int = 20) -> list[RunRow]:
+    def runs(
+        self, pipeline: str | None = None, *, state: str | None = None, kind: str | None = None, limit: int = 20
+    ) -> list[RunRow]:
         """Return the newest runs, newest first."""
         table = schema.run
         query = sa.select(table).order_by(table.c.sequence.desc()).limit(limit)
@@ -96,6 +98,8 @@ class LedgerQueries:
             query = query.where(table.c.pipeline == pipeline)
         if state is not None:
             query = query.where(table.c.state == state)
+        if kind is not None:
+            query = query.where(table.c.kind == kind)
         return [RunRow(**r) for r in self._rows(query)]
 
     def topic_ids(self, pipeline: str) -> dict[str, str]:

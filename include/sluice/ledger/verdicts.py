@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Any
+
 import sqlalchemy as sa
 
 from sluice.ledger import schema
@@ -64,9 +67,33 @@ class Verdicts(LedgerQueries):
 
     def settled_batch(self, pipeline: str, epoch: int, batch: int) -> tuple[str, str] | None:
         """Return how a batch that waited for somebody's decision was settled, and why, as :meth:`settlement`."""
+        found = self._settled(pipeline).get((epoch, batch))
+        return None if found is None else (found[0], str(found[1]["reason"]))
+
+    def accepted_faults(self, pipeline: str, epoch: int, batch: int) -> dict[str, int | None] | None:
+        """Return what was wrong with a batch when somebody accepted it; None if the ledger does not say.
+
+        See :func:`sluice.run.held.faults`.
+        """
+        kind, payload = self._settled(pipeline).get((epoch, batch), ("", {}))
+        return payload.get("faults") if kind == "VerdictAccepted" else None
+
+    def settled_of(self, pipeline: str, runs: Sequence[str]) -> list[tuple[int, str, str]]:
+        """Return which committed batches of some runs somebody had decided on: number, event and reason of each."""
+        table = schema.batch
+        query = sa.select(table.c.epoch, table.c.batch).where(
+            table.c.pipeline == pipeline, table.c.run.in_(runs), table.c.state == "committed", table.c.epoch > 0
+        )
+        settled = self._settled(pipeline)
+        keys = sorted({(row["epoch"], row["batch"]) for row in self._rows(query)} & set(settled)) if settled else []
+        return [(key[1], settled[key][0], str(settled[key][1]["reason"])) for key in keys]
+
+    def _settled(self, pipeline: str) -> dict[tuple[int, int], tuple[str, dict[str, Any]]]:
+        """Return the newest decision on each batch that ever waited, with the event's payload."""
         table = schema.event
         query = sa.select(table.c.type, table.c.payload).where(table.c.pipeline == pipeline, table.c.type.in_(_SETTLED))
-        for row in self._rows(query.order_by(table.c.id.desc()).limit(100)):
-            if row["payload"].get("batch") == [epoch, batch]:
-                return row["type"], str(row["payload"]["reason"])
-        return None
+        return {
+            (payload["batch"][0], payload["batch"][1]): (row["type"], dict(payload))
+            for row in self._rows(query.order_by(table.c.id))
+            if (payload := row["payload"]).get("batch") is not None
+        }

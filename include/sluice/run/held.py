@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from typing import Any
+
 from sluice.errors import ConfigError, HeldError
 from sluice.ledger import Ledger, RunRow
 from sluice.pipeline import Pipeline
 from sluice.run.retraction import retractable
 
-__all__ = ["FAILED", "accept", "give_up", "holder", "refuse_held", "settling", "waiting"]
+__all__ = ["FAILED", "accept", "faults", "give_up", "holder", "refuse_held", "settling", "waiting"]
 
 FAILED = ("failed", "error")
 """The verdicts that hold a pipeline, and that can be accepted."""
@@ -17,8 +21,8 @@ def holder(ledger: Ledger, pipeline: Pipeline) -> RunRow | None:
     """Return the run whose verdict holds the pipeline's live runs; None if they may go on.
 
     With ``quality.on_failed: hold`` that is the newest live run that was judged, if its verdict is ``failed`` or
-    ``error``. It holds them until it is judged again with another verdict, somebody accepts it, everything that it
-    wrote was retracted, or a reset took all rows out, or dropped the batch that waits.
+    ``error``. It holds them until it is judged again with another verdict, somebody accepts it, everything that was
+    judged was retracted, or a reset took all rows out, or dropped the batch that waits.
     """
     if pipeline.quality.on_failed != "hold":
         return None
@@ -62,7 +66,11 @@ def refuse_held(ledger: Ledger, pipeline: Pipeline, run_id: str) -> None:
         anew = f"sluice validate {name} {run.run}, or clear its task validate"
     else:
         there, back, anew = f"its batch {waits[1]} is not published", "give it up", f"sluice run {name} --run {run.run}"
-    retract = f"{back}: sluice retract {name} {run.run} --reason TEXT; or "
+    retract = f"{back}: sluice retract {name} {run.run} --reason TEXT"
+    others = [other for other in (run.judgement or {}).get("runs") or [] if other != run.run]
+    if others:
+        retract += f", and the same of what was judged with it: {', '.join(others)}"
+    retract += "; or "
     retract = retract if waits is not None or retractable(pipeline) else ""
     raise HeldError(
         f"pipeline {name!r} is held: run {run.run!r} has the verdict {run.verdict}{why}",
@@ -93,25 +101,52 @@ def give_up(ledger: Ledger, pipeline: str, run_id: str, *, reason: str) -> tuple
     ------
     UnknownRunError
         If the ledger does not have the run.
+    LeaseHeldError
+        If a run of the pipeline is at work: it may be about to publish the batch.
     """
-    batch = waiting(ledger, pipeline, ledger.known_run(pipeline, run_id))
-    settled = None if batch is None else ledger.settled_batch(pipeline, *batch)
-    if batch is not None and (settled is None or settled[0] != "BatchGivenUp"):
-        ledger.batch_given_up(pipeline, run_id, reason=reason, batch=batch)
-    return batch
+    if waiting(ledger, pipeline, ledger.known_run(pipeline, run_id)) is None:
+        return None
+    with ledger.acquire(pipeline, _decision("retract")):
+        batch = waiting(ledger, pipeline, ledger.known_run(pipeline, run_id))
+        settled = None if batch is None else ledger.settled_batch(pipeline, *batch)
+        if batch is not None and (settled is None or settled[0] != "BatchGivenUp"):
+            ledger.batch_given_up(pipeline, run_id, reason=reason, batch=batch)
+        return batch
+
+
+def faults(judgement: Mapping[str, Any]) -> dict[str, int | None]:
+    """Return what made a verdict fail: each expectation and limit, with its number of unexpected values if it has one.
+
+    Parameters
+    ----------
+    judgement
+        A verdict's reasons, in the form that the ledger keeps.
+    """
+    found: dict[str, int | None] = {}
+    if judgement.get("error") is not None:
+        found["error"] = None
+    for item in judgement.get("results") or []:
+        if not item["success"]:
+            count = item.get("unexpected_count")
+            found[f"{item['expectation']} on {item.get('column')} ({item.get('scope')})"] = count
+    for item in judgement.get("excesses") or []:
+        if item["verdict"] == "failed":
+            found[f"{item['limit']}: {item['why']}"] = None
+    return found
 
 
 def accept(ledger: Ledger, pipeline: str, run_id: str, *, reason: str) -> str:
     """Accept what a run wrote although its verdict failed; return the verdict. Idempotent; no data changes.
 
-    If a batch of it waits, the next run publishes it as it is.
-
-    No lease is needed: a run that is at work is not concerned.
+    If a batch of it waits, the next run publishes it, unless more is wrong with it by then: what was accepted is what
+    this verdict found. Otherwise no lease is needed, because a run that is at work is not concerned.
 
     Raises
     ------
     ConfigError
         If the reason is empty, the ledger does not have the run, or its verdict did not fail.
+    LeaseHeldError
+        If a batch waits and a run of the pipeline is at work, which may be deciding on it now.
     """
     unchanged = "nothing was changed"
     if not reason.strip():
@@ -124,15 +159,25 @@ def accept(ledger: Ledger, pipeline: str, run_id: str, *, reason: str) -> str:
             state=unchanged,
             next_step=f"choose a run with the verdict failed or error: sluice status {pipeline}",
         )
-    if ledger.acceptance(pipeline, run_id) is None:
-        batch = waiting(ledger, pipeline, run)
-        ledger.verdict_accepted(pipeline, run_id, verdict=run.verdict, reason=reason, batch=batch)
+    if ledger.acceptance(pipeline, run_id) is not None:
+        return run.verdict
+    if waiting(ledger, pipeline, run) is None:
+        ledger.verdict_accepted(pipeline, run_id, verdict=run.verdict, reason=reason)
+        return run.verdict
+    with ledger.acquire(pipeline, _decision("accept")):
+        batch, wrong = waiting(ledger, pipeline, run), faults(run.judgement or {})
+        ledger.verdict_accepted(pipeline, run_id, verdict=run.verdict, reason=reason, batch=batch, faults=wrong)
     return run.verdict
 
 
+def _decision(what: str) -> str:
+    return f"{what}__{datetime.now(UTC).isoformat(timespec='milliseconds')}"
+
+
 def _was_retracted(ledger: Ledger, run: RunRow) -> bool:
-    counts = [account.counts for account in ledger.accounts(run.pipeline, run.run)]
+    # with it, runs may have been judged whose drivers had died: their rows may be those that failed
+    runs = {run.run, *((run.judgement or {}).get("runs") or [])}
+    counts = [account.counts for name in runs for account in ledger.accounts(run.pipeline, name, standing=True)]
     if sum(c.written + c.filtered for c in counts):
         return False
-    taken = {item["run"] for item in ledger.retractions(run.pipeline)}
-    return run.run in taken
+    return bool(runs & {item["run"] for item in ledger.retractions(run.pipeline)})

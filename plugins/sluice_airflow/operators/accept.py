@@ -42,6 +42,8 @@ class AcceptOperator(BaseOperator):
     ------
     ConfigError
         When the reason is empty, the ledger does not have the run, or its verdict did not fail.
+    LeaseHeldError
+        When a batch of it waits (``quality.when: before_commit``) and a run is at work; it is tried again.
     AirflowSkipException
         When no run is named.
     """

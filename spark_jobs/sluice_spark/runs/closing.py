@@ -17,13 +17,26 @@ from sluice_spark.sinks.base import NOTHING
 from sluice_spark.sinks.parquet.slice import Slice
 from sluice_spark.sources.base import RECORD_SCHEMA
 
-__all__ = ["HANDOVER", "RESET", "open_next", "seal_off"]
+__all__ = ["HANDOVER", "RESET", "emptied", "open_next", "seal_off"]
 
 HANDOVER = "handover"
 """The key in the metadata of the commit that closes an epoch; its value says where the next epoch starts."""
 
 RESET = "reset"
 """The key beside :data:`HANDOVER` if a reset closed the epoch: :meth:`sluice.run.resetting.Reset.as_dict`."""
+
+
+def emptied(note: Mapping[str, Any]) -> bool:
+    """Return whether a commit took all rows of the pipeline out of the sink: what was decided before is void.
+
+    A driver that was frozen meanwhile must not commit rows behind it: the new epoch reads the same offsets again.
+
+    Parameters
+    ----------
+    note
+        The commit's metadata.
+    """
+    return bool((note.get(RESET) or {}).get("truncated"))
 
 
 def seal_off(tables: Tables, note: Mapping[str, Any]) -> None:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from pyspark.sql import SparkSession
 
@@ -12,7 +13,7 @@ from sluice.faults import point
 from sluice.ledger import Lease, Ledger
 from sluice.pipeline import Pipeline
 from sluice.ranges import Counts, LostRange, OffsetRange
-from sluice.run.held import FAILED
+from sluice.run.held import FAILED, faults
 from sluice_spark.batch.writer import BatchWriter, PreparedBatch
 from sluice_spark.engine.logs import logger
 from sluice_spark.quality.judge import Judge
@@ -47,6 +48,7 @@ class Gate:
     judge: Judge | None
     _judgements: list[Judgement] = field(default_factory=list)
     _decided: list[Excess] = field(default_factory=list)
+    _done: set[int] = field(default_factory=set)
 
     def given_up(
         self, writer: BatchWriter, batch: tuple[int, int], ranges: Sequence[OffsetRange]
@@ -61,6 +63,7 @@ class Gate:
             Its planned ranges.
         """
         found = self.ledger.settled_batch(self.pipeline.name, *batch)
+        self._done.add(batch[1])
         if found is None or found[0] != "BatchGivenUp":
             return None
         lost = [LostRange(item, f"retracted: {found[1]}") for item in ranges if len(item)]
@@ -86,14 +89,10 @@ class Gate:
         Raises
         ------
         QualityError
-            If its verdict is ``failed`` or ``error`` and nobody accepted it: it must not be committed. The ledger has
-            the verdict then.
+            If its verdict is ``failed`` or ``error`` and nobody accepted it, or more is wrong with it than was
+            accepted: it must not be committed. The ledger has the verdict then.
         """
         if self.judge is None:
-            return
-        found = None if batch is None else self.ledger.settled_batch(self.pipeline.name, *batch)
-        if batch is not None and found is not None and found[0] == "VerdictAccepted":
-            self._decide("accepted", f"batch {batch[1]} was published although its verdict failed: {found[1]}")
             return
         counts = sum((account.counts for account in prepared.accounts), Counts())
         staged = prepared.staged
@@ -101,8 +100,13 @@ class Gate:
             lambda: writer.sink.staged_rows(spark, staged, writer.schema), staged.rows, counts
         )
         if judgement.verdict in FAILED:
+            told = judgement.as_dict()
+            reason = None if batch is None else self._accepted(batch, told)
+            if batch is not None and reason is not None:
+                self._decide("accepted", f"batch {batch[1]} was published although its verdict failed: {reason}")
+                return
             waits = {} if batch is None else {"waits": list(batch)}
-            told = {**judgement.as_dict(), **waits}
+            told |= waits
             self.ledger.judged(lease, self.pipeline.name, self.run_id, verdict=judgement.verdict, judgement=told)
             point("judged")
             raise self._refused(judgement, batch)
@@ -110,11 +114,12 @@ class Gate:
 
     def summary(self, runs: Sequence[str]) -> Judgement | None:
         """Return the verdict of a run whose batches were all let through; None if none was judged here."""
-        if self.judge is None or not (self._judgements or self._decided):
+        decided = [*self._decided, *self._earlier(runs)]
+        if self.judge is None or not (self._judgements or decided):
             return None
         found = self._judgements
         last = found[-1] if found else Judgement(self.judge.name, 0)
-        excesses = [*self._decided, *(e for judgement in found for e in judgement.excesses)]
+        excesses = [*decided, *(e for judgement in found for e in judgement.excesses)]
         lost = sum(account.counts.lost for run in runs for account in self.ledger.accounts(self.pipeline.name, run))
         if lost and not {"retracted", "max_lost"} & {e.limit for e in excesses}:  # by an attempt that did not end
             excesses.append(Excess("max_lost", "warned", f"{lost:,} offsets are lost, by an earlier attempt"))
@@ -128,6 +133,35 @@ class Gate:
             excesses=tuple(excesses),
             wrote=any(judgement.wrote for judgement in found),
         )
+
+    def _accepted(self, batch: tuple[int, int], told: Mapping[str, Any]) -> str | None:
+        """Return why somebody accepted a batch; None if nobody did, or if more is wrong with it now.
+
+        The transform, the suite or the limits may have changed since.
+        """
+        name = self.pipeline.name
+        found = self.ledger.settled_batch(name, *batch)
+        if found is None or found[0] != "VerdictAccepted":
+            return None
+        known = self.ledger.accepted_faults(name, *batch)
+        if known is None:
+            return found[1]  # accepted by an earlier version, which did not record them
+        worse = [what for what, count in faults(told).items() if what not in known or (count or 0) > (known[what] or 0)]
+        if worse:
+            logger.warning("batch %d was accepted, but more is wrong with it now: %s", batch[1], "; ".join(worse))
+        return None if worse else found[1]
+
+    def _earlier(self, runs: Sequence[str]) -> list[Excess]:
+        """Return what was decided of batches that an attempt before this one committed, before it died."""
+        if self.judge is None:
+            return []
+        settled = self.ledger.settled_of(self.pipeline.name, runs)
+        words = {"VerdictAccepted": ("accepted", "accepted"), "BatchGivenUp": ("retracted", "given up")}
+        return [
+            Excess(words[event][0], "warned", f"batch {number} was {words[event][1]}: {reason}")
+            for number, event, reason in settled
+            if number not in self._done
+        ]
 
     def _decide(self, what: str, why: str) -> None:
         logger.warning("%s", why)

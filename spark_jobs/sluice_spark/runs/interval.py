@@ -22,8 +22,9 @@ from sluice.run.resolve import Resolved
 from sluice.sources.state import Key, TopicState, joined_ids
 from sluice_spark.batch.writer import BatchWriter, PreparedBatch
 from sluice_spark.engine.logs import logger
+from sluice_spark.runs.closing import emptied
 from sluice_spark.runs.interval_offsets import IntervalOffsets
-from sluice_spark.runs.reconcile import enter_interval, half_done, replace_quarantined, take_over
+from sluice_spark.runs.reconcile import RETRACTED, enter_interval, half_done, replace_quarantined, take_over
 from sluice_spark.runs.redrive import REDRIVING
 from sluice_spark.runs.run import Run
 from sluice_spark.runs.tables import Tables
@@ -169,9 +170,9 @@ class IntervalRun(Run):
             )
 
     def _is_rival(self, note: Mapping[str, Any]) -> bool:
-        """Return whether a commit moved records that this run may replace."""
+        """Return whether a commit moved records that this run may replace, or took rows back that it would write."""
         if note.get("interval") is None:
-            return note.get("of") == "quarantined"
+            return note.get("of") in ("quarantined", RETRACTED) or emptied(note)
         return bool(note["interval"] != self.scope and self.interval.overlaps(Interval.from_key(note["interval"])))
 
     def _say(self, lease: Lease, resolved: Resolved, lost: Sequence[LostRange], log: Sequence[OffsetRange]) -> None:

@@ -218,9 +218,29 @@ class LiveRun(Run):
                 next_step=f"run with --recovery {'wal' if now.route is Route.LOG else 'replay'} as before; or, for "
                 f"the new strategy, {begin_again(self.pipeline.name)} with recovery in the file changed",
             )
+        self._refuse_to_forget(tables)
         # a planned batch may have left files, or a driver that still prepares it: a new epoch excludes both
         begun = committed or bool(tables.checkpoint.planned())
         return Epoch(now.number + 1 if begun else now.number, self.context.recovery.route, now.positions)
+
+    def _refuse_to_forget(self, tables: Tables) -> None:
+        """Refuse to leave an epoch before what somebody decided of its open batch was done.
+
+        Raises
+        ------
+        ConfigError
+            If the next run of the present route has yet to do it. Batches in the log are applied before the epoch ends.
+        """
+        name, now, batch = self.pipeline.name, tables.epoch, tables.checkpoint.open_batch()
+        decided = None if batch is None else self.ledger.settled_batch(name, now.number, batch)
+        if decided is None or now.route is Route.LOG:
+            return
+        what = "accepted" if decided[0] == "VerdictAccepted" else "given up"
+        raise ConfigError(
+            f"batch {batch} of {name!r} was {what} ({decided[1]}): a run has to do that before the strategy changes",
+            state="nothing was read or written; the position stays where it was",
+            next_step=f"sluice run {name} --recovery replay does it; then change the strategy",
+        )
 
     def _let_go(self, source: Source, tables: Tables) -> None:
         """Tell the source which records it need not keep; best effort."""

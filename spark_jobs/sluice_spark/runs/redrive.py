@@ -25,6 +25,7 @@ from sluice_spark.batch.writer import BatchWriter, PreparedBatch
 from sluice_spark.decoders.base import RULE
 from sluice_spark.engine.logs import logger
 from sluice_spark.rules.records import decoded
+from sluice_spark.runs.closing import emptied
 from sluice_spark.runs.run import Run
 from sluice_spark.runs.tables import Tables
 from sluice_spark.sinks.base import NOTHING, Fence, ReplaceableSink, Staged
@@ -95,7 +96,9 @@ class RedriveRun(Run):
     # --- lost ranges -----------------------------------------------------------------------------------------------
 
     def _lost(self, lease: Lease, tables: Tables) -> None:
-        name = self.pipeline.name
+        name, sink = self.pipeline.name, tables.replaceable
+        # a reset may take all rows out while this driver is frozen; sinks without this cannot be emptied
+        fence = None if sink is None else Fence(sink.table_version(), emptied)
         wanted = [row.range for row in self.ledger.lost(name, run_id=self.of_run)]
         if self.ranges is not None:
             wanted = overlaps(wanted, self.ranges)
@@ -111,7 +114,7 @@ class RedriveRun(Run):
         writer = self.context.writer(spark, tables)
         with self.context.watch.phase("query"):
             for kind, source, ranges in self._sources(spark, tables, found):
-                self._redrive(lease, tables, writer, source, ranges, {"kind": kind})
+                self._redrive(lease, tables, writer, source, ranges, {"kind": kind}, fence)
         point("query-ended")
 
     def _states(self) -> list[TopicState]:
@@ -140,6 +143,7 @@ class RedriveRun(Run):
         source: Records,
         ranges: Sequence[OffsetRange],
         origin: Mapping[str, Any],
+        fence: Fence | None,
     ) -> None:
         batch = tables.sink.version() + 1
         name = tables.batch_name(batch)
@@ -160,7 +164,7 @@ class RedriveRun(Run):
             if not ranges:
                 return
             prepared = self._prepare(writer, name, ranges, source)
-        self._commit(lease, tables, writer, batch, prepared, of="lost", source=origin)
+        self._commit(lease, tables, writer, batch, prepared, of="lost", source=origin, fence=fence)
 
     def _prepare(self, writer: BatchWriter, name: str, ranges: Sequence[OffsetRange], source: Records) -> PreparedBatch:
         try:
@@ -279,10 +283,10 @@ class RedriveRun(Run):
         window: Sequence[OffsetRange],
     ) -> None:
         """Move the decodable records of some offsets from the quarantine into the sink, by one commit to each."""
-        # an interval run moves the same records: once one commits, this driver's commit is refused
+        # an interval run or a reset moves the same records: once one commits, this driver's commit is refused
         emptying.verify()
         self._beside_intervals()
-        fence = Fence(sink.table_version(), lambda note: note.get("interval") is not None)
+        fence = Fence(sink.table_version(), lambda note: note.get("interval") is not None or emptied(note))
         good = self._chosen(spark, tables).where(within(window))
         came = _offsets(good)
         batch = tables.sink.version() + 1

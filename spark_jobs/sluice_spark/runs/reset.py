@@ -122,7 +122,7 @@ class ResetRun(Run):
             If the source does not answer.
         """
         name, source = self.pipeline.name, self.context.opened_source()
-        if not any(run.kind == "live" for run in self.ledger.runs(name, limit=1000)):
+        if not self.ledger.runs(name, kind="live", limit=1):
             raise ConfigError(
                 f"the ledger has no live run of {name!r}: there is nothing to reset",
                 state=_KEPT,
@@ -197,6 +197,14 @@ class ResetRun(Run):
         name, number = self.pipeline.name, tables.epoch.number
         latest, closed = self.ledger.latest_event_time(name, number), self.ledger.closed_to(name, number)
         given_up, notes = list(reset.given_up), list(reset.notes)
+        last = self.ledger.last_batch(name, number)
+        waiting = 0 if last is None else last.batch + 1
+        decided = self.ledger.settled_batch(name, number, waiting)
+        if decided is not None:
+            what = "accepted" if decided[0] == "VerdictAccepted" else "given up"
+            notes.append(
+                f"batch {waiting} was {what} ({decided[1]}), which is void: what the new epoch reads is judged as new"
+            )
         if still_open(known, latest, closed):
             given_up.append(
                 "windows that are open are dropped: the records that they had absorbed count as written, and no row "
@@ -222,9 +230,11 @@ class ResetRun(Run):
     def _keep_out_others(self, fences: ExitStack) -> None:
         """Fence redrives and intervals: rows of theirs would come after all rows have left."""
         name = self.pipeline.name
+        # this lease first: an interval that begins now sees it, and one that has begun is seen here
+        fences.enter_context(self.ledger.acquire(name, self.context.run_id, scope=REDRIVING))
         refuse_beside_intervals(self.ledger, name, _KEPT)
-        for scope in (REDRIVING, *(known.interval for known in self.ledger.intervals(name))):
-            fences.enter_context(self.ledger.acquire(name, self.context.run_id, scope=scope))
+        for known in self.ledger.intervals(name):
+            fences.enter_context(self.ledger.acquire(name, self.context.run_id, scope=known.interval))
 
     def _carry_out(self, lease: Lease, tables: Tables, reset: Reset) -> None:
         there, last = tables.sink.as_it_is(), self.ledger.last_batch(self.pipeline.name, tables.epoch.number)

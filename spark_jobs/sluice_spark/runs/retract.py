@@ -14,6 +14,7 @@ from sluice.ledger import REDRIVEN, Lease
 from sluice.ranges import OffsetRange
 from sluice.run.retraction import Part, possible, standing, taken
 from sluice_spark.engine.logs import logger
+from sluice_spark.runs.closing import emptied
 from sluice_spark.runs.reconcile import RETRACTED
 from sluice_spark.runs.redrive import REDRIVING, refuse_beside_intervals
 from sluice_spark.runs.run import Run
@@ -69,8 +70,8 @@ class RetractRun(Run):
     def _retract(self, lease: Lease, emptying: Lease, tables: Tables) -> None:
         sink = tables.replacing()
         sink.check_replaceable()
-        # an interval run replaces rows that are to be removed here: once one commits, this commit is refused
-        fence = Fence(sink.table_version(), lambda note: note.get("interval") is not None)
+        # an interval run or a reset replaces rows that are to be removed here: once one commits, this one is refused
+        fence = Fence(sink.table_version(), lambda note: note.get("interval") is not None or emptied(note))
         parts = self._parts(tables)
         there = tables.sink.as_it_is()
         if not parts or there is None:

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, cast
 
-from sluice.errors import HeldError, LeaseHeldError, SluiceError
+from sluice.errors import ConfigError, HeldError, LeaseHeldError, SluiceError
 from sluice.faults import point
 from sluice.ledger import Lease, Ledger
 from sluice.pipeline import Pipeline
@@ -60,10 +60,13 @@ class Run(ABC):
             If another driver holds the lease or came first; the run is not closed in the ledger then.
         HeldError
             If the pipeline is held; the ledger has the run only if it landed records.
+        ConfigError
+            Also, without any record of it, if the run id is that of a run of another kind.
         """
         began = time.monotonic()
         name = self.pipeline.name
         with self.context.resources, self.ledger.acquire(name, self.context.run_id, scope=self.scope) as lease:
+            self._refuse_another_kind()
             try:
                 verdict = self._drive(lease)
             except LeaseHeldError:
@@ -86,6 +89,23 @@ class Run(ABC):
             self.ledger.run_closed(lease, state="done", seconds=round(time.monotonic() - began, 3), verdict=verdict)
         logger.info("seconds: %s (query holds ledger, batches and commits)", self.context.watch)
         return self.ledger.account(name, self.context.run_id)
+
+    def _refuse_another_kind(self) -> None:
+        """Refuse the id of a run of another kind: it would be taken for another attempt, and lose its verdict.
+
+        Raises
+        ------
+        ConfigError
+            If the ledger has such a run.
+        """
+        known = self.ledger.run(self.pipeline.name, self.context.run_id)
+        if known is not None and known.kind != self.kind:
+            raise ConfigError(
+                f"{known.run!r} is the id of another run of {self.pipeline.name!r}, of the kind {known.kind}: this one "
+                f"is of the kind {self.kind}",
+                state="nothing was read or written; that run stays as it is",
+                next_step="choose another run id",
+            )
 
     @abstractmethod
     def _drive(self, lease: Lease) -> str | None:

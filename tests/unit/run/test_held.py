@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 from tests.fixtures.books import Place, span, split
 
-from sluice.errors import ConfigError, ExitCode, HeldError, error_for_exit_code
+from sluice.errors import ConfigError, ExitCode, HeldError, LeaseHeldError, error_for_exit_code
 from sluice.ledger import REDRIVEN, UnknownRunError
 from sluice.pipeline import load
 from sluice.recovery import Route
-from sluice.run.held import accept, give_up, holder, refuse_held, settling, waiting
+from sluice.run.held import accept, faults, give_up, holder, refuse_held, settling, waiting
 from sluice.run.resetting import Reset
 
 
@@ -185,6 +185,52 @@ def test_a_batch_that_waits_is_accepted_or_given_up_and_the_last_word_counts(gat
     gated.commit("b", split(5, 10))
     assert waits(gated, "a") is None, "somebody published it"
     assert give_up(ledger, "p", "a", reason="too late") is None
+
+
+def test_rows_of_a_dead_run_that_were_judged_with_it_hold_it_too(place: Place) -> None:
+    place.commit("dead", split(0, 5))
+    place.commit("b", split(5, 10))
+    for run in ("dead", "b"):
+        place.ledger.judged(None, "p", run, verdict="failed", judgement={"reasons": ["x"], "runs": ["dead", "b"]})
+    for run, start, held in (("b", 5, "b"), ("dead", 0, None)):
+        moved = {
+            "epoch": 1, "batch": 0 if run == "dead" else 1, "run": run, "topic": "t", "partition": 0, "start": start,
+            "ranges": [[start, start + 5]], "written": 5, "filtered": 0, "absent": 0,
+        }  # fmt: skip
+        with place.ledger.acquire("p", "retract") as lease:
+            place.ledger.retracted(lease, epoch=REDRIVEN, batch=start, moved=[moved], reason="x")
+        assert holds(place) == held
+
+
+def test_nobody_decides_on_a_batch_that_a_run_may_be_publishing(gated: Place) -> None:
+    with gated.ledger.acquire("p", "at work"):
+        for decide in (accept, give_up):
+            with pytest.raises(LeaseHeldError, match="at work"):
+                decide(gated.ledger, "p", "a", reason="x")
+    assert gated.ledger.settled_batch("p", 1, 1) is None
+    judged(gated, "b", "failed", 10, epoch=2)
+    with gated.ledger.acquire("p", "at work"):
+        assert accept(gated.ledger, "p", "b", reason="no batch of it waits") == "failed"
+
+
+def test_a_decision_is_not_forgotten_behind_many_others(gated: Place) -> None:
+    give_up(gated.ledger, "p", "a", reason="wrong")
+    for _ in range(120):
+        gated.ledger.verdict_accepted("p", "old", verdict="failed", reason="x")
+    assert gated.ledger.settled_batch("p", 1, 1) == ("BatchGivenUp", "wrong")
+    assert gated.ledger.settled_of("p", ["a"]) == []
+
+
+def test_what_is_accepted_is_on_record(gated: Place) -> None:
+    result = {"expectation": "e", "column": "id", "scope": "slice", "success": False, "unexpected_count": 2}
+    good = result | {"expectation": "f", "success": True}
+    limits = [{"limit": "max_lost", "verdict": verdict, "why": "3 of 4"} for verdict in ("failed", "warned")]
+    told = {"results": [result, good], "excesses": limits, "error": None}
+    assert faults(told) == {"e on id (slice)": 2, "max_lost: 3 of 4": None}
+    assert faults({"error": "TypeError: x"}) == {"error": None}
+    gated.ledger.judged(None, "p", "a", verdict="failed", judgement={**told, "waits": [1, 1]})
+    accept(gated.ledger, "p", "a", reason="x")
+    assert gated.ledger.accepted_faults("p", 1, 1) == faults(told)
 
 
 @pytest.mark.parametrize(
