@@ -92,8 +92,13 @@ def test_a_restore_is_refused_until_it_is_undone(spark: SparkSession, sandbox: S
     treat(spark, sandbox, path, f"RESTORE TABLE {{}} TO VERSION AS OF {version - 1}")
     assert len(sandbox.offsets(path)) < len(before)
     sandbox.feed(6)
-    for arguments in ({}, {"interval": ("2013-03-01", "2013-03-02")}, {"redriven": "quarantined"}):
-        refused = sandbox.run("third", expect=41, **arguments)
+    kinds = {
+        "third": {},
+        "interval": {"interval": ("2013-03-01", "2013-03-02")},
+        "redrive": {"redriven": "quarantined"},
+    }
+    for run, arguments in kinds.items():
+        refused = sandbox.run(run, expect=41, **arguments)
         assert "rolled back or replaced" in refused.message
         assert f"TO VERSION AS OF {version}" in refused.message
     treat(spark, sandbox, path, f"RESTORE TABLE {{}} TO VERSION AS OF {version}")
