@@ -96,10 +96,10 @@ class Run(ABC):
         Raises
         ------
         ConfigError
-            If the ledger has such a run.
+            If the ledger has such a run, with a verdict.
         """
         known = self.ledger.run(self.pipeline.name, self.context.run_id)
-        if known is not None and known.kind != self.kind:
+        if known is not None and known.kind != self.kind and known.verdict is not None:
             raise ConfigError(
                 f"{known.run!r} is the id of another run of {self.pipeline.name!r}, of the kind {known.kind}: this one "
                 f"is of the kind {self.kind}",
