@@ -317,14 +317,14 @@ def quarantine(
                 state="nothing was changed",
                 next_step='write, for example, --rule json --drop --reason "test data"',
             )
-        until = _time("--before", before)
+        until = _time(before, "--before")
         raise typer.Exit(drop_refused(pipeline, rule=rule, run=run, before=until, reason=str(reason), as_json=as_json))
     show_refused(
         pipeline,
         rule=rule,
         run=run,
-        since=_time("--since", since),
-        before=_time("--before", before),
+        since=_time(since, "--since"),
+        before=_time(before, "--before"),
         show=show,
         as_json=as_json,
     )
@@ -529,7 +529,7 @@ def _age(text: str | None, option: str) -> timedelta | None:
         ) from None
 
 
-def _time(option: str, text: str | None) -> datetime | None:
+def _time(text: str | None, option: str) -> datetime | None:
     from sluice.fields import duration
 
     if text is None:

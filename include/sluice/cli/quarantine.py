@@ -100,7 +100,7 @@ def quarantine(
         broke = f"{sample.rule}{f', column {sample.column}' if sample.column else ''}"
         why = f": {sample.detail}" if sample.detail else ""
         print(f"{where}\n  broke {broke}{why}\n  key {sample.key!r}, value {sample.text!r}")
-    asked = any(asked is not None for asked in (rule, run, since, before))
+    asked = any(choice is not None for choice in (rule, run, since, before))
     if not found.records:
         err.print(f"nothing {'of that ' if asked else ''}is in quarantine: {found.path}", markup=False)
         return

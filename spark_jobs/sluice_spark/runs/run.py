@@ -61,7 +61,7 @@ class Run(ABC):
         HeldError
             If the pipeline is held; the ledger has the run only if it landed records.
         ConfigError
-            Also, without any record of it, if the run id is that of a run of another kind.
+            Also, without any record of it, if the run id is that of a run of another kind, which has a verdict.
         """
         began = time.monotonic()
         name = self.pipeline.name

@@ -125,6 +125,8 @@ def test_the_newest_come_first_and_events_in_their_order(ledger_url: str) -> Non
     assert [r.run for r in ledger.runs("p")] == ["c", "b", "a"]
     assert [r.run for r in ledger.runs("p", limit=2)] == ["c", "b"]
     assert [r.run for r in ledger.runs("p", state="done")] == ["a"]
+    assert [r.run for r in ledger.runs("p", kind="live", limit=1)] == ["c"]
+    assert ledger.runs("p", kind="interval") == []
     assert [e["run"] for e in ledger.events("p", limit=2)] == ["c", "a"]
 
 
