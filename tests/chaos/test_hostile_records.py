@@ -54,6 +54,34 @@ def test_what_cannot_be_decoded_is_quarantined_verbatim_and_the_rest_is_written(
         ]
 
 
+@pytest.mark.parametrize("recovery", ["replay", "wal"])
+def test_tombstones_are_refused_or_rows_and_a_redrive_writes_those_that_were_refused(
+    sandbox: Sandbox, recovery: str
+) -> None:
+    def decoding(**keys: str) -> None:
+        sandbox.configure(recovery=recovery, decode={"json": {"schema": "id BIGINT, name STRING", "key": "of", **keys}})
+
+    def table() -> Counter[tuple[str, int | None]]:
+        rows = sandbox.rows().to_pylist()
+        return Counter((row["of"], row["id"]) for row in rows)
+
+    decoding()
+    sandbox.produce([Record(0, b"a", good(1)), Record(0, b"a", None), Record(1, b"b", good(2))])
+    sandbox.run("refused")
+    assert sandbox.account("refused") == dict(planned=3, written=2, filtered=0, quarantined=1, absent=0, lost=0)
+
+    decoding(tombstone="row")
+    sandbox.produce([Record(1, b"b", None), Record(1, b"b", good(3)), Record(0, b"c", b"")])
+    sandbox.run("rows")
+    assert sandbox.account("rows") == dict(planned=3, written=2, filtered=0, quarantined=1, absent=0, lost=0)
+    assert table() == Counter([("a", 1), ("b", 2), ("b", None), ("b", 3)])
+
+    driven = sandbox.cli("redrive", str(sandbox.file), "--quarantined")
+    assert driven.returncode == 0, driven.stdout + driven.stderr
+    assert table() == Counter([("a", 1), ("a", None), ("b", 2), ("b", None), ("b", 3)])
+    sandbox.assert_balanced()
+
+
 def test_a_broken_promise_stops_the_batch_before_anything_is_visible(sandbox: Sandbox) -> None:
     sandbox.feed(9, bad_every=3)
     for sql, told in (

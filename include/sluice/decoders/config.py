@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from typing import Annotated
+from typing import Annotated, Literal
 
 from pydantic import AfterValidator, Field, field_validator, model_validator
 
@@ -60,6 +60,8 @@ class JsonDecode(Keyed):
 
     ddl: Annotated[Ddl, Field(alias="schema")]
     """Columns and types, as in ``CREATE TABLE``: ``id BIGINT, name STRING``."""
+    tombstone: Literal["quarantine", "row"] = "quarantine"
+    """What a record without a value becomes: refused (rule ``null_value``), or a row of nulls (beside its key)."""
 
     @property
     def names(self) -> list[str]:

@@ -68,6 +68,10 @@ def _json(records: DataFrame, spec: JsonDecode) -> DataFrame:
     fields = T.StructType.fromDDL(spec.ddl).fields
     raw, value = F.col(RAW), F.col("value")
     text = value.cast("string")
+    if spec.tombstone == "row":
+        # as an object without fields, so that a column that is declared NOT NULL refuses it, too
+        value = F.coalesce(value, F.lit("{}").cast("binary"))
+        text = value.cast("string")
     # Spark does not parse what follows the object. If the only closing brace is the last character, nothing follows.
     # Otherwise a last field is added, which is found only if the object reaches to the end.
     trimmed = F.when(text.endswith("}"), text).otherwise(F.rtrim(text, F.lit(" \t\r\n")))

@@ -44,6 +44,24 @@ def test_a_refused_record_names_the_column_where_there_is_one(spark: SparkSessio
     ]  # fmt: skip
 
 
+def test_a_tombstone_is_refused_or_a_row_that_has_its_key_as_the_file_says(spark: SparkSession) -> None:
+    rows = [
+        (k, v, "t", 3, n, NOON) for n, (k, v) in enumerate([(b"a", None), (None, None), (b"b", b""), (b"\xff", None)])
+    ]
+    frame = spark.createDataFrame(rows, RECORDS)
+    every = "i INT, s STRING, d DECIMAL(5,2), t TIMESTAMP, m MAP<STRING, INT>, o STRUCT<x: INT NOT NULL>, v VARIANT"
+
+    def found(schema: str, **keys: str) -> list[tuple[str, ...]]:
+        decoded = decode(frame, Decode(json={"schema": schema, "key": "id", **keys})).orderBy("offset")
+        return [(r[0] or {k: v for k, v in r[2].asDict().items() if v is not None}, r[1])
+                for r in decoded.select(RULE, COLUMN, DATA).collect()]  # fmt: skip
+
+    assert found(every) == [("null_value", None), ("null_value", None), ("json", None), ("null_value", None)]
+    assert found(every, tombstone="row") == [({"id": "a"}, None), ({}, None), ("json", None), ("utf8", "id")]
+    needed = found("s STRING, i INT NOT NULL", tombstone="row")
+    assert needed == [("not_null", "i"), ("not_null", "i"), ("json", None), ("not_null", "i")]
+
+
 KEYS: list[bytes | None] = [b"a/1.json", None, "é".encode(), b"\xff", b"", b"k"]
 VALUES: list[bytes | None] = [b'{"i": 1}', b'{"i": 2}', b'{"i": 3}', b'{"i": 4}', b'{"i": 5}', b"?"]
 
