@@ -54,7 +54,7 @@ def test_what_cannot_be_decoded_is_quarantined_verbatim_and_the_rest_is_written(
         ]
 
 
-@pytest.mark.parametrize("recovery", ["replay", "wal"])
+@pytest.mark.parametrize("recovery", ["replay", pytest.param("wal", marks=pytest.mark.long)])
 def test_tombstones_are_refused_or_rows_and_a_redrive_writes_those_that_were_refused(
     sandbox: Sandbox, recovery: str
 ) -> None:
