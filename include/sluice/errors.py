@@ -23,6 +23,7 @@ __all__ = [
     "SluiceError",
     "SourceUnreachableError",
     "TopicRecreatedError",
+    "TopicsDeletedError",
     "begin_again",
     "error_for_exit_code",
 ]
@@ -131,6 +132,30 @@ class OffsetsGoneError(SluiceError):
     def __init__(self, what: str, *, state: str = "", next_step: str = "", ranges: Iterable[OffsetRange] = ()) -> None:
         super().__init__(what, state=state, next_step=next_step)
         self.ranges = tuple(ranges)
+
+
+class TopicsDeletedError(OffsetsGoneError):
+    """Topics that a pattern matched were deleted.
+
+    Parameters
+    ----------
+    ranges
+        What runs had seen of them and not read.
+    topics
+        Their names.
+    """
+
+    def __init__(
+        self,
+        what: str,
+        *,
+        state: str = "",
+        next_step: str = "",
+        ranges: Iterable[OffsetRange] = (),
+        topics: Iterable[str] = (),
+    ) -> None:
+        super().__init__(what, state=state, next_step=next_step, ranges=ranges)
+        self.topics = tuple(topics)
 
 
 class TopicRecreatedError(SluiceError):

@@ -32,7 +32,7 @@ then clear the run.
 def page(pipeline: Pipeline, *, poll_interval: float = POLL_INTERVAL) -> str:
     """Return the page in Markdown: what the pipeline reads, writes and promises, how it recovers, and its commands."""
     source, sink, quality = pipeline.source.config, pipeline.sink.config, pipeline.quality
-    topics = ", ".join(f"`{t}`" for t in source.streams)
+    topics = ("" if source.streams else "topics by the pattern ") + ", ".join(f"`{t}`" for t in source.labels)
     parts = f", partitioned by {', '.join(f'`{c}`' for c in sink.partition_columns)}" if sink.partition_columns else ""
     watch = "*wait_for_lag* compares the checkpoint with the broker · " if pipeline.source.kafka else ""
     lag = f"\nsluice lag {pipeline.name}" if pipeline.source.kafka else ""

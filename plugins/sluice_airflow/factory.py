@@ -25,6 +25,9 @@ from sluice_airflow.triggers.lag_watcher import POLL_INTERVAL, lag_asset
 
 __all__ = ["build_all", "build_dag", "refuse_bad_files"]
 
+_LONGEST_TAG = 100
+"""Airflow refuses a DAG with a longer tag; a topic's name may have 249 characters."""
+
 _START = date(2000, 1, 1)  # an interval may lie long before the pipeline
 
 
@@ -80,7 +83,7 @@ def build_dag(
         tags={
             "sluice",
             f"recovery:{spec.recovery}",
-            *(f"topic:{t}" for t in spec.source.config.streams),
+            *(f"topic:{t}"[:_LONGEST_TAG] for t in spec.source.config.labels),
             *spec.airflow.tags,
         },
         on_success_callback=_called(spec, "on_success") or None,

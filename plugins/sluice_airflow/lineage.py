@@ -60,7 +60,8 @@ def of_ingest(pipeline: Pipeline, run_id: str) -> OperatorLineage:
     ranges = joined(a.range for a in ledger.accounts(pipeline.name, run_id)) if account else []
     namespace = _source(pipeline)
     inputs = []
-    for stream in pipeline.source.config.streams:
+    # of a pattern, the topics from which something was read
+    for stream in pipeline.source.config.streams or sorted({r.topic for r in ranges}):
         read = [{"partition": r.partition, "start": r.start, "end": r.end} for r in ranges if r.topic == stream]
         facets = {"sluice_ranges": SluiceRangesFacet(ranges=read)} if read else {}
         inputs.append(InputDataset(namespace=namespace, name=stream, inputFacets=facets))

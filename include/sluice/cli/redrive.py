@@ -39,11 +39,11 @@ def redrive(
     """Redrive, or with ``dry_run`` show what could be redriven; return the exit code."""
     spec = load(pipeline)
     for item in ranges:
-        if item.topic not in spec.source.config.streams:
+        if not spec.source.config.reads(item.topic):
             raise ConfigError(
                 f"--range: {spec.name} does not read {item.topic!r}",
                 state="nothing was read or written",
-                next_step=f"name one of: {', '.join(spec.source.config.streams)}",
+                next_step=f"name one of: {', '.join(spec.source.config.labels)}",
             )
     if of_run is not None:
         Ledger.open().known_run(spec.name, of_run)

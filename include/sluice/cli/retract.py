@@ -54,7 +54,7 @@ def retract(
     if not reason.strip():
         raise ConfigError("--reason is empty", state=_UNTOUCHED, next_step="say why, in a few words")
     spec, ledger = load(pipeline), Ledger.open()
-    of_run, ranges = wanted(what, spec.source.config.streams)
+    of_run, ranges = wanted(what, spec.source.config)
     if of_run is not None and dry_run and (waits := waiting(ledger, spec.name, ledger.known_run(spec.name, of_run))):
         err.print(f"batch {waits[1]} of run {of_run}, which waits, would be given up", markup=False)
         if not standing(ledger, spec.name, run_id=of_run):

@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from sluice.connections import Connection
-from sluice.errors import SluiceError
+from sluice.errors import ConfigError, SluiceError
 from sluice.home import Home
 from sluice.lag import Backlog, Limits, PastRun, measure
 from sluice.ledger import Epoch, Ledger
@@ -80,11 +80,15 @@ def backlog(
         )
         return replace(found, held=None if holds is None else holds.run)
 
+    read = {*(positions or {}), *(planned or {})} if source.pattern is not None else set(source.streams)
     try:
-        states = cluster.look(source.topics, isolation_level=source.isolation_level)
+        names = read.union(cluster.topics_of(source))
+        states = cluster.look(names, isolation_level=source.isolation_level)
     except SluiceError as error:
-        states = [TopicState(topic, "", {}, error=error) for topic in sorted(source.topics)]
-        return judge()
+        states = [TopicState(topic, "", {}, error=error) for topic in sorted(read)]
+        return judge(error=error)
+    if source.pattern is not None:  # a topic that was deleted has no offsets, and that is no question left open
+        states = [TopicState(s.topic, "", {}) if isinstance(s.error, ConfigError) else s for s in states]
     if not ages:
         return judge()
     return judge(**_times(cluster, judge(), limits, source.isolation_level, now))
@@ -122,7 +126,7 @@ def waiting(pipeline: Pipeline, kafka: Connection | None, *, home: Home, epoch: 
     try:
         positions = Checkpoint(home.checkpoint(pipeline.name, epoch.number), epoch.positions).positions()
         with Cluster(KafkaSettings.from_connection(kafka), timeout=5) as cluster:
-            states = cluster.snapshot(source.topics, isolation_level=source.isolation_level)
+            states = cluster.snapshot(cluster.topics_of(source), isolation_level=source.isolation_level)
         return measure(pipeline.name, positions, states, source.starting_offsets).records
     except SluiceError:
         return None

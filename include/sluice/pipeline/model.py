@@ -175,7 +175,8 @@ class Pipeline(Strict):
         source, sink = self.source.kafka, self.sink.kafka
         if source is None or sink is None or source.connection != sink.connection:
             return
-        if both := {sink.topic, sink.marks} & set(source.topics):
+        source.never({sink.topic, sink.marks})
+        if both := {sink.topic, sink.marks} & set(source.streams):
             raise ValueError(
                 f"sink.kafka.topic: the pipeline would read what it writes to {both.pop()}: choose another"
             )

@@ -10,12 +10,13 @@ from sluice.errors import (
     OffsetsGoneError,
     SourceUnreachableError,
     TopicRecreatedError,
+    TopicsDeletedError,
     begin_again,
 )
 from sluice.ranges import OffsetRange, Positions, describe
 from sluice.sources.state import TopicState, is_elsewhere
 
-__all__ = ["check", "never_read"]
+__all__ = ["check", "never_read", "unread_of"]
 
 _CLEAN = "nothing was read or written now; what earlier runs wrote is in the sink, and the position stays where it was"
 
@@ -26,6 +27,10 @@ def check(
     states: Sequence[TopicState],
     known_ids: Mapping[str, str],
     open_ranges: Sequence[OffsetRange] = (),
+    *,
+    deleted: Collection[str] = (),
+    unread: Sequence[OffsetRange] = (),
+    accounted: Positions | None = None,
 ) -> None:
     """Refuse a run that cannot read the offsets that it must read.
 
@@ -37,6 +42,13 @@ def check(
         Topic ids that an earlier run saw.
     open_ranges
         Ranges of a batch that was planned and not committed; the run begins with exactly these.
+    deleted
+        Topics that a pattern matched, and that are no longer there.
+    unread
+        What earlier runs planned to read of them and did not.
+    accounted
+        If a pattern says which topics there are: up to where accounts stand. New topics begin at offset 0 then,
+        whatever the source has removed of them since.
 
     Raises
     ------
@@ -48,7 +60,8 @@ def check(
         If, under ``read_committed``, a position or planned range is after an open transaction: the offsets exist, but
         cannot be read until the transaction ends.
     OffsetsGoneError
-        If offsets that must be read are below the log start; with each range.
+        If offsets that must be read are below the log start; with each range. Its subclass
+        :class:`~sluice.errors.TopicsDeletedError` if topics of a pattern were deleted.
     """
     for state in states:
         known = known_ids.get(state.topic)
@@ -66,7 +79,11 @@ def check(
             raise _recreated(pipeline, f"topic {state.topic!r} was deleted and recreated (its id changed)")
     if positions is None and not open_ranges:
         return
-    _same_topics(pipeline, {*(positions or {}), *(r.topic for r in open_ranges)}, states)
+    known_topics = {*(positions or {}), *(r.topic for r in open_ranges)}
+    _same_topics(pipeline, known_topics - set(deleted), states, by_pattern=accounted is not None)
+    _not_again(pipeline, known_topics, states, accounted or {})
+    if deleted:
+        raise _deleted(pipeline, deleted, positions or {}, unread)
     planned = {(r.topic, r.partition): r for r in open_ranges}
     gone: list[OffsetRange] = []
     waiting: list[str] = []
@@ -112,6 +129,16 @@ def check(
         )
 
 
+def unread_of(topics: Collection[str], positions: Positions, planned: Sequence[OffsetRange]) -> list[OffsetRange]:
+    """Return what was planned to be read of these topics, and lies at or after the position."""
+    ends: dict[tuple[str, int], int] = {}
+    for r in planned:
+        if r.topic in topics:
+            ends[r.topic, r.partition] = max(r.end, ends.get((r.topic, r.partition), 0))
+    found = ((key, positions.get(key[0], {}).get(key[1], 0), end) for key, end in sorted(ends.items()))
+    return [OffsetRange(*key, start, end) for key, start, end in found if end > start]
+
+
 def never_read(starts: Positions, begun: Positions) -> str | None:
     """Return a warning if a first run begins above the expected offsets; None otherwise.
 
@@ -140,19 +167,54 @@ def never_read(starts: Positions, begun: Positions) -> str | None:
     )
 
 
-def _same_topics(pipeline: str, known: Collection[str], states: Sequence[TopicState]) -> None:
+def _deleted(
+    pipeline: str, deleted: Collection[str], positions: Positions, unread: Sequence[OffsetRange]
+) -> TopicsDeletedError:
+    places = [f"{t}-{p} to {o}" for t in sorted(deleted) for p, o in sorted(positions.get(t, {}).items())]
+    read = ", ".join(places[:8]) + (f" and {len(places) - 8} more" if len(places) > 8 else "")
+    left = f"{sum(map(len, unread))} offsets were seen and not read: {describe(unread)}" if unread else ""
+    names = ", ".join(repr(topic) for topic in sorted(deleted)[:8]) + (" …" if len(deleted) > 8 else "")
+    were = "was" if len(deleted) == 1 else "were"
+    return TopicsDeletedError(
+        f"pipeline {pipeline!r}: {names} of source.kafka.pattern {were} deleted. Read were {read or 'no offsets'}; "
+        f"{left or 'no run saw more'}. What was produced after the last run looked, nobody knows",
+        state=_CLEAN,
+        next_step=f"to go on without, {begin_again(pipeline)}, which counts what was seen and not read as lost; "
+        "--recovery ignore_range or ignore_batch does so by itself. A topic that is created again under this name has "
+        "other records at the same offsets, and is refused",
+        ranges=unread,
+        topics=deleted,
+    )
+
+
+def _not_again(pipeline: str, known: Collection[str], states: Sequence[TopicState], accounted: Positions) -> None:
+    """Refuse a topic that the pipeline has let go of: it would be read from its beginning a second time."""
+    again = sorted(s.topic for s in states if s.topic not in known and any(accounted.get(s.topic, {}).values()))
+    if again:
+        raise ConfigError(
+            f"pipeline {pipeline!r} has read the topic {again[0]!r} before, went on without it, and now its pattern "
+            "matches it again: all of it would be read a second time",
+            state=_CLEAN,
+            next_step=f"{begin_again(pipeline)} goes on in it where its account ends; or correct source.kafka.pattern",
+        )
+
+
+def _same_topics(
+    pipeline: str, known: Collection[str], states: Sequence[TopicState], *, by_pattern: bool = False
+) -> None:
     """Refuse a changed set of topics where Spark would lose positions: each batch logs the positions of all topics."""
+    names, back = ("matches", "let the pattern match it") if by_pattern else ("names", "add it to the file")
     left_out = sorted(set(known) - {state.topic for state in states})
     if left_out:
         raise ConfigError(
-            f"pipeline {pipeline!r} has read the topic {left_out[0]!r}, which its file no longer names: its position "
-            "would be dropped, and all of it would be read again if the file named it later",
+            f"pipeline {pipeline!r} has read the topic {left_out[0]!r}, which its file no longer {names}: its position "
+            "would be dropped, and all of it would be read again if the file did so later",
             state=_CLEAN,
-            next_step=f"add it to the file again; or, to go on without it, {begin_again(pipeline)}",
+            next_step=f"{back} again; or, to go on without it, {begin_again(pipeline)}",
         )
     for state in states:
         cut = sorted(number for number, now in state.partitions.items() if now.start > 0)
-        if cut and state.topic not in known:
+        if cut and state.topic not in known and not by_pattern:
             raise ConfigError(
                 f"topic {state.topic!r} is new to pipeline {pipeline!r}, and no longer begins at offset 0 in the "
                 f"partitions {cut}: a topic that is added later is read from offset 0",

@@ -158,6 +158,7 @@ def plan(
     accounted: Mapping[tuple[str, int], OffsetRange],
     states: Sequence[TopicState],
     known_ids: Mapping[str, str],
+    unread: Sequence[OffsetRange] = (),
 ) -> Reset:
     """Return what a reset has to do.
 
@@ -171,6 +172,8 @@ def plan(
         The position, as far as it is known.
     accounted
         As of :func:`united`.
+    unread
+        What runs planned to read and did not. Of a topic that the new epoch does not read, it is open as lost.
 
     Raises
     ------
@@ -188,12 +191,15 @@ def plan(
             next_step=f"sluice reset {name} --truncate --from earliest takes those rows out; to keep them, give the "
             "pipeline another name and its sink another path, both at once",
         )
+    kafka = pipeline.source.kafka
+    # what a pattern matches only since the first run is read from offset 0, also where the first run began at the end
+    later = 0 if kafka is not None and kafka.pattern is not None and reached else None
     positions: Positions = {}
     skipped, twice, unknown = list[OffsetRange](), list[OffsetRange](), list[str]()
     for state in states:
         for number, there in state.partitions.items():
             key, top = (state.topic, number), max(there.end, there.high or 0)
-            position = None if state.topic in recreated else reached.get(state.topic, {}).get(number)
+            position = None if state.topic in recreated else reached.get(state.topic, {}).get(number, later)
             start = begin.get(state.topic, {}).get(number)
             if start is None:
                 start = there.start if state.topic in recreated else position
@@ -212,8 +218,10 @@ def plan(
                 skipped.append(OffsetRange(*key, position, start))
             elif position is not None and start < position:
                 twice.append(OffsetRange(*key, start, position))
+    left = {s.topic for s in states}
+    if not truncate:
+        skipped += [span for span in unread if span.topic not in left]
     if truncate:
-        left = {s.topic for s in states}
         skipped += [span for (topic, _), span in accounted.items() if topic not in left]
     if unknown:
         raise ConfigError(
@@ -228,9 +236,11 @@ def plan(
             next_step="add --truncate, which takes the pipeline's rows out of the sink first; or begin where the rows "
             f"end: leave --from out to go on at {_place(reached)}",
         )
+    # accounts of topics that are left out still stand: if one is created again, it is another one
+    kept = {} if truncate else {t: known for t, known in known_ids.items() if t not in recreated}
     reset = Reset(
         now.number + 1, pipeline.recovery.route, positions, tuple(sorted(skipped)), truncate, recreated,
-        joined_ids({}, states), reason,
+        joined_ids(kept, states), reason,
     )  # fmt: skip
     return replace(reset, given_up=tuple(_given_up(reset, gone, states)))
 

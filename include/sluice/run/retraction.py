@@ -12,6 +12,7 @@ from sluice.errors import ConfigError
 from sluice.ledger import REDRIVEN, Entry, Ledger
 from sluice.pipeline import Pipeline
 from sluice.ranges import OffsetRange, describe, overlaps, runs_of, subtract
+from sluice.sources.base import SourceConfig
 
 __all__ = ["Part", "Standing", "possible", "retractable", "standing", "taken", "wanted"]
 
@@ -88,33 +89,33 @@ def retractable(pipeline: Pipeline) -> bool:
     return True
 
 
-def wanted(what: Sequence[str], streams: Sequence[str]) -> tuple[str | None, list[OffsetRange]]:
+def wanted(what: Sequence[str], source: SourceConfig) -> tuple[str | None, list[OffsetRange]]:
     """Return the run that is meant, or the ranges.
 
     Raises
     ------
     ConfigError
-        If it is neither one run nor ranges of these streams.
+        If it is neither one run nor ranges of this source.
     """
     ranges = []
     for text in what:
         try:
             item = OffsetRange.parse(text)
         except ValueError:
-            if len(what) == 1 and text.rsplit(":", 2)[0] not in streams:
+            if len(what) == 1 and not source.reads(text.rsplit(":", 2)[0]):
                 return text, []
             raise ConfigError(
                 f"{text!r} is not a range: write TOPIC:PARTITION:START-END, END exclusive",
                 state=_UNTOUCHED,
                 next_step="name one run, or one or more ranges",
             ) from None
-        if item.topic not in streams:
+        if not source.reads(item.topic):
             if len(what) == 1 and ":" in item.topic:
                 return text, []
             raise ConfigError(
                 f"the pipeline does not read {item.topic!r}",
                 state=_UNTOUCHED,
-                next_step=f"name one of: {', '.join(streams)}",
+                next_step=f"name one of: {', '.join(source.labels)}",
             )
         ranges.append(item)
     return None, ranges

@@ -48,6 +48,15 @@ class SourceConfig(Strict):
         raise NotImplementedError
 
     @property
+    def labels(self) -> list[str]:
+        """What is read, for people: the streams, or the pattern that their names match."""
+        return self.streams
+
+    def reads(self, stream: str) -> bool:
+        """Tell whether a stream of this name is one that is read."""
+        return stream in self.streams
+
+    @property
     def folders(self) -> list[str]:
         """The folders that the source reads, or moves files into, as the file names them; no table may lie there."""
         return []

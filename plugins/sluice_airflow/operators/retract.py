@@ -83,7 +83,7 @@ class RetractOperator(SubmitOperator):
         if is_unset(self.reason):
             raise refused("reason", "it is empty: say why these rows are taken back")
         pipeline, ledger = load(self.pipeline), Ledger.open()
-        of_run, ranges = wanted([str(word) for word in words], pipeline.source.config.streams)
+        of_run, ranges = wanted([str(word) for word in words], pipeline.source.config)
         if of_run is not None and (batch := give_up(ledger, pipeline.name, of_run, reason=str(self.reason))):
             self.log.info("batch %d of run %s is given up: the next run counts its offsets as lost", batch[1], of_run)
             if not standing(ledger, pipeline.name, run_id=of_run):

@@ -86,7 +86,7 @@ def _about(name: str, spec: Pipeline | None) -> dict[str, Any]:
         "file": True,
         "description": spec.airflow.description,
         "recovery": str(spec.recovery),
-        "streams": list(spec.source.config.streams),
+        "streams": list(spec.source.config.labels),
         "kafka": spec.source.kafka is not None,
     }
 
@@ -226,7 +226,7 @@ def _log(spec: Pipeline) -> dict[str, Any]:
     if spec.source.kafka:
         try:
             with Cluster(_settings(spec), timeout=PATIENCE) as cluster:
-                asked = cluster.retention(spec.kafka.topics)
+                asked = cluster.retention(cluster.topics_of(spec.kafka))
             kept = {topic: None if time is None else time.total_seconds() for topic, time in asked.items()}
         except SluiceError:  # unknown; the log is what counts when Kafka is down
             pass

@@ -3,11 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import ClassVar
 
-from sluice.errors import ConfigError, HeldError, OffsetsGoneError, SinkError, SluiceError, begin_again
+from sluice.errors import (
+    ConfigError,
+    HeldError,
+    OffsetsGoneError,
+    SinkError,
+    SluiceError,
+    TopicsDeletedError,
+    begin_again,
+)
 from sluice.faults import point
 from sluice.ledger import Epoch, Lease
 from sluice.ranges import OffsetRange, Positions, ranges_between
@@ -26,6 +34,7 @@ from sluice_spark.runs.direct import DirectRoute
 from sluice_spark.runs.handover import HandOver
 from sluice_spark.runs.logged import LogRoute, with_state
 from sluice_spark.runs.reconcile import reconcile_log
+from sluice_spark.runs.reset import ResetRun
 from sluice_spark.runs.run import Run
 from sluice_spark.runs.sealed import sealed_batches
 from sluice_spark.runs.source_check import SourceCheck
@@ -74,9 +83,12 @@ class LiveRun(Run):
             refuse_other(self.pipeline, tables)
             if self.pipeline.stateful is not None:
                 plan_closing(tables, self.ledger.last_plan(self.pipeline.name, tables.epoch.number))
+            left = sealed_batches(tables) if tables.epoch.route is Route.LOG else []
             states, trouble = self._look(check, tables)
         self._found += source.notes
-        left = sealed_batches(tables) if tables.epoch.route is Route.LOG else []
+        if isinstance(trouble, TopicsDeletedError) and not left and self.context.recovery.ignores:
+            tables = self._go_on_without(lease, tables, source, trouble)
+            states, trouble = self._look(check, tables)
         if trouble is not None and not left:
             raise trouble
         positions = tables.position()
@@ -86,7 +98,8 @@ class LiveRun(Run):
             plan_flush(tables, window, self.ledger.latest_event_time(self.pipeline.name, tables.epoch.number))
         busy = bool(ranges) or positions is None or tables.checkpoint.open_batch() is not None
         target = self._target(tables) if busy else tables.epoch  # the epoch changes only when there are records
-        self._plan(lease, ranges, states, epoch=target.number)
+        if not self._planned:
+            self._plan(lease, ranges, states, epoch=target.number)
         kind, config = self.pipeline.source.kind, self.pipeline.source.config
         first = positions is None and kind.retention and config.starting_offsets == "earliest"
         if first:
@@ -188,6 +201,8 @@ class LiveRun(Run):
     def _look(self, check: SourceCheck, tables: Tables) -> tuple[list[TopicState], SluiceError | None]:
         try:
             return check.states(tables), None
+        except TopicsDeletedError as deleted:
+            return [], deleted
         except OffsetsGoneError as gone:
             try:
                 self.context.strategy.admit(gone)
@@ -196,6 +211,21 @@ class LiveRun(Run):
             return check.source.snapshot(), None
         except SluiceError as error:
             return [], error
+
+    def _go_on_without(self, lease: Lease, tables: Tables, source: Source, deleted: TopicsDeletedError) -> Tables:
+        """Begin an epoch without topics that were deleted, and count what was seen of them and not read as lost.
+
+        Spark's checkpoint has their positions: it would take them for lost data in each run.
+        """
+        logger.warning("%s: the run goes on without", deleted.what)
+        closing = ResetRun(self.context)
+        states = source.snapshot()
+        reset = closing.plan(tables, source, states)
+        reset = replace(reset, route=self.context.recovery.route, reason=f"deleted: {', '.join(deleted.topics)}")
+        self._found.append(deleted.what)
+        self._plan(lease, [*reset.skipped, *self._ahead(reset.positions, states)], states, epoch=tables.epoch.number)
+        closing.carry_out(lease, tables, reset)
+        return self.context.tables(self.ledger.epoch(self.pipeline.name))
 
     def _ahead(self, positions: Positions | None, states: Sequence[TopicState]) -> list[OffsetRange]:
         return ranges_between(self._beginning(states) if positions is None else positions, ends(states))

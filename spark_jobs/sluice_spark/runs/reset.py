@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, cast
@@ -12,7 +13,10 @@ from sluice.ledger import REDRIVEN, Lease
 from sluice.ledger.resets import told as telling
 from sluice.ranges import Positions
 from sluice.run.interval import moment_of
+from sluice.run.preflight import unread_of
 from sluice.run.resetting import Reset, asked, plan, possible, still_open, united
+from sluice.sources.base import Source
+from sluice.sources.state import TopicState
 from sluice_spark.engine.logs import logger
 from sluice_spark.runs.closing import HANDOVER, RESET, open_next, seal_off
 from sluice_spark.runs.reconcile import examine, reconcile
@@ -60,7 +64,7 @@ class ResetRun(Run):
         """Return what would be done; nothing is changed, and no lease is needed."""
         possible(self.pipeline, self.begin, truncate=self.truncate)
         with self.context.resources:
-            return self._reset(self.context.tables(self.ledger.epoch(self.pipeline.name)))
+            return self.plan(self.context.tables(self.ledger.epoch(self.pipeline.name)), self.context.opened_source())
 
     def _drive(self, lease: Lease) -> str | None:
         possible(self.pipeline, self.begin, truncate=self.truncate)
@@ -69,7 +73,7 @@ class ResetRun(Run):
             self._plan(lease, [], [], epoch=tables.epoch.number)
             logger.info("this run has reset the pipeline already")
             return None
-        reset = self._reset(tables)
+        reset = self.plan(tables, self.context.opened_source())
         self._plan(lease, [], [], epoch=tables.epoch.number)
         if self._stands(tables, reset):
             logger.info("epoch %d stands there already, and nothing was read in it yet", tables.epoch.number)
@@ -83,7 +87,7 @@ class ResetRun(Run):
         with ExitStack() as fences:
             if reset.truncated:
                 self._keep_out_others(fences)
-            self._carry_out(lease, tables, reset)
+            self.carry_out(lease, tables, reset)
         return None
 
     def _settled(self, lease: Lease) -> Tables:
@@ -111,8 +115,13 @@ class ResetRun(Run):
 
     # --- the plan --------------------------------------------------------------------------------------------------
 
-    def _reset(self, tables: Tables) -> Reset:
+    def plan(self, tables: Tables, source: Source, states: Sequence[TopicState] | None = None) -> Reset:
         """Return what is to be done.
+
+        Parameters
+        ----------
+        states
+            What the source has, if somebody asked it before.
 
         Raises
         ------
@@ -121,27 +130,33 @@ class ResetRun(Run):
         SluiceError
             If the source does not answer.
         """
-        name, source = self.pipeline.name, self.context.opened_source()
+        name = self.pipeline.name
         if not self.ledger.runs(name, kind="live", limit=1):
             raise ConfigError(
                 f"the ledger has no live run of {name!r}: there is nothing to reset",
                 state=_KEPT,
                 next_step=f"sluice run {name} starts the first one",
             )
-        states, moment = source.snapshot(), self._moment()
+        states, moment = source.snapshot() if states is None else states, self._moment()
         keys = [(state.topic, number) for state in states for number in state.partitions]
         at = {} if moment is None else source.offsets_at(keys, moment)
-        accounted = united(self.ledger, name)
+        accounted, reached = united(self.ledger, name), self._reached(tables)
+        planned = self.ledger.last_plan(name, tables.epoch.number)
+        with suppress(CheckpointError):
+            planned += (
+                tables.checkpoint.ranges_of(batch) if (batch := tables.checkpoint.open_batch()) is not None else []
+            )
         reset = plan(
             self.pipeline,
             tables.epoch,
             reason=self.context.reason or "",
             begin=asked(self.begin, states, at),
             truncate=self.truncate,
-            reached=self._reached(tables),
+            reached=reached,
             accounted=accounted,
             states=states,
             known_ids=self.ledger.topic_ids(name),
+            unread=unread_of({r.topic for r in planned}, reached, planned),
         )
         self._refuse_former_segments(tables, reset)
         if tables.sink.as_it_is() is None:
@@ -236,7 +251,8 @@ class ResetRun(Run):
         for known in self.ledger.intervals(name):
             fences.enter_context(self.ledger.acquire(name, self.context.run_id, scope=known.interval))
 
-    def _carry_out(self, lease: Lease, tables: Tables, reset: Reset) -> None:
+    def carry_out(self, lease: Lease, tables: Tables, reset: Reset) -> None:
+        """Close the epoch and open the next one; whoever calls it has planned the run."""
         there, last = tables.sink.as_it_is(), self.ledger.last_batch(self.pipeline.name, tables.epoch.number)
         number = max(tables.sink.version(), last.batch if last else -1) + 1
         told = reset.as_dict()

@@ -8,9 +8,11 @@ from dataclasses import dataclass
 from pyspark.sql import DataFrame
 
 from sluice.errors import OffsetsGoneError, SluiceError
-from sluice.ranges import OffsetRange
+from sluice.ranges import OffsetRange, Positions
 from sluice.run.preflight import check as preflight
+from sluice.run.preflight import unread_of
 from sluice.sources.base import Source
+from sluice.sources.kafka.source import KafkaTopics
 from sluice.sources.state import TopicState
 from sluice_spark.engine.failures import classify
 from sluice_spark.runs.context import RunContext
@@ -44,8 +46,28 @@ class SourceCheck:
         unread = open_batch is not None and (stateful or open_batch > tables.filled.version())
         open_ranges = checkpoint.ranges_of(open_batch) if open_batch is not None and unread else []
         name = self.context.pipeline.name
-        preflight(name, tables.position(), states, self.context.ledger.topic_ids(name), open_ranges)
+        ledger, positions = self.context.ledger, tables.position()
+        deleted = self._deleted(positions or {}, states)
+        preflight(
+            name,
+            positions,
+            states,
+            ledger.topic_ids(name),
+            open_ranges,
+            deleted=deleted,
+            unread=unread_of(deleted, positions or {}, [*ledger.last_plan(name, tables.epoch.number), *open_ranges]),
+            accounted=ledger.reached(name) if self._by_pattern() else None,
+        )
         return states
+
+    def _by_pattern(self) -> bool:
+        kafka = self.context.pipeline.source.kafka
+        return kafka is not None and kafka.pattern is not None
+
+    def _deleted(self, positions: Positions, states: Sequence[TopicState]) -> list[str]:
+        """Return the topics of a pattern that were read before and are no longer there."""
+        missing = set(positions).difference(state.topic for state in states)
+        return self.source.deleted(missing) if missing and isinstance(self.source, KafkaTopics) else []
 
 
 @dataclass(frozen=True)

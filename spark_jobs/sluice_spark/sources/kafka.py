@@ -80,6 +80,7 @@ class KafkaReader:
     def __init__(self, spark: SparkSession, config: KafkaSource, source: KafkaTopics) -> None:
         self.spark = spark
         self.config = config
+        self.source = source
         self.cluster = source.cluster
         self.settings = source.cluster.settings
 
@@ -104,7 +105,7 @@ class KafkaReader:
         return (
             self.spark.readStream.format("kafka")
             .options(**_BULK, **self.settings.for_spark())
-            .option("subscribe", ",".join(self.config.topics))
+            .option("subscribe", ",".join(self.source.topics))
             .option("startingOffsets", begin)
             .option("maxOffsetsPerTrigger", max_records)
             .option("kafka.isolation.level", self.config.isolation_level)
@@ -154,7 +155,7 @@ class KafkaReader:
         return [(KafkaInput(self.settings.for_librdkafka(), committed), list(ranges))]
 
     def missing(self, ranges: Sequence[OffsetRange]) -> list[OffsetRange]:
-        """Return the parts of these ranges that are below the log start now.
+        """Return the parts of these ranges that are below the log start now, or whose topic (of a pattern) was deleted.
 
         Raises
         ------
@@ -165,9 +166,12 @@ class KafkaReader:
         """
         if not ranges:
             return []
-        states = {s.topic: s.partitions for s in self.cluster.snapshot({r.topic for r in ranges})}
-        gone: list[OffsetRange] = []
+        deleted = set(self.source.deleted({r.topic for r in ranges}))
+        gone = [r for r in ranges if r.topic in deleted]
+        states = {s.topic: s.partitions for s in self.cluster.snapshot({r.topic for r in ranges} - deleted)}
         for r in ranges:
+            if r.topic in deleted:
+                continue
             now = states[r.topic].get(r.partition)
             if now is None or now.end < r.end:
                 raise TopicRecreatedError(

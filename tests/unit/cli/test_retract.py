@@ -13,6 +13,9 @@ from sluice.cli.main import app
 from sluice.errors import ConfigError
 from sluice.ranges import OffsetRange
 from sluice.run.retraction import wanted
+from sluice.sources.kafka.config import KafkaSource
+
+SOURCE = KafkaSource(topics=["t"])
 
 
 @pytest.fixture
@@ -23,14 +26,20 @@ def sluice(story: Place, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]:
 
 
 def test_a_run_or_ranges() -> None:
-    assert wanted(["cli__2026-11-24T10:00:00.000+00:00"], ["t"]) == ("cli__2026-11-24T10:00:00.000+00:00", [])
-    assert wanted(["t:0:1-3", "t:1:0-2"], ["t"]) == (None, [OffsetRange("t", 0, 1, 3), OffsetRange("t", 1, 0, 2)])
+    assert wanted(["cli__2026-11-24T10:00:00.000+00:00"], SOURCE) == (
+        "cli__2026-11-24T10:00:00.000+00:00",
+        [],
+    )
+    assert wanted(["t:0:1-3", "t:1:0-2"], SOURCE) == (
+        None,
+        [OffsetRange("t", 0, 1, 3), OffsetRange("t", 1, 0, 2)],
+    )
     with pytest.raises(ConfigError, match="'t:0:3-1' is not a range"):
-        wanted(["t:0:3-1"], ["t"])
+        wanted(["t:0:3-1"], SOURCE)
     with pytest.raises(ConfigError, match="does not read 'u'"):
-        wanted(["u:0:1-3"], ["t"])
+        wanted(["u:0:1-3"], SOURCE)
     with pytest.raises(ConfigError, match="'run' is not a range"):
-        wanted(["run", "t:0:1-3"], ["t"])
+        wanted(["run", "t:0:1-3"], SOURCE)
 
 
 @pytest.mark.parametrize(

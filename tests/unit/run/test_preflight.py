@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from sluice.errors import ConfigError, OffsetsGoneError, SourceUnreachableError, TopicRecreatedError
+from sluice.errors import ConfigError, OffsetsGoneError, SourceUnreachableError, TopicRecreatedError, TopicsDeletedError
 from sluice.ranges import OffsetRange
-from sluice.run.preflight import check, never_read
+from sluice.run.preflight import check, never_read, unread_of
 from sluice.sources.kafka.cluster import PartitionState, TopicState
 
 
@@ -130,3 +130,24 @@ def test_what_was_gone_before_the_first_run_is_told_range_by_range() -> None:
     )
     assert never_read({"t": {0: 5}}, {"t": {0: 5}}) is None
     assert "t-0 [5, 9)" in (never_read({"t": {0: 5}}, {"t": {0: 9}}) or "")
+
+
+def test_a_deleted_topic_of_a_pattern_is_named_with_what_was_seen_and_not_read() -> None:
+    positions = {"t": {0: 2}, "u": {0: 5, 1: 0}}
+    planned = [OffsetRange("t", 0, 2, 9), OffsetRange("u", 0, 4, 9), OffsetRange("u", 1, 0, 0)]
+    unread = unread_of(["u"], positions, planned)
+    assert unread == [OffsetRange("u", 0, 5, 9)]
+    with pytest.raises(TopicsDeletedError, match=r"'u' of .* was deleted.*u-0 to 5, u-1 to 0.* u-0 \[5, 9\)") as caught:
+        check("p", positions, [topic((0, 10))], {}, deleted=["u"], unread=unread, accounted={})
+    assert (caught.value.ranges, caught.value.topics) == ((OffsetRange("u", 0, 5, 9),), ("u",))
+    assert "sluice reset p" in caught.value.next_step
+
+
+def test_a_new_topic_of_a_pattern_begins_at_zero_and_a_former_one_is_not_read_again() -> None:
+    new = topic((3, 9), name="new", topic_id="2")
+    with pytest.raises(OffsetsGoneError, match=r"new-0 \[0, 3\)"):
+        check("p", {"t": {0: 2}}, [topic((0, 10)), new], {}, accounted={})
+    with pytest.raises(ConfigError, match="a second time"):
+        check("p", {"t": {0: 2}}, [topic((0, 10)), new], {}, accounted={"new": {0: 4}})
+    with pytest.raises(ConfigError, match="no longer matches"):
+        check("p", {"t": {0: 2}, "u": {0: 1}}, [topic((0, 10))], {}, accounted={})

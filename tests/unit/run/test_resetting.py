@@ -39,6 +39,7 @@ def planned(
     accounted: tuple[OffsetRange, ...] = (span(2, 10), span(0, 8, 1)),
     reached: Positions | None = None,
     spec: Mapping[str, Any] = SPEC,
+    unread: tuple[OffsetRange, ...] = (),
 ) -> Reset:
     if reached is None:
         reached = {"t": {r.partition: r.end for r in accounted if r.topic == "t"}}
@@ -51,7 +52,8 @@ def planned(
         reached=reached,
         accounted={(r.topic, r.partition): r for r in accounted},
         states=states,
-        known_ids={"t": "c/1"},
+        known_ids={"t": "c/1", "u": "c/3"},
+        unread=unread,
     )
 
 
@@ -120,6 +122,22 @@ def test_a_topic_that_the_file_no_longer_names_keeps_its_account() -> None:
     assert planned(states, accounted=(span(0, 10), span(0, 8, 1), other)).skipped == ()
     found = planned(states, accounted=(span(0, 10), span(0, 8, 1), other), begin="earliest", truncate=True)
     assert found.skipped == (other,), "its rows leave, too"
+
+
+def test_what_was_seen_of_a_topic_that_is_left_out_is_lost_and_its_id_stays_known() -> None:
+    states, unread = [there((0, 12), (0, 8))], (span(10, 12), OffsetRange("u", 0, 5, 9))
+    found = planned(states, accounted=(span(0, 10), span(0, 8, 1), OffsetRange("u", 0, 0, 5)), unread=unread)
+    assert found.skipped == (unread[1],), "what the new epoch reads is not lost"
+    assert found.topic_ids == {"t": "c/1", "u": "c/3"}
+
+
+@pytest.mark.parametrize("start", [0, 4])
+def test_a_topic_that_a_pattern_matches_since_then_begins_at_zero(start: int) -> None:
+    by_pattern = {**SPEC, "source": {"kafka": {"pattern": ".*", "starting_offsets": "latest"}}}
+    states = [there((0, 12), (0, 8)), there((start, 9), topic="v", topic_id="c/4")]
+    found = planned(states, spec=by_pattern)
+    assert found.positions["v"] == {0: start}
+    assert found.skipped == ((OffsetRange("v", 0, 0, start),) if start else ())
 
 
 def test_where_an_unknown_partition_begins() -> None:

@@ -50,6 +50,12 @@ def test_a_pipeline_does_not_read_what_it_writes(tmp_path: Any, topic: str) -> N
     load(write(tmp_path, text.replace("{topic: t}", "{topic: t, connection: other}")))
 
 
+@pytest.mark.parametrize(("sink", "read"), [("{topic: t}", ["u"]), ("{topic: t, connection: other}", ["t", "u"])])
+def test_a_pattern_never_matches_what_the_pipeline_writes(tmp_path: Any, sink: str, read: list[str]) -> None:
+    text = GOOD.replace("delta: {path: p}", f"kafka: {sink}").replace("topics: [t]", 'pattern: ".*"')
+    assert load(write(tmp_path, text)).kafka.matching(["t", "u"]) == read
+
+
 def test_intervals_are_refused_by_name(tmp_path: Any) -> None:
     text = GOOD.replace("delta: {path: p}", "kafka: {topic: clean}")
     assert load(write(tmp_path, text)).no_intervals == "pipeline 'p' has no intervals: sink.kafka cannot replace rows"

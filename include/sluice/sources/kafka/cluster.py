@@ -14,6 +14,7 @@ from typing import TypeVar
 from sluice.errors import AuthorizationError, ConfigError, SluiceError
 from sluice.sources.kafka import requests as questions
 from sluice.sources.kafka.client import UNTOUCHED, Client, refused, unreachable
+from sluice.sources.kafka.config import KafkaSource
 from sluice.sources.kafka.settings import KafkaSettings
 from sluice.sources.state import FirstUnread, Key, PartitionState, TopicState, ends, ids_of, starts
 
@@ -83,6 +84,54 @@ class Cluster:
                 if isinstance(error, kind):
                     raise error
         return states
+
+    def names(self) -> list[str]:
+        """Return the names of all topics that the credentials may describe, without Kafka's internal ones.
+
+        Raises
+        ------
+        SourceUnreachableError, AuthorizationError, ConfigError
+            If no broker answers.
+        """
+        return self._ask(questions.names)
+
+    def existing(self, topics: Iterable[str]) -> set[str]:
+        """Return which of these topics there are.
+
+        Raises
+        ------
+        SourceUnreachableError, AuthorizationError
+            If that is not known of one of them: a topic that one may not describe is not one that is gone.
+        """
+        wanted = set(topics)
+        states = self.look(wanted) if wanted else []
+        for state in states:
+            if state.error is not None and not isinstance(state.error, ConfigError):
+                raise state.error
+        return {state.topic for state in states if state.error is None}
+
+    def topics_of(self, source: KafkaSource) -> list[str]:
+        """Return the topics that a pipeline file names, or that its pattern matches now.
+
+        Raises
+        ------
+        ConfigError
+            If the pattern matches none.
+        SourceUnreachableError, AuthorizationError
+            If no broker answers.
+        """
+        if source.pattern is None:
+            return source.streams
+        found = source.matching(self.names())
+        if not found:
+            raise ConfigError(
+                f"no topic of {self.settings.bootstrap} that may be described matches source.kafka.pattern "
+                f"{source.pattern!r}",
+                state=UNTOUCHED,
+                next_step="create a topic, or correct the pattern: it must match a whole name, and it matches neither "
+                "names that begin with __ nor what the pipeline writes to. If the topics exist, grant DESCRIBE on them",
+            )
+        return found
 
     def look(self, topics: Iterable[str], *, isolation_level: str = "read_uncommitted") -> list[TopicState]:
         """Return the state of each topic as far as it is known; the result has an error for each unknown part.

@@ -11,7 +11,7 @@ from typing import Any
 from sluice.sources.kafka.client import Client
 from sluice.sources.state import FirstUnread, Key, PartitionState, stream_id
 
-__all__ = ["TopicAnswer", "at_time", "first_unread", "retention", "states"]
+__all__ = ["TopicAnswer", "at_time", "first_unread", "names", "retention", "states"]
 
 _EARLIEST, _LATEST = -2, -1
 _LEVELS = {"read_uncommitted": 0, "read_committed": 1}
@@ -102,6 +102,14 @@ async def _of_any(client: Client, request: Any, until: float) -> Any:
             if not _is_connection(error):
                 raise
     return await client.within(client.send(request), until)
+
+
+async def names(client: Client, until: float) -> list[str]:
+    """Return the names of all topics that one may describe, without Kafka's internal ones."""
+    from kafka.protocol.metadata import MetadataRequest
+
+    response = await _of_any(client, MetadataRequest(topics=None, allow_auto_topic_creation=False), until)
+    return sorted(topic.name for topic in response.topics if not topic.is_internal)
 
 
 async def _metadata(client: Client, topics: Collection[str], until: float) -> _Metadata:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from datetime import datetime
+from functools import cached_property
 from types import TracebackType
 
 from sluice.connections import find
+from sluice.errors import ConfigError
 from sluice.home import Home
 from sluice.ranges import Positions
 from sluice.sources.base import SourceKind
@@ -27,9 +29,39 @@ class KafkaTopics:
         self.config = config
         self.cluster = Cluster(KafkaSettings.from_connection(find(config.connection)))
 
+    @cached_property
+    def topics(self) -> list[str]:
+        """The topics, as the file names them or as its pattern matched them when somebody asked first.
+
+        A topic that appears later belongs to the next run.
+        """
+        return self.cluster.topics_of(self.config)
+
     def snapshot(self) -> list[TopicState]:
-        """Return the state of each topic: :meth:`Cluster.snapshot <sluice.sources.kafka.Cluster.snapshot>`."""
-        return self.cluster.snapshot(self.config.topics, isolation_level=self.config.isolation_level)
+        """Return the state of each topic: :meth:`Cluster.snapshot <sluice.sources.kafka.Cluster.snapshot>`.
+
+        Topics that a pattern matched, and that were deleted since, are missing.
+        """
+        try:
+            return self.cluster.snapshot(self.topics, isolation_level=self.config.isolation_level)
+        except ConfigError:
+            there = self.cluster.existing(self.topics) if self.config.pattern is not None else set[str]()
+            if not there:
+                raise
+            return self.cluster.snapshot(there, isolation_level=self.config.isolation_level)
+
+    def deleted(self, topics: Iterable[str]) -> list[str]:
+        """Return which of these topics a pattern would match, but are no longer there; none without a pattern.
+
+        Raises
+        ------
+        SourceUnreachableError, AuthorizationError
+            If that is not known of one of them.
+        """
+        if self.config.pattern is None:
+            return []
+        ours = self.config.matching(topics)
+        return sorted(set(ours) - self.cluster.existing(ours))
 
     def offsets_at(self, keys: Collection[Key], moment: datetime) -> dict[Key, int | None]:
         """Return the first offset at or after ``moment``; partitions that do not answer are missing."""

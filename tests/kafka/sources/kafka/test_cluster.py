@@ -21,6 +21,7 @@ from sluice.errors import ConfigError, SluiceError, SourceUnreachableError
 from sluice.local.kafka import Broker, Topics
 from sluice.sources.kafka import Cluster, FirstUnread, KafkaSettings, PartitionState
 from sluice.sources.kafka.cluster import ends, starts
+from sluice.sources.kafka.config import KafkaSource
 
 pytestmark = pytest.mark.kafka
 
@@ -425,3 +426,22 @@ def test_each_record_below_the_answer_is_older_whatever_the_order_of_times(
     for asked in {*times, *(t + 1 for t in times), T0 - 1}:
         wanted = next((offset for offset, seen in enumerate(times) if seen >= asked), None)
         assert cluster.at_time([(name, 0)], datetime.fromtimestamp(asked / 1000, UTC)) == {(name, 0): wanted}, asked
+
+
+def test_a_pattern_is_asked_of_the_cluster_and_internal_topics_are_none_of_it(
+    broker: Broker, topics: Topics, topic: Make
+) -> None:
+    name, asked = topic(1), cluster(broker.bootstrap)
+    long = f"{name}.{'-_.a1' * 50}"[:249]
+    topics.create(long, 1)
+    topics.create(f"{name}.not", 1)
+    source = KafkaSource(pattern=rf"{name}(\..*)?", exclude=r".*\.not")
+    try:
+        assert asked.topics_of(source) == [name, long]
+        assert all(not name.startswith("__") for name in asked.topics_of(KafkaSource(pattern=".*")))
+        assert asked.existing([name, f"{name}.never"]) == {name}
+        with pytest.raises(ConfigError, match=r"matches source\.kafka\.pattern"):
+            asked.topics_of(KafkaSource(pattern=f"{name}.never"))
+    finally:
+        topics.delete(long)
+        topics.delete(f"{name}.not")

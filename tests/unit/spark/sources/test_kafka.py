@@ -54,12 +54,16 @@ class Spark:
     readStream = read
 
 
-def reader(*states: TopicState, **keys: Any) -> KafkaReader:
+def reader(*states: TopicState, by_pattern: bool = False, **keys: Any) -> KafkaReader:
     def snapshot(topics: Iterable[str]) -> list[TopicState]:
         return [state for state in states if state.topic in topics]
 
     settings = KafkaSettings("broker:9092", {"bootstrap.servers": "broker:9092"})
-    source = SimpleNamespace(cluster=SimpleNamespace(settings=settings, snapshot=snapshot))
+    cluster = SimpleNamespace(settings=settings, snapshot=snapshot)
+    there = {state.topic for state in states}
+    source = SimpleNamespace(
+        cluster=cluster, topics=["t", "u"], deleted=lambda topics: sorted(set(topics) - there) if by_pattern else []
+    )
     return KafkaReader(cast(Any, Spark()), KafkaSource(topics=["t", "u"], **keys), cast(Any, source))
 
 
@@ -108,6 +112,11 @@ def test_missing_is_what_lies_below_the_log_start() -> None:
     assert asked.missing([span(4, 10), span(0, 5, 1)]) == []
     assert asked.missing([span(0, 6), span(2, 5, 1), span(3, 9, topic="u")]) == [span(0, 4), span(3, 9, topic="u")]
     assert asked.missing([span(0, 3)]) == [span(0, 3)], "and no more than was asked for"
+
+
+def test_all_of_a_deleted_topic_is_missing_if_a_pattern_chose_it() -> None:
+    asked = reader(topic("t", (4, 10)), by_pattern=True)
+    assert asked.missing([span(3, 6), span(3, 9, topic="u")]) == [span(3, 9, topic="u"), span(3, 4)]
 
 
 @pytest.mark.parametrize(
