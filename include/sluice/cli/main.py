@@ -13,7 +13,17 @@ from sluice import __version__
 from sluice.cli.accept import accept, held
 from sluice.cli.acknowledge import acknowledge
 from sluice.cli.init import init
-from sluice.cli.output import COUNTS, err, of_dedupe, of_windows, print_json, print_table, printed, say_empty
+from sluice.cli.output import (
+    COUNTS,
+    err,
+    of_dedupe,
+    of_rescued,
+    of_windows,
+    print_json,
+    print_table,
+    printed,
+    say_empty,
+)
 from sluice.cli.preview import preview
 from sluice.cli.reset import reset
 from sluice.cli.retract import retract
@@ -172,6 +182,7 @@ def status(
         for row in rows:
             moved = [f"windows: {of_windows(row['windows'])}"] if "windows" in row else []
             moved += [f"dedupe: {of_dedupe(row['dedupe'])}"] if "dedupe" in row else []
+            moved += [f"rescued: {of_rescued(row['rescued'])}"] if "rescued" in row else []
             moved += [f"{row['state']}: {row['error']['what']}"] if row["error"] else []
             for note in [*moved, *row["notes"], *(f"{row['verdict']}: {why}" for why in row.get("reasons", []))]:
                 err.print(f"{row['run']}: {note}", markup=False)

@@ -13,7 +13,18 @@ from rich.table import Table
 
 from sluice.text import instant
 
-__all__ = ["COUNTS", "err", "moment", "of_dedupe", "of_windows", "print_json", "print_table", "printed", "say_empty"]
+__all__ = [
+    "COUNTS",
+    "err",
+    "moment",
+    "of_dedupe",
+    "of_rescued",
+    "of_windows",
+    "print_json",
+    "print_table",
+    "printed",
+    "say_empty",
+]
 
 _FEW = 3
 """Columns in which folded text can still be read."""
@@ -99,6 +110,12 @@ def of_dedupe(dropped: Mapping[str, Any]) -> str:
     if dropped["late"]:
         told += f", {dropped['late']:,} records because they were late (watermark {moment(dropped['late_by'])})"
     return told
+
+
+def of_rescued(found: Mapping[str, Any]) -> str:
+    """Return in words which unknown fields a run kept: :meth:`sluice.rescued.Rescued.as_dict`."""
+    fields = ", ".join(f"{name!r} ({count:,})" for name, count in found["fields"].items())
+    return f"{found['records']:,} records have fields that the schema does not have, kept in _rescued: {fields}"
 
 
 def moment(milliseconds: int) -> str:

@@ -6,7 +6,7 @@ import contextlib
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from sluice.cli.output import COUNTS, err, of_dedupe, of_windows, print_json, print_table
+from sluice.cli.output import COUNTS, err, of_dedupe, of_rescued, of_windows, print_json, print_table
 from sluice.connections import Connection, find, look_up
 from sluice.errors import ExitCode, QualityError, SluiceError
 from sluice.home import Home
@@ -163,6 +163,8 @@ def _show(account: Mapping[str, Any], *, as_json: bool) -> None:
         err.print(f"windows: {of_windows(moved)}", markup=False)
     if dropped := account.get("dedupe"):
         err.print(f"dedupe: {of_dedupe(dropped)}", markup=False)
+    if found := account.get("rescued"):
+        err.print(f"rescued: {of_rescued(found)}", markup=False)
     for note in account.get("notes", []):
         err.print(f"note: {note}", markup=False)
     for why in account.get("reasons", []):

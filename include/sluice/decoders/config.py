@@ -11,7 +11,22 @@ from sluice.decoders.base import DecoderKind
 from sluice.decoders.ddl import check_ddl
 from sluice.fields import METADATA_COLUMNS, Strict
 
-__all__ = ["BYTES", "CSV", "JSON", "TEXT", "BytesDecode", "CsvDecode", "Ddl", "JsonDecode", "Keyed", "TextDecode"]
+__all__ = [
+    "BYTES",
+    "CSV",
+    "JSON",
+    "RESCUED",
+    "TEXT",
+    "BytesDecode",
+    "CsvDecode",
+    "Ddl",
+    "JsonDecode",
+    "Keyed",
+    "TextDecode",
+]
+
+RESCUED = "_rescued"
+"""The column with the fields that the schema does not have."""
 
 
 def _ddl(value: str) -> str:
@@ -62,11 +77,19 @@ class JsonDecode(Keyed):
     """Columns and types, as in ``CREATE TABLE``: ``id BIGINT, name STRING``."""
     tombstone: Literal["quarantine", "row"] = "quarantine"
     """What a record without a value becomes: refused (rule ``null_value``), or a row of nulls (beside its key)."""
+    rescue: bool = False
+    """Whether fields that the schema does not have are kept: as a JSON object, in a text column ``_rescued``."""
 
     @property
     def names(self) -> list[str]:
         """The declared columns."""
         return check_ddl(self.ddl)
+
+    @model_validator(mode="after")
+    def _rescued(self) -> JsonDecode:
+        if self.rescue and RESCUED in [name.lower() for name in (*self.names, self.key or "")]:
+            raise ValueError(f"rescue: the column {RESCUED} is declared already: rename it, or remove rescue")
+        return self
 
 
 def _character(text: str) -> str:

@@ -180,6 +180,7 @@ class Ledger(Histories, Verdicts):
         evolved: Sequence[Mapping[str, str]] = (),
         windows: Mapping[str, Any] | None = None,
         dedupe: Mapping[str, Any] | None = None,
+        rescued: Mapping[str, Any] | None = None,
         run_id: str | None = None,
     ) -> None:
         """Record the split of a batch that the sink holds, with its lost or redriven ranges; atomic.
@@ -200,6 +201,8 @@ class Ledger(Histories, Verdicts):
             What the batch did to windows of event time; None if the pipeline has none.
         dedupe
             Which records the batch dropped as late ones or duplicates; None if the pipeline has no ``dedupe``.
+        rescued
+            :meth:`sluice.rescued.Rescued.as_dict` of the batch; None if it has none.
         run_id
             The id of the run that wrote the batch, if it is another one (reconciling).
         """
@@ -222,6 +225,8 @@ class Ledger(Histories, Verdicts):
             events.append(("WindowsMoved", {**key, **windows}))
         if dedupe is not None and (dedupe["late"] or dedupe["duplicates"]):
             events.append(("DuplicatesDropped", {**key, **dedupe}))
+        if rescued is not None and rescued["records"]:
+            events.append(("FieldsRescued", {**key, **rescued}))
         self._record(lease, run_id, *events, ("BatchCommitted", payload))
 
     def loss_acknowledged(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime
 from difflib import get_close_matches
+from functools import reduce
 from typing import Any
 
 import sqlalchemy as sa
@@ -16,6 +17,7 @@ from sluice.ledger.rows import BatchRow, Entry, Epoch, IntervalRow, LostRow, Run
 from sluice.ledger.store import reading, spoken
 from sluice.ranges import Counts, OffsetRange, Positions, RangeAccount, Times
 from sluice.recovery import Route
+from sluice.rescued import NONE, Rescued
 
 __all__ = ["REDRIVEN", "LedgerQueries", "UnknownRunError", "effective"]
 
@@ -427,6 +429,7 @@ class LedgerQueries:
             **({"retracted": self._taken_back(pipeline, run_id)} if row.kind == "retract" else {}),
             **({"reset": _reset(self.reset_by(pipeline, run_id))} if row.kind == "reset" else {}),
             **({"dedupe": dedupe} if (dedupe := self.dedupe(pipeline, run_id)) else {}),
+            **({"rescued": found.as_dict()} if (found := self.rescued(pipeline, run_id)).records else {}),
             **({"reason": row.reason} if row.reason else {}),
             **({"notes": row.notes} if row.notes else {}),
             # why the verdict is not "passed"; earlier versions did not record it
@@ -502,6 +505,11 @@ class LedgerQueries:
             "late": _sum_of(told, "late"),
             "late_by": max((p["late_by"] for p in told if p["late"]), default=None),
         }
+
+    def rescued(self, pipeline: str, run_id: str) -> Rescued:
+        """Return which fields of a run's records the schema does not have, if the pipeline keeps them."""
+        told = self._of_batches(pipeline, run_id, "FieldsRescued")
+        return reduce(Rescued.__or__, (Rescued(p["records"], p["fields"]) for p in told), NONE)
 
     def _of_batches(self, pipeline: str, run_id: str, kind: str) -> list[dict[str, Any]]:
         """Return the events of a kind that a run has, one per batch: of those recorded again, the newest counts."""

@@ -44,6 +44,8 @@ __all__ = [
 ]
 
 _NAME = re.compile(r"^[a-z][a-z0-9_-]{0,62}$")
+_LATER: dict[str, Any] = {"key": None, "tombstone": "quarantine", "rescue": False, "headers": {}}
+"""Keys of ``decode`` that earlier versions did not have, with what they did."""
 
 
 class Pipeline(Strict):
@@ -298,6 +300,10 @@ class Pipeline(Strict):
         """A digest of the keys that decide of which rows state is made; not of a Python transform's own text."""
         deciding = {"decode", "rules", "transform", "window", *(["dedupe"] if self.dedupe is not None else [])}
         kept = self.model_dump(mode="json", include=deciding)
+        for settings in filter(None, kept["decode"].values()):
+            for key, default in _LATER.items():  # so that a new version goes on with what an old one kept
+                if settings.get(key) == default:
+                    del settings[key]
         return hashlib.sha256(json.dumps(kept, sort_keys=True).encode()).hexdigest()[:16]
 
     @property

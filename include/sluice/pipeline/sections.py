@@ -121,6 +121,11 @@ class Decode(Strict):
         """The decoder's settings in the file."""
         return next(value for value in (getattr(self, name) for name in type(self).model_fields) if value is not None)
 
+    @property
+    def rescues(self) -> bool:
+        """Whether unknown fields are kept in a column."""
+        return self.json_ is not None and self.json_.rescue
+
 
 def _rule_name(name: str) -> str:
     if not re.fullmatch(_RULE_NAME, name):

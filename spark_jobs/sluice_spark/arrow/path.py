@@ -6,11 +6,13 @@ import os
 import shutil
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from functools import reduce
 
 import fsspec
 from pyspark.sql import SparkSession
 
 from sluice.ranges import OffsetRange, Times, subtract
+from sluice.rescued import NONE, Rescued
 from sluice_spark.arrow.ahead import Ahead, Foreseen
 from sluice_spark.arrow.plan import Plan
 from sluice_spark.arrow.shares import Job, cause_of, do, tidy
@@ -48,6 +50,8 @@ class Outcome:
         The ranges that it did not process.
     why
         Why it did not process the first of them; None if it could not begin to read them.
+    rescued
+        The unknown fields of the records whose rows it wrote.
     """
 
     staged: Staged
@@ -58,6 +62,7 @@ class Outcome:
     times: list[Times]
     declined: list[OffsetRange]
     why: str | None
+    rescued: Rescued = NONE
 
     def remove_aside(self) -> None:
         """Remove the files of the records that were set aside."""
@@ -226,6 +231,7 @@ class ArrowPath:
             aside,
             min(_COARSEST, max(_FINEST, -(-total // _CELLS))),
             within,
+            plan.rescues,
         )
         attempt = _Attempt(root, folders[0], rows, aside, ranges, parts, task)
         try:
@@ -363,4 +369,5 @@ def _outcome(attempt: _Attempt, done: Sequence[Done]) -> Outcome:
         sorted(times),
         subtract(attempt.ranges, [item.range for item in done if item.declined is None]),
         why,
+        reduce(Rescued.__or__, (item.rescued for item in done), NONE),
     )

@@ -20,6 +20,7 @@ from sluice_spark.arrow.files import can_partition
 from sluice_spark.arrow.json import JsonChunks
 from sluice_spark.arrow.maps import ESCAPED_NAME
 from sluice_spark.arrow.plain import BytesChunks, TextChunks, WithKeys
+from sluice_spark.arrow.rescued import WithRescued
 from sluice_spark.arrow.select import Condition, NotInSubsetError, Select, broken, missing, parse
 from sluice_spark.transforms.arrow_function import ArrowFunction
 
@@ -50,6 +51,7 @@ class Plan:
     schema: pa.Schema
     codec: str
     partition_by: tuple[str, ...]
+    rescues: bool = False
 
 
 def plan_of(spark: SparkSession, pipeline: Pipeline, recovery: Recovery, schema: T.StructType) -> Plan:
@@ -121,7 +123,9 @@ def sketch(spark: SparkSession, pipeline: Pipeline, recovery: Recovery) -> Plan:
     for name in partition_by:
         if name in made.names and not can_partition(made.field(name).type):
             raise NotArrowError(f"sink.delta.partition_by: {name} is {made.field(name).type}")
-    return Plan(decoder, rules, None if whole else transform, made, _CODECS[codec], partition_by)
+    return Plan(
+        decoder, rules, None if whole else transform, made, _CODECS[codec], partition_by, pipeline.decode.rescues
+    )
 
 
 def _transform(spark: SparkSession, pipeline: Pipeline, source: pa.Schema) -> Transform:
@@ -196,4 +200,5 @@ def _values(decode: Decode) -> ChunkDecoder:
     for column in columns.fields:
         if isinstance(column.dataType, T.MapType) and ESCAPED_NAME.search(column.name):
             raise NotArrowError(f"column {column.name!r} is a MAP, and JSON escapes its name")
-    return JsonChunks(columns)
+    chunks = JsonChunks(columns)
+    return WithRescued(chunks, columns) if decode.json_ is not None and decode.json_.rescue else chunks

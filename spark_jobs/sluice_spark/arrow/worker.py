@@ -15,9 +15,12 @@ from typing import Any, Protocol
 import numpy as np
 import pyarrow as pa
 
+from sluice.decoders.config import RESCUED
 from sluice.ranges import OffsetRange, Times
+from sluice.rescued import NONE, Rescued
 from sluice_spark.arrow.base import METADATA, ChunkDecoder, Transform
 from sluice_spark.arrow.files import Files, Written
+from sluice_spark.arrow.rescued import names_of
 from sluice_spark.arrow.select import Condition
 from sluice_spark.sources.inputs import RECORDS, UTC, Chunk, Input, RangeReader, SilentError, UnreadableError
 
@@ -46,6 +49,8 @@ class Done:
         The least and the greatest of them.
     files, aside_files
         The files with its rows, and with its doubtful records.
+    rescued
+        The unknown fields of the records that were decoded.
     decoded
         What was done when its records were also decoded, if they were.
     """
@@ -62,6 +67,7 @@ class Done:
     files: list[Written] = field(default_factory=list)
     aside_files: list[Written] = field(default_factory=list)
     times: list[Times] = field(default_factory=list)
+    rescued: Rescued = NONE
     decoded: Done | None = None
 
     def as_dict(self) -> dict[str, Any]:
@@ -74,7 +80,8 @@ class Done:
         times = [Times(OffsetRange.of(t["range"]), t["first"], t["last"]) for t in data["times"]]
         files = {name: [Written(**file) for file in data[name]] for name in ("files", "aside_files")}
         decoded = None if data["decoded"] is None else cls.from_dict(data["decoded"])
-        return cls(**{**data, **files, "range": OffsetRange.of(data["range"]), "times": times, "decoded": decoded})
+        span, rescued = OffsetRange.of(data["range"]), Rescued(**data["rescued"])
+        return cls(**{**data, **files, "range": span, "times": times, "rescued": rescued, "decoded": decoded})
 
 
 class Task(Protocol):
@@ -157,6 +164,8 @@ class Decoding:
     within
         Record times in milliseconds since 1970, from the first until before the second; records with another one are
         counted and left out. None means all records.
+    rescues
+        Whether the decoded columns have one with unknown fields.
     """
 
     decoder: ChunkDecoder
@@ -170,6 +179,7 @@ class Decoding:
     aside: str
     width: int
     within: tuple[int, int] | None = None
+    rescues: bool = False
 
     def process(self, reader: RangeReader, span: OffsetRange) -> Done:
         """Write the files of one range; see :class:`Task`."""
@@ -191,7 +201,7 @@ class Decoding:
             if not len(inside.offsets):
                 continue
             try:
-                table, left = self._decoded(span, inside)
+                table, left = self._decoded(done, inside)
             except pa.ArrowInvalid as error:  # of a rule or the transform: it means what it means to Spark
                 raise UnreadableError(f"an expression fails: {error}") from error
             if len(left):
@@ -217,8 +227,9 @@ class Decoding:
         inside = (chunk.times >= start) & (chunk.times < end)
         return chunk if inside.all() else chunk.chosen(np.flatnonzero(inside))
 
-    def _decoded(self, span: OffsetRange, chunk: Chunk) -> tuple[pa.Table, Any]:
+    def _decoded(self, done: Done, chunk: Chunk) -> tuple[pa.Table, Any]:
         """Return the rows of a chunk, and the numbers of the records that are set aside."""
+        span = done.range
         values = chunk.values()
         found = self.decoder.decode(values, chunk.keys() if self.decoder.keyed else ())
         chosen = found.kept if found.kept is not None else slice(None)
@@ -240,6 +251,8 @@ class Decoding:
                 sound = np.flatnonzero(~breaks)
                 source = source.take(pa.array(sound))
                 kept = sound if kept is None else kept[sound]
+        if self.rescues:
+            done.rescued |= Rescued.of(names_of(source.column(RESCUED).to_pylist()))
         made = source if self.transform is None else self.transform.apply(source)
         run = pa.repeat(pa.scalar(self.run_id, pa.string()), made.num_rows)
         table = pa.Table.from_arrays([*made.columns, run], schema=self.schema)

@@ -19,6 +19,7 @@ from pyspark.sql import functions as F
 from sluice.faults import point
 from sluice.pipeline import Rows
 from sluice.ranges import Counts, LostRange, OffsetRange, RangeAccount
+from sluice.rescued import NONE, Rescued
 from sluice.run.checkpoint import Clock
 from sluice_spark.batch.account import account_for
 from sluice_spark.batch.tally import ReadTally
@@ -44,6 +45,7 @@ class Seen(NamedTuple):
     partly: int
     latest: int | None
     times: Sequence[Any] = ()
+    rescued: Rescued = NONE
 
 
 @dataclass(frozen=True)
@@ -130,7 +132,7 @@ class StatefulWriter(BatchWriter, ABC):
             (refused,) = again(seen.bad, ranges, source)
             quarantine = self.stage_refused(refused, name, seen.bad)
             point("quarantine-staged")
-        return self.account(PreparedBatch(tuple(accounts), staged, quarantine), seen)
+        return self.account(PreparedBatch(tuple(accounts), staged, quarantine, rescued=seen.rescued), seen)
 
     def judged(self, records: DataFrame) -> DataFrame:
         """Return the decoded records, with the rule that their row breaks."""
@@ -161,7 +163,7 @@ class StatefulWriter(BatchWriter, ABC):
         if not ranges:
             return Seen({}, {}, {}, {}, 0, None)
         records = source.read(ranges)
-        tally = ReadTally(self.decoded(records), ranges)
+        tally = ReadTally(self.decoded(records), ranges, rescues=self.pipeline.decode.rescues)
         rows = self._told(self.transformed(tally.frame))
         sound = F.col(_BROKEN).isNull()
         offset = F.when(sound, F.col("_offset"))
@@ -193,6 +195,7 @@ class StatefulWriter(BatchWriter, ABC):
             sum(r["partly"] for r in found.values()),
             max((r["latest"] for r in found.values() if r["latest"] is not None), default=None),
             tally.times(),
+            tally.rescued(),
         )
 
 

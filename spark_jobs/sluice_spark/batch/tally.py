@@ -6,13 +6,16 @@ from collections.abc import Mapping, Sequence
 from functools import cached_property
 from typing import NamedTuple
 
-from pyspark.sql import Column, DataFrame, Observation
+from pyspark.sql import Column, DataFrame, Observation, Row
 from pyspark.sql import functions as F
 
+from sluice.decoders.config import RESCUED
 from sluice.ranges import OffsetRange, Times
-from sluice_spark.decoders.base import RULE
+from sluice.rescued import NONE, Rescued
+from sluice_spark.decoders.base import DATA, RULE
+from sluice_spark.decoders.rescued import names_of
 
-__all__ = ["OUTSIDE", "ReadTally"]
+__all__ = ["OUTSIDE", "ReadTally", "rescued_in"]
 
 Key = tuple[str, int]
 
@@ -24,8 +27,37 @@ _ROW_IN_TASK = (1 << 33) - 1
 _CELL = "__sluice_cell"
 _CELLS = 16
 """Maximum number of cells of a batch: each costs two aggregates over every record."""
+_NAMES, _TRACKED = 50, 2_000
+"""Names of unknown fields, and of their combinations, that are counted; and combinations that are told apart."""
+_SEPARATOR = "\0"
 _FINEST = 5_000
 """Minimum number of offsets of a cell; smaller partitions are not divided."""
+
+
+def rescued_in(decoded: DataFrame) -> Rescued:
+    """Return the unknown fields of the records that broke no rule, where the pipeline keeps them; it reads them."""
+    return _rescued_by(decoded, _unknown())
+
+
+def _rescued_by(decoded: DataFrame, names: Column) -> Rescued:
+    return _rescued(*decoded.agg(_most(names), F.count(names)).collect()[0])
+
+
+def _unknown() -> Column:
+    """Return the names of a record's unknown fields, together; null if it has none, or if it broke a rule."""
+    names = F.array_sort(names_of(F.col(DATA).getField(RESCUED)))
+    return F.when(F.col(RULE).isNull(), F.array_join(F.slice(names, 1, _NAMES), _SEPARATOR))
+
+
+def _most(names: Column) -> Column:
+    """Return the most frequent values; their number is exact as long as there are few."""
+    return F.call_function("approx_top_k", names, F.lit(_NAMES), F.lit(_TRACKED)).alias("most")
+
+
+def _rescued(most: Sequence[Row], records: int) -> Rescued:
+    told = [row for row in most if row["item"] is not None]
+    found = Rescued.of([row["item"].split(_SEPARATOR) for row in told], [row["count"] for row in told])
+    return Rescued(records, found.fields)
 
 
 class _Figures(NamedTuple):
@@ -34,6 +66,8 @@ class _Figures(NamedTuple):
     outside: dict[Key, int]
     times: dict[int, tuple[int, int]]
     """By cell, the first and last record time in milliseconds since 1970; cells without records are missing."""
+    rescued: Rescued = NONE
+    """The unknown fields of the records that broke no rule."""
 
 
 class _Cells:
@@ -89,6 +123,8 @@ class ReadTally:
         The ranges that are read; a partition may have several.
     expected
         The number of records per topic and partition; by default there is one for each offset of the ranges.
+    rescues
+        Whether the decoded columns have one with unknown fields: records that have any are counted.
 
     Notes
     -----
@@ -105,7 +141,12 @@ class ReadTally:
     """
 
     def __init__(
-        self, decoded: DataFrame, ranges: Sequence[OffsetRange], expected: Mapping[Key, int] | None = None
+        self,
+        decoded: DataFrame,
+        ranges: Sequence[OffsetRange],
+        expected: Mapping[Key, int] | None = None,
+        *,
+        rescues: bool = False,
     ) -> None:
         topics = sorted({r.topic for r in ranges})
         self._decoded = decoded
@@ -130,6 +171,7 @@ class ReadTally:
         for number in range(self._cells.count if self._timed else 0):
             time = F.when(F.col(_CELL) == number, F.unix_millis("timestamp"))
             of_cells += [F.min(time).alias(f"first{number}"), F.max(time).alias(f"last{number}")]
+        self._unknown = F.when(~self._outside(), _unknown()) if rescues else None
         is_first = F.monotonically_increasing_id().bitwiseAND(_ROW_IN_TASK) == 0
         self._observation = Observation()
         self.frame = self._decoded.withColumn(_FIRST, F.when(is_first, F.spark_partition_id())).observe(
@@ -140,6 +182,7 @@ class ReadTally:
             F.count(_FIRST).alias("passes"),
             F.size(F.collect_set(_FIRST)).alias("tasks"),
             *of_cells,
+            *([] if self._unknown is None else [_most(self._unknown), F.count(self._unknown).alias("unknown")]),
         )
 
     def read(self) -> Mapping[Key, int]:
@@ -158,6 +201,10 @@ class ReadTally:
         """Return the record times of each part of the ranges; waits for the first action to end."""
         return self._cells.times(self._figures.times) if self._timed else []
 
+    def rescued(self) -> Rescued:
+        """Return the unknown fields of the records that broke no rule; waits for the first action to end."""
+        return self._figures.rescued
+
     def _outside(self) -> Column:
         return F.col(OUTSIDE) if OUTSIDE in self._decoded.columns else F.lit(False)
 
@@ -168,7 +215,8 @@ class ReadTally:
         if observed and (observed.read == self._expected or [observed.read] == self._counted(F.count("*"))):
             return observed
         read, bad, outside = self._counted(F.count("*"), F.count(RULE), F.count_if(self._outside()))
-        return _Figures(read, bad, outside, self._looked_up())
+        rescued = NONE if self._unknown is None else _rescued_by(self._decoded, self._unknown)
+        return _Figures(read, bad, outside, self._looked_up(), rescued)
 
     def _observed(self) -> _Figures | None:
         """Return the observed figures; None if there are none, or some tasks ran twice."""
@@ -178,7 +226,8 @@ class ReadTally:
             return None
         if found.get("passes") is None or found["passes"] != found["tasks"]:
             return None
-        figures = _Figures({}, {}, {}, {})
+        unknown = NONE if self._unknown is None else _rescued(found["most"], found["unknown"])
+        figures = _Figures({}, {}, {}, {}, unknown)
         for number in range(self._cells.count if self._timed else 0):
             if found[f"first{number}"] is not None:
                 figures.times[number] = found[f"first{number}"], found[f"last{number}"]

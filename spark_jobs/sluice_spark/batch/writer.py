@@ -16,6 +16,7 @@ from sluice.errors import OffsetsGoneError
 from sluice.faults import point
 from sluice.pipeline import Pipeline, Rows
 from sluice.ranges import Counts, LostRange, OffsetRange, RangeAccount, Times, describe, overlaps, subtract
+from sluice.rescued import NONE, Rescued
 from sluice_spark.arrow.path import ArrowPath, Outcome
 from sluice_spark.batch.account import ROLLED_BACK, PromiseError, account_for
 from sluice_spark.batch.quarantine import SCHEMA, refused_records, take_out
@@ -44,6 +45,8 @@ class PreparedBatch:
     """What the batch did to windows, if the pipeline has any, as ``WindowWriter`` counts it."""
     dedupe: Mapping[str, Any] | None = None
     """Which records ``dedupe`` dropped, if the pipeline has it, as ``DedupeWriter`` counts them."""
+    rescued: Rescued = NONE
+    """The unknown fields of its records, if the pipeline keeps them."""
 
 
 class _Written(NamedTuple):
@@ -54,6 +57,7 @@ class _Written(NamedTuple):
     bad: Mapping[tuple[str, int], int]
     outside: Mapping[tuple[str, int], int]
     times: Sequence[Times]
+    rescued: Rescued = NONE
     by_spark: Sequence[tuple[Staged, DataFrame]] = ()
     """What the Spark path wrote, each with a frame that reads its records again."""
 
@@ -65,6 +69,7 @@ class _Written(NamedTuple):
             Counter(self.bad) + Counter(other.bad),
             Counter(self.outside) + Counter(other.outside),
             [*self.times, *other.times],
+            self.rescued | other.rescued,
             [*self.by_spark, *other.by_spark],
         )
 
@@ -166,8 +171,9 @@ class BatchWriter:
             point("quarantine-staged")
         if done is not None:
             done.remove_aside()
+        outside = sum(written.outside.values())
         return PreparedBatch(
-            tuple(accounts), written.staged, quarantine, tuple(lost), sum(written.outside.values())
+            tuple(accounts), written.staged, quarantine, tuple(lost), outside, rescued=written.rescued
         )  # fmt: skip
 
     def _write(
@@ -178,15 +184,16 @@ class BatchWriter:
         expected: Mapping[tuple[str, int], int] | None = None,
     ) -> _Written:
         """Write records to files on the Spark path, and count them."""
-        tally = ReadTally(self.decoded(records), ranges, expected)
+        tally = ReadTally(self.decoded(records), ranges, expected, rescues=self.pipeline.decode.rescues)
         staged = self.sink.stage(
             self.rows_of(tally.frame), name, offsets=self.pipeline.rows is not Rows.AGGREGATE
         )  # fmt: skip
-        return _Written(staged, tally.read(), tally.bad(), tally.outside(), tally.times(), [(staged, records)])
+        read, bad, outside = tally.read(), tally.bad(), tally.outside()
+        return _Written(staged, read, bad, outside, tally.times(), tally.rescued(), [(staged, records)])
 
     def _write_rest(self, done: Outcome, name: str, healthy: Sequence[OffsetRange], source: Records) -> _Written:
         """Put what the Arrow path wrote together with the rest, which takes the Spark path."""
-        written = _Written(done.staged, done.read, {}, done.outside, done.times)
+        written = _Written(done.staged, done.read, {}, done.outside, done.times, done.rescued)
         if done.aside:
             ranges = [r for r in healthy if (r.topic, r.partition) in done.aside]
             rest = self._write(self._aside(done), name, ranges, done.aside)
@@ -329,6 +336,7 @@ class BatchWriter:
             "refused": refused,
             **({"windows": dict(prepared.windows)} if prepared.windows is not None else {}),
             **({"dedupe": dict(prepared.dedupe)} if prepared.dedupe is not None else {}),
+            **({"rescued": prepared.rescued.as_dict()} if prepared.rescued.records else {}),
         }
         if not self.commit_rows(prepared.staged, batch, full, fence):
             # entered since this batch began, so the rows there, and their account, are another driver's

@@ -14,8 +14,8 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
-from sluice.decoders.config import JsonDecode
-from sluice_spark.decoders.base import RULE
+from sluice.decoders.config import RESCUED, JsonDecode
+from sluice_spark.decoders.base import DATA, RULE
 from sluice_spark.decoders.fields import (
     NUMBER,
     RAW,
@@ -28,6 +28,7 @@ from sluice_spark.decoders.fields import (
     lossless,
     quoted,
 )
+from sluice_spark.decoders.rescued import rescued
 
 __all__ = ["Json"]
 
@@ -94,7 +95,11 @@ def _json(records: DataFrame, spec: JsonDecode) -> DataFrame:
         .when(_hides_halves(fields, raw, text) & _halves(text), "surrogate")
     )
     column = F.when(F.col(RULE) == "type", _mistyped(raw, text, fields))
-    return finish(records.withColumn(RAW, parsed), reads, rule, column).drop(RAW)
+    found = finish(records.withColumn(RAW, parsed), reads, rule, column).drop(RAW)
+    if not spec.rescue:
+        return found
+    kept = F.when(F.col(RULE).isNull(), rescued(text, fields))
+    return found.withColumn(DATA, F.col(DATA).withField(RESCUED, kept))
 
 
 def _again(text: Column, name: str, kind: str) -> Column:

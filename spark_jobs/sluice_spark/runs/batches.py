@@ -166,6 +166,7 @@ class MicroBatches:
                 evolved=tables.evolved(number),
                 windows=prepared.windows,
                 dedupe=prepared.dedupe,
+                rescued=prepared.rescued.as_dict(),
             )
         point("batch-recorded")
         self.progress.end(number, batch.ranges, prepared.accounts)

@@ -266,6 +266,7 @@ class IntervalRun(Run):
                     r: (taken.get((r.topic, r.partition), 0), moved.get((r.topic, r.partition), 0)) for r in ranges
                 },
                 evolved=tables.evolved(batch),
+                rescued=prepared.rescued.as_dict(),
             )
         point("batch-recorded")
         logger.info(

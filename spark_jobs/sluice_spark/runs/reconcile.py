@@ -319,6 +319,7 @@ def _enter(ledger: Ledger, lease: Lease, note: Mapping[str, Any], tables: Tables
         evolved=note.get("evolved") or (),
         windows=note.get("windows"),
         dedupe=note.get("dedupe"),
+        rescued=note.get("rescued"),
         run_id=run,
     )
     logger.info("reconciled: batch %d of run %s is in the sink; recorded in the ledger", version, run)

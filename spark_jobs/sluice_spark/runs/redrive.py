@@ -16,11 +16,13 @@ from sluice.faults import point
 from sluice.ledger import REDRIVEN, Lease, Ledger
 from sluice.pipeline import Rows
 from sluice.ranges import Counts, OffsetRange, RangeAccount, describe, overlaps, runs_of, subtract
+from sluice.rescued import NONE, Rescued
 from sluice.run.locate import Located, locate
 from sluice.run.redriving import possible
 from sluice.sources.kafka.cluster import TopicState
 from sluice_spark.batch.account import Offsets, PromiseError, account_exactly
 from sluice_spark.batch.quarantine import SCHEMA, held_records, refused_records
+from sluice_spark.batch.tally import rescued_in
 from sluice_spark.batch.writer import BatchWriter, PreparedBatch
 from sluice_spark.decoders.base import RULE
 from sluice_spark.engine.logs import logger
@@ -189,7 +191,10 @@ class RedriveRun(Run):
                 next_step="run the same command again: it redrives what is left",
                 ranges=gone,
             )
-        return PreparedBatch(tuple(accounts), staged, quarantine)
+        return PreparedBatch(tuple(accounts), staged, quarantine, rescued=self._rescued(records))
+
+    def _rescued(self, decoded: DataFrame) -> Rescued:
+        return rescued_in(decoded) if self.pipeline.decode.rescues else NONE
 
     def _stage(self, writer: BatchWriter, decoded: DataFrame, name: str) -> tuple[Staged, Offsets | None]:
         traceable = self.pipeline.rows is not Rows.AGGREGATE
@@ -233,6 +238,7 @@ class RedriveRun(Run):
             redriven=of,
             source=source,
             evolved=tables.evolved(batch),
+            rescued=prepared.rescued.as_dict(),
         )
         point("batch-recorded")
         counts = sum((a.counts for a in prepared.accounts), Counts()).as_dict()
@@ -303,7 +309,7 @@ class RedriveRun(Run):
             if writer.opaque:
                 writer.compare_metadata(staged, good)
             accounts = account_exactly(self.pipeline.rows, ranges, came, {}, written)
-            prepared = PreparedBatch(tuple(accounts), staged)
+            prepared = PreparedBatch(tuple(accounts), staged, rescued=self._rescued(good))
         emptying.verify()
         self._commit(
             lease,

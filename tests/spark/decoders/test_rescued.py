@@ -1,0 +1,34 @@
+"""The documented contract of unknown fields, record by record."""
+
+from __future__ import annotations
+
+import pytest
+from pyspark.sql import Row, SparkSession
+from tests.spark.decoders.conftest import FIVE_MB, PAGE, records
+
+from sluice.pipeline.sections import Decode
+from sluice_spark.decoders.base import DATA, RULE, decode
+
+pytestmark = pytest.mark.spark
+
+
+def kept(spark: SparkSession, ddl: str, values: list[bytes | None], **keys: str) -> list[str | None]:
+    frame = decode(records(spark, values), Decode(json={"schema": ddl, "rescue": True, **keys})).orderBy("offset")
+    rows: list[Row] = frame.select(RULE, DATA).collect()
+    return [row[0] or row[1]["_rescued"] for row in rows]
+
+
+def test_the_documented_records(spark: SparkSession) -> None:
+    section = PAGE.split("## JSON: unknown fields\n")[1].split("\n## ")[0]
+    lines = [line.split("|")[1:-1] for line in section.splitlines() if line.startswith("| `")]
+    rows = [[cell.strip().strip("`") for cell in line] for line in lines]
+    assert len(rows) == 8
+    found = kept(spark, "i INT, o STRUCT<x: INT>", [row[0].encode() for row in rows])
+    assert [given or "null" for given in found] == [row[1] for row in rows]
+
+
+def test_what_is_huge_is_kept_as_well(spark: SparkSession) -> None:
+    many = "{" + ",".join(f'"n{n}":{n}' for n in range(3000)) + "}"
+    long = f'{{"z":"{FIVE_MB}"}}'
+    assert kept(spark, "i INT", [many.encode(), long.encode(), None]) == [many, long, "null_value"]
+    assert kept(spark, "i INT", [None], tombstone="row") == [None]
