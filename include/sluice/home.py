@@ -54,6 +54,14 @@ class Home:
         """Return the live checkpoint of an epoch. All runs of the epoch, and their retries, share it."""
         return self.join("checkpoints", pipeline, f"epoch-{epoch}")
 
+    def applied(self, pipeline: str, epoch: int) -> str:
+        """Return the second checkpoint of an epoch with state whose records come by way of the write-ahead log.
+
+        The first one is that of the stream from the source into the log; this one is that of the stream from the log
+        into the sink, which has batches of its own, and the state.
+        """
+        return self.join("checkpoints", pipeline, f"epoch-{epoch}-applied")
+
     def log(self, pipeline: str) -> str:
         """Return the write-ahead log of a pipeline; all its epochs share it."""
         return self.join("logs", pipeline)

@@ -39,6 +39,7 @@ class Stream:
     records: dict[tuple[int, int], Made] = field(default_factory=dict)
     chance: random.Random = field(default_factory=lambda: random.Random(7))
     batch: int = 10
+    recovery: str = "replay"
 
     def configure(self, dedupe: dict[str, Any] | None = DEDUPE, **keys: Any) -> None:
         """Write the pipeline file."""
@@ -46,6 +47,7 @@ class Stream:
             decode={"json": {"schema": "at TIMESTAMP, id INT"}},
             quality={"max_quarantined": "100%"},
             kafka={"max_records_per_batch": self.batch},
+            recovery=self.recovery,
             **({"dedupe": dedupe} if dedupe else {}),
             **keys,
         )
@@ -71,7 +73,8 @@ class Stream:
     def batches(self) -> Iterator[dict[tuple[int, int], tuple[datetime, int]]]:
         """Yield the sound records of each batch that the checkpoint has."""
         before: dict[str, int] = {}
-        folder = self.sandbox.home / "checkpoints" / self.sandbox.name / "epoch-1" / "offsets"
+        epoch = "epoch-1-applied" if self.recovery == "wal" else "epoch-1"
+        folder = self.sandbox.home / "checkpoints" / self.sandbox.name / epoch / "offsets"
         for number in sorted(int(f.name) for f in folder.iterdir() if f.name.isdigit()):
             ends = json.loads((folder / str(number)).read_text().splitlines()[2])[self.sandbox.topic]
             places = [(int(p), offset) for p, end in ends.items() for offset in range(before.get(p, 0), end)]
@@ -260,3 +263,37 @@ def test_the_state_of_an_attempt_that_came_to_nothing_is_gone(sandbox: Sandbox) 
     stream.feed(0, 10, 2, ids=1)
     sandbox.run("last")
     assert len(stream.held()) == 1
+
+
+LANDING = ("segments-staged", "before-seal", "sealed", "seal-recorded")
+"""What comes before, by way of the write-ahead log."""
+
+
+@pytest.mark.parametrize(
+    "points",
+    [
+        ("sink-committed",),
+        pytest.param(("run-planned", "window-defined", *LANDING, *POINTS[2:]), marks=pytest.mark.long),
+        pytest.param(
+            ("sealed", "batch-recorded:2", "sink-committed:2", "batch-started:2", "before-sink-commit:2"),
+            marks=pytest.mark.long,
+        ),
+    ],
+    ids=["in-the-sink", "every-point", "forgetting"],
+)
+def test_by_way_of_the_log_kills_neither_lose_nor_double(sandbox: Sandbox, points: tuple[str, ...]) -> None:
+    stream = Stream(sandbox, recovery="wal")
+    stream.configure()
+    for number, point in enumerate(points):
+        stream.feed(number * 30, number * 30 + 60, 6, bad=True)
+        sandbox.run("killed", kill_at=point)
+    sandbox.run("killed")
+    stream.feed(0, len(points) * 30 + 90, 6)
+    sandbox.run("last")
+    assert stream.assert_exact()["duplicate"]
+    assert sandbox.never_committed() == set()
+    told = json.loads(sandbox.cli("state", str(sandbox.file), "--json").stdout)
+    assert told["keys"] == len(stream.model()[-1])
+    assert told["definition"] == {"keys": ["id"], "time": "at"}
+    deep = json.loads(sandbox.cli("audit", str(sandbox.file), "--deep", "--json").stdout)
+    assert deep["problems"] == []

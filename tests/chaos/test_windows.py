@@ -59,6 +59,7 @@ class Stream:
     window: dict[str, Any]
     records: dict[tuple[int, int], tuple[datetime, str, int] | None] = field(default_factory=dict)
     chance: random.Random = field(default_factory=lambda: random.Random(7))
+    recovery: str = "replay"
 
     def configure(self, **keys: Any) -> None:
         """Write the pipeline file."""
@@ -67,6 +68,7 @@ class Stream:
             window=self.window,
             quality={"max_quarantined": "100%"},
             kafka={"max_records_per_batch": 10},
+            recovery=self.recovery,
             **keys,
         )
 
@@ -91,7 +93,8 @@ class Stream:
     def batches(self) -> Iterator[tuple[int, list[tuple[datetime, str, int]]]]:
         """Yield each batch that the checkpoint has, with its sound records."""
         before: dict[str, int] = {}
-        folder = self.sandbox.home / "checkpoints" / self.sandbox.name / "epoch-1" / "offsets"
+        epoch = "epoch-1-applied" if self.recovery == "wal" else "epoch-1"
+        folder = self.sandbox.home / "checkpoints" / self.sandbox.name / epoch / "offsets"
         for number in sorted(int(f.name) for f in folder.iterdir() if f.name.isdigit()):
             ends = json.loads((folder / str(number)).read_text().splitlines()[2])[self.sandbox.topic]
             spans = {int(p): range(before.get(p, 0), end) for p, end in ends.items()}
@@ -380,9 +383,9 @@ def test_sessions_survive_kills_and_are_flushed(sandbox: Sandbox) -> None:
     sandbox.assert_balanced()
 
 
-def reset_plan(sandbox: Sandbox) -> None:
+def reset_plan(sandbox: Sandbox, epoch: str = "epoch-1") -> None:
     """Leave what a driver leaves that dies between Spark's commit of a batch and its plan of the one that closes."""
-    folder = sandbox.home / "checkpoints" / sandbox.name / "epoch-1"
+    folder = sandbox.home / "checkpoints" / sandbox.name / epoch
     newest = max(int(f.name) for f in (folder / "offsets").iterdir() if f.name.isdigit())
     assert not (folder / "commits" / str(newest)).exists()
     (folder / "offsets" / str(newest)).unlink()
@@ -433,6 +436,88 @@ def test_a_batch_that_closes_windows_is_made_up(sandbox: Sandbox) -> None:
     sandbox.run("last")
     stream.assert_exact()
     assert stream.expected()[1], "late by the watermark that the batch made up"
+
+
+@pytest.mark.long
+def test_by_way_of_the_log_the_source_may_forget_its_records(sandbox: Sandbox) -> None:
+    """State is made again from the log, also by the batch that closes; what is not applied is not cleaned."""
+    stream = Stream(sandbox, HOURLY, recovery="wal")
+    stream.configure()
+    stream.feed(0, 50, 4, bad=True)
+    sandbox.run("dies", kill_at="sink-committed")
+    sandbox.topics.delete_records(sandbox.topic, sandbox.topics.ends(sandbox.topic))
+    stream.feed(170, 200, 4)
+    sandbox.run("dies again", kill_at="batch-started:2")  # the one that closes, behind the one that has these records
+    reset_plan(sandbox, "epoch-1-applied")
+    assert not stream.held()
+    sandbox.run("dies once more", kill_at="closing-planned")
+    assert not stream.held()
+    sandbox.run("mends")
+    assert stream.held(), "nothing waits, and yet windows are due"
+    assert sandbox.account("mends")["planned"] == 0
+    stream.feed(0, 170, 8)
+    sandbox.run("lands", kill_at="seal-recorded")
+    sandbox.topics.delete_records(sandbox.topic, sandbox.topics.ends(sandbox.topic))
+    cleaned = sandbox.cli("clean", str(sandbox.file), "--older-than", "0s")
+    assert cleaned.returncode == 0, cleaned.stderr
+    assert len(sandbox.rows(f"logs/{sandbox.name}")) == 8, "what was applied was cleaned, and nothing else"
+    stream.recovery = "replay"
+    stream.configure()
+    refused = sandbox.run("replay", expect=10).message
+    assert "has a window, and cannot change to or from strategy wal" in refused
+    stream.recovery = "wal"
+    stream.configure()
+    sandbox.run("last")
+    stream.assert_exact()
+    assert stream.expected()[1], "late by the watermark that the batch made up"
+
+
+LANDING = ("segments-staged", "before-seal", "sealed", "seal-recorded")
+"""What comes before a batch, by way of the write-ahead log."""
+
+
+@pytest.mark.parametrize(
+    ("kind", "window", "points"),
+    [
+        (Stream, HOURLY, ("sink-committed",)),
+        pytest.param(Stream, HOURLY, ("run-planned", "window-defined", *LANDING, *POINTS[2:]), marks=pytest.mark.long),
+        pytest.param(
+            Stream,
+            SLIDING,
+            ("sink-committed:2", "batch-recorded:2", "sealed", "batch-started:2", "before-sink-commit:2"),
+            marks=pytest.mark.long,
+        ),
+        pytest.param(
+            Updated,
+            {**SLIDING, "output": "update"},
+            ("sealed", "sink-committed", "batch-recorded", "before-sink-commit"),
+            marks=pytest.mark.long,
+        ),
+        pytest.param(
+            Sessions,
+            SESSIONS,
+            ("seal-recorded", "sink-committed", "batch-recorded", "before-sink-commit"),
+            marks=pytest.mark.long,
+        ),
+    ],
+    ids=["in-the-sink", "every-point", "closing", "update", "sessions"],
+)
+def test_by_way_of_the_log_kills_neither_lose_nor_double(
+    sandbox: Sandbox, kind: type[Stream], window: dict[str, Any], points: tuple[str, ...]
+) -> None:
+    stream = kind(sandbox, window, recovery="wal")
+    stream.configure()
+    for number, point in enumerate(points):
+        stream.feed(number * 90, number * 90 + 100, 6, bad=True)
+        sandbox.run("killed", kill_at=point)
+    sandbox.run("killed")
+    stream.feed(0, len(points) * 90 + 200, 6)
+    sandbox.run("last")
+    stream.assert_exact()
+    assert stream.held()
+    assert sandbox.never_committed() == set()
+    deep = json.loads(sandbox.cli("audit", str(sandbox.file), "--deep", "--json").stdout)
+    assert deep["problems"] == []
 
 
 def test_a_stream_that_rests_is_flushed_once(sandbox: Sandbox) -> None:

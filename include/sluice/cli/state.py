@@ -17,6 +17,7 @@ from sluice.launch.submit import read_state
 from sluice.ledger import Ledger
 from sluice.pipeline import Pipeline, load
 from sluice.pipeline.window import Window
+from sluice.recovery import Route
 from sluice.run.checkpoint import Checkpoint
 
 __all__ = ["state"]
@@ -41,14 +42,16 @@ def state(pipeline: str, *, as_json: bool) -> int:
         )
     home = Home.from_env()
     epoch = Ledger.open().epoch(spec.name)
-    checkpoint = Checkpoint(home.checkpoint(spec.name, epoch.number), epoch.positions)
+    first = Checkpoint(home.checkpoint(spec.name, epoch.number), epoch.positions)
+    # by way of the log, a second checkpoint has the state
+    checkpoint = Checkpoint(home.applied(spec.name, epoch.number)) if epoch.route is Route.LOG else first
     committed = checkpoint.committed()
     told: dict[str, Any] = {"pipeline": spec.name, "epoch": epoch.number, "batch": None}
     if spec.window is not None:
         told["windows"] = []
     if committed:
         found = _read(spec, checkpoint.path, committed[-1])
-        defined = checkpoint.definition()
+        defined = first.definition()
         told |= {
             "batch": committed[-1],
             "watermark": checkpoint.watermark(),

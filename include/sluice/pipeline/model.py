@@ -367,20 +367,14 @@ class Pipeline(Strict):
             return (
                 f"recovery: {recovery} reads records again, and source.{self.source.key} cannot: choose recovery: wal"
             )
-        if self.window is not None and recovery is not Recovery.REPLAY:
-            why = (
-                "would skip records of windows that are open, whose rows would then be silently wrong"
-                if recovery.ignores
-                else "does not work with a window yet"
-            )
-            return f"recovery: {recovery} {why}: choose recovery: replay"
-        if self.dedupe is not None and recovery is not Recovery.REPLAY:
-            why = (
-                "would skip records whose duplicates would then be taken for the first ones"
-                if recovery.ignores
-                else "does not work with dedupe yet"
-            )
-            return f"recovery: {recovery} {why}: choose recovery: replay"
+        if self.stateful is not None and recovery not in (Recovery.REPLAY, Recovery.WAL):
+            if not recovery.ignores:
+                why = f"does not work with {'a window' if self.window is not None else 'dedupe'} yet"
+            elif self.window is not None:
+                why = "would skip records of windows that are open, whose rows would then be silently wrong"
+            else:
+                why = "would skip records whose duplicates would then be taken for the first ones"
+            return f"recovery: {recovery} {why}: choose recovery: replay or wal"
         return recovery.refusal(aggregates=self.aggregates)
 
     @property

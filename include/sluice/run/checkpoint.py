@@ -286,6 +286,10 @@ class Checkpoint:
         names = self._names("")
         return next(((key, self._json(name, 0)) for key, name in _DEFINITIONS.items() if name in names), None)
 
+    def defined(self) -> bool:
+        """Return whether there is, or will be, state: whether :meth:`define` was called."""
+        return not set(_DEFINITIONS.values()).isdisjoint(self._names(""))
+
     def define(self, key: str, definition: Mapping[str, Any]) -> None:
         """Note of what the state will be, before Spark makes any."""
         self._put(_DEFINITIONS[key], json.dumps(definition).encode())

@@ -8,10 +8,12 @@ from datetime import UTC, datetime
 from sluice.home import Home
 from sluice.ledger import Lease, Ledger
 from sluice.pipeline import Pipeline
+from sluice.ranges import Positions
 from sluice.wal.log import WriteAheadLog
 from sluice.wal.removal import Cleaned
+from sluice.wal.segment import batch_of
 
-__all__ = ["clean", "clean_log"]
+__all__ = ["applied_batch", "clean", "clean_log"]
 
 
 def clean_log(ledger: Ledger, pipeline: Pipeline, home: Home, threshold: datetime, *, dry_run: bool = False) -> Cleaned:
@@ -29,7 +31,33 @@ def clean_log(ledger: Ledger, pipeline: Pipeline, home: Home, threshold: datetim
     with ledger.acquire(name, f"clean__{datetime.now(UTC).isoformat(timespec='milliseconds')}") as lease:
         epoch = ledger.epoch(name).number
         last = ledger.last_batch(name, epoch)
-        return clean(ledger, lease, log, {epoch: last.batch if last else -1}, threshold, dry_run=dry_run)
+        if pipeline.stateful is None:
+            applied = last.batch if last else -1
+        else:
+            done = ledger.furthest(name, epoch, batches=1 << 31)
+            for account in ledger.accounts(name, batch=last) if last else ():  # Spark may still make its state
+                done[account.range.topic][account.range.partition] = account.range.start
+            applied = applied_batch(log, epoch, done)
+        return clean(ledger, lease, log, {epoch: applied}, threshold, dry_run=dry_run)
+
+
+def applied_batch(log: WriteAheadLog, epoch: int, positions: Positions | None) -> int:
+    """Return the newest batch of an epoch that was applied, with all before it, by how far they were applied.
+
+    With windows or ``dedupe``, the sink numbers its batches by itself: offsets alone tell what it has.
+
+    Parameters
+    ----------
+    positions
+        Up to where it was applied, and its state made; None if nothing was.
+    """
+    done = positions or {}
+    waiting = [
+        batch_of(path)[1]
+        for path, span in log.known()
+        if batch_of(path)[0] == epoch and span.end > done.get(span.topic, {}).get(span.partition, 0)
+    ]
+    return min(waiting) - 1 if waiting else log.version(epoch)
 
 
 def clean(

@@ -76,6 +76,7 @@ class MicroBatches:
         forecast: Forecast | None = None,
         shape: Callable[[DataFrame], DataFrame] | None = None,
         output: str = "append",
+        reader: SourceReader | None = None,
     ) -> None:
         """Run one bounded query over the source.
 
@@ -87,6 +88,8 @@ class MicroBatches:
             Makes of the stream of records what ``on_batch`` gets; by default it gets the records.
         output
             Spark's output mode.
+        reader
+            Reads sealed batches, instead of the source. Whether the source still has them does not matter then.
 
         Raises
         ------
@@ -104,7 +107,7 @@ class MicroBatches:
 
         tables.mend_checkpoint()
         try:
-            records = self.reader.stream(
+            records = (reader or self.reader).stream(
                 max_records,
                 start=tables.epoch.positions,
                 states=self.states,
@@ -125,7 +128,8 @@ class MicroBatches:
             query.awaitTermination()
         except Exception as error:
             cause = failures[0] if failures else error
-            told = classify(cause, lambda: self.check.states(tables), self.reader.signs)
+            ask = (lambda: self.check.states(tables)) if reader is None else (lambda: None)
+            told = classify(cause, ask, (reader or self.reader).signs)
             if told.exit_code is ExitCode.OTHER:  # where it broke, which Spark's log does not say of the driver's code
                 logger.error("the query ended with an error", exc_info=told.__cause__ or cause)
             raise told from error

@@ -26,7 +26,7 @@ from sluice.sources.base import Source
 from sluice.sources.kafka.cluster import TopicState, ends, starts
 from sluice.sources.kafka.mirror import MirrorError, mirror
 from sluice.sources.kafka.source import KafkaTopics
-from sluice.wal.cleaning import clean
+from sluice.wal.cleaning import applied_batch, clean
 from sluice_spark.engine.logs import logger
 from sluice_spark.engine.progress import Progress
 from sluice_spark.runs.batches import MicroBatches
@@ -81,9 +81,9 @@ class LiveRun(Run):
                 self._land_alone(lease, check, error)
                 raise
             refuse_other(self.pipeline, tables)
-            if self.pipeline.stateful is not None:
-                plan_closing(tables, self.ledger.last_plan(self.pipeline.name, tables.epoch.number))
             left = sealed_batches(tables) if tables.epoch.route is Route.LOG else []
+            if self.pipeline.stateful is not None:
+                self._plan_closing(tables, left)
             states, trouble = self._look(check, tables)
         self._found += source.notes
         if isinstance(trouble, TopicsDeletedError) and not left and self.context.recovery.ignores:
@@ -94,9 +94,10 @@ class LiveRun(Run):
         positions = tables.position()
         ranges = [r for batch in left for r in batch.ranges] + self._ahead(positions, states)
         window = self.pipeline.window
-        if window is not None and window.flush is not None and not ranges and tables.checkpoint.open_batch() is None:
-            plan_flush(tables, window, self.ledger.latest_event_time(self.pipeline.name, tables.epoch.number))
-        busy = bool(ranges) or positions is None or tables.checkpoint.open_batch() is not None
+        if window is not None and window.flush is not None and not ranges and not tables.opened:
+            latest = self.ledger.latest_event_time(self.pipeline.name, tables.epoch.number)
+            plan_flush(tables.applying, window, latest)
+        busy = bool(ranges) or positions is None or tables.opened
         target = self._target(tables) if busy else tables.epoch  # the epoch changes only when there are records
         if not self._planned:
             self._plan(lease, ranges, states, epoch=target.number)
@@ -122,6 +123,12 @@ class LiveRun(Run):
         self._mirror(source, tables)
         self._let_go(source, tables)
         return self._judge(lease, tables.sink)
+
+    def _plan_closing(self, tables: Tables, left: Sequence[Sealed]) -> None:
+        if tables.applied is None:
+            plan_closing(tables, self.ledger.last_plan(self.pipeline.name, tables.epoch.number))
+        else:
+            plan_closing(tables.applying, [r for batch in left for r in batch.ranges])
 
     def _land_alone(self, lease: Lease, check: SourceCheck, unreadable: SluiceError) -> None:
         """Land records although nothing can be applied, if the strategy and the epoch are ``wal``.
@@ -240,6 +247,17 @@ class LiveRun(Run):
         if self.context.recovery.route is now.route:
             return now
         committed = tables.sink.version() >= 0 or tables.filled.version() >= 0
+        begun = committed or bool(tables.checkpoint.planned())
+        if begun and self.pipeline.stateful is not None:
+            what = "a window" if self.pipeline.window is not None else "dedupe"
+            raise ConfigError(
+                f"pipeline {self.pipeline.name!r} has {what}, and cannot change to or from strategy wal: what is kept "
+                "between runs belongs to the route that it came by",
+                state="nothing was read or written; the position stays where it was",
+                next_step=f"run with --recovery {'wal' if now.route is Route.LOG else 'replay'} as before; or, for "
+                f"the new strategy, {begin_again(self.pipeline.name)} with recovery in the file changed: it drops what "
+                "is kept",
+            )
         if committed and self.pipeline.aggregates:
             raise ConfigError(
                 f"pipeline {self.pipeline.name!r} has rows: aggregate, and cannot change to or from strategy wal: "
@@ -249,8 +267,7 @@ class LiveRun(Run):
                 f"the new strategy, {begin_again(self.pipeline.name)} with recovery in the file changed",
             )
         self._refuse_to_forget(tables)
-        # a planned batch may have left files, or a driver that still prepares it: a new epoch excludes both
-        begun = committed or bool(tables.checkpoint.planned())
+        # begun: a planned batch may have left files, or a driver that still prepares it: a new epoch excludes both
         return Epoch(now.number + 1 if begun else now.number, self.context.recovery.route, now.positions)
 
     def _refuse_to_forget(self, tables: Tables) -> None:
@@ -293,10 +310,17 @@ class LiveRun(Run):
         else:
             logger.info("the positions of %d partitions were copied into the consumer group %s", count, group)
 
+    def _applied(self, tables: Tables) -> int:
+        """Return the newest batch of the log that is not needed any more."""
+        if tables.applied is None:
+            return tables.sink.version()
+        tables.log.refresh()
+        return applied_batch(tables.log, tables.epoch.number, tables.applying.checkpoint.positions())
+
     def _clean(self, lease: Lease, tables: Tables) -> None:
         """Remove segments that are older than ``wal.keep``."""
         threshold = datetime.now(UTC) - self.pipeline.wal.keep
-        applied = {tables.epoch.number: tables.sink.version()}
+        applied = {tables.epoch.number: self._applied(tables)}
         try:
             found = clean(self.ledger, lease, tables.log, applied, threshold, thorough=False)
         except SinkError as error:  # the records are processed; a later run can remove old segments

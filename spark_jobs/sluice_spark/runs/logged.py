@@ -21,7 +21,9 @@ from sluice.recovery import Recovery
 from sluice_spark.arrow.path import ArrowCopies
 from sluice_spark.batch.writer import BatchWriter
 from sluice_spark.engine.logs import logger
+from sluice_spark.runs.applying import StateApplier
 from sluice_spark.runs.batches import MicroBatches
+from sluice_spark.runs.stateful import define
 from sluice_spark.runs.tables import Tables
 from sluice_spark.sources.log import LogRecords
 from sluice_spark.strategies.apply import Applier, Sealed
@@ -47,7 +49,7 @@ class LogRoute:
     batches: MicroBatches
     unreadable: SluiceError | None = None
 
-    def applier(self, tables: Tables, left: Sequence[Sealed]) -> Applier:
+    def applier(self, tables: Tables, left: Sequence[Sealed]) -> Applier | StateApplier:
         """Return the applier. If transform and sink do not fit each other, its ``finish`` raises that error.
 
         Parameters
@@ -79,7 +81,9 @@ class LogRoute:
             return ArrowCopies(spark)
         return ArrowCopies(spark, writer.arrow, writer.sink.staging)
 
-    def _applier(self, tables: Tables, left: Sequence[Sealed], writer: BatchWriter | Exception) -> Applier:
+    def _applier(
+        self, tables: Tables, left: Sequence[Sealed], writer: BatchWriter | Exception
+    ) -> Applier | StateApplier:
         spark = self.batches.spark
         # an earlier driver may have died while it applied the first, or when rows of later ones were written already
         swept = {batch.batch for batch in left[:1]}
@@ -92,13 +96,19 @@ class LogRoute:
             batch = Batch(tables.batch_name(sealed.batch), sealed.ranges, source, None, spark)
             self.batches.process(tables, writer, sealed.batch, batch, sweep=sealed.batch in swept)
 
-        applier = Applier(apply, writer if isinstance(writer, Exception) else None)
+        applier: Applier | StateApplier
+        if tables.applied is not None:
+            applier = StateApplier(self.batches, tables, writer)
+        else:
+            applier = Applier(apply, writer if isinstance(writer, Exception) else None)
         for sealed in left:
             applier.put(sealed)
         return applier
 
     def land(self, tables: Tables, left: Sequence[Sealed], trouble: SluiceError | None) -> None:
         """Land what the source holds, and apply each sealed batch while the next ones are landed.
+
+        With windows or ``dedupe``, sealed batches are applied when all are landed.
 
         Parameters
         ----------
@@ -114,6 +124,8 @@ class LogRoute:
         """
         context, lease = self.batches.context, self.batches.lease
         pipeline, ledger = context.pipeline, context.ledger
+        if pipeline.stateful is not None:
+            define(pipeline, tables)
         writer = self._writer(tables)
         copies = self._copies(tables, writer)
         source = self.batches.records(tables)

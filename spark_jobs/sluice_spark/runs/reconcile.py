@@ -16,7 +16,7 @@ import numpy as np
 from sluice.delta.names import interval_app_id
 from sluice.errors import CheckpointError, LeaseHeldError, SinkError, begin_again
 from sluice.ledger import REDRIVEN, IntervalRow, Lease, Ledger, RunRow
-from sluice.ranges import Counts, LostRange, OffsetRange, RangeAccount, describe, runs_of, subtract
+from sluice.ranges import Counts, LostRange, OffsetRange, RangeAccount, describe, ranges_between, runs_of, subtract
 from sluice.recovery import Route
 from sluice.run.checkpoint import Checkpoint
 from sluice.run.interval import Interval
@@ -98,9 +98,9 @@ def reconcile(
     CheckpointError
         If checkpoint, log, sink and ledger contradict each other in a way that no crash can cause.
     """
-    number, checkpoint, sink = tables.epoch.number, tables.checkpoint, tables.sink
+    number, sink = tables.epoch.number, tables.sink
     if not unchecked:
-        tables.mend_checkpoint()
+        _mend(tables)
     held = sink.version()
     upto = _last(ledger, lease.pipeline, number)
     if upto > held and not emptied:
@@ -121,7 +121,10 @@ def reconcile(
     elif tables.epoch.route is Route.LOG:
         _follows(tables, tables.log_table, "the write-ahead log")
         _seals(ledger, lease, tables)
-        if held > tables.log_table.version():
+        if tables.applied is not None:
+            _follows(tables.applying, sink, "the sink")
+            _within_log(tables)
+        elif held > tables.log_table.version():
             raise contradiction(
                 f"the sink {sink.path} holds batch {held}, but the write-ahead log {tables.log.path} holds only up to "
                 f"{tables.log_table.version()}: it was removed or rolled back",
@@ -133,7 +136,7 @@ def reconcile(
         if note is not closed:
             _enter(ledger, lease, note, tables, forgo=forgo)
     if closed is None and not unchecked:
-        _same_end(ledger, lease.pipeline, number, checkpoint)
+        _same_end(ledger, lease.pipeline, number, tables.applying.checkpoint)
     for note in _notes(redriven.sink, _last(ledger, lease.pipeline, REDRIVEN), redriven.sink.version()):
         _enter(ledger, lease, note, redriven, forgo=forgo)
     if closed is not None:
@@ -160,6 +163,12 @@ def reconcile_log(ledger: Ledger, lease: Lease, tables: Tables) -> None:
     tables.mend_checkpoint()
     _follows(tables, tables.log_table, "the write-ahead log")
     _seals(ledger, lease, tables)
+
+
+def _mend(tables: Tables) -> None:
+    tables.mend_checkpoint()
+    if tables.applied is not None:
+        tables.applying.mend_checkpoint()
 
 
 def half_done(ledger: Ledger, pipeline: str, sink: ReplaceableSink | None) -> list[IntervalRow]:
@@ -272,6 +281,19 @@ def _follows(tables: Tables, table: Sink, what: str) -> None:
             f"the checkpoint {checkpoint.path} has committed batch {last_done}, but {what} {table.path} holds only up "
             f"to {held}: it was removed or rolled back",
             f"restore it; or begin again: {begin_again(tables.pipeline, truncate=table is tables.sink)}",
+        )
+
+
+def _within_log(tables: Tables) -> None:
+    """Check that the log holds what the stream that applies it has planned to apply. Batches have other numbers."""
+    checkpoint, landed = tables.applying.checkpoint, tables.position()
+    planned = checkpoint.planned()
+    beyond = ranges_between(landed or {}, checkpoint.end_of(planned[-1])) if planned else []
+    if beyond:
+        raise contradiction(
+            f"the checkpoint {checkpoint.path} has planned to apply {describe(beyond)}, which the write-ahead log "
+            f"{tables.log.path} does not hold: it was removed or rolled back",
+            "restore the log from a copy",
         )
 
 

@@ -9,6 +9,7 @@ from pyspark.sql import DataFrame
 
 from sluice.errors import OffsetsGoneError, SluiceError
 from sluice.ranges import OffsetRange, Positions
+from sluice.recovery import Route
 from sluice.run.preflight import check as preflight
 from sluice.run.preflight import unread_of
 from sluice.sources.base import Source
@@ -41,9 +42,9 @@ class SourceCheck:
         checkpoint, states = tables.checkpoint, self.source.snapshot()
         open_batch = checkpoint.open_batch()
         # a batch that is sealed or in the sink is not read again, even if the checkpoint has not committed it; but the
-        # state is made again from its records
-        stateful = self.context.pipeline.stateful is not None
-        unread = open_batch is not None and (stateful or open_batch > tables.filled.version())
+        # state is made again from its records, which the log has, if there is one
+        again = self.context.pipeline.stateful is not None and tables.epoch.route is Route.DIRECT
+        unread = open_batch is not None and (again or open_batch > tables.filled.version())
         open_ranges = checkpoint.ranges_of(open_batch) if open_batch is not None and unread else []
         name = self.context.pipeline.name
         ledger, positions = self.context.ledger, tables.position()

@@ -1,4 +1,4 @@
-"""The direct route of a pipeline with windows or ``dedupe``: Spark keeps state in the checkpoint, from run to run."""
+"""The batches of a pipeline with windows or ``dedupe``: Spark keeps state in the checkpoint, from run to run."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any, cast
 
 from pyspark.sql import DataFrame, SparkSession
 
-from sluice.errors import CheckpointError, begin_again
+from sluice.errors import CheckpointError, SluiceError, begin_again
 from sluice.faults import point
 from sluice.pipeline import Pipeline
 from sluice.pipeline.window import Window
@@ -19,15 +19,17 @@ from sluice.text import length
 from sluice_spark.batch.deduped import DedupeWriter
 from sluice_spark.batch.stateful import StatefulWriter
 from sluice_spark.batch.windowed import WindowWriter
+from sluice_spark.batch.writer import BatchWriter
 from sluice_spark.engine.cores import cores
 from sluice_spark.engine.logs import logger
 from sluice_spark.runs.batches import MicroBatches
 from sluice_spark.runs.tables import Tables
 from sluice_spark.sinks.base import ReadableSink
-from sluice_spark.sources.base import within
+from sluice_spark.sources.base import Records, within
+from sluice_spark.sources.log import LogReader
 from sluice_spark.strategies.base import Batch
 
-__all__ = ["StatefulRoute", "plan_closing", "plan_flush", "refuse_other"]
+__all__ = ["StatefulRoute", "define", "plan_closing", "plan_flush", "refuse_other"]
 
 _STATE = "spark.sql.streaming.stateStore."
 _SHARES = "spark.sql.shuffle.partitions"
@@ -37,12 +39,22 @@ _OPEN = {"window": "has open windows", "dedupe": "remembers keys"}
 
 @dataclass(frozen=True)
 class StatefulRoute:
-    """Processes what the source holds: what the operator lets out goes into the sink, its state into the checkpoint."""
+    """Processes what the source or the log holds: what the operator lets out goes into the sink, its state into the
+    checkpoint."""
 
     batches: MicroBatches
 
-    def drain(self, tables: Tables) -> None:
+    def drain(self, tables: Tables, writer: BatchWriter | None = None, log: LogReader | None = None) -> None:
         """Process what the source holds now, let out what the watermark allows, then stop.
+
+        Parameters
+        ----------
+        tables
+            By way of the write-ahead log: those of the stream that applies it, :attr:`Tables.applying`.
+        writer
+            The writer of batches, if the caller has it already.
+        log
+            The sealed batches that are read instead of the source.
 
         Raises
         ------
@@ -50,14 +62,15 @@ class StatefulRoute:
             By type. Committed batches stay, and the next run reads the open batch again.
         """
         context, spark = self.batches.context, self.batches.spark
-        writer = context.writer(spark, tables)
+        writer = writer or context.writer(spark, tables)
         assert isinstance(writer, StatefulWriter)
         sweep = tables.left_over()
         entered = context.ledger.last_batch(context.pipeline.name, tables.epoch.number)
-        source = self.batches.records(tables)
+        source: Records = log or self.batches.records(tables)
         if isinstance(writer, WindowWriter):
             _refuse_other_types(context.pipeline, tables, writer.types)
-        _define(context.pipeline, tables)
+        if log is None:
+            define(context.pipeline, tables)
 
         open_batch = tables.checkpoint.open_batch()
         again = entered is None or (open_batch is not None and open_batch > entered.batch)
@@ -69,14 +82,14 @@ class StatefulRoute:
             point("state-dropped")
 
         def on_batch(let_out: DataFrame, number: int) -> None:
+            ranges = tuple(tables.checkpoint.ranges_of(number))
             if entered is not None and number <= entered.batch:
                 # a driver died between the sink's commit and Spark's: what is in the sink stays, but the state must be
                 # made again, and Spark makes it only for a frame that is consumed
                 _refuse_other_rows(context.pipeline, tables, number)
                 logger.info("batch %d is already in the sink; only its state is made again", number)
-                let_out.write.format("noop").mode("overwrite").save()
+                _consume(let_out, source, ranges)
                 return
-            ranges = tuple(tables.checkpoint.ranges_of(number))
             batch = Batch(tables.batch_name(number), ranges, source, let_out, spark)
             of_batch = replace(writer, clock=tables.checkpoint.clock_of(number))
             self.batches.process(tables, of_batch, number, batch, sweep=number in sweep)
@@ -84,8 +97,9 @@ class StatefulRoute:
         with _settings(spark, context.pipeline):
             limit = self.batches.limit(arrow=False)
             self.batches.stream(
-                tables, on_batch, headers=False, max_records=limit, shape=writer.let_out, output=writer.output
-            )
+                tables, on_batch, headers=False, max_records=limit, shape=writer.let_out, output=writer.output,
+                reader=log,
+            )  # fmt: skip
 
 
 def refuse_other(pipeline: Pipeline, tables: Tables) -> None:
@@ -207,8 +221,8 @@ def plan_closing(tables: Tables, aim: Sequence[OffsetRange]) -> None:
     Parameters
     ----------
     aim
-        What the last live run had planned to read. If it did not get there, the next batch has records, as it would
-        have had without the crash.
+        What the last live run had planned to read, or what the write-ahead log holds. If that is not reached, the next
+        batch has records, as it would have had without the crash.
     """
     checkpoint = tables.checkpoint
     due = checkpoint.closing_due()
@@ -245,7 +259,21 @@ def plan_flush(tables: Tables, window: Window, latest: int | None) -> None:
     point("closing-planned")
 
 
-def _define(pipeline: Pipeline, tables: Tables) -> None:
+def _consume(let_out: DataFrame, source: Records, ranges: Sequence[OffsetRange]) -> None:
+    """Let Spark make the state of a batch, and write nothing."""
+    try:
+        let_out.write.format("noop").mode("overwrite").save()
+    except SluiceError:
+        raise
+    except Exception as error:
+        raise source.diagnose(error, ranges) from error
+
+
+def define(pipeline: Pipeline, tables: Tables) -> None:
+    """Note of what the epoch will keep state, before its stream plans anything.
+
+    By way of the write-ahead log, the first checkpoint has it: what is landed is for this state.
+    """
     asked = _asked(pipeline)
     assert asked is not None
     if not tables.checkpoint.planned():

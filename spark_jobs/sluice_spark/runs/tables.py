@@ -39,6 +39,10 @@ class Tables:
         The same log for landing, under this epoch's application id.
     config, path
         What the sink is opened with.
+    applied
+        The checkpoint of the stream that applies the log, if the pipeline has state and the route is the log. That
+        stream numbers its batches by itself, because some of them have no records: they only close windows or forget
+        keys. None if a batch of the log has the same number in the sink, or if there is no log.
     """
 
     epoch: Epoch
@@ -51,6 +55,7 @@ class Tables:
     kind: SinkKind
     config: SinkConfig
     path: str
+    applied: str | None = None
 
     @classmethod
     def of(cls, pipeline: Pipeline, home: Home, epoch: Epoch) -> Tables:
@@ -58,10 +63,11 @@ class Tables:
         number = epoch.number
         path, kind = home.resolve(pipeline.sink.config.location_of(pipeline.name)), pipeline.sink.kind
         app = app_id(pipeline.name, number)
+        checkpoint = Checkpoint(home.checkpoint(pipeline.name, number), epoch.positions)
         log = WriteAheadLog(home.log(pipeline.name), pipeline.name)
         return cls(
             epoch,
-            Checkpoint(home.checkpoint(pipeline.name, number), epoch.positions),
+            checkpoint,
             kind.opened(pipeline.sink.config, path, app),
             quarantines.opened(home.resolve(pipeline.quarantine_path), quarantine_app_id(app)),
             log,
@@ -70,6 +76,7 @@ class Tables:
             kind,
             pipeline.sink.config,
             path,
+            home.applied(pipeline.name, number) if _with_second(pipeline, epoch, checkpoint) else None,
         )
 
     @classmethod
@@ -94,6 +101,33 @@ class Tables:
             sink=self.kind.opened(self.config, self.path, app),
             quarantine=quarantines.opened(self.quarantine.path, quarantine_app_id(app)),
         )
+
+    @property
+    def applying(self) -> Tables:
+        """The same tables for the stream that fills the sink: with state and a log, it has a checkpoint of its own.
+
+        It begins where the log begins.
+
+        Raises
+        ------
+        CheckpointError
+            If the checkpoint does not say where that is.
+        """
+        if self.applied is None:
+            return self
+        start = self.checkpoint.initial()
+        return replace(
+            self,
+            epoch=Epoch(self.epoch.number, Route.DIRECT, start),
+            checkpoint=Checkpoint(self.applied, start),
+            applied=None,
+        )
+
+    @property
+    def opened(self) -> bool:
+        """Whether a batch was planned and not committed, in either of the epoch's checkpoints."""
+        there = [self.checkpoint, *([Checkpoint(self.applied)] if self.applied is not None else [])]
+        return any(checkpoint.open_batch() is not None for checkpoint in there)
 
     @property
     def filled(self) -> Sink:
@@ -152,7 +186,7 @@ class Tables:
 
     def left_over(self) -> set[int]:
         """Return the batches of which an earlier driver may have left files: the open one, and those it read ahead."""
-        opened = self.checkpoint.open_batch()
+        opened = (self.checkpoint if self.applied is None else Checkpoint(self.applied)).open_batch()
         found = set() if opened is None else {opened}
         if self.sink.staging is not None and "://" not in self.sink.staging:  # nothing is read ahead for a URL
             stem = self.batch_name(0).rpartition("-")[0]
@@ -167,3 +201,10 @@ class Tables:
     def landing_name(self, batch: int) -> str:
         """Return the name of a batch's folders in the write-ahead log; a segment's batch is known from it."""
         return f"e{self.epoch.number}-{batch:06d}"
+
+
+def _with_second(pipeline: Pipeline, epoch: Epoch, checkpoint: Checkpoint) -> bool:
+    """Return whether the epoch has a second checkpoint: by how it was begun, whatever the pipeline file says now."""
+    if epoch.route is not Route.LOG:
+        return False
+    return checkpoint.defined() if checkpoint.planned() else pipeline.stateful is not None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import reduce
 from itertools import pairwise
@@ -11,14 +11,16 @@ from typing import Any
 from pyspark.sql import DataFrame, SparkSession
 
 from sluice.errors import BEGIN_ANEW, SinkError, SluiceError
-from sluice.ranges import OffsetRange, overlaps, subtract
+from sluice.ranges import OffsetRange, Positions, overlaps, subtract
+from sluice.sources.state import TopicState
 from sluice.wal import DamagedLogError, Segment, WriteAheadLog
 from sluice_spark.engine.failures import Sign, classify
 from sluice_spark.sources.base import RECORD_SCHEMA, within
 from sluice_spark.sources.inputs import Input
 from sluice_spark.sources.log_input import LogInput
+from sluice_spark.sources.ranged import stream_of_cuts
 
-__all__ = ["LogRecords", "layers"]
+__all__ = ["LogReader", "LogRecords", "layers"]
 
 _SIGNS = (
     Sign(
@@ -119,8 +121,50 @@ class LogRecords:
             damages,
             next_step="restore the files from a copy and run again. Without one: --recovery replay reads these "
             "offsets from the source while it has them; --recovery ignore_range records them as lost and goes on. With "
-            f"rows: aggregate the strategy cannot change: {BEGIN_ANEW}",
+            f"rows: aggregate, a window or dedupe the strategy cannot change: {BEGIN_ANEW}",
         )
+
+
+@dataclass(frozen=True)
+class LogReader(LogRecords):
+    """Reads sealed batches as a stream, each as one micro-batch, and their records by offsets.
+
+    Parameters
+    ----------
+    batches
+        The ranges of the sealed batches, oldest first. Their segments are those of one epoch.
+    """
+
+    batches: tuple[tuple[OffsetRange, ...], ...] = ()
+
+    @property
+    def signs(self) -> Sequence[Sign]:
+        """How Spark's messages show that the log's storage failed."""
+        return _SIGNS
+
+    def stream(
+        self,
+        max_records: int,
+        *,
+        start: Positions | None = None,
+        states: Iterable[TopicState] = (),
+        headers: bool = False,
+        over_gaps: bool = False,
+    ) -> DataFrame:
+        """Return the stream of the sealed batches; their number and size were decided when they were landed."""
+        return stream_of_cuts(self.spark, _Segments(self.log.path, self.segments), start or {}, self.batches)
+
+
+@dataclass(frozen=True)
+class _Segments:
+    """What :class:`LogReader` reads, without Spark: it is pickled."""
+
+    path: str
+    segments: tuple[Segment, ...]
+
+    def input(self, ranges: Sequence[OffsetRange]) -> Input:
+        chosen = tuple(s for s in self.segments if any(s.range.cut(r) for r in ranges))
+        return LogInput(self.path, chosen, whole=False)  # of a sealed batch, all segments are known
 
 
 def layers(

@@ -59,10 +59,14 @@ class LogInput:
         Path or URL of the log.
     segments
         Handles of all segments that may be needed; others are never opened.
+    whole
+        Whether the segments must account for each offset that is read. A range of a sealed batch in which the source
+        had no record has no segment.
     """
 
     path: str
     segments: tuple[Segment, ...]
+    whole: bool = True
 
     def opened(self) -> AbstractContextManager[LogRanges]:
         """Open nothing: each segment is opened when it is needed."""
@@ -87,7 +91,7 @@ class LogRanges:
         here = [(s, common) for s in self.source.segments if (common := s.range.cut(span)) is not None]
         at = span.start
         for segment, part in sorted(here, key=lambda pair: pair[1]):
-            if part.start != at:
+            if part.start != at and self.source.whole:
                 break
             try:
                 for rows in rows_of(fs, root, segment, part.start, part.end, _RECORDS):
@@ -95,7 +99,7 @@ class LogRanges:
             except (OSError, ValueError) as error:
                 raise UnreadableError(f"{segment} cannot be read: {error}") from error
             at = part.end
-        if at != span.end:
+        if at != span.end and self.source.whole:
             raise UnreadableError(f"the write-ahead log does not have the offsets from {at} on")
 
 

@@ -19,7 +19,7 @@ from sluice_spark.engine.cores import cores
 from sluice_spark.sources.base import RECORD_SCHEMA
 from sluice_spark.sources.inputs import Input
 
-__all__ = ["Ranged", "batch_end", "frame_of", "stream_of"]
+__all__ = ["Ranged", "batch_end", "frame_of", "next_cut", "stream_of", "stream_of_cuts"]
 
 _FEWEST = 20_000
 """Minimum number of offsets of a task; a smaller one would cost more than it does."""
@@ -43,6 +43,7 @@ class _Plan:
     begin: Positions = field(default_factory=dict)
     ends: Positions = field(default_factory=dict)
     most: int = 0
+    cuts: tuple[tuple[OffsetRange, ...], ...] | None = None
     ranges: tuple[OffsetRange, ...] = ()
 
     def shares(self, ranges: Sequence[OffsetRange]) -> list[_Share]:
@@ -108,6 +109,8 @@ class _Stream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Do nothing: the ends are known."""
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
+        if self.plan.cuts is not None:
+            return _json(next_cut(_positions(start), self.plan.cuts))
         most = limit.max_rows if isinstance(limit, ReadMaxRows) else self.plan.most
         return _json(batch_end(_positions(start), self.plan.ends, most))
 
@@ -129,6 +132,18 @@ def batch_end(start: Positions, ends: Positions, most: int) -> Positions:
             found.setdefault(topic, {}).setdefault(partition, 0)
     for r, size in left.items():
         found[r.topic][r.partition] = r.start + (size if total <= most else max(1, most * size // total))
+    return found
+
+
+def next_cut(start: Positions, cuts: Iterable[Sequence[OffsetRange]]) -> Positions:
+    """Return where the first of these batches ends that lies behind a position; the position itself if none does."""
+    found = {topic: dict(parts) for topic, parts in start.items()}
+    for ranges in cuts:
+        ahead = [r for r in ranges if r.end > start.get(r.topic, {}).get(r.partition, 0)]
+        for r in ahead:
+            found.setdefault(r.topic, {})[r.partition] = r.end
+        if ahead:
+            break
     return found
 
 
@@ -159,6 +174,20 @@ def stream_of(
     known = list(states)
     begin = {s.topic: starts([s])[s.topic] | (start or {}).get(s.topic, {}) for s in known}
     plan = _Plan(_name(), source, cores(spark), begin=begin, ends=ends(known), most=max_records)
+    return spark.readStream.format(_registered(spark, plan)).load()
+
+
+def stream_of_cuts(
+    spark: SparkSession, source: Ranged, start: Positions, cuts: Iterable[Sequence[OffsetRange]]
+) -> DataFrame:
+    """Return a bounded stream whose batches are these, in their order: what was cut before is not cut anew.
+
+    Parameters
+    ----------
+    start
+        Where an empty checkpoint starts. One that is further on goes on behind its own position.
+    """
+    plan = _Plan(_name(), source, cores(spark), begin=start, cuts=tuple(tuple(ranges) for ranges in cuts))
     return spark.readStream.format(_registered(spark, plan)).load()
 
 

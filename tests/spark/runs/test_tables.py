@@ -38,6 +38,26 @@ def test_two_pipelines_in_one_table_do_not_sweep_each_other(spark: SparkSession,
     assert folders(tmp_path / "t") == {staged.folder.split("/")[1]}
 
 
+def test_an_epoch_has_a_second_checkpoint_if_it_was_begun_with_state_and_a_log(tmp_path: Path) -> None:
+    home = Home(str(tmp_path))
+    dedupe = {"keys": ["value"], "within": "1h"}
+    plain, deduped = (
+        Pipeline.model_validate({**SHARED, "pipeline": "orders", "recovery": "wal", **more})
+        for more in ({}, {"dedupe": dedupe})
+    )
+    log, direct = (Epoch(1, route, None) for route in (Route.LOG, Route.DIRECT))
+    second = home.applied("orders", 1)
+    assert [Tables.of(deduped, home, epoch).applied for epoch in (log, direct)] == [second, None]
+    assert Tables.of(plain, home, log).applied is None
+    assert Tables.of(deduped, home, log).applying.checkpoint.path == second
+    checkpoint = Tables.of(plain, home, log).checkpoint
+    (Path(checkpoint.path) / "offsets").mkdir(parents=True)
+    (Path(checkpoint.path) / "offsets" / "0").touch()
+    assert Tables.of(deduped, home, log).applied is None, "it was begun without"
+    checkpoint.define("dedupe", dedupe)
+    assert Tables.of(plain, home, log).applied == second, "it was begun with dedupe"
+
+
 def test_the_log_tells_of_batches_that_wait_for_longer_than_delta_keeps_commits(tmp_path: Path) -> None:
     """While applying fails, landing goes on; commits of more than thirty days go with a checkpoint of the log."""
     pipeline = Pipeline.model_validate({**SHARED, "pipeline": "orders"})

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-import pytest
-from pyspark.sql import SparkSession
-from tests.fixtures.wal import STRANGE, Made, frame, land, plain, rows_of, span
+from pathlib import Path
 
-from sluice_spark.sources.log import LogRecords
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+from tests.fixtures.wal import STRANGE, Made, frame, land, plain, record, rows_of, span
+
+from sluice_spark.sources.log import LogReader, LogRecords
 
 pytestmark = pytest.mark.spark
 
@@ -21,3 +23,23 @@ def test_what_spark_lands_comes_back_byte_for_byte(spark: SparkSession, made: Ma
     assert source.read([span(8, 9)]).collect() == source.read([span(0, 5, topic="x")]).collect() == []
     assert log.check(landed.segments, pages=True) == []
     assert (landed.segments[0].first, landed.segments[0].last) == (-1, 1774747800123)
+
+
+def test_each_sealed_batch_is_one_micro_batch_also_behind_a_position(
+    spark: SparkSession, made: Made, tmp_path: Path
+) -> None:
+    ranges = [(span(n * 10, n * 10 + 10), span(n * 10, n * 10 + 10, 1)) for n in range(3)]
+    segments = made.seal(0, [[record(n) for n in range(2, 9)]], ranges[0])  # the other partition had no record
+    segments += made.seal(1, [[record(n) for n in (11, 12)], [record(n) for n in (14,)], [record(11, 1)]], ranges[1])
+    segments += made.seal(2, [[record(29, 1)]], ranges[2])
+    found: list[list[tuple[int, int]]] = []
+
+    def on_batch(records: DataFrame, number: int) -> None:
+        found.append(sorted((row["partition"], row["offset"]) for row in records.collect()))
+
+    for known in (ranges[:1], ranges):
+        reader = LogReader(spark, made.log, segments, tuple(known))
+        query = reader.stream(1, start={"t": {0: 0, 1: 0}}).writeStream.foreachBatch(on_batch)
+        query = query.option("checkpointLocation", str(tmp_path / "checkpoint")).trigger(availableNow=True)
+        query.start().awaitTermination()
+    assert found == [[(0, n) for n in range(2, 9)], [(0, 11), (0, 12), (0, 14), (1, 11)], [(1, 29)]]

@@ -74,8 +74,7 @@ def test_a_window_has_defaults_and_columns(tmp_path: Path) -> None:
         ({}, {"sink": {"delta": {"path": "p", "partition_by": ["k"]}}}, "'k' is not a column of the windows"),
         ({}, {"recovery": "ignore_batch"}, "would skip records of windows that are open"),
         ({}, {"recovery": "ignore_range"}, "would skip records of windows that are open"),
-        ({}, {"recovery": "wal"}, "wal does not work with a window yet: choose recovery: replay"),
-        ({}, {"recovery": "hot"}, "hot does not work with a window yet"),
+        ({}, {"recovery": "hot"}, "hot does not work with a window yet: choose recovery: replay or wal"),
     ],
 )
 def test_what_cannot_be_is_refused_with_the_way_out(
@@ -88,7 +87,7 @@ def test_what_cannot_be_is_refused_with_the_way_out(
 
 def test_a_run_cannot_do_what_the_file_cannot(tmp_path: Path) -> None:
     pipeline = read(tmp_path, {})
-    assert [r for r in Recovery if pipeline.refusal(r) is None] == [Recovery.REPLAY]
+    assert [r for r in Recovery if pipeline.refusal(r) is None] == [Recovery.REPLAY, Recovery.WAL]
     with pytest.raises(ConfigError, match="hot does not work with a window yet"):
         RunRequest.of(pipeline, "r", recovery="hot")
     with pytest.raises(ConfigError, match="has a window: an interval would have to reprocess whole windows"):
