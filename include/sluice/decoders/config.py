@@ -52,11 +52,16 @@ def _name(value: str) -> str:
 _COLUMN = r"^[A-Za-z_][A-Za-z0-9_]{0,127}$"
 
 
-class Keyed(Strict):
-    """A decoder that can also give the record's key."""
+_Column = Annotated[str, AfterValidator(_name), Field(json_schema_extra={"pattern": _COLUMN})]
 
-    key: Annotated[str, AfterValidator(_name), Field(json_schema_extra={"pattern": _COLUMN})] | None = None
+
+class Keyed(Strict):
+    """A decoder that can also give the record's key, and its headers."""
+
+    key: _Column | None = None
     """The name of a last column with the record's key as UTF-8 text: of a file's row, the name of the file."""
+    headers: dict[_Column, str] = Field(default_factory=dict)
+    """Columns behind it, each with the name of the header whose value it has as UTF-8 text."""
 
     @property
     def names(self) -> list[str]:
@@ -65,8 +70,12 @@ class Keyed(Strict):
 
     @model_validator(mode="after")
     def _key(self) -> Keyed:
-        if self.key is not None and self.key.lower() in [name.lower() for name in self.names]:
-            raise ValueError(f"key: the column {self.key!r} is declared already (Spark ignores case)")
+        taken = [name.lower() for name in self.names]
+        beside = [("key", self.key), *(("headers", name) for name in self.headers)]
+        for where, name in beside:
+            if name is not None and name.lower() in taken:
+                raise ValueError(f"{where}: the column {name!r} is declared already (Spark ignores case)")
+            taken += [] if name is None else [name.lower()]
         return self
 
 
@@ -87,7 +96,7 @@ class JsonDecode(Keyed):
 
     @model_validator(mode="after")
     def _rescued(self) -> JsonDecode:
-        if self.rescue and RESCUED in [name.lower() for name in (*self.names, self.key or "")]:
+        if self.rescue and RESCUED in [name.lower() for name in (*self.names, self.key or "", *self.headers)]:
             raise ValueError(f"rescue: the column {RESCUED} is declared already: rename it, or remove rescue")
         return self
 

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 from pydantic import AfterValidator, Field, field_validator, model_validator
 
-from sluice.decoders.config import BytesDecode, CsvDecode, JsonDecode, TextDecode
+from sluice.decoders.config import BytesDecode, CsvDecode, JsonDecode, Keyed, TextDecode
 from sluice.fields import Duration, Strict, given, one_of
 from sluice.kinds import kind_of
 from sluice.rules.config import NotNullRule, SqlRule
@@ -120,6 +120,11 @@ class Decode(Strict):
     def config(self) -> Any:
         """The decoder's settings in the file."""
         return next(value for value in (getattr(self, name) for name in type(self).model_fields) if value is not None)
+
+    @property
+    def headers(self) -> dict[str, str]:
+        """The columns that are headers, with the names of these."""
+        return self.config.headers if isinstance(self.config, Keyed) else {}
 
     @property
     def rescues(self) -> bool:

@@ -232,6 +232,7 @@ class ArrowPath:
             min(_COARSEST, max(_FINEST, -(-total // _CELLS))),
             within,
             plan.rescues,
+            plan.headers,
         )
         attempt = _Attempt(root, folders[0], rows, aside, ranges, parts, task)
         try:

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import pyarrow as pa
 
 from sluice_spark.arrow.base import ChunkDecoder, Decoded, is_text
+from sluice_spark.sources.inputs import Headers
 
-__all__ = ["BytesChunks", "TextChunks", "WithKeys"]
+__all__ = ["BytesChunks", "TextChunks", "WithKeys", "with_headers"]
 
 
 class TextChunks:
@@ -37,6 +38,29 @@ class BytesChunks:
         return Decoded(
             pa.table([pa.array(keys, pa.binary()), pa.array(values, pa.binary())], schema=self.columns), None
         )
+
+
+def with_headers(found: Decoded, headers: Sequence[Headers], columns: Mapping[str, str]) -> Decoded:
+    """Add headers as last columns: the last one of each name. A record with one that is not UTF-8 is left out.
+
+    Parameters
+    ----------
+    headers
+        Of each record of the chunk.
+    columns
+        The names of the headers, by column.
+    """
+    own = [dict(headers[n] or ()) for n in (range(len(headers)) if found.kept is None else found.kept)]
+    table, kept = found.columns, found.kept
+    values = {column: [record.get(name) for record in own] for column, name in columns.items()}
+    sound = np.array([all(v is None or is_text(v) for v in each) for each in zip(*values.values(), strict=True)], bool)
+    for column, each in values.items():
+        whole = [value if good else None for value, good in zip(each, sound, strict=True)]
+        table = table.append_column(pa.field(column, pa.string()), pa.array(whole, pa.binary()).cast(pa.string()))
+    if sound.all():
+        return Decoded(table, kept)
+    numbers = np.flatnonzero(sound)
+    return Decoded(table.take(pa.array(numbers)), numbers if kept is None else kept[numbers])
 
 
 class WithKeys:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 
 import pyarrow as pa
 from pyspark.sql import SparkSession
@@ -52,6 +53,7 @@ class Plan:
     codec: str
     partition_by: tuple[str, ...]
     rescues: bool = False
+    headers: Mapping[str, str] = field(default_factory=dict)
 
 
 def plan_of(spark: SparkSession, pipeline: Pipeline, recovery: Recovery, schema: T.StructType) -> Plan:
@@ -72,7 +74,7 @@ def plan_of(spark: SparkSession, pipeline: Pipeline, recovery: Recovery, schema:
     plan = sketch(spark, pipeline, recovery)
     if plan.schema.types != [_known(f.dataType) for f in schema.fields]:
         raise NotArrowError(f"transform.{pipeline.transform.key}: Spark gives its result other types")
-    named = pa.schema([field.with_name(f.name) for field, f in zip(plan.schema, schema.fields, strict=True)])
+    named = pa.schema([own.with_name(f.name) for own, f in zip(plan.schema, schema.fields, strict=True)])
     return replace(plan, schema=named)
 
 
@@ -114,7 +116,9 @@ def sketch(spark: SparkSession, pipeline: Pipeline, recovery: Recovery) -> Plan:
     if codec not in _CODECS:
         raise NotArrowError(f"Spark compresses Parquet with {codec}")
     decoder = _decoder(pipeline.decode)
-    source = pa.schema([*decoder.columns, *METADATA])
+    headers = pipeline.decode.headers
+    beside = [pa.field(column, pa.string()) for column in headers]
+    source = pa.schema([*decoder.columns, *beside, *METADATA])
     rules = tuple(condition for rule in pipeline.rules for condition in _conditions(rule, source))
     transform = _transform(spark, pipeline, source)
     made = transform.schema.append(pa.field("_run", pa.string()))
@@ -124,7 +128,14 @@ def sketch(spark: SparkSession, pipeline: Pipeline, recovery: Recovery) -> Plan:
         if name in made.names and not can_partition(made.field(name).type):
             raise NotArrowError(f"sink.delta.partition_by: {name} is {made.field(name).type}")
     return Plan(
-        decoder, rules, None if whole else transform, made, _CODECS[codec], partition_by, pipeline.decode.rescues
+        decoder,
+        rules,
+        None if whole else transform,
+        made,
+        _CODECS[codec],
+        partition_by,
+        pipeline.decode.rescues,
+        headers,
     )
 
 

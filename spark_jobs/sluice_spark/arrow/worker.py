@@ -20,6 +20,7 @@ from sluice.ranges import OffsetRange, Times
 from sluice.rescued import NONE, Rescued
 from sluice_spark.arrow.base import METADATA, ChunkDecoder, Transform
 from sluice_spark.arrow.files import Files, Written
+from sluice_spark.arrow.plain import with_headers
 from sluice_spark.arrow.rescued import names_of
 from sluice_spark.arrow.select import Condition
 from sluice_spark.sources.inputs import RECORDS, UTC, Chunk, Input, RangeReader, SilentError, UnreadableError
@@ -166,6 +167,8 @@ class Decoding:
         counted and left out. None means all records.
     rescues
         Whether the decoded columns have one with unknown fields.
+    headers
+        Columns behind the decoded ones, each with the name of the header that it has.
     """
 
     decoder: ChunkDecoder
@@ -180,6 +183,7 @@ class Decoding:
     width: int
     within: tuple[int, int] | None = None
     rescues: bool = False
+    headers: Mapping[str, str] = field(default_factory=dict)
 
     def process(self, reader: RangeReader, span: OffsetRange) -> Done:
         """Write the files of one range; see :class:`Task`."""
@@ -232,6 +236,8 @@ class Decoding:
         span = done.range
         values = chunk.values()
         found = self.decoder.decode(values, chunk.keys() if self.decoder.keyed else ())
+        if self.headers:
+            found = with_headers(found, chunk.headers(), self.headers)
         chosen = found.kept if found.kept is not None else slice(None)
         offsets, times = chunk.offsets[chosen], chunk.times[chosen]
         count = len(offsets)

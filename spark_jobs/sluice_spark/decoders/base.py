@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from pyspark.sql import DataFrame
+from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from sluice.decoders.config import Keyed
@@ -37,7 +37,8 @@ class Decoder(Protocol):
         Parameters
         ----------
         records
-            Columns of Spark's Kafka source: key, value, topic, partition, offset, timestamp.
+            Columns of Spark's Kafka source: key, value, topic, partition, offset, timestamp; and headers, if the
+            pipeline file names some.
         """
 
 
@@ -45,13 +46,24 @@ def decode(records: DataFrame, spec: Decode) -> DataFrame:
     """Decode records as configured in a pipeline file: see :meth:`Decoder.decode`."""
     decoder: Decoder = kind_of("decoders", spec.key).made(spec.config)
     found = decoder.decode(records)
-    key = spec.config.key if isinstance(spec.config, Keyed) else None
-    return found if key is None else _with_key(found, key)
+    if not isinstance(spec.config, Keyed):
+        return found
+    if spec.config.key is not None:
+        found = _with_text(found, spec.config.key, F.col("key"))
+    for name, header in spec.config.headers.items():
+        found = _with_text(found, name, _last(header))
+    return found
 
 
-def _with_key(decoded: DataFrame, name: str) -> DataFrame:
-    """Add the record's key to the decoded columns; one that is no text breaks the rule ``utf8``."""
-    text = F.col("key").cast("string")
+def _last(header: str) -> Column:
+    """Return the value of the last header of a name, as Kafka's ``lastHeader``; null if there is none."""
+    own = F.filter(F.col("headers"), lambda h: h["key"] == header)
+    return F.try_element_at(own, F.lit(-1))["value"]
+
+
+def _with_text(decoded: DataFrame, name: str, value: Column) -> DataFrame:
+    """Add the record's key or a header to the decoded columns; one that is no text breaks the rule ``utf8``."""
+    text = value.cast("string")
     sound = F.col(RULE).isNull() & ~F.coalesce(F.is_valid_utf8(text), F.lit(True))
     return decoded.withColumns(
         {

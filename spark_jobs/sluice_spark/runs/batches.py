@@ -111,7 +111,7 @@ class MicroBatches:
                 max_records,
                 start=tables.epoch.positions,
                 states=self.states,
-                headers=headers,
+                headers=headers or bool(self.context.pipeline.decode.headers),
                 over_gaps=self.context.recovery.ignores,
             )
             query = (

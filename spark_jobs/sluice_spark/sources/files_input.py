@@ -14,7 +14,7 @@ from sluice.ranges import OffsetRange
 from sluice.sources.files.book import Book, Entry
 from sluice.sources.files.folder import Folder
 from sluice.sources.files.rows import rows
-from sluice_spark.sources.inputs import RECORDS, UTC, UnreadableError
+from sluice_spark.sources.inputs import RECORDS, UTC, Headers, UnreadableError
 
 __all__ = ["FileRows", "FilesChunk", "FilesInput", "FilesRanges"]
 
@@ -43,6 +43,10 @@ class FilesChunk:
     def keys(self) -> list[bytes | None]:
         """Return the name of the file, for each row."""
         return [self.entry.name.encode()] * len(self.lines)
+
+    def headers(self) -> list[Headers]:
+        """Return the number of each row in its file, from 1 on, as the header ``row``."""
+        return [[("row", str(n).encode())] for n in (self.offsets - self.entry.start + 1).tolist()]
 
     def chosen(self, numbers: Any) -> FilesChunk:
         """Return the rows with these numbers in the chunk, which ascend."""

@@ -14,6 +14,7 @@ __all__ = [
     "RECORDS",
     "UTC",
     "Chunk",
+    "Headers",
     "Input",
     "RangeReader",
     "SilentError",
@@ -36,6 +37,10 @@ RECORDS = pa.schema(
     ]
 )
 """The columns of records as they are: those of :data:`sluice_spark.sources.base.RECORD_SCHEMA`."""
+
+
+Headers = Sequence[tuple[str, bytes | None]] | None
+"""The headers of a record; None if it has none."""
 
 
 class UnreadableError(Exception):
@@ -62,6 +67,9 @@ class Chunk(Protocol):
 
     def keys(self) -> list[bytes | None]:
         """Return the key of each record."""
+
+    def headers(self) -> list[Headers]:
+        """Return the headers of each record, in their order."""
 
     def chosen(self, numbers: Any) -> Chunk:
         """Return the records with these numbers in the chunk, which ascend."""

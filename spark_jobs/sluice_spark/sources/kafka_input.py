@@ -15,7 +15,7 @@ import pyarrow as pa
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
 from sluice.ranges import OffsetRange
-from sluice_spark.sources.inputs import RECORDS, UTC, SilentError, UnreadableError
+from sluice_spark.sources.inputs import RECORDS, UTC, Headers, SilentError, UnreadableError
 
 __all__ = ["KafkaChunk", "KafkaInput", "KafkaRanges"]
 
@@ -91,6 +91,10 @@ class KafkaChunk:
         """Return the key of each record."""
         return list(map(_KEY, self.messages))
 
+    def headers(self) -> list[Headers]:
+        """Return the headers of each record, in their order."""
+        return list(map(_HEADERS, self.messages))
+
     def chosen(self, numbers: Any) -> KafkaChunk:
         """Return the records with these numbers in the chunk, which ascend."""
         messages = [self.messages[n] for n in numbers]
@@ -99,7 +103,7 @@ class KafkaChunk:
     def records(self) -> pa.Table:
         """Return the records as they are."""
         first, count = self.messages[0], len(self.messages)
-        headers = list(map(_HEADERS, self.messages))
+        headers = self.headers()
         as_dicts = [None if h is None else [{"key": k, "value": v} for k, v in h] for h in headers]
         kind = RECORDS.field("headers").type
         times = np.where(self.times < 0, -1, self.times)

@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from sluice.ranges import OffsetRange
 from sluice.wal.segment import Segment, rows_of
-from sluice_spark.sources.inputs import RECORDS, UnreadableError
+from sluice_spark.sources.inputs import RECORDS, Headers, UnreadableError
 
 __all__ = ["LogChunk", "LogInput", "LogRanges"]
 
@@ -39,6 +39,11 @@ class LogChunk:
         """Return the key of each record."""
         keys: list[bytes | None] = self.rows.column("key").to_pylist()
         return keys
+
+    def headers(self) -> list[Headers]:
+        """Return the headers of each record, in their order."""
+        given = self.rows.column("headers").to_pylist()
+        return [None if own is None else [(h["key"], h["value"]) for h in own] for own in given]
 
     def chosen(self, numbers: Any) -> LogChunk:
         """Return the records with these numbers in the chunk, which ascend."""

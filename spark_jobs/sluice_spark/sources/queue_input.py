@@ -17,7 +17,7 @@ from sluice.ranges import OffsetRange
 from sluice.sources.queue.base import LostError, Message
 from sluice.sources.queue.config import QueueSource
 from sluice.sources.queue.source import connected
-from sluice_spark.sources.inputs import RECORDS, UTC, UnreadableError
+from sluice_spark.sources.inputs import RECORDS, UTC, Headers, UnreadableError
 
 __all__ = ["MessagesChunk", "QueueInput", "QueueRanges", "Streams"]
 
@@ -46,6 +46,10 @@ class MessagesChunk:
     def keys(self) -> list[bytes | None]:
         """Return the key of each message."""
         return [m.key for m in self.messages]
+
+    def headers(self) -> list[Headers]:
+        """Return the headers of each message, in their order."""
+        return [m.headers for m in self.messages]
 
     def chosen(self, numbers: Any) -> MessagesChunk:
         """Return the messages with these numbers in the chunk, which ascend."""

@@ -20,7 +20,7 @@ from sluice.sources.rate.source import Clockwork, MadeUp
 from sluice.sources.state import TopicState
 from sluice_spark.engine.failures import Sign, classify
 from sluice_spark.sources import ranged
-from sluice_spark.sources.inputs import RECORDS, UTC, Input
+from sluice_spark.sources.inputs import RECORDS, UTC, Headers, Input
 from sluice_spark.sources.ranged import frame_of, stream_of
 
 __all__ = ["RateChunk", "RateInput", "RateRanges", "RateReader"]
@@ -65,6 +65,10 @@ class RateChunk:
 
     def keys(self) -> list[bytes | None]:
         """Return no keys."""
+        return [None] * len(self.offsets)
+
+    def headers(self) -> list[Headers]:
+        """Return no headers."""
         return [None] * len(self.offsets)
 
     def chosen(self, numbers: Any) -> RateChunk:

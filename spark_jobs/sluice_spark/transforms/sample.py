@@ -16,7 +16,10 @@ from sluice_spark.windows import duplicates
 
 __all__ = ["Shape", "shape_of"]
 
-_RECORDS = "key BINARY, value BINARY, topic STRING, partition INT, offset LONG, timestamp TIMESTAMP"
+_RECORDS = (
+    "key BINARY, value BINARY, headers ARRAY<STRUCT<key: STRING, value: BINARY>>, topic STRING, partition INT, "
+    "offset LONG, timestamp TIMESTAMP"
+)
 
 
 @dataclass(frozen=True)
