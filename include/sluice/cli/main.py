@@ -28,6 +28,7 @@ from sluice.cli.preview import preview
 from sluice.cli.reset import reset
 from sluice.cli.retract import retract
 from sluice.cli.validate import validate
+from sluice.cli.verdict import verdict
 from sluice.errors import ConfigError, SluiceError
 from sluice.recovery import Recovery
 
@@ -147,6 +148,7 @@ app.command()(acknowledge)
 app.command()(retract)
 app.command()(reset)
 app.command()(validate)
+app.command()(verdict)
 
 
 @app.command()

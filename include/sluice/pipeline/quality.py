@@ -57,6 +57,8 @@ class Quality(Strict):
     With ``before_commit``, nothing of a batch with the verdict ``failed`` or ``error`` is published: the run fails, and
     the next one reads the same offsets again.
     """
+    masked: tuple[str, ...] = ()
+    """Columns whose values no verdict shows: neither the log, the ledger nor Data Docs. They have counts and offsets."""
     max_quarantined: Limit = "1%"
     """The verdict is ``failed`` above this: a share of the records that the run read, or a number of records."""
     max_lost: Limit | None = None

@@ -13,6 +13,7 @@ from sluice.ledger import Ledger, RunRow, UnknownRunError
 from sluice.pipeline import Pipeline, load
 from sluice.run.held import FAILED, settling
 from sluice.run.redriving import way_out
+from sluice.run.verdict import line, title, told
 from sluice_airflow.last_words import tells
 from sluice_airflow.links.data_docs import DataDocsLink, address_of
 from sluice_airflow.links.page import PageLink
@@ -26,8 +27,6 @@ if TYPE_CHECKING:
     from airflow.sdk import Context
 
 __all__ = ["ValidateOperator"]
-
-_EXAMPLES = 5
 
 
 class ValidateOperator(SubmitOperator):
@@ -146,14 +145,13 @@ class ValidateOperator(SubmitOperator):
         if judgement.get("suite"):
             lines[0] += f" (suite {judgement['suite']}, {judgement.get('rows') or 0:,} rows)"
         if results:
-            head = ("expectation", "column", "severity", "scope", "result", "unexpected", "percent")
-            lines.append(table(head, (_line(r) for r in results)))
+            rows = [line(result) for result in results]
+            lines.append(table(list(rows[0]), (list(row.values()) for row in rows)))
         for result in _failed(judgement):
             if result.get("exception"):
-                lines.append(f"{_name(result)}: {result['exception']}")
-            elif result.get("examples"):
-                shown = ", ".join(repr(e) for e in result["examples"][:_EXAMPLES])
-                lines.append(f"{_name(result)}: for example {shown}")
+                lines.append(f"{title(result)}: {result['exception']}")
+            elif shown := told(result):
+                lines.append(f"{title(result)}: {'; '.join(shown)}")
         lines += [f"{e['limit']}: {e['why']}" for e in judgement.get("excesses") or []]
         if judgement.get("error"):
             lines.append(f"judging failed: {judgement['error']}")
@@ -164,24 +162,6 @@ class ValidateOperator(SubmitOperator):
 
 def _failed(judgement: Mapping[str, Any]) -> list[dict[str, Any]]:
     return [r for r in judgement.get("results") or [] if not r.get("success")]
-
-
-def _name(result: Mapping[str, Any]) -> str:
-    return f"{result['expectation']}({result['column']})" if result.get("column") else str(result["expectation"])
-
-
-def _line(result: Mapping[str, Any]) -> list[Any]:
-    outcome = "ok" if result.get("success") else "error" if result.get("exception") else "FAILED"
-    percent = result.get("unexpected_percent")
-    return [
-        result["expectation"],
-        result.get("column"),
-        result.get("severity"),
-        result.get("scope"),
-        outcome,
-        result.get("unexpected_count"),
-        "" if percent is None else f"{percent:.2f}",
-    ]
 
 
 def _summary(verdict: str, judgement: Mapping[str, Any]) -> dict[str, Any]:
@@ -209,7 +189,7 @@ def _quality_error(pipeline: Pipeline, run_id: str, verdict: str, judgement: Map
         )
     else:
         names = [
-            _name(r) + (f": {r['unexpected_count']:,} unexpected" if r.get("unexpected_count") is not None else "")
+            title(r) + (f": {r['unexpected_count']:,} unexpected" if r.get("unexpected_count") is not None else "")
             for r in failed[:5]
         ]
         told = judgement.get("excesses") or []

@@ -24,15 +24,15 @@ from sluice.ranges import Counts
 from sluice_spark.engine.logs import logger
 from sluice_spark.quality.building import import_gx, problems_of, remember, remembered, warm_up
 from sluice_spark.quality.data_docs import build, prune
+from sluice_spark.quality.evidence import evidence_of, hide, look, shows
 from sluice_spark.quality.judgement import ExpectationResult, Judgement
 from sluice_spark.quality.limits import excesses
 from sluice_spark.sinks.base import ReadableSink
 
 __all__ = ["Judge"]
 
-_EXAMPLES = 10
 _LONGEST = 1000
-"""Maximum length in characters of an example that is recorded."""
+"""Maximum length in characters of an observed value that is recorded."""
 
 
 class Judge:
@@ -255,11 +255,7 @@ class Judge:
             if not expectations:
                 continue
             frame = scopes[scope]()
-            # Counts first: examples cost a Spark job for each expectation and are needed only if one fails.
-            found = self._evaluate(context, scope, frame, expectations, pages, examples=0)
-            if not all(r.success for r in found):
-                found = self._evaluate(context, scope, frame, expectations, pages, examples=_EXAMPLES)
-            results += found
+            results += self._evaluate(context, scope, frame, expectations, pages)
         try:
             index = build(context, folder, pages)
         except Exception:  # the results are valid without their pages
@@ -274,10 +270,11 @@ class Judge:
         frame: DataFrame,
         expectations: list[dict[str, Any]],
         pages: list[Any],
-        *,
-        examples: int,
     ) -> list[ExpectationResult]:
-        """Evaluate expectations; add the pages that Data Docs must render again to ``pages``."""
+        """Evaluate expectations; add the pages that Data Docs must render again to ``pages``.
+
+        Counts come first: the rows that break an expectation cost Spark jobs, and are looked at only if there are any.
+        """
         from great_expectations import Checkpoint, ExpectationSuite, ValidationDefinition
         from great_expectations.core.run_identifier import RunIdentifier
         from great_expectations.data_context.types.resource_identifiers import ExpectationSuiteIdentifier
@@ -296,16 +293,33 @@ class Judge:
             Checkpoint(
                 name=name,
                 validation_definitions=[definition],
-                result_format={"result_format": "SUMMARY", "partial_unexpected_count": examples},
+                result_format={"result_format": "SUMMARY", "partial_unexpected_count": 0},
             )
         )
         outcome = checkpoint.run(
             batch_parameters={"dataframe": frame}, run_id=RunIdentifier(run_name=self._run.replace("/", "_"))
         )
         pages += [ExpectationSuiteIdentifier(name), *outcome.run_results]
+        rows = batch.get_batch({"dataframe": frame})
+        for page, found in outcome.run_results.items():
+            if self._explain(found.results, rows, frame.columns):
+                context.validation_results_store.set(page, found)
         results = [_result(r, scope) for v in outcome.run_results.values() for r in v.results]
         _all_of(expectations, [r.expectation for r in results], "evaluated")
         return results
+
+    def _explain(self, results: Sequence[Any], rows: Any, columns: Sequence[str]) -> bool:
+        """Add to each failed result what its rows show, and take masked values out; return whether any was changed."""
+        changed = False
+        for result in results:
+            masked = shows(result.expectation_config.kwargs, self._pipeline.quality.masked)
+            if not result.success and not _raised(result):
+                found = look(rows, result, columns)
+                if not found.success and not _raised(found):
+                    result.result, changed = found.result, True
+            if masked:
+                result.result, changed = hide(result.result), True
+        return changed
 
 
 def _all_of(asked: Sequence[Mapping[str, Any]], done: Sequence[str], what: str) -> None:
@@ -321,7 +335,7 @@ def _scope(expectation: dict[str, Any]) -> str:
 
 def _result(result: Any, scope: str) -> ExpectationResult:
     config, detail = result.expectation_config, result.result or {}
-    raised = [e["exception_message"] for e in _exceptions(result.exception_info) if e.get("raised_exception")]
+    raised = _raised(result)
     columns = config.kwargs.get("column") or ", ".join(config.kwargs.get("column_list", [])) or None
     severity = getattr(config.severity, "value", config.severity) or "critical"
     return ExpectationResult(
@@ -332,10 +346,14 @@ def _result(result: Any, scope: str) -> ExpectationResult:
         observed=_short(detail.get("observed_value")),
         unexpected_count=_whole(detail.get("unexpected_count")),
         unexpected_percent=_finite(detail.get("unexpected_percent")),
-        examples=[_short(v) for v in (detail.get("partial_unexpected_list") or [])[:_EXAMPLES]],
-        exception=str(raised[0])[:500] if raised else None,
+        **evidence_of(detail),
+        exception=raised[0][:500] if raised else None,
         scope=scope,
     )
+
+
+def _raised(result: Any) -> list[str]:
+    return [str(e["exception_message"]) for e in _exceptions(result.exception_info) if e.get("raised_exception")]
 
 
 def _exceptions(info: Any) -> list[dict[str, Any]]:

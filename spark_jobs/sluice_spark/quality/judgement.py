@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from sluice.run.verdict import told
 from sluice_spark.quality.limits import Excess
 
 __all__ = ["ExpectationResult", "Judgement"]
@@ -24,10 +25,16 @@ class ExpectationResult:
     examples: list[Any]
     exception: str | None
     scope: str
+    values: list[dict[str, Any]] = field(default_factory=list)
+    """The examples again, each ``value`` with its ``count`` among the rows that were looked at."""
+    seen: int = 0
+    """How many of the rows that break the expectation were looked at."""
+    records: list[dict[str, Any]] = field(default_factory=list)
+    """``topic``, ``partition`` and ``offset`` of the first of these rows, where rows tell their record."""
 
     def __str__(self) -> str:
-        shown = f", such as {', '.join(map(repr, self.examples))}" if self.examples and not self.exception else ""
-        return f"{self.severity}: {self.why(observed=True)}{shown}"
+        shown = [] if self.exception else told(asdict(self))
+        return "; ".join([f"{self.severity}: {self.why(observed=True)}", *shown])
 
     def why(self, *, observed: bool = False) -> str:
         """Describe what failed, without values of the data unless ``observed``."""

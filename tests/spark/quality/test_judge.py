@@ -35,7 +35,7 @@ def test_a_failure_comes_with_counts_and_examples(court: Court) -> None:
     (broken,) = [r for r in judgement.results if not r.success]
     assert (broken.column, broken.unexpected_count, broken.examples) == ("n", 1, [500])
     assert broken.unexpected_percent == pytest.approx(100 / 3)
-    assert str(broken).endswith("on n (slice): 1 unexpected (33.33 %), such as 500")
+    assert str(broken).endswith("on n (slice): 1 unexpected (33.33 %); values: 500")
     assert json.loads(json.dumps(judgement.as_dict()))["success"] is False
 
 

@@ -1,0 +1,110 @@
+"""What a verdict shows of the rows that broke an expectation, and what it must never show."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+from tests.spark.quality.conftest import PIPELINE, expect
+
+from sluice.home import Home
+from sluice.pipeline import load
+from sluice.ranges import Counts
+from sluice_spark.quality.judge import Judge
+from sluice_spark.quality.judgement import Judgement
+
+pytestmark = pytest.mark.spark
+
+ROWS = (
+    "SELECT 'o' AS _topic, CAST(id % 2 AS INT) AS _partition, id AS _offset, 'r' AS _run, "
+    "IF(id % 10 = 3, 'secret-a', IF(id % 10 = 4, 'secret-b', IF(id = 5, NULL, 'fine'))) AS name, "
+    "IF(id = 7, double('NaN'), double(id)) AS n, array(id) AS many FROM range({rows})"
+)
+
+
+def judged(spark: SparkSession, folder: Path, *expectations: Mapping[str, Any], rows: int = 20, more: str = "",
+           without: str = "") -> Judgement:  # fmt: skip
+    folder.mkdir(exist_ok=True)
+    (folder / "suite.json").write_text(json.dumps({"name": "s", "expectations": list(expectations)}))
+    (folder / "judged.yaml").write_text(PIPELINE.replace("suite.json", f"suite.json{more}"))
+    frame = spark.sql(ROWS.format(rows=rows)).coalesce(1).drop(*without.split())
+    judge = Judge(load(folder / "judged.yaml"), Home(str(folder)), "r")
+    return judge.inspect(lambda: frame, rows, Counts(written=rows))
+
+
+NAMES = expect("column_values_to_be_in_set", column="name", value_set=["fine"])
+SECRET = "secret"
+
+
+def test_distinct_values_come_with_counts_and_the_offsets_of_the_first_rows(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    judgement = judged(spark, tmp_path, NAMES, expect("column_values_to_not_be_null", "warning", column="name"))
+    names, nulls = (r for r in judgement.results if not r.success)
+    assert (judgement.verdict, names.unexpected_count, names.seen) == ("failed", 4, 4)
+    assert names.values == [{"value": "secret-a", "count": 2}, {"value": "secret-b", "count": 2}]
+    assert names.examples == ["secret-a", "secret-b"]
+    assert [(r["topic"], r["partition"], r["offset"]) for r in names.records] == [
+        ("o", 1, 3), ("o", 0, 4), ("o", 1, 13), ("o", 0, 14)
+    ]  # fmt: skip
+    assert str(names).endswith("values: 'secret-a' × 2, 'secret-b' × 2; offsets: o-0 4, 14; o-1 3, 13")
+    assert str(nulls).endswith("values: None; offsets: o-1 5")
+
+    validations = tmp_path / "quality" / "judged" / "gx" / "uncommitted"
+    (page,) = validations.glob("data_docs/local_site/validations/**/*.html")
+    assert "secret-a" in page.read_text()
+    assert "3, 13" in page.read_text()
+
+
+def test_what_is_masked_is_shown_nowhere(spark: SparkSession, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    suite = [NAMES, expect("column_values_to_be_unique", column="name"),
+             expect("column_pair_values_to_be_equal", column_A="name", column_B="_topic"),
+             expect("column_distinct_values_to_be_in_set", column="name", value_set=["fine"]),
+             expect("column_max_to_be_between", column="_offset", max_value=3)]  # fmt: skip
+    with caplog.at_level("INFO"):
+        masked = judged(spark, tmp_path / "masked", *suite, more=", masked: [name]")
+    told = json.dumps(masked.as_dict()) + caplog.text
+    files = [
+        f.read_text() for f in tmp_path.glob("masked/quality/**/*") if f.is_file() and f.suffix in (".html", ".json")
+    ]
+    assert len(files) > 2
+    assert SECRET not in told
+    assert not any(SECRET in text for text in files)
+    broken = {r.expectation: r for r in masked.results if not r.success}
+    assert len(broken) == 5
+    assert (broken["expect_column_values_to_be_in_set"].unexpected_count, masked.verdict) == (4, "failed")
+    assert [r["offset"] for r in broken["expect_column_values_to_be_in_set"].records] == [3, 4, 13, 14]
+    assert broken["expect_column_max_to_be_between"].observed == 19, "another column is not masked"
+
+    shown = judged(spark, tmp_path / "shown", *suite)
+    assert SECRET in json.dumps(shown.as_dict()), "or the test would pass for nothing"
+
+
+def test_many_rows_are_a_sample_and_rows_without_offsets_have_values_alone(spark: SparkSession, tmp_path: Path) -> None:
+    judgement = judged(spark, tmp_path / "a", expect("column_values_to_be_between", column="n", max_value=-1), rows=300)
+    (broken,) = [r for r in judgement.results if not r.success]
+    assert (broken.unexpected_count, broken.seen, len(broken.values), len(broken.records)) == (300, 100, 10, 10)
+    assert "(the first 100 rows of 300)" in str(broken)
+    assert str(broken).endswith(", …")
+
+    bare = judged(spark, tmp_path / "b", NAMES, without="_topic _partition _offset")
+    (broken,) = [r for r in bare.results if not r.success]
+    assert (broken.examples, broken.records) == (["secret-a", "secret-b"], [])
+
+
+def test_values_of_several_columns_and_of_no_simple_type(spark: SparkSession, tmp_path: Path) -> None:
+    suite = [expect("column_pair_values_to_be_equal", column_A="name", column_B="_topic"),
+             expect("compound_columns_to_be_unique", column_list=["_topic", "_run"]),
+             expect("column_values_to_be_null", column="many"),
+             expect("column_values_to_be_between", column="_offset", max_value=18)]  # fmt: skip
+    judgement = judged(spark, tmp_path, *suite)
+    pair, compound, nested, offset = (r for r in judgement.results if not r.success)
+    assert pair.values[0] == {"value": ["fine", "o"], "count": 15}
+    assert compound.values == [{"value": {"_topic": "o", "_run": "r"}, "count": 20}]
+    assert nested.examples[:2] == [[0], [1]]
+    assert (offset.examples, offset.records) == ([19], [{"topic": "o", "partition": 1, "offset": 19}])
+    assert judgement.data_docs is not None
