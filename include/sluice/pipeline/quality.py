@@ -58,7 +58,7 @@ class Quality(Strict):
     the next one reads the same offsets again.
     """
     masked: tuple[str, ...] = ()
-    """Columns whose values no verdict shows: neither the log, the ledger nor Data Docs. They have counts and offsets."""
+    """Columns whose values no verdict shows: not in the log, the ledger or Data Docs. They have counts and offsets."""
     max_quarantined: Limit = "1%"
     """The verdict is ``failed`` above this: a share of the records that the run read, or a number of records."""
     max_lost: Limit | None = None

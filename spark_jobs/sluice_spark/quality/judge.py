@@ -15,11 +15,12 @@ from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
 
+from sluice.errors import ConfigError
 from sluice.home import Home
 from sluice.ledger import Ledger
 from sluice.ledger.plain import plain
 from sluice.pipeline import Pipeline
-from sluice.pipeline.suite import Suite
+from sluice.pipeline.suite import Suite, nearest
 from sluice.ranges import Counts
 from sluice_spark.engine.logs import logger
 from sluice_spark.quality.building import import_gx, problems_of, remember, remembered, warm_up
@@ -85,13 +86,21 @@ class Judge:
         remember(self._suite, folder)
 
     def check_columns(self, columns: Sequence[str]) -> None:
-        """Refuse a suite that names a column that the sink's rows do not have.
+        """Refuse a suite, or a list of masked columns, that names a column that the sink's rows do not have.
 
         Raises
         ------
         ConfigError
             With each such column and the most similar existing one.
         """
+        for name in self._pipeline.quality.masked:
+            if name not in columns:
+                similar = nearest(name, columns, "its columns are")
+                raise ConfigError(
+                    f"quality.masked: the transform yields no column {name!r}; {similar}",
+                    state="nothing was read or written",
+                    next_step="correct quality.masked: a name that matches no column hides nothing",
+                )
         problems = self._suite.unknown_columns(columns) if self._suite is not None else []
         if self._suite is not None and problems:
             raise self._suite.refuse(problems)

@@ -95,6 +95,9 @@ def test_a_column_that_the_rows_do_not_have_is_refused(court: Court) -> None:
     judge.check_columns(["name", "nmae"])
     with pytest.raises(ConfigError, match="no column 'nmae'; did you mean 'name'"):
         judge.check_columns(["name", "n"])
+    masking = court.judge_of(expect("column_values_to_not_be_null", column="n"), quality=", masked: [nmae]")
+    with pytest.raises(ConfigError, match=r"quality\.masked: .* no column 'nmae'; did you mean 'name'"):
+        masking.check_columns(["name", "n"])
 
 
 def test_what_is_no_number_can_be_judged_and_recorded(court: Court, tmp_path: Path) -> None:
