@@ -48,20 +48,16 @@ def wanted(count: int) -> Counter[tuple[int, str | None, str | None]]:
     return Counter((n, *columns) for n, columns in of_each if columns is not None)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("recovery", "engine"),
     [
         ("replay", "auto"),
-        *(
-            pytest.param(recovery, engine, marks=pytest.mark.long)
-            for recovery, engine in (
-                ("replay", "spark"),
-                ("wal", "auto"),
-                ("wal", "spark"),
-                ("hot", "auto"),
-                ("ignore_range", "spark"),
-            )
-        ),
+        ("replay", "spark"),
+        ("wal", "auto"),
+        ("wal", "spark"),
+        ("hot", "auto"),
+        ("ignore_range", "spark"),
     ],
 )
 def test_whatever_dies_each_row_has_its_headers(sandbox: Sandbox, recovery: str, engine: str) -> None:
