@@ -192,8 +192,8 @@ def _quality_error(pipeline: Pipeline, run_id: str, verdict: str, judgement: Map
             title(r) + (f": {r['unexpected_count']:,} unexpected" if r.get("unexpected_count") is not None else "")
             for r in failed[:5]
         ]
-        told = judgement.get("excesses") or []
-        exceeded = [f"{e['limit']}: {e['why']}" for e in told if e.get("verdict", "failed") == "failed"]
+        excesses = judgement.get("excesses") or []
+        exceeded = [f"{e['limit']}: {e['why']}" for e in excesses if e.get("verdict", "failed") == "failed"]
         more = f" and {len(failed) - 5} more" if len(failed) > 5 else ""
         what = f"run {run_id!r} of {pipeline.name!r} is judged {verdict}: {'; '.join([*exceeded, *names])}{more}"
     held = f". Live runs wait until then, or until: {', or '.join(settling(pipeline, run_id))}"

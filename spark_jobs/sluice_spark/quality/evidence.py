@@ -9,7 +9,7 @@ from typing import Any
 
 from sluice.ledger.plain import plain
 
-__all__ = ["evidence_of", "hide", "look", "shows"]
+__all__ = ["evidence_of", "hide", "look", "short", "shows"]
 
 _SEEN = 100
 """How many of the rows that break an expectation are looked at."""
@@ -87,7 +87,7 @@ def evidence_of(result: Mapping[str, Any]) -> dict[str, Any]:
     values = result.get("partial_unexpected_list") or []
     counts: Counter[str] = Counter()
     first: dict[str, Any] = {}
-    for value in map(_short, values):
+    for value in map(short, values):
         key = json.dumps(value, sort_keys=True, default=str)
         first.setdefault(key, value)
         counts[key] += 1
@@ -102,8 +102,9 @@ def evidence_of(result: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _short(value: Any) -> Any:
+def short(value: Any) -> Any:
+    """Return a value in a form that the ledger can keep; long text is cut."""
     found = plain(value)
     if isinstance(found, dict):
-        return {name: _short(part) for name, part in found.items()}
+        return {name: short(part) for name, part in found.items()}
     return found[:_LONGEST] if isinstance(found, str) else found

@@ -18,22 +18,18 @@ from pyspark.sql import DataFrame, SparkSession
 from sluice.errors import ConfigError
 from sluice.home import Home
 from sluice.ledger import Ledger
-from sluice.ledger.plain import plain
 from sluice.pipeline import Pipeline
 from sluice.pipeline.suite import Suite, nearest
 from sluice.ranges import Counts
 from sluice_spark.engine.logs import logger
 from sluice_spark.quality.building import import_gx, problems_of, remember, remembered, warm_up
 from sluice_spark.quality.data_docs import build, prune
-from sluice_spark.quality.evidence import evidence_of, hide, look, shows
+from sluice_spark.quality.evidence import evidence_of, hide, look, short, shows
 from sluice_spark.quality.judgement import ExpectationResult, Judgement
 from sluice_spark.quality.limits import excesses
 from sluice_spark.sinks.base import ReadableSink
 
 __all__ = ["Judge"]
-
-_LONGEST = 1000
-"""Maximum length in characters of an observed value that is recorded."""
 
 
 class Judge:
@@ -352,7 +348,7 @@ def _result(result: Any, scope: str) -> ExpectationResult:
         column=columns,
         severity=str(severity),
         success=bool(result.success),
-        observed=_short(detail.get("observed_value")),
+        observed=short(detail.get("observed_value")),
         unexpected_count=_whole(detail.get("unexpected_count")),
         unexpected_percent=_finite(detail.get("unexpected_percent")),
         **evidence_of(detail),
@@ -369,11 +365,6 @@ def _exceptions(info: Any) -> list[dict[str, Any]]:
     if not info:
         return []
     return [info] if "raised_exception" in info else [v for v in info.values() if isinstance(v, dict)]
-
-
-def _short(value: Any) -> Any:
-    found = plain(value)
-    return found[:_LONGEST] if isinstance(found, str) else found
 
 
 def _finite(value: Any) -> float | None:
