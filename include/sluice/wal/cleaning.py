@@ -3,42 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from datetime import UTC, datetime
+from datetime import datetime
 
-from sluice.home import Home
 from sluice.ledger import Lease, Ledger
-from sluice.pipeline import Pipeline
 from sluice.ranges import Positions
 from sluice.wal.log import WriteAheadLog
 from sluice.wal.removal import Cleaned
 from sluice.wal.segment import batch_of
 
-__all__ = ["applied_batch", "clean", "clean_log"]
-
-
-def clean_log(ledger: Ledger, pipeline: Pipeline, home: Home, threshold: datetime, *, dry_run: bool = False) -> Cleaned:
-    """Clean a pipeline's log beside no run of it: under the pipeline's lease, by what the ledger says is applied.
-
-    Raises
-    ------
-    LeaseHeldError
-        If a run of the pipeline is active.
-    SinkError
-        If the log cannot be read or written.
-    """
-    name = pipeline.name
-    log = WriteAheadLog(home.log(name), name)
-    with ledger.acquire(name, f"clean__{datetime.now(UTC).isoformat(timespec='milliseconds')}") as lease:
-        epoch = ledger.epoch(name).number
-        last = ledger.last_batch(name, epoch)
-        if pipeline.stateful is None:
-            applied = last.batch if last else -1
-        else:
-            done = ledger.furthest(name, epoch, batches=1 << 31)
-            for account in ledger.accounts(name, batch=last) if last else ():  # Spark may still make its state
-                done[account.range.topic][account.range.partition] = account.range.start
-            applied = applied_batch(log, epoch, done)
-        return clean(ledger, lease, log, {epoch: applied}, threshold, dry_run=dry_run)
+__all__ = ["applied_batch", "clean"]
 
 
 def applied_batch(log: WriteAheadLog, epoch: int, positions: Positions | None) -> int:

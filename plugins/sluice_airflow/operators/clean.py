@@ -10,7 +10,7 @@ from airflow.sdk import BaseOperator
 from sluice.home import Home
 from sluice.ledger import Ledger
 from sluice.pipeline import load
-from sluice.wal.cleaning import clean_log
+from sluice.run.cleaning import clean_log
 from sluice_airflow.arguments import duration_of, is_known
 from sluice_airflow.last_words import tells
 
