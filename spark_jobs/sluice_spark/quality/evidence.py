@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import json
+import re
 from collections import Counter
 from collections.abc import Collection, Mapping
 from typing import Any
 
 from sluice.ledger.plain import plain
 
-__all__ = ["evidence_of", "hide", "look", "short", "shows"]
+__all__ = ["evidence_of", "fails_on", "hide", "hush", "look", "short", "shows"]
 
 _SEEN = 100
 """How many of the rows that break an expectation are looked at."""
 
 _SHOWN = 10
+_ERROR_CLASS = re.compile(r"\[[A-Z0-9_.]+\] ")
 _LONGEST = 1000
 """Maximum length in characters of a value that is recorded."""
 
@@ -57,12 +59,33 @@ def shows(kwargs: Mapping[str, Any], masked: Collection[str]) -> bool:
 
     A query is taken to show them: nobody knows what it selects.
     """
+    if not masked:
+        return False
+    hidden = {name.lower() for name in masked}
     named = [kwargs[key] for key in ("column", "column_A", "column_B") if kwargs.get(key)]
     named += kwargs.get("column_list") or []
-    return bool(masked) and (
-        "unexpected_rows_query" in kwargs
-        or any(name in masked or str(name).partition(".")[0] in masked for name in named)
+    names = [str(name).replace("`", "").lower() for name in named]  # Spark ignores case, and quotes with backticks
+    return any("query" in key and value for key, value in kwargs.items()) or any(
+        name in hidden or name.partition(".")[0] in hidden for name in names
     )
+
+
+def fails_on(kwargs: Mapping[str, Any], masked: Collection[str]) -> bool:
+    """Return whether an error of an expectation may show a value of a masked column, by its condition on rows."""
+    condition = str(kwargs.get("row_condition") or "").lower()
+    return any(name.lower() in condition for name in masked)
+
+
+def hush(info: Any) -> Any:
+    """Return what Great Expectations tells of an exception without its message, which may have values."""
+    if not isinstance(info, Mapping):
+        return info
+    if "raised_exception" not in info:
+        return {key: hush(value) for key, value in info.items()}
+    if not info["raised_exception"]:
+        return dict(info)
+    kind = _ERROR_CLASS.match(str(info.get("exception_message")))
+    return {**info, "exception_message": f"{kind[0] if kind else ''}(masked)", "exception_traceback": "(masked)"}
 
 
 def hide(result: Mapping[str, Any]) -> dict[str, Any]:

@@ -24,7 +24,7 @@ from sluice.ranges import Counts
 from sluice_spark.engine.logs import logger
 from sluice_spark.quality.building import import_gx, problems_of, remember, remembered, warm_up
 from sluice_spark.quality.data_docs import build, prune
-from sluice_spark.quality.evidence import evidence_of, hide, look, short, shows
+from sluice_spark.quality.evidence import evidence_of, fails_on, hide, hush, look, short, shows
 from sluice_spark.quality.judgement import ExpectationResult, Judgement
 from sluice_spark.quality.limits import excesses
 from sluice_spark.sinks.base import ReadableSink
@@ -308,23 +308,46 @@ class Judge:
         rows = batch.get_batch({"dataframe": frame})
         for page, found in outcome.run_results.items():
             if self._explain(found.results, rows, frame.columns):
-                context.validation_results_store.set(page, found)
+                self._store(context.validation_results_store, page, found)
         results = [_result(r, scope) for v in outcome.run_results.values() for r in v.results]
         _all_of(expectations, [r.expectation for r in results], "evaluated")
         return results
 
+    def _store(self, store: Any, page: Any, found: Any) -> None:
+        """Replace what is stored for Data Docs; what may show masked values does not stay."""
+        try:
+            store.set(page, found)
+        except Exception:
+            logger.exception("Data Docs lack what broke the expectations")
+            if self._pipeline.quality.masked:
+                store.remove_key(page)
+
     def _explain(self, results: Sequence[Any], rows: Any, columns: Sequence[str]) -> bool:
         """Add to each failed result what its rows show, and take masked values out; return whether any was changed."""
-        changed = False
+        changed, masked = False, self._pipeline.quality.masked
         for result in results:
-            masked = shows(result.expectation_config.kwargs, self._pipeline.quality.masked)
+            kwargs = result.expectation_config.kwargs
+            hidden = shows(kwargs, masked)
             if not result.success and not _raised(result):
-                found = look(rows, result, columns)
-                if not found.success and not _raised(found):
-                    result.result, changed = found.result, True
-            if masked:
-                result.result, changed = hide(result.result), True
+                found = self._looked(rows, result, columns, hidden=hidden or fails_on(kwargs, masked))
+                if found is not None:
+                    result.result, changed = found, True
+            if hidden:
+                result.result, changed = hide(result.result or {}), True
+            if _raised(result) and (hidden or fails_on(kwargs, masked)):
+                result.exception_info, changed = hush(result.exception_info), True
         return changed
+
+    def _looked(self, rows: Any, result: Any, columns: Sequence[str], *, hidden: bool) -> Any | None:
+        """Return a failed result with its rows; None if they cannot be looked at. What was counted counts."""
+        try:
+            found = look(rows, result, columns)
+            evidence_of(found.result or {})
+        except Exception as error:
+            what = type(error).__name__ if hidden else f"{type(error).__name__}: {error}"
+            logger.warning("what broke %s is not shown: %s", result.expectation_config.type, what[:2000])
+            return None
+        return None if found.success or _raised(found) else found.result
 
 
 def _all_of(asked: Sequence[Mapping[str, Any]], done: Sequence[str], what: str) -> None:

@@ -84,6 +84,44 @@ def test_what_is_masked_is_shown_nowhere(spark: SparkSession, tmp_path: Path, ca
     assert SECRET in json.dumps(shown.as_dict()), "or the test would pass for nothing"
 
 
+def test_errors_do_not_show_what_is_masked_either(
+    spark: SparkSession, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Spark names the value that it cannot convert."""
+    suite = [
+        expect("column_pair_values_a_to_be_greater_than_b", column_A="_offset", column_B="name"),
+        expect("column_value_z_scores_to_be_less_than", column="NAME", threshold=1, double_sided=False),
+        expect("column_values_to_be_in_set", column="_offset", value_set=[1], row_condition="cast(name AS INT) > 3",
+               condition_parser="spark"),
+    ]  # fmt: skip
+    with caplog.at_level("INFO"):
+        masked = judged(spark, tmp_path / "masked", *suite, more=", masked: [name]")
+    files = [f.read_text() for f in tmp_path.glob("masked/quality/**/*") if f.suffix in (".html", ".json")]
+    assert "The value" not in json.dumps(masked.as_dict()) + caplog.text + "".join(files)
+    told = {r.expectation: r.exception for r in masked.results if not r.success}
+    assert told["expect_column_values_to_be_in_set"] == "[CAST_INVALID_INPUT] (masked)"
+    assert (len(told), masked.verdict) == (3, "failed")
+    assert "The value 'fine'" in json.dumps(judged(spark, tmp_path / "shown", *suite).as_dict()), (
+        "or this shows nothing"
+    )
+
+
+def test_rows_that_cannot_be_looked_at_leave_the_verdict_as_it_was_counted(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def breaks(*_: object) -> None:
+        raise RuntimeError("no memory for secret-a")
+
+    monkeypatch.setattr("sluice_spark.quality.judge.look", breaks)
+    judgement = judged(spark, tmp_path / "a", NAMES)
+    (broken,) = [r for r in judgement.results if not r.success]
+    assert (judgement.verdict, judgement.error, broken.unexpected_count, broken.values) == ("failed", None, 4, [])
+    assert "is not shown: RuntimeError: no memory for secret-a" in caplog.text
+    caplog.clear()
+    assert judged(spark, tmp_path / "b", NAMES, more=", masked: [name]").verdict == "failed"
+    assert SECRET not in caplog.text
+
+
 def test_many_rows_are_a_sample_and_rows_without_offsets_have_values_alone(spark: SparkSession, tmp_path: Path) -> None:
     judgement = judged(spark, tmp_path / "a", expect("column_values_to_be_between", column="n", max_value=-1), rows=300)
     (broken,) = [r for r in judgement.results if not r.success]
