@@ -113,7 +113,8 @@ def _print(found: Sequence[Backlog], *, as_json: bool, metrics: str | None, clea
     if clear and sys.stdout.isatty():
         sys.stdout.write("\x1b[H\x1b[2J")
     rows = [{"pipeline": b.pipeline, **_row(p.as_dict())} for b in found for p in b.partitions]
-    print_table(rows, _COLUMNS)
+    if rows:  # a pipeline whose lag is unknown has none
+        print_table(rows, _COLUMNS)
     for b in found:
         err.print(_summary(b), markup=False)
 

@@ -222,9 +222,10 @@ def _held(
     who = f"run {other.run!r}, process {other.pid} on {other.host}" if other else "another driver"
     what = "this driver was fenced: the lease was taken over by" if fenced else "the lease is held by"
     of = f"pipeline {pipeline!r}, {scope}" if scope else f"pipeline {pipeline!r}"
+    begun = "this driver wrote nothing after that; what it committed before is in the ledger"
     return LeaseHeldError(
         f"{of}: {what} {who}",
-        state="this driver wrote nothing after that; what it committed before is in the ledger",
+        state=begun if fenced else "nothing was read or written",
         next_step=f"try again when that run has ended; the lease of a dead driver expires within "
         f"{max(1, round(remaining))} s",
     )

@@ -88,8 +88,9 @@ def told(payload: Mapping[str, Any]) -> str:
         for number, offset in sorted(parts.items(), key=lambda item: int(item[0]))
     ]
     at = ", ".join(begins[:_MOST]) + (f" and {len(begins) - _MOST} more" if len(begins) > _MOST else "")
-    gone = "; the pipeline's rows left the sink" if payload["truncated"] else ""
-    gone += f" ({payload['removed']:,} offsets)" if payload["removed"] else ""
+    gone = "; the sink has no rows of the pipeline now" if payload["truncated"] else ""
+    if payload["removed"]:
+        gone = f"; the pipeline's rows left the sink ({payload['removed']:,} offsets)"
     skipped = [OffsetRange(*item) for item in payload["skipped"]]
     left = f"; {sum(map(len, skipped)):,} offsets are open as lost: {describe(skipped)}" if skipped else ""
     also = "".join(f"; {note}" for note in payload["notes"])

@@ -104,3 +104,10 @@ def test_a_broken_file_hides_no_other_pipeline_and_is_told(
     said = capsys.readouterr()
     assert said.out == "[]\n"
     assert "bad.yaml is not valid" in said.err
+
+
+def test_a_pipeline_without_partitions_has_no_table(capsys: pytest.CaptureFixture[str]) -> None:
+    command._print([backlog(error=ConfigError("another source"))], as_json=False, metrics=None, clear=False)
+    told = capsys.readouterr()
+    assert told.out == ""
+    assert "another source" in told.err

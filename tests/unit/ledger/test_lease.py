@@ -44,6 +44,7 @@ def test_a_held_lease_names_its_holder(ledger_url: str) -> None:
         ledger.acquire("p", "yours")
     assert "run 'mine'" in caught.value.what
     assert "process" in caught.value.what
+    assert caught.value.state == "nothing was read or written"
 
 
 def test_a_lease_is_of_one_pipeline(ledger_url: str) -> None:

@@ -79,7 +79,7 @@ class Transactions:
         UnknownOutcomeError
             If nobody answered whether the transaction was committed.
         """
-        began = time.monotonic()
+        began, asked = time.monotonic(), False
         try:
             self._producer.begin_transaction()
             sent = self._send_all(topic, records)
@@ -97,10 +97,11 @@ class Transactions:
                     next_step="run again when the cluster answers",
                 )
             point("records-sent")
+            asked = True
             self._commit()
         except KafkaException as error:
             self._give_up()
-            raise self._told(error.args[0], began) from error
+            raise self._told(error.args[0], began, asked=asked) from error
         except UnknownOutcomeError:
             raise
         except (OSError, pa.ArrowException) as error:
@@ -173,7 +174,8 @@ class Transactions:
             self._producer.purge()
             self._producer.abort_transaction(clusters.PATIENCE)
 
-    def _told(self, error: KafkaError, began: float) -> SluiceError:
+    def _told(self, error: KafkaError, began: float, *, asked: bool) -> SluiceError:
+        """Return the error of Sluice; ``asked`` if the cluster was asked to commit, and may have done so before."""
         found = self._cluster.describe(error)
         if isinstance(found, LeaseHeldError) and time.monotonic() - began >= self._seconds:
             return SinkError(
@@ -181,6 +183,12 @@ class Transactions:
                 state=NOTHING_COMMITTED,
                 next_step="raise sink.kafka.transaction_timeout, or lower max_records_per_batch; run again",
             )
+        if asked and isinstance(found, LeaseHeldError):
+            found.state = (
+                "this batch is visible to readers as a whole, or not at all: the cluster may have committed it before; "
+                "the next run looks before it writes"
+            )
+            return found
         return found
 
     @property
