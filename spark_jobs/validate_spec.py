@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 from pyspark.sql import SparkSession
 
@@ -16,6 +17,7 @@ from sluice_spark.engine.logs import set_up
 from sluice_spark.engine.session import Parser, run_main, session
 from sluice_spark.engine.settings import wrong_settings
 from sluice_spark.quality.building import problems_of, warm_up
+from sluice_spark.rules.expectations import judged_by
 from sluice_spark.transforms import transform as transforms
 from sluice_spark.transforms.sample import shape_of
 
@@ -24,14 +26,20 @@ def main() -> None:
     set_up()
     parser = Parser(prog="validate_spec.py", description="Check transforms and suites without reading records.")
     parser.add_argument("--pipeline", required=True, action="append", metavar="NAME_OR_PATH")
-    parser.add_argument("--result", required=True, metavar="FILE", help="JSON output: problems and path of each file")
+    parser.add_argument(
+        "--result", required=True, metavar="FILE", help="JSON output: problems, path and suite of each file"
+    )
     args = parser.parse_args()
     pipelines = [load(name) for name in args.pipeline]
     if any(pipeline.suite_file for pipeline in pipelines):
         warm_up()
     spark = session()
     found = {
-        str(pipeline.file): {"problems": list(problems(spark, pipeline)), "path": path(spark, pipeline)}
+        str(pipeline.file): {
+            "problems": list(problems(spark, pipeline)),
+            "path": path(spark, pipeline),
+            "suite": suite(spark, pipeline),
+        }
         for pipeline in pipelines
     }
     Path(args.result).write_text(json.dumps(found), encoding="utf-8")
@@ -66,6 +74,21 @@ def path(spark: SparkSession, pipeline: Pipeline) -> str | None:
     except ConfigError:
         return None
     return "Arrow path"
+
+
+def suite(spark: SparkSession, pipeline: Pipeline) -> list[dict[str, Any]]:
+    """Return of each expectation whether it is about single rows, and why not; none if the file has a mistake."""
+    try:
+        found = Suite.of(pipeline)
+        if found is None:
+            return []
+        schema = shape_of(spark, pipeline, transforms.transformer(pipeline)).schema
+    except ConfigError:
+        return []
+    return [
+        {"number": each.number, "expectation": each.item["type"], "row_rule": each.rule is not None, "why": each.why}
+        for each in judged_by(spark, found.expectations, schema)
+    ]
 
 
 if __name__ == "__main__":

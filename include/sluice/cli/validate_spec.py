@@ -19,7 +19,7 @@ from sluice.pipeline.defaults import DEFAULTS
 from sluice.pipeline.load import clash_of, relative
 from sluice.pipeline.suite import Suite
 
-__all__ = ["check"]
+__all__ = ["check", "judges"]
 
 _UNCHECKED = "not checked: whether the transform can be planned, its columns, and the expectations' types and arguments"
 
@@ -50,17 +50,20 @@ def check(files: Sequence[str] | None, *, spark: bool, as_json: bool) -> int:
             del good[file]
     unchecked = f"{_UNCHECKED} (--no-spark)"
     paths: dict[str, str] = {}
+    suites: dict[str, list[dict[str, Any]]] = {}
     if spark:
         unchecked, checked = _with_spark(good) if good else ("", {})
         problems = {file: result["problems"] for file, result in checked.items()}
         errors |= {file: str(_refusal(good[file], lines)) for file, lines in problems.items() if lines}
         paths = {file: result["path"] for file, result in checked.items() if result["path"]}
+        suites = {file: result["suite"] for file, result in checked.items() if result["suite"] and file not in errors}
     if as_json:
         print_json(
             [
                 {"file": f, "valid": f not in errors, "error": errors.get(f)}
                 | ({"not_checked": unchecked} if unchecked and f not in errors else {})
                 | ({"path": paths[f]} if f in paths else {})
+                | ({"suite": suites[f]} if f in suites else {})
                 for f in found
             ]
         )
@@ -71,9 +74,22 @@ def check(files: Sequence[str] | None, *, spark: bool, as_json: bool) -> int:
             if file in good and good[file].file.stem != good[file].name:
                 line += f"; its pipeline is {good[file].name!r}, and commands find it by both names"
             err.print(errors.get(file, line), markup=False)
+            for said in judges(suites.get(file, [])):
+                err.print(f"  {said}", markup=False)
         if unchecked and len(errors) < len(found):
             err.print(unchecked, markup=False)
     return int(ExitCode.CONFIG) if errors else 0
+
+
+def judges(suite: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Return lines that say which expectations of a suite are about single rows, and why the others are not; pure."""
+    if not suite:
+        return []
+    rows = sum(bool(item["row_rule"]) for item in suite)
+    return [
+        f"{rows} of {len(suite)} expectations are about single rows" + ("; not:" if rows < len(suite) else ""),
+        *(f"- {item['number']} {item['expectation']}: {item['why']}" for item in suite if not item["row_rule"]),
+    ]
 
 
 def _named(files: Sequence[str]) -> dict[str, Pipeline | SluiceError]:

@@ -10,7 +10,7 @@ from pydantic import Field, field_validator
 from sluice.fields import Strict
 from sluice.rules.base import RuleKind
 
-__all__ = ["NOT_NULL", "SQL", "NotNullRule", "SqlRule"]
+__all__ = ["NOT_NULL", "SQL", "NotNullRule", "SqlRule", "impure"]
 
 
 _TEXT = re.compile(r"'(?:[^'\\]|\\.|'')*'|\"(?:[^\"\\]|\\.)*\"|`[^`]*`|--[^\n]*|/\*.*?\*/", re.DOTALL)
@@ -21,6 +21,12 @@ _IMPURE = re.compile(
     re.IGNORECASE,
 )
 """Functions by their call: a column may have the name of one."""
+
+
+def impure(condition: str) -> str | None:
+    """Return what in a SQL condition gives one record two answers, such as a clock; None if there is nothing."""
+    found = _IMPURE.search(_TEXT.sub("''", condition))
+    return found[0].strip() if found else None
 
 
 class SqlRule(Strict):
@@ -35,10 +41,10 @@ class SqlRule(Strict):
     @classmethod
     def _pure(cls, passes: str) -> str:
         """Refuse what gives one record two answers: a refused record is read a second time, for the quarantine."""
-        impure = _IMPURE.search(_TEXT.sub("''", passes))
-        if impure:
+        found = impure(passes)
+        if found:
             raise ValueError(
-                f"{impure[0].strip()!r}: a condition must be a function of one record, with the same answer each time: "
+                f"{found!r}: a condition must be a function of one record, with the same answer each time: "
                 "no random values, clocks, windows, or queries"
             )
         return passes

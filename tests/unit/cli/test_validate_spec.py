@@ -9,6 +9,8 @@ from pathlib import Path
 import pytest
 from tests.fixtures.specs import GOOD, expectation, run_cli, write, write_suite
 
+from sluice.cli.validate_spec import judges
+
 
 def test_validate_spec_opens_the_suite(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
@@ -53,3 +55,14 @@ def test_the_command_line_says_it_with_its_exit_code(
     monkeypatch.setenv("SLUICE_HOME", str(tmp_path / "home"))
     assert run_cli(monkeypatch, "run", str(bad)) == 10
     assert run_cli(monkeypatch, "validate-spec", "--no-spark", "no-such-pipeline") == 10
+
+
+def test_who_can_judge_which_expectation_is_said() -> None:
+    row = {"number": 1, "expectation": "expect_a", "row_rule": True, "why": None}
+    table = {"number": 2, "expectation": "expect_b", "row_rule": False, "why": "it is about the whole table"}
+    assert judges([]) == []
+    assert judges([row]) == ["1 of 1 expectations are about single rows"]
+    assert judges([row, table]) == [
+        "1 of 2 expectations are about single rows; not:",
+        "- 2 expect_b: it is about the whole table",
+    ]
