@@ -18,7 +18,9 @@ from sluice.home import Home
 from sluice.ledger import Ledger
 from sluice.pipeline import Pipeline
 from sluice.recovery import Route
+from sluice.run.checkpoint import Checkpoint
 from sluice.wal import WriteAheadLog
+from sluice.wal.cleaning import applied_batch
 
 __all__ = ["Adoption"]
 
@@ -158,12 +160,12 @@ class Adoption:
         for name, (_, batch) in last_commits(self.ledger, self.old).items():
             yield name, batch, last_batch(table, name)
         if newest.route is Route.LOG:
-            log = WriteAheadLog(self.home.log(self.old), self.old)
-            yield (
-                log.app_id(newest.number),
-                log.version(newest.number),
-                last_batch(table, app_id(self.old, newest.number)),
-            )
+            log, number = WriteAheadLog(self.home.log(self.old), self.old), newest.number
+            if Checkpoint(self.home.checkpoint(self.old, number)).defined():
+                applied = applied_batch(log, number, self.ledger.furthest(self.old, number, batches=1 << 31))
+            else:
+                applied = last_batch(table, app_id(self.old, number))
+            yield log.app_id(number), log.version(number), applied
 
     def _versions(self, path: str, names: Iterable[str]) -> dict[str, int]:
         """Return the last batch numbers of a table, by the new application ids instead of the old ones."""

@@ -10,6 +10,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
+from tests.fixtures.wal import Made, record
 
 from sluice.adopt import Adoption
 from sluice.errors import ConfigError
@@ -17,6 +18,10 @@ from sluice.home import Home
 from sluice.ledger import Ledger
 from sluice.pipeline import load
 from sluice.ranges import Counts, OffsetRange, RangeAccount
+from sluice.recovery import Route
+from sluice.run.checkpoint import Checkpoint
+from sluice.wal import WriteAheadLog
+from sluice_spark.sinks.delta.table import DeltaSink
 
 
 class Place:
@@ -135,3 +140,38 @@ def test_a_pipeline_may_be_renamed_again_and_back(place: Place) -> None:
         assert [r.pipeline for r in place.ledger.runs()] == [new]
         assert place.settings["sluice.pipeline"] == new
         assert DeltaTable(str(place.path)).transaction_version(f"sluice:{new}:1") == 0
+
+
+class Log(Made):
+    """The log of the pipeline ``old``."""
+
+    @property
+    def table(self) -> DeltaSink:
+        return DeltaSink(str(self.root), WriteAheadLog(str(self.root), "old").app_id(1))
+
+
+@pytest.mark.parametrize("applied", [1, 2])
+def test_with_state_the_numbers_of_the_log_are_not_those_of_the_sink(place: Place, applied: int) -> None:
+    """The sink also numbers batches that only close windows: offsets tell whether all that is sealed was applied."""
+    log = Log(Path(place.home.log("old")))
+    for batch in (0, 1):
+        log.seal(batch, [[record(o) for o in range(3 * batch, 3 * batch + 3)]])
+    Checkpoint(place.home.checkpoint("old", 1)).define("window", {"size": 3600})
+    with place.ledger.acquire("old", "r1") as lease:
+        place.ledger.epoch_opened(lease, epoch=1, route=Route.LOG, positions=None)
+        place.ledger.batch_committed(lease, epoch=1, batch=1, accounts=[])
+        if applied == 2:
+            account = RangeAccount(OffsetRange("t", 0, 3, 6), Counts(written=3))
+            place.ledger.batch_committed(lease, epoch=1, batch=2, accounts=[account])
+    write_deltalake(
+        str(place.path),
+        pa.table({"id": [4]}),
+        mode="append",
+        commit_properties=CommitProperties(app_transactions=[Transaction("sluice:old:1", applied, None)]),
+    )
+    if applied == 2:
+        assert place.adopt() is True
+        assert WriteAheadLog(place.home.log("new"), "new").version(1) == 1
+    else:
+        with pytest.raises(ConfigError, match="do not end with the same batch"):
+            place.adopt()
