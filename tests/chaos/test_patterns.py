@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
@@ -169,6 +170,24 @@ def test_a_pattern_that_matches_nothing_is_an_error(sandbox: Sandbox) -> None:
 
 
 @LONG
+def test_what_was_lost_of_a_topic_that_the_pattern_no_longer_matches_is_found(sandbox: Sandbox) -> None:
+    by_pattern(sandbox)
+    sandbox.feed(2)
+    name = born(sandbox, "b", 4, partitions=1)
+    sandbox.run("first")
+    retracted = sandbox.cli("retract", str(sandbox.file), "first", "--reason", "wrong")
+    assert retracted.returncode == 0, retracted.stderr
+    sandbox.configure(source={"kafka": {"pattern": sandbox.topic}})
+    assert sandbox.cli("reset", str(sandbox.file), "--reason", "narrower").returncode == 0
+    planned = json.loads(sandbox.cli("redrive", str(sandbox.file), "--dry-run", "--json").stdout)
+    assert {row["held by"] for row in planned} == {"kafka"}
+    some = sandbox.cli("redrive", str(sandbox.file), "--range", f"{name}:0:0-3")
+    assert some.returncode == 0, some.stderr
+    sandbox.run("rest", redriven="lost")
+    audited(sandbox)
+
+
+@LONG
 def test_a_topic_that_the_pattern_no_longer_matches_is_named(sandbox: Sandbox) -> None:
     by_pattern(sandbox)
     sandbox.feed(2)
@@ -180,6 +199,13 @@ def test_a_topic_that_the_pattern_no_longer_matches_is_named(sandbox: Sandbox) -
     assert reset.returncode == 0, reset.stderr
     sandbox.feed(2)
     sandbox.run("third")
+    # what was read of it is still in the table and in Kafka
+    sandbox.run("again", interval=("2020-01-01T00:00:00Z", datetime.now(UTC).isoformat()))
+    assert sandbox.account("again")["written"] == 6
+    assert sandbox.cli("retract", str(sandbox.file), "again", "--reason", "wrong").returncode == 10, (
+        "an interval's rows"
+    )
+    audited(sandbox)
     by_pattern(sandbox)
     assert "a second time" in sandbox.run("wider", expect=10).message
     assert sandbox.cli("reset", str(sandbox.file), "--reason", "wider").returncode == 0

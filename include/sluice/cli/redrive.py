@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from sluice.cli.output import err, print_json, print_table
@@ -18,7 +18,7 @@ from sluice.ledger import Ledger
 from sluice.pipeline import Pipeline, load
 from sluice.ranges import OffsetRange, overlaps
 from sluice.run.locate import locate
-from sluice.run.redriving import possible
+from sluice.run.redriving import possible, states_for
 from sluice.sources.state import TopicState
 from sluice.wal import WriteAheadLog
 
@@ -39,7 +39,7 @@ def redrive(
     """Redrive, or with ``dry_run`` show what could be redriven; return the exit code."""
     spec = load(pipeline)
     for item in ranges:
-        if not spec.source.config.reads(item.topic):
+        if not spec.source.config.reads(item.topic) and item.topic not in Ledger.open().topic_ids(spec.name):
             raise ConfigError(
                 f"--range: {spec.name} does not read {item.topic!r}",
                 state="nothing was read or written",
@@ -101,13 +101,13 @@ def _try_quarantined(
         err.print(f"to write them: sluice redrive {pipeline} --quarantined", markup=False)
 
 
-def _states(spec: Pipeline) -> list[TopicState]:
+def _states(spec: Pipeline, streams: Iterable[str]) -> list[TopicState]:
     """Return the state of the source's streams; empty if the source is down, as in the redrive itself."""
     if not spec.source.kind.replayable:
         return []
     with spec.source.kind.opened(spec.source.config, Home.from_env(), spec.name) as source:
         try:
-            return source.snapshot()
+            return states_for(source, streams)
         except SluiceError as error:
             err.print(f"{error.what}: only the write-ahead log was searched", markup=False)
             return []
@@ -116,7 +116,7 @@ def _states(spec: Pipeline) -> list[TopicState]:
 def _show(spec: Pipeline, ranges: Sequence[OffsetRange], of_run: str | None, *, as_json: bool) -> None:
     ledger, home = Ledger.open(), Home.from_env()
     rows = ledger.lost(spec.name, run_id=of_run)
-    states = _states(spec) if rows else []
+    states = _states(spec, {row.range.topic for row in rows}) if rows else []
     wanted = overlaps([r.range for r in rows], ranges) if ranges else [r.range for r in rows]
     found = locate(wanted, WriteAheadLog(home.log(spec.name), spec.name), states, ledger.topic_ids(spec.name))
     places = (("write-ahead log", found.log), (spec.source.key, found.kafka), ("nowhere", found.nowhere))

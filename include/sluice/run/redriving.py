@@ -1,11 +1,15 @@
-"""What a pipeline's redrive can do, from its file alone; pure."""
+"""What a pipeline's redrive can do, and of which streams it asks the source."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from sluice.errors import ConfigError
 from sluice.pipeline import Pipeline
+from sluice.sources.base import Source
+from sluice.sources.state import TopicState
 
-__all__ = ["possible", "way_out"]
+__all__ = ["possible", "states_for", "way_out"]
 
 _AGAIN = "send the records to the source again, corrected"
 
@@ -26,6 +30,27 @@ def possible(pipeline: Pipeline, *, quarantined: bool) -> None:
             state="nothing was read or written; sink and quarantine are unchanged",
             next_step=f"{_AGAIN}; or use a sink that can replace rows, such as sink.delta. Lost ranges can be redriven",
         )
+
+
+def states_for(source: Source, streams: Iterable[str]) -> list[TopicState]:
+    """Return the state of the source's streams, and of those that the pipeline has read and its file no longer names.
+
+    What was read of a topic may still be there when the file has let go of it.
+
+    Parameters
+    ----------
+    streams
+        Those from which offsets are wanted.
+
+    Raises
+    ------
+    SluiceError
+        If any part of it is unknown.
+    """
+    states = source.snapshot()
+    former = set(streams) - {state.topic for state in states}
+    states_of = getattr(source, "states_of", None)  # of streams that have names in a server, as Kafka's topics have
+    return states + states_of(former) if former and states_of is not None else states
 
 
 def way_out(pipeline: Pipeline, named: str) -> str:

@@ -18,6 +18,7 @@ from sluice.errors import (
 from sluice.ledger import IntervalRow, Lease
 from sluice.ranges import OffsetRange, Positions, Times, describe, overlaps, subtract
 from sluice.run.interval import Interval
+from sluice.run.redriving import states_for
 from sluice.run.resolve import Available, Resolved, missing
 from sluice.run.resolve import resolve as resolved_of
 from sluice.sources.state import Key, TopicState, is_another
@@ -55,16 +56,15 @@ class IntervalOffsets:
         source = self.context.opened_source()
         log = self.context.redriven().log
         log.refresh()
-        trouble = None
+        trouble, name = None, self.context.pipeline.name
         try:
-            states = source.snapshot()
+            # the table also has rows of topics that the file no longer names
+            states = states_for(source, self.context.ledger.reached(name))
         except SourceUnreachableError as error:
             logger.warning("%s: only the write-ahead log is searched", error.what)
             states, trouble = [], error
-        known = self.context.ledger.topic_ids(self.context.pipeline.name)
-        return states, Available.of(
-            states, known, log, source, trouble=trouble
-        )  # fmt: skip
+        known = self.context.ledger.topic_ids(name)
+        return states, Available.of(states, known, log, source, trouble=trouble)
 
     def source(
         self,
@@ -179,7 +179,7 @@ class IntervalOffsets:
 
     def _gone_error(self, gone: Sequence[OffsetRange], firsts: Mapping[Key, int], available: Available) -> SluiceError:
         name = self.context.pipeline.name
-        recreated = [t for t in {r.topic for r in gone} if not any(k[0] == t for k in available.kafka)]
+        recreated = sorted({r.topic for r in gone} & available.recreated)
         if recreated and available.trouble is None:
             return TopicRecreatedError(
                 f"pipeline {name!r}: topic {recreated[0]!r} was recreated, and the write-ahead log does not hold "

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, ClassVar
@@ -18,7 +18,7 @@ from sluice.pipeline import Rows
 from sluice.ranges import Counts, OffsetRange, RangeAccount, describe, overlaps, runs_of, subtract
 from sluice.rescued import NONE, Rescued
 from sluice.run.locate import Located, locate
-from sluice.run.redriving import possible
+from sluice.run.redriving import possible, states_for
 from sluice.sources.kafka.cluster import TopicState
 from sluice_spark.batch.account import Offsets, PromiseError, account_exactly
 from sluice_spark.batch.quarantine import SCHEMA, held_records, refused_records
@@ -105,7 +105,7 @@ class RedriveRun(Run):
         if self.ranges is not None:
             wanted = overlaps(wanted, self.ranges)
         with self.context.watch.phase("planning"):
-            states = self._states() if wanted else []
+            states = self._states({item.topic for item in wanted}) if wanted else []
             found = locate(wanted, tables.log, states, self.ledger.topic_ids(name))
         if found.nowhere:
             logger.warning("no longer in the write-ahead log or Kafka: %s", describe(found.nowhere))
@@ -119,11 +119,11 @@ class RedriveRun(Run):
                 self._redrive(lease, tables, writer, source, ranges, {"kind": kind}, fence)
         point("query-ended")
 
-    def _states(self) -> list[TopicState]:
+    def _states(self, streams: Collection[str]) -> list[TopicState]:
         if not self.pipeline.source.kind.replayable:
             return []
         try:
-            return self.context.opened_source().snapshot()
+            return states_for(self.context.opened_source(), streams)
         except SluiceError as error:
             logger.warning("%s: only the write-ahead log is searched", error.what)
             return []

@@ -50,6 +50,17 @@ class KafkaTopics:
                 raise
             return self.cluster.snapshot(there, isolation_level=self.config.isolation_level)
 
+    def states_of(self, topics: Iterable[str]) -> list[TopicState]:
+        """Return the state of those of these topics that there are, whether the file still names them or not.
+
+        Raises
+        ------
+        SourceUnreachableError, AuthorizationError
+            If that is not known of one of them.
+        """
+        there = self.cluster.existing(topics)
+        return self.cluster.snapshot(sorted(there), isolation_level=self.config.isolation_level) if there else []
+
     def deleted(self, topics: Iterable[str]) -> list[str]:
         """Return which of these topics a pattern would match, but are no longer there; none without a pattern.
 
