@@ -54,7 +54,7 @@ def test_rows_that_cannot_be_read_back_are_judged_by_their_counts(tmp_path: Path
 def test_what_cannot_be_read_again_has_no_intervals_and_is_not_asked_when_it_is_redriven() -> None:
     spec = pipeline(source={"drops": {"path": "/nowhere"}}, recovery="wal")
     assert "cannot be read again" in str(spec.no_intervals)
-    assert command._states(spec) == []
+    assert command._states(spec, []) == []
     assert "choose recovery: wal" in str(spec.refusal(spec.recovery.REPLAY))
 
 

@@ -34,7 +34,7 @@ def test_without_a_broker_a_dry_run_shows_what_the_log_has(
     monkeypatch.setattr(Cluster, "snapshot", silent)
     kafka = Connection("kafka_default", "kafka", extra={"bootstrap.servers": "127.0.0.1:1"})
     monkeypatch.setenv(variable_of("kafka_default"), kafka.to_json())
-    assert command._states(SPEC) == []
+    assert command._states(SPEC, []) == []
     assert "no broker answers: only the write-ahead log was searched" in capsys.readouterr().err
 
 
