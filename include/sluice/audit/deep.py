@@ -144,7 +144,7 @@ class _Proof:
         for batch in self._read(sink, ["_run"]):
             for item in batch.column("_run").value_counts().to_pylist():
                 found[item["values"]] = found.get(item["values"], 0) + item["counts"]
-        known = set(self.snapshot.runs.values())
+        known = {*self.snapshot.runs.values(), *self.snapshot.windowed}
         for run, count in sorted(found.items(), key=str):
             if run not in known:
                 self.problems.append(f"{count:,} rows of the sink are by run {run!r}, for which there is no account")

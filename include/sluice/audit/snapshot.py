@@ -25,12 +25,15 @@ class Snapshot:
     ----------
     runs
         The run id of each account.
+    windowed
+        The runs that wrote windows; they may have read no record, and so have no account.
     problems
         A message for each writer whose last batch differs in ledger and sink.
     """
 
     books: Books
     runs: dict[RangeAccount, str]
+    windowed: set[str]
     sink: Table
     quarantine: Table
     problems: list[str]
@@ -62,6 +65,7 @@ class Snapshot:
             books = Books.read(ledger, pipeline)
             live = (r for r in ledger.runs(pipeline, limit=1 << 31) if r.kind != "interval")
             runs = {a: r.run for r in live for a in ledger.accounts(pipeline, r.run, standing=True)}
+            windowed = ledger.window_runs(pipeline)
             quarantine, sink = Table.open("quarantine", refused), Table.open("sink", path)
             held = {name: sink.batch(name) for name in ends}
             if all(held[name] == batch for name, (_, batch) in ends.items()):
@@ -73,7 +77,7 @@ class Snapshot:
             upto = {name: batch for name, (_, batch) in ends.items()}
             sink.go_back(upto)
             quarantine.go_back({quarantine_app_id(name): batch for name, batch in upto.items()})
-        return cls(books, runs, sink, quarantine, problems)
+        return cls(books, runs, windowed, sink, quarantine, problems)
 
 
 def last_commits(ledger: Ledger, pipeline: str) -> Mapping[str, tuple[str, int]]:

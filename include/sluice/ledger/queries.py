@@ -482,6 +482,12 @@ class LedgerQueries:
             "closed_to": max(p["closed_to"] for p in told),
         }
 
+    def window_runs(self, pipeline: str) -> set[str]:
+        """Return the ids of the runs that did something to windows, also of those that read no record."""
+        table = schema.event
+        query = sa.select(table.c.run).where(table.c.pipeline == pipeline, table.c.type == "WindowsMoved").distinct()
+        return {str(row["run"]) for row in self._rows(query)}
+
     def _taken_back(self, pipeline: str, run_id: str) -> dict[str, int]:
         """Return how many offsets a run retracted: of ``written`` ones, and with others that are open now, too."""
         moved = self.retractions(pipeline, run_id)

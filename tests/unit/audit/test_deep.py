@@ -136,6 +136,15 @@ def test_rows_aggregate_is_proved_as_far_as_it_goes(place: Place) -> None:
     ]
 
 
+def test_a_run_that_only_closed_windows_wrote_rows_and_has_no_account(place: Place) -> None:
+    place.configure(rows="aggregate")
+    place.commit("a", split(0, 5))
+    closing = {"rows": 1, "late": [], "partly_late": 0, "latest": None, "late_by": None, "closed_to": 900}
+    place.commit("flush", windows=closing)
+    place.sink = [(None, None, None, "a"), (None, None, None, "flush")]
+    assert place.found() == []
+
+
 def test_a_table_that_cannot_be_read_is_an_error_and_no_finding(story: Place) -> None:
     story.write()
     for file in Path(story.path).glob("*.parquet"):
