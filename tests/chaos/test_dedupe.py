@@ -240,6 +240,10 @@ def test_a_changed_dedupe_is_refused(sandbox: Sandbox) -> None:
     assert f"sluice reset {sandbox.name} --reason" in said
     stream.configure(None)
     assert "has no dedupe any more" in sandbox.run("third", expect=41).message
+    # either would write duplicates, and the keys of what it writes would not be remembered
+    assert "has no dedupe any more" in sandbox.run("redrive", redriven="quarantined", expect=41).message
+    past = ("2020-01-01T00:00:00Z", "2026-01-01T00:00:00Z")
+    assert "has no dedupe any more" in sandbox.run("interval", interval=past, expect=41).message
     window = {"time": "at", "size": "1h", "aggregates": {"n": "count(*)"}, "watermark": "1h"}
     stream.configure(None, window=window)
     assert "has window instead" in sandbox.run("fourth", expect=41).message

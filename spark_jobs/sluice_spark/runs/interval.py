@@ -27,6 +27,7 @@ from sluice_spark.runs.interval_offsets import IntervalOffsets
 from sluice_spark.runs.reconcile import RETRACTED, enter_interval, half_done, replace_quarantined, take_over
 from sluice_spark.runs.redrive import REDRIVING
 from sluice_spark.runs.run import Run
+from sluice_spark.runs.stateful import refuse_other
 from sluice_spark.runs.tables import Tables
 from sluice_spark.sinks.base import NOTHING, Fence, overtaken
 from sluice_spark.sinks.parquet.slice import Slice
@@ -84,6 +85,8 @@ class IntervalRun(Run):
 
     def _replace(self, lease: Lease) -> str | None:
         name = self.pipeline.name
+        # the file may have no dedupe any more
+        refuse_other(self.pipeline, self.context.tables(self.ledger.epoch(name)))
         redriven = self.context.redriven()
         self._examine(redriven)
         # the commit is refused if another run moves the same records while this driver is frozen

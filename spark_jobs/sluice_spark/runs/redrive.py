@@ -29,6 +29,7 @@ from sluice_spark.engine.logs import logger
 from sluice_spark.rules.records import decoded
 from sluice_spark.runs.closing import emptied
 from sluice_spark.runs.run import Run
+from sluice_spark.runs.stateful import refuse_other
 from sluice_spark.runs.tables import Tables
 from sluice_spark.sinks.base import NOTHING, Fence, ReplaceableSink, Staged
 from sluice_spark.sources.base import Records, within
@@ -84,7 +85,7 @@ class RedriveRun(Run):
 
     def _drive(self, lease: Lease) -> str | None:
         possible(self.pipeline, quarantined=self.quarantined)
-        self._reconciled(lease)
+        refuse_other(self.pipeline, self._reconciled(lease))  # the file may have no dedupe any more
         tables = self.context.redriven()
         if self.quarantined:
             self._plan(lease, [], [], epoch=REDRIVEN)
