@@ -167,6 +167,8 @@ def example_of(conn_id: str) -> dict[str, Any]:
         example = {"conn_type": "redis", "host": "localhost", "port": 6379}
     if "nats" in conn_id:
         example = {"conn_type": "generic", "host": "localhost", "port": 4222}
+    if "registry" in conn_id:
+        example = {"conn_type": "http", "host": "http://localhost:8081"}
     if "postgres" in conn_id:
         example = {"conn_type": "postgres", "host": "localhost", "login": "me", "password": "...", "schema": "shop"}
     return example

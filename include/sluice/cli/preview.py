@@ -38,7 +38,7 @@ def preview(
 
     Exit codes: as sluice run; records that would be refused are no failure.
     """
-    from sluice.cli.run import connections
+    from sluice.cli.run import connections, decoder_of
     from sluice.launch.submit import preview as submission
     from sluice.pipeline import load
 
@@ -47,7 +47,8 @@ def preview(
     spark, kafka, _ = connections(spec)
     with tempfile.TemporaryDirectory(prefix="sluice-") as folder:
         result = Path(folder) / "result.json"
-        found = looked(submission(spec, result, spark=spark, kafka=kafka, records=records), result)
+        submit = submission(spec, result, spark=spark, kafka=kafka, decoder=decoder_of(spec), records=records)
+        found = looked(submit, result)
     if as_json:
         print_json(found)
         return

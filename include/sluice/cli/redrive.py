@@ -8,7 +8,7 @@ from pathlib import Path
 
 from sluice.cli.output import err, print_json, print_table
 from sluice.cli.preview import looked
-from sluice.cli.run import closing, connections, ended, spark_of
+from sluice.cli.run import closing, connections, decoder_of, ended, spark_of
 from sluice.errors import ConfigError, SluiceError
 from sluice.home import Home
 from sluice.launch.launcher import LocalProcess
@@ -64,6 +64,7 @@ def redrive(
         spark=spark,
         kafka=kafka,
         sink=sink,
+        decoder=decoder_of(spec),
         ranges=ranges,
         of_run=of_run,
         quarantined=quarantined,
@@ -85,7 +86,16 @@ def _try_quarantined(
     spark = spark_of(spec)
     with tempfile.TemporaryDirectory(prefix="sluice-") as folder:
         result = Path(folder) / "result.json"
-        submit = preview(spec, result, spark=spark, kafka=None, quarantined=True, ranges=ranges, of_run=of_run)
+        submit = preview(
+            spec,
+            result,
+            spark=spark,
+            kafka=None,
+            decoder=decoder_of(spec),
+            quarantined=True,
+            ranges=ranges,
+            of_run=of_run,
+        )
         found = looked(submit, result)
     if as_json:
         print_json(found)

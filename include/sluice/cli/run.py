@@ -19,7 +19,7 @@ from sluice.run.held import FAILED, refuse_held, settling
 from sluice.run.redriving import way_out
 from sluice.run.request import RunRequest
 
-__all__ = ["closing", "connections", "drive", "ended", "spark_of"]
+__all__ = ["closing", "connections", "decoder_of", "drive", "ended", "spark_of"]
 
 _SPARK = "spark_default"
 
@@ -63,7 +63,7 @@ def drive(
     epoch = Ledger.open().epoch(spec.name)
     waits = None if request.interval else waiting(spec, kafka, home=Home.from_env(), epoch=epoch)
     with closing(spec, run_id):
-        code = LocalProcess(spark, kafka, sink).launch(spec, request, waiting=waits)
+        code = LocalProcess(spark, kafka, sink, decoder_of(spec)).launch(spec, request, waiting=waits)
     return ended(spec, run_id, code, as_json=as_json)
 
 
@@ -100,6 +100,17 @@ def connections(spec: Pipeline) -> tuple[Connection, Connection | None, Connecti
     """
     spark, source, sink = spark_of(spec), spec.source.config.needs, spec.sink.config.needs
     return spark, find(source) if source else None, find(sink) if sink else None
+
+
+def decoder_of(spec: Pipeline) -> Connection | None:
+    """Return the connection that decoding needs; None if it needs none.
+
+    Raises
+    ------
+    ConfigError
+        If the file names one, and it is not defined.
+    """
+    return find(spec.decode.needs) if spec.decode.needs else None
 
 
 def spark_of(spec: Pipeline) -> Connection:

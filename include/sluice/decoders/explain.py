@@ -72,6 +72,8 @@ class Explainer:
     def _detail(self, value: bytes | None, rule: str, column: str | None) -> str | None:
         if value is None:
             return None
+        if self.format == "avro":
+            return _schema_of(value, rule)
         try:
             text = value.decode()
         except UnicodeDecodeError as error:
@@ -108,6 +110,12 @@ class Explainer:
             doublequote=own is None,
         )
         return next(reader, [])
+
+
+def _schema_of(value: bytes, rule: str) -> str:
+    if rule == "wire_format":
+        return f"{len(value)} bytes, the first of which is 0x{value[0]:02x}, not 0x00" if value else "no bytes"
+    return f"it was written with schema {int.from_bytes(value[1:5], 'big')}"
 
 
 def _no_object(text: str) -> str:

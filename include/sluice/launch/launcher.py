@@ -56,17 +56,27 @@ class LocalProcess:
         The connection of the source, if it needs one.
     sink
         The connection of the sink, if it needs one.
+    decoder
+        The connection that decoding needs, if it needs one.
     """
 
     spark: Connection
     source: Connection | None
     sink: Connection | None = None
+    decoder: Connection | None = None
 
     def launch(self, pipeline: Pipeline, request: RunRequest, *, waiting: int | None = None) -> int:
         """Carry out one run; see :class:`Launcher`."""
-        return self.start(
-            bounded_run(pipeline, request, spark=self.spark, kafka=self.source, sink=self.sink, waiting=waiting)
+        submission = bounded_run(
+            pipeline,
+            request,
+            spark=self.spark,
+            kafka=self.source,
+            sink=self.sink,
+            decoder=self.decoder,
+            waiting=waiting,
         )
+        return self.start(submission)
 
     @staticmethod
     def start(submission: SparkSubmit) -> int:

@@ -128,6 +128,7 @@ def bounded_run(
     spark: Connection,
     kafka: Connection | None,
     sink: Connection | None = None,
+    decoder: Connection | None = None,
     waiting: int | None = None,
     settings: Spark | None = None,
 ) -> SparkSubmit:
@@ -141,13 +142,16 @@ def bounded_run(
         The connection of the source, if it needs one.
     sink
         The connection of the sink, if it needs one.
+    decoder
+        The connection that decoding needs, if it needs one.
     waiting
         The approximate number of waiting records, if known: a small run skips the JVM's optimizing compiler, which
         would not pay off.
     """
     arguments = ["--pipeline", str(pipeline.file), *request.arguments()]
     small = waiting is not None and waiting <= _SMALL
-    return _submit("bounded_run.py", pipeline, arguments, spark, (kafka, sink), small=small, settings=settings)
+    others = (kafka, sink, decoder)
+    return _submit("bounded_run.py", pipeline, arguments, spark, others, small=small, settings=settings)
 
 
 def redrive(
@@ -157,6 +161,7 @@ def redrive(
     spark: Connection,
     kafka: Connection | None,
     sink: Connection | None = None,
+    decoder: Connection | None = None,
     ranges: Sequence[OffsetRange] = (),
     of_run: str | None = None,
     quarantined: bool = False,
@@ -190,7 +195,7 @@ def redrive(
     arguments += [] if dropped is None else ["--drop", f"--reason={dropped}"]
     arguments += [] if rule is None else [f"--rule={rule}"]
     arguments += [] if before is None else [f"--before={before.isoformat()}"]
-    return _submit("redrive.py", pipeline, arguments, spark, (kafka, sink), small=True, settings=settings)
+    return _submit("redrive.py", pipeline, arguments, spark, (kafka, sink, decoder), small=True, settings=settings)
 
 
 def retract(
@@ -272,6 +277,7 @@ def preview(
     *,
     spark: Connection,
     kafka: Connection | None,
+    decoder: Connection | None = None,
     records: int = 0,
     quarantined: bool = False,
     ranges: Sequence[OffsetRange] = (),
@@ -291,7 +297,7 @@ def preview(
         arguments += ["--range", f"{item.topic}:{item.partition}:{item.start}-{item.end}"]
     arguments += [] if of_run is None else [f"--of-run={of_run}"]
     arguments += ["--quarantined"] * quarantined
-    return _submit("preview.py", pipeline, arguments, spark, (kafka,), small=True)
+    return _submit("preview.py", pipeline, arguments, spark, (kafka, decoder), small=True)
 
 
 def validate_spec(pipelines: Sequence[Pipeline], result: Path) -> SparkSubmit:

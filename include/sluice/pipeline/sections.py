@@ -9,6 +9,7 @@ from typing import Annotated, Any
 
 from pydantic import AfterValidator, Field, field_validator, model_validator
 
+from sluice.decoders.avro import AvroDecode
 from sluice.decoders.config import BytesDecode, CsvDecode, JsonDecode, Keyed, TextDecode
 from sluice.fields import Duration, Strict, given, one_of
 from sluice.kinds import kind_of
@@ -101,6 +102,8 @@ class Decode(Strict):
     """One JSON object per record."""
     csv: CsvDecode | None = None
     """One CSV record (RFC 4180) per record."""
+    avro: AvroDecode | None = None
+    """One Avro record per record, in the wire format of schema registries."""
     text: TextDecode | None = None
     """``text: {}``: the value as UTF-8 text, in the column ``value``."""
     bytes: BytesDecode | None = None
@@ -125,6 +128,11 @@ class Decode(Strict):
     def headers(self) -> dict[str, str]:
         """The columns that are headers, with the names of these."""
         return self.config.headers if isinstance(self.config, Keyed) else {}
+
+    @property
+    def needs(self) -> str | None:
+        """The connection that decoding needs; None if it needs none."""
+        return None if self.avro is None else self.avro.registry
 
     @property
     def rescues(self) -> bool:

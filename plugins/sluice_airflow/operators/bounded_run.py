@@ -114,6 +114,7 @@ class BoundedRunOperator(SubmitOperator):
             spark=spark,
             kafka=kafka,
             sink=self.sink_connection(pipeline),
+            decoder=self.decoder_connection(pipeline),
             waiting=waits,
             settings=settings,
         )

@@ -109,6 +109,7 @@ class RedriveOperator(SubmitOperator):
             spark=self.spark_connection(pipeline),
             kafka=self.source_connection(pipeline),
             sink=self.sink_connection(pipeline),
+            decoder=self.decoder_connection(pipeline),
             ranges=ranges,
             of_run=self.of_run or None,
             quarantined=what is _What.QUARANTINED,

@@ -150,6 +150,12 @@ class SubmitOperator(SparkSubmitOperator):
         needs = pipeline.sink.config.needs
         return connections.get(needs) if needs else None
 
+    @staticmethod
+    def decoder_connection(pipeline: Pipeline) -> Connection | None:
+        """Return the connection that decoding needs, if it needs one."""
+        needs = pipeline.decode.needs
+        return connections.get(needs) if needs else None
+
     def run_spark(self, submission: SparkSubmit, context: Context) -> None:
         """Start the application and wait for it.
 

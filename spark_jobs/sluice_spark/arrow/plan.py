@@ -13,6 +13,7 @@ from sluice.decoders.config import Keyed
 from sluice.pipeline import Pipeline, Rows
 from sluice.pipeline.sections import Decode, Rule
 from sluice.recovery import Recovery
+from sluice_spark.arrow.avro import AvroChunks
 from sluice_spark.arrow.base import METADATA, ChunkDecoder, Transform
 from sluice_spark.arrow.calls import Calls
 from sluice_spark.arrow.columns import arrow_type, unsupported
@@ -199,7 +200,7 @@ def _values(decode: Decode) -> ChunkDecoder:
         return TextChunks()
     if decode.bytes is not None:
         return BytesChunks()
-    typed = decode.json_ or decode.csv
+    typed = decode.json_ or decode.csv or decode.avro
     if typed is None:
         raise NotArrowError(f"decode.{decode.key} is decoded by Spark alone")
     columns = T.StructType.fromDDL(typed.ddl)
@@ -208,6 +209,8 @@ def _values(decode: Decode) -> ChunkDecoder:
             raise NotArrowError(f"column {column.name} is {kind}")
     if decode.csv is not None:
         return CsvChunks(decode.csv, columns)
+    if decode.avro is not None:
+        return AvroChunks(decode.avro, columns)
     for column in columns.fields:
         if isinstance(column.dataType, T.MapType) and ESCAPED_NAME.search(column.name):
             raise NotArrowError(f"column {column.name!r} is a MAP, and JSON escapes its name")

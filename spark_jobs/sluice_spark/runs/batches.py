@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from pyspark.sql import DataFrame, SparkSession
 
+from sluice.decoders.registry import ask
 from sluice.errors import ExitCode
 from sluice.faults import point
 from sluice.ledger import Lease
@@ -128,11 +129,15 @@ class MicroBatches:
             query.awaitTermination()
         except Exception as error:
             cause = failures[0] if failures else error
-            ask = (lambda: self.check.states(tables)) if reader is None else (lambda: None)
-            told = classify(cause, ask, (reader or self.reader).signs)
+            told = classify(cause, lambda: self._ask(tables, of_source=reader is None), (reader or self.reader).signs)
             if told.exit_code is ExitCode.OTHER:  # where it broke, which Spark's log does not say of the driver's code
                 logger.error("the query ended with an error", exc_info=told.__cause__ or cause)
             raise told from error
+
+    def _ask(self, tables: Tables, *, of_source: bool) -> None:
+        ask(self.context.pipeline.decode.needs)
+        if of_source:
+            self.check.states(tables)
 
     def process(self, tables: Tables, writer: BatchWriter, number: int, batch: Batch, *, sweep: bool) -> None:
         """Prepare one batch by the run's strategy, commit it and record it in the ledger.

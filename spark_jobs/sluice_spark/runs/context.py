@@ -9,6 +9,7 @@ from functools import cached_property
 
 from pyspark.sql import SparkSession
 
+from sluice.decoders.registry import ask
 from sluice.faults import point
 from sluice.home import Home
 from sluice.ledger import Epoch, Ledger
@@ -112,6 +113,7 @@ class RunContext:
             If it does not, or if the suite does not fit the transform.
         """
         with self.watch.phase("planning"):
+            ask(self.pipeline.decode.needs)
             transform = transforms.transformer(self.pipeline)
             shape = shape_of(spark, self.pipeline, transform)
             if self.judge is not None:

@@ -9,6 +9,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from sluice.decoders.explain import Explainer
+from sluice.decoders.registry import ask
 from sluice.home import Home
 from sluice.pipeline import Pipeline
 from sluice.ranges import OffsetRange
@@ -56,6 +57,7 @@ def preview(spark: SparkSession, pipeline: Pipeline, home: Home, records: int) -
     SluiceError
         If the source cannot be read.
     """
+    ask(pipeline.decode.needs)
     transform = transforms.transformer(pipeline)
     schema = shape_of(spark, pipeline, transform).schema
     with pipeline.source.kind.opened(pipeline.source.config, home, pipeline.name) as source:

@@ -1,0 +1,171 @@
+"""A schema registry, asked by its REST interface: which schema has a number.
+
+The client is Confluent's own, which also Karapace and Apicurio (in its compatible interface) serve.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+from sluice.connections import Connection, look_up
+from sluice.errors import AuthorizationError, ConfigError, SluiceError, SourceUnreachableError
+
+__all__ = ["Registry", "Schema", "ask"]
+
+_STATE = "nothing of the open batch was written; what earlier batches wrote is in the sink"
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Schema:
+    """A registered schema.
+
+    Attributes
+    ----------
+    kind
+        ``AVRO``, ``PROTOBUF`` or ``JSON``.
+    text
+        The schema as it was registered.
+    references
+        The texts of the schemas that it refers to, each after those that it refers to itself.
+    """
+
+    kind: str
+    text: str
+    references: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Registry:
+    """A schema registry by its connection. It can be pickled, and holds secrets, which its ``repr`` does not show.
+
+    Parameters
+    ----------
+    connection
+        The connection's id.
+    settings
+        Of Confluent's client; None if the connection is not defined here.
+    """
+
+    connection: str
+    settings: Mapping[str, Any] | None = field(repr=False)
+
+    @classmethod
+    def named(cls, connection: str) -> Registry:
+        """Return the registry of a connection, which need not be defined yet."""
+        found = look_up(connection)
+        return cls(connection, None if found is None else _settings(found))
+
+    def schema(self, number: int) -> Schema | None:
+        """Return the schema with a number; None if the registry says that there is none.
+
+        Raises
+        ------
+        SourceUnreachableError
+            If it does not answer, or answers otherwise than with a schema.
+        AuthorizationError
+            If it refuses the login.
+        ConfigError
+            If the connection is not defined, or is not one to a registry.
+        """
+
+        def asked(client: Any) -> Schema:
+            found = client.get_schema(number)
+            texts: dict[tuple[str, int], str] = {}
+            _gather(client, found, texts)
+            return Schema(found.schema_type or "AVRO", found.schema_str, tuple(texts.values()))
+
+        return self._ask(asked)
+
+    def check(self) -> None:
+        """Check that it answers; raises what :meth:`schema` does."""
+        self.schema(1)  # what workers ask, too; whether there is one does not matter
+
+    def _ask(self, question: Callable[[Any], T]) -> T | None:
+        if self.settings is None:
+            raise ConfigError(
+                f"connection {self.connection!r}, the schema registry of decode.avro, is not defined",
+                state="nothing was read or written",
+                next_step="define it in Airflow with type http, or set AIRFLOW_CONN_"
+                f'{self.connection.upper()}=\'{{"conn_type":"http","host":"http://localhost:8081"}}\'',
+            )
+        try:
+            from confluent_kafka.schema_registry import SchemaRegistryClient
+            from confluent_kafka.schema_registry.error import SchemaRegistryError
+        except ImportError as error:
+            raise ConfigError(
+                f"decode.avro cannot ask a schema registry here: {error}",
+                state="nothing was read or written",
+                next_step="install the extra sluice[avro] where Spark's driver and workers run",
+            ) from error
+        where = f"the schema registry at {self.settings['url']}"
+        try:
+            client = SchemaRegistryClient(dict(self.settings))
+        except (ValueError, TypeError, OSError) as error:  # OSError: a certificate that is not there
+            raise ConfigError(
+                f"connection {self.connection!r} is not one to a schema registry: {error}",
+                state="nothing was read or written",
+                next_step="correct its extra: keys of Confluent's SchemaRegistryClient, such as ssl.ca.location",
+            ) from error
+        try:
+            with client:
+                return question(client)
+        except SchemaRegistryError as error:
+            if error.http_status_code == 404 and error.error_code == 40403:
+                return None
+            if error.http_status_code in (401, 403):
+                raise AuthorizationError(
+                    f"{where} refuses the login of connection {self.connection!r} ({error.http_status_code})",
+                    state=_STATE,
+                    next_step="correct login and password of the connection, or the rights of its user",
+                ) from error
+            raise _unreachable(where, f"it answers {error.http_status_code}: {error.error_message}") from error
+        except SluiceError:
+            raise
+        except Exception as error:  # of the HTTP client, by many names
+            raise _unreachable(where, f"{type(error).__name__}: {error}") from error
+
+
+def ask(connection: str | None) -> None:
+    """Check a registry, if a decoder needs one; raises what :meth:`Registry.check` does."""
+    if connection is not None:
+        Registry.named(connection).check()
+
+
+def _unreachable(where: str, why: str) -> SourceUnreachableError:
+    return SourceUnreachableError(
+        f"{where} cannot be asked: {why}",
+        state=_STATE,
+        next_step="run again when it answers; the same records are read again",
+    )
+
+
+def _gather(client: Any, schema: Any, texts: dict[tuple[str, int], str]) -> None:
+    """Add the schemas that one refers to, each after those that it refers to itself."""
+    for reference in schema.references or ():
+        place = (reference.subject, reference.version)
+        if place in texts:
+            continue
+        found = client.get_version(*place).schema
+        _gather(client, found, texts)
+        texts[place] = found.schema_str
+
+
+def _settings(connection: Connection) -> dict[str, Any]:
+    """Return the settings of Confluent's client for a connection of Airflow's type ``http``."""
+    host = connection.host or ""
+    url = host if "://" in host else f"{connection.schema or 'http'}://{host}"
+    if connection.port:
+        url = f"{url.rstrip('/')}:{connection.port}"
+    login = f"{connection.login}:{connection.password or ''}" if connection.login else None
+    own = {"url": url, **({"basic.auth.user.info": login} if login else {})}
+    if "@" in url:
+        raise ConfigError(
+            f"connection {connection.conn_id!r}: the address of the schema registry has a login in it",
+            state="nothing was read or written",
+            next_step="put it into the connection's login and password, where it is kept secret",
+        )
+    extra = {key: value for key, value in connection.extra.items() if "." in key or key in ("proxy", "timeout")}
+    return {"timeout": 10, **own, **extra}

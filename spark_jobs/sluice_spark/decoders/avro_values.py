@@ -1,0 +1,423 @@
+"""Reads Avro records into the values of declared columns, or says which rule they break; without Spark's JVM.
+
+The binary format is read by fastavro. Its own conversions of logical types are not used, since they lose or refuse what
+Python's types do not hold (nanoseconds, years after 9999): the numbers are taken as they were written, and converted
+here. See `Avro's specification <https://avro.apache.org/docs/1.12.0/specification/>`_.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import struct
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import date
+from decimal import Decimal
+from typing import Any
+
+from pyspark.sql import types as T
+
+from sluice.decoders.registry import Registry, Schema
+
+__all__ = ["EVER", "SINCE_1901", "AvroReader", "Broken", "rows"]
+
+_EPOCH = date(1970, 1, 1).toordinal()
+_DAY = 86_400_000_000
+EVER = (1 - _EPOCH, date(9999, 12, 31).toordinal() - _EPOCH)
+"""The days of years that a date can have, counted from 1970."""
+SINCE_1901 = (date(1901, 1, 1).toordinal() - _EPOCH, EVER[1])
+
+_HEADER = struct.Struct(">bI")
+_WHOLE: Mapping[type[T.DataType], int] = {T.ByteType: 8, T.ShortType: 16, T.IntegerType: 32, T.LongType: 64}
+_SCALES = {"millis": 1000, "micros": 1}
+Convert = Callable[[Any], Any]
+
+
+class Broken(Exception):
+    """A record that is refused.
+
+    Parameters
+    ----------
+    rule
+        What it breaks; see ``docs/decoding.md``.
+    column
+        The column at fault; None if the rule is about the whole record.
+    """
+
+    def __init__(self, rule: str, column: str | None = None) -> None:
+        super().__init__(rule, column)
+        self.rule, self.column = rule, column
+
+
+@dataclass(frozen=True)
+class _Writer:
+    """How records of one schema are read."""
+
+    schema: Any
+    columns: Sequence[tuple[str, Convert]]
+
+
+class AvroReader:
+    """Reads records of any schema that the registry has. It can be pickled.
+
+    Parameters
+    ----------
+    registry
+        Asked once for each schema, by each process.
+    columns
+        The declared columns.
+    days
+        The first and the last day that a date or time may have, counted from 1970.
+    tombstones
+        Whether a record without a value is a row of nulls.
+    """
+
+    def __init__(self, registry: Registry, columns: T.StructType, days: tuple[int, int], *, tombstones: bool) -> None:
+        self._registry, self._columns, self._days, self._tombstones = registry, columns, days, tombstones
+        self._known: dict[int, _Writer | Broken] = {}
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_known": {}}
+
+    def read(self, value: bytes | None) -> tuple[Any, ...]:
+        """Return the values of the columns: times in microseconds, dates in days, since 1970.
+
+        Raises
+        ------
+        Broken
+            If the record is refused.
+        SluiceError
+            If the registry cannot be asked; nothing is known of the record then.
+        """
+        if value is None:
+            if not self._tombstones:
+                raise Broken("null_value")
+            for column in self._columns.fields:
+                if not column.nullable:
+                    raise Broken("not_null", column.name)
+            return (None,) * len(self._columns.fields)
+        if len(value) < _HEADER.size or value[0] != 0:
+            raise Broken("wire_format")
+        number = _HEADER.unpack_from(value)[1]
+        writer = self._known.get(number)
+        if writer is None:
+            writer = self._known[number] = self._writer(number)
+        if isinstance(writer, Broken):
+            raise Broken(writer.rule, writer.column)
+        record = _parsed(value, writer.schema)
+        return tuple(convert(record.get(name)) for name, convert in writer.columns)
+
+    def _writer(self, number: int) -> _Writer | Broken:
+        found = self._registry.schema(number)
+        if found is None:
+            return Broken("schema_id")
+        try:
+            return self._compiled(found)
+        except Broken as broken:
+            return broken
+
+    def _compiled(self, found: Schema) -> _Writer:
+        if found.kind != "AVRO":
+            raise Broken("avro_schema")
+        names: dict[str, Any] = {}
+        try:
+            texts = [*found.references, found.text]
+            schemas = [json.loads(text) for text in texts]
+            plain: dict[str, Any] = {}
+            *_, whole = [_parse(schema, names) for schema in schemas]
+            *_, bare = [_parse(_without_logic(schema), plain) for schema in schemas]
+        except Exception as error:  # fastavro has many names for what is no schema
+            raise Broken("avro_schema") from error
+        if not isinstance(whole, dict) or whole.get("type") != "record" or _cannot_be_read(whole, names, ()):
+            raise Broken("avro_schema")
+        written = {f["name"]: f["type"] for f in whole["fields"]}
+        types = _Types(names, self._days)
+        columns = [
+            (c.name, types.convert(written.get(c.name, "null"), c.dataType, c.name, nullable=c.nullable))
+            for c in self._columns.fields
+        ]
+        return _Writer(bare, columns)
+
+
+def _parse(schema: Any, names: dict[str, Any]) -> Any:
+    from fastavro import parse_schema
+
+    return parse_schema(schema, named_schemas=names)
+
+
+def _parsed(value: bytes, schema: Any) -> Any:
+    from fastavro import schemaless_reader
+
+    stream = io.BytesIO(value)
+    stream.seek(_HEADER.size)
+    try:
+        record: Any = schemaless_reader(stream, schema, None)
+    except UnicodeDecodeError as error:
+        raise Broken("utf8") from error
+    except Exception as error:  # end of data, an index that does not exist, a number that is too large
+        raise Broken("avro") from error
+    if stream.tell() != len(value):
+        raise Broken("avro")
+    return record
+
+
+def _without_logic(schema: Any) -> Any:
+    """Return a schema by which fastavro gives the written values; defaults are not needed to read."""
+    if isinstance(schema, list):
+        return [_without_logic(part) for part in schema]
+    if isinstance(schema, dict):
+        return {key: _without_logic(part) for key, part in schema.items() if key not in ("logicalType", "default")}
+    return schema
+
+
+def _cannot_be_read(schema: Any, names: Mapping[str, Any], within: tuple[str, ...]) -> bool:
+    """Whether reading a value could take all memory: types that contain themselves, and lists of nothing."""
+    if isinstance(schema, list):
+        return any(_cannot_be_read(part, names, within) for part in schema)
+    if isinstance(schema, str):
+        if schema in within:
+            return True
+        return schema in names and _cannot_be_read(names[schema], names, within)
+    kind = schema["type"]
+    if kind == "record":
+        inner = (*within, schema["name"])
+        return any(_cannot_be_read(f["type"], names, inner) for f in schema["fields"])
+    if kind == "array":
+        return _takes_nothing(schema["items"], names) or _cannot_be_read(schema["items"], names, within)
+    if kind == "map":
+        return _cannot_be_read(schema["values"], names, within)
+    return not isinstance(kind, str) and _cannot_be_read(kind, names, within)
+
+
+def _takes_nothing(schema: Any, names: Mapping[str, Any]) -> bool:
+    if isinstance(schema, str):
+        return schema == "null" or (schema in names and _takes_nothing(names[schema], names))
+    if not isinstance(schema, dict):
+        return False
+    if schema["type"] == "record":
+        return all(_takes_nothing(f["type"], names) for f in schema["fields"])
+    return bool(schema["type"] == "null" or (schema["type"] == "fixed" and not schema["size"]))
+
+
+@dataclass(frozen=True)
+class _Types:
+    """Finds how written values become those of a column."""
+
+    names: Mapping[str, Any]
+    days: tuple[int, int]
+
+    def convert(self, avro: Any, kind: T.DataType, column: str, *, nullable: bool = True) -> Convert:
+        """Return the conversion of values that may be null.
+
+        Raises
+        ------
+        Broken
+            If the column cannot hold the schema's type.
+        """
+        branches = [self._resolved(part) for part in (avro if isinstance(avro, list) else [avro])]
+        kept = [part for part in branches if part != "null" and _type_of(part) != "null"]
+        found = [self._convert(part, kind, column) for part in kept]
+        if any(each != found[0] for each in found):
+            raise Broken("type", column)  # which of them a value is, fastavro does not say
+
+        def values(value: Any) -> Any:
+            if value is None:
+                if nullable:
+                    return None
+                raise Broken("not_null", column)
+            return found[0](value)
+
+        return values
+
+    def _resolved(self, avro: Any) -> Any:
+        return self.names.get(avro, avro) if isinstance(avro, str) else avro
+
+    def _convert(self, avro: Any, kind: T.DataType, column: str) -> Convert:
+        name = _type_of(avro)
+        logic = avro.get("logicalType") if isinstance(avro, dict) else None
+        if isinstance(kind, T.StructType) and name == "record":
+            return self._struct(avro, kind, column)
+        if isinstance(kind, T.ArrayType) and name == "array":
+            element = self.convert(avro["items"], kind.elementType, column)
+            return _Each(element)
+        if isinstance(kind, T.MapType) and name == "map" and isinstance(kind.keyType, T.StringType):
+            value = self.convert(avro["values"], kind.valueType, column)
+            return _Entries(value)
+        made = self._simple(name, logic, avro, kind, column)
+        if made is None:
+            raise Broken("type", column)
+        return made
+
+    def _struct(self, avro: Any, kind: T.StructType, column: str) -> Convert:
+        written = {f["name"]: f["type"] for f in avro["fields"]}
+        fields = [
+            (f.name, self.convert(written.get(f.name, "null"), f.dataType, f"{column}.{f.name}", nullable=f.nullable))
+            for f in kind.fields
+        ]
+        return _Fields(tuple(fields))
+
+    def _simple(self, name: str, logic: str | None, avro: Any, kind: T.DataType, column: str) -> Convert | None:
+        if isinstance(kind, T.StringType):
+            return _Same() if name in ("string", "enum") else None
+        if isinstance(kind, T.BinaryType):
+            return _Same() if name in ("bytes", "fixed") else None
+        if isinstance(kind, T.BooleanType):
+            return _Same() if name == "boolean" else None
+        if isinstance(kind, T.DateType):
+            return _Within(1, *self.days, column) if (name, logic) == ("int", "date") else None
+        if isinstance(kind, T.TimestampType | T.TimestampNTZType):
+            family, _, unit = (logic or "").rpartition("-")
+            wanted = "timestamp" if isinstance(kind, T.TimestampType) else "local-timestamp"
+            if name != "long" or family != wanted or unit not in _SCALES:
+                return None
+            return _Within(_SCALES[unit], self.days[0] * _DAY, (self.days[1] + 1) * _DAY - 1, column)
+        if isinstance(kind, T.DecimalType):
+            if logic == "decimal" and name in ("bytes", "fixed"):
+                return _Unscaled(int(avro.get("scale", 0)), kind.precision, kind.scale, column)
+            return _Scaled(kind.precision, kind.scale, column) if name in ("int", "long") else None
+        if name in ("int", "long"):
+            bits = 32 if name == "int" else 64
+            if type(kind) in _WHOLE:
+                return _Whole(bits, _WHOLE[type(kind)], column)
+            if isinstance(kind, T.DoubleType | T.FloatType):
+                return _Exact(bits, isinstance(kind, T.FloatType), column)
+        if isinstance(kind, T.DoubleType):
+            return _Same() if name in ("float", "double") else None
+        return _Same() if isinstance(kind, T.FloatType) and name == "float" else None
+
+
+def _type_of(avro: Any) -> str:
+    return str(avro["type"] if isinstance(avro, dict) else avro)
+
+
+@dataclass(frozen=True)
+class _Same:
+    def __call__(self, value: Any) -> Any:
+        return value
+
+
+@dataclass(frozen=True)
+class _Whole:
+    """Whole numbers: those that the schema's type does not have are no Avro."""
+
+    written: int
+    bits: int
+    column: str
+
+    def __call__(self, value: int) -> int:
+        if -(1 << (self.bits - 1)) <= value < 1 << (self.bits - 1):
+            return value
+        _refuse_large(value, self.written)
+        raise Broken("type", self.column)
+
+
+@dataclass(frozen=True)
+class _Exact:
+    """Whole numbers as floating-point ones that are as large."""
+
+    written: int
+    single: bool
+    column: str
+
+    def __call__(self, value: int) -> float:
+        _refuse_large(value, self.written)
+        made = float(value)
+        if self.single:
+            made = struct.unpack("f", struct.pack("f", made))[0]
+        if int(made) != value:
+            raise Broken("digits", self.column)
+        return made
+
+
+@dataclass(frozen=True)
+class _Within:
+    """Dates and times, in the unit of the column."""
+
+    factor: int
+    first: int
+    last: int
+    column: str
+
+    def __call__(self, value: int) -> int:
+        made = value * self.factor
+        if self.first <= made <= self.last:
+            return made
+        raise Broken("time", self.column)
+
+
+@dataclass(frozen=True)
+class _Scaled:
+    """Whole numbers as decimals."""
+
+    precision: int
+    scale: int
+    column: str
+
+    def __call__(self, value: int) -> Decimal:
+        return _decimal(value, 0, self.precision, self.scale, self.column)
+
+
+@dataclass(frozen=True)
+class _Unscaled:
+    """Decimals from their digits."""
+
+    written: int
+    precision: int
+    scale: int
+    column: str
+
+    def __call__(self, value: bytes) -> Decimal:
+        return _decimal(
+            int.from_bytes(value, "big", signed=True), self.written, self.precision, self.scale, self.column
+        )
+
+
+@dataclass(frozen=True)
+class _Each:
+    element: Convert
+
+    def __call__(self, value: Sequence[Any]) -> list[Any]:
+        return [self.element(item) for item in value]
+
+
+@dataclass(frozen=True)
+class _Entries:
+    value: Convert
+
+    def __call__(self, value: Mapping[str, Any]) -> list[tuple[str, Any]]:
+        return [(key, self.value(item)) for key, item in value.items()]
+
+
+@dataclass(frozen=True)
+class _Fields:
+    fields: tuple[tuple[str, Convert], ...]
+
+    def __call__(self, value: Mapping[str, Any]) -> dict[str, Any]:
+        return {name: convert(value.get(name)) for name, convert in self.fields}
+
+
+def _refuse_large(value: int, bits: int) -> None:
+    if not -(1 << (bits - 1)) <= value < 1 << (bits - 1):
+        raise Broken("avro")
+
+
+def _decimal(digits: int, scale: int, precision: int, wanted: int, column: str) -> Decimal:
+    if wanted >= scale:
+        digits *= 10 ** (wanted - scale)
+    else:
+        digits, rest = divmod(digits, 10 ** (scale - wanted))
+        if rest:
+            raise Broken("digits", column)
+    if abs(digits) >= 10**precision:
+        raise Broken("digits", column)
+    return Decimal((int(digits < 0), tuple(map(int, str(abs(digits)))), -wanted))
+
+
+def rows(reader: AvroReader, values: Sequence[bytes | None]) -> Iterator[tuple[Any, ...] | Broken]:
+    """Yield the values of each record's columns, or what it breaks."""
+    for value in values:
+        try:
+            yield reader.read(value)
+        except Broken as broken:
+            yield broken

@@ -1,0 +1,100 @@
+"""Avro records end to end: a registry that is down costs time and no record; what it did not know is redriven."""
+
+from __future__ import annotations
+
+import io
+import struct
+from collections import Counter
+from collections.abc import Iterator
+from typing import Any
+
+import fastavro
+import pytest
+from tests.fixtures.registry import StandIn, stand_in
+from tests.fixtures.runs import Sandbox
+
+from sluice.local.topics import Record
+
+pytestmark = [pytest.mark.chaos, pytest.mark.spark, pytest.mark.kafka]
+
+SCHEMA = {"type": "record", "name": "R", "fields": [{"name": "id", "type": "long"}, {"name": "new", "type": "string"}]}
+NOON = 1_772_366_400_000
+
+
+@pytest.fixture
+def registry() -> Iterator[StandIn]:
+    with stand_in() as found:
+        found.login = ("me", "hush")
+        found.register(1, SCHEMA)
+        yield found
+
+
+def feed(sandbox: Sandbox, number: int, count: int) -> None:
+    for _ in range(count):
+        n, value = len(sandbox.produced), io.BytesIO()
+        fastavro.schemaless_writer(value, fastavro.parse_schema(SCHEMA), {"id": n, "new": "x"})
+        sandbox.produce([Record(n % 2, b"k", struct.pack(">bI", 0, number) + value.getvalue(), NOON)])
+
+
+def ids(sandbox: Sandbox) -> Counter[int]:
+    found = sandbox.rows()
+    return Counter() if found is None else Counter(found.column("id").to_pylist())
+
+
+@pytest.mark.parametrize(
+    ("recovery", "engine"),
+    [
+        ("replay", "auto"),
+        pytest.param("replay", "spark", marks=pytest.mark.long),
+        pytest.param("wal", "auto", marks=pytest.mark.long),
+        pytest.param("hot", "auto", marks=pytest.mark.long),
+        pytest.param("ignore_range", "auto", marks=pytest.mark.long),
+        pytest.param("ignore_batch", "spark", marks=pytest.mark.long),
+    ],
+)
+def test_what_the_registry_did_not_know_is_refused_and_redriven(
+    sandbox: Sandbox, registry: StandIn, recovery: str, engine: str
+) -> None:
+    env: dict[str, Any] = {"AIRFLOW_CONN_SCHEMA_REGISTRY_DEFAULT": registry.connection(login="me", password="hush")}
+    sandbox.configure(
+        decode={"avro": {"schema": "id BIGINT NOT NULL"}},
+        quality={"max_quarantined": "100%"},
+        recovery=recovery,
+        engine=engine,
+    )
+    feed(sandbox, 1, 8)
+    feed(sandbox, 2, 2)
+    sandbox.run("killed", kill_at="sink-committed", **env)
+    registry.failing = 503
+    down = sandbox.run("down", expect=20, **env)
+    assert "schema registry" in down.message
+    assert "hush" not in down.stderr
+    registry.failing = None
+    sandbox.run("after", **env)
+    sandbox.assert_exact()
+    assert ids(sandbox) == Counter(range(8))
+    shown = sandbox.cli("quarantine", str(sandbox.file), "--show", "1", **env)
+    assert "schema_id" in shown.stdout
+    assert "it was written with schema 2" in shown.stdout
+    registry.register(2, SCHEMA)
+    sandbox.run("redriven", redriven="quarantined", **env)
+    assert ids(sandbox) == Counter(range(10))
+    assert sandbox.quarantine() == Counter()
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("engine", ["auto", "spark"])
+def test_a_registry_that_dies_while_a_batch_is_read_refuses_nothing(
+    sandbox: Sandbox, registry: StandIn, engine: str
+) -> None:
+    env = {"AIRFLOW_CONN_SCHEMA_REGISTRY_DEFAULT": registry.connection(login="me", password="hush")}
+    sandbox.configure(decode={"avro": {"schema": "id BIGINT NOT NULL"}}, engine=engine)
+    feed(sandbox, 1, 8)
+    registry.last_answers = 1  # to the driver, before the run
+    ended = sandbox.run("first", expect=20, **env)
+    assert "schema registry" in ended.message
+    assert sandbox.sink() + sandbox.quarantine() == Counter()
+    registry.last_answers = None
+    sandbox.run("second", **env)
+    sandbox.assert_exact()
+    assert sandbox.quarantine() == Counter()
