@@ -7,6 +7,7 @@ from xdist.scheduler import LoadScopeScheduling
 
 pytest_plugins = [
     "tests.fixtures.books",
+    "tests.fixtures.clusters",
     "tests.fixtures.cluster",
     "tests.fixtures.database",
     "tests.fixtures.folder",

@@ -95,4 +95,4 @@ def _schedule(pipeline: Pipeline, poll_interval: float) -> str:
 
 def _how(pipeline: Pipeline) -> str:
     kafka = pipeline.source.kafka
-    return f" by connection `{kafka.connection}`, {kafka.isolation_level}" if kafka else f" of `{pipeline.source.key}`"
+    return f" by connection `{kafka.active}`, {kafka.isolation_level}" if kafka else f" of `{pipeline.source.key}`"

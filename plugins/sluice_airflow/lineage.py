@@ -19,6 +19,7 @@ from sluice.ledger import Ledger, UnknownRunError
 from sluice.pipeline import Pipeline, Rows
 from sluice.ranges import joined
 from sluice.sources.kafka import KafkaSettings
+from sluice.sources.kafka.clusters import bare
 from sluice_airflow import connections
 from sluice_airflow.sink import version_of
 
@@ -58,13 +59,16 @@ def of_ingest(pipeline: Pipeline, run_id: str) -> OperatorLineage:
     except UnknownRunError:
         account = {}
     ranges = joined(a.range for a in ledger.accounts(pipeline.name, run_id)) if account else []
-    namespace = _source(pipeline)
     inputs = []
-    # of a pattern, the topics from which something was read
-    for stream in pipeline.source.config.streams or sorted({r.topic for r in ranges}):
+    # of a pattern, and of several clusters, the topics from which something was read
+    several = pipeline.origins is not None and ranges
+    streams = [] if several else pipeline.source.config.streams
+    for stream in streams or sorted({r.topic for r in ranges}):
         read = [{"partition": r.partition, "start": r.start, "end": r.end} for r in ranges if r.topic == stream]
         facets = {"sluice_ranges": SluiceRangesFacet(ranges=read)} if read else {}
-        inputs.append(InputDataset(namespace=namespace, name=stream, inputFacets=facets))
+        inputs.append(
+            InputDataset(namespace=_source(pipeline, stream), name=_bare(pipeline, stream), inputFacets=facets)
+        )
     written: dict[str, OutputDatasetFacet] = {}
     if account and pipeline.rows in (Rows.ONE, Rows.FILTER):  # each written offset is one row
         written["outputStatistics"] = statistics.OutputStatisticsOutputDatasetFacet(rowCount=account["written"])
@@ -92,11 +96,15 @@ def of_validate(pipeline: Pipeline, judgement: Mapping[str, Any]) -> OperatorLin
     return OperatorLineage(inputs=[InputDataset(**_sink(pipeline), inputFacets=facets)])
 
 
-def _source(pipeline: Pipeline) -> str:
+def _source(pipeline: Pipeline, stream: str) -> str:
     kafka = pipeline.source.kafka
     if kafka is None:
         return f"x-sluice://{pipeline.source.key}"
-    return _cluster(kafka.connection)
+    return _cluster(kafka.at({stream: {}}).active)
+
+
+def _bare(pipeline: Pipeline, stream: str) -> str:
+    return stream if pipeline.origins is None else bare(stream)
 
 
 def _cluster(connection: str) -> str:

@@ -143,7 +143,17 @@ def installed(venv: Path, tmp_path: Path) -> Installed:
 
 def test_the_wheel_has_the_packages_and_what_they_are_started_with(wheel: Path) -> None:
     names = zipfile.ZipFile(wheel).namelist()
-    known = ("bounded_run", "preview", "read_state", "redrive", "reset", "retract", "validate_sink", "validate_spec")
+    known = (
+        "bounded_run",
+        "failover",
+        "preview",
+        "read_state",
+        "redrive",
+        "reset",
+        "retract",
+        "validate_sink",
+        "validate_spec",
+    )
     mains = {f"sluice/data/spark_jobs/{main}.py" for main in known}
     assert mains == {name for name in names if name.startswith("sluice/data/spark_jobs/")}
     wanted = {"jars.lock", "spark-log4j2.properties", "pipeline.schema.json", "pipelines/flights.yaml"}

@@ -15,7 +15,7 @@ from sluice.connections import find
 from sluice.errors import ConfigError, ExitCode, SluiceError
 from sluice.home import Home
 from sluice.lag import Backlog, Limits, Status
-from sluice.lag.current import backlog
+from sluice.lag.current import active, backlog
 from sluice.ledger import Ledger
 from sluice.pipeline import Pipeline, load, load_all
 from sluice.sources.kafka import Cluster, KafkaSettings
@@ -91,7 +91,7 @@ class _Looks:
             cluster.close()
 
     def _cluster(self, spec: Pipeline) -> Cluster:
-        name = spec.kafka.connection
+        name = active(spec, lambda: self._ledger)
         if name not in self._clusters:
             self._clusters[name] = Cluster(KafkaSettings.from_connection(find(name)))
         return self._clusters[name]

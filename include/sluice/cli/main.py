@@ -12,6 +12,7 @@ import typer
 from sluice import __version__
 from sluice.cli.accept import accept, held
 from sluice.cli.acknowledge import acknowledge
+from sluice.cli.failover import failover
 from sluice.cli.init import init
 from sluice.cli.output import (
     COUNTS,
@@ -147,6 +148,7 @@ app.command()(accept)
 app.command()(acknowledge)
 app.command()(retract)
 app.command()(reset)
+app.command()(failover)
 app.command()(validate)
 app.command()(verdict)
 

@@ -115,12 +115,15 @@ def _states(spec: Pipeline, streams: Iterable[str]) -> list[TopicState]:
     """Return the state of the source's streams; empty if the source is down, as in the redrive itself."""
     if not spec.source.kind.replayable:
         return []
-    with spec.source.kind.opened(spec.source.config, Home.from_env(), spec.name) as source:
-        try:
-            return states_for(source, streams)
-        except SluiceError as error:
-            err.print(f"{error.what}: only the write-ahead log was searched", markup=False)
-            return []
+    found, places = list[TopicState](), spec.source.config.everywhere()
+    for config in places:
+        with spec.source.kind.opened(config, Home.from_env(), spec.name) as source:
+            try:
+                found += states_for(source, [stream for stream in streams if config.has(stream)])
+            except SluiceError as error:
+                rest = "only the write-ahead log was searched" if len(places) == 1 else "it was not searched"
+                err.print(f"{error.what}: {rest}", markup=False)
+    return found
 
 
 def _show(spec: Pipeline, ranges: Sequence[OffsetRange], of_run: str | None, *, as_json: bool) -> None:

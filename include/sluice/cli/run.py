@@ -12,6 +12,7 @@ from sluice.errors import ExitCode, QualityError, SluiceError
 from sluice.home import Home
 from sluice.lag.current import waiting
 from sluice.launch.launcher import Interrupted, LocalProcess
+from sluice.launch.submit import Connections
 from sluice.ledger import Ledger
 from sluice.pipeline import Pipeline, load
 from sluice.recovery import Recovery, Route
@@ -90,8 +91,10 @@ def closing(spec: Pipeline, run_id: str) -> Iterator[None]:
         raise
 
 
-def connections(spec: Pipeline) -> tuple[Connection, Connection | None, Connection | None]:
+def connections(spec: Pipeline) -> tuple[Connection, Connections, Connection | None]:
     """Return the connections to Spark, as :func:`spark_of`, source and sink; None for what needs none.
+
+    Of a source with several clusters, a list.
 
     Raises
     ------
@@ -99,7 +102,9 @@ def connections(spec: Pipeline) -> tuple[Connection, Connection | None, Connecti
         If one that the file names is not defined.
     """
     spark, source, sink = spark_of(spec), spec.source.config.needs, spec.sink.config.needs
-    return spark, find(source) if source else None, find(sink) if sink else None
+    also = spec.source.config.needs_also
+    found: Connections = find(source) if source else None
+    return spark, [*map(find, [source, *also])] if source and also else found, find(sink) if sink else None
 
 
 def decoder_of(spec: Pipeline) -> Connection | None:

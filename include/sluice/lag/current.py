@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
@@ -17,10 +18,11 @@ from sluice.recovery import Route
 from sluice.run.checkpoint import Checkpoint
 from sluice.run.held import holder
 from sluice.sources.kafka.cluster import Cluster
+from sluice.sources.kafka.clusters import bare, bare_positions, named
 from sluice.sources.kafka.settings import KafkaSettings
 from sluice.sources.state import TopicState
 
-__all__ = ["backlog", "waiting"]
+__all__ = ["active", "backlog", "waiting"]
 
 
 def backlog(
@@ -53,13 +55,18 @@ def backlog(
     SluiceError
         If the checkpoint or the ledger cannot be read.
     """
-    name, source = pipeline.name, pipeline.kafka
-    epoch = ledger.epoch(name)
+    name, epoch = pipeline.name, ledger.epoch(pipeline.name)
+    source = pipeline.kafka.at(epoch.positions)
     checkpoint = Checkpoint(home.checkpoint(name, epoch.number), epoch.positions)
     running = ledger.running(name)
     positions, open_batch = checkpoint.positions(), checkpoint.open_batch()
     planned = checkpoint.end_of(open_batch) if open_batch is not None else None
-    known_ids, furthest, history = ledger.topic_ids(name), ledger.furthest(name, epoch.number), _history(ledger, name)
+    history = _history(ledger, name)
+    # of several clusters, the one that is read: by the names that topics have there
+    positions = None if positions is None else bare_positions(positions)
+    planned = None if planned is None else bare_positions(planned)
+    furthest = bare_positions(ledger.furthest(name, epoch.number))
+    known_ids = {bare(t): i for t, i in ledger.topic_ids(name).items() if named(source.prefix, bare(t)) == t}
     limits = limits or Limits.of(pipeline.lag)
     holds = None if pipeline.recovery.route is Route.LOG else holder(ledger, pipeline)  # the log goes on
 
@@ -118,13 +125,30 @@ def _times(
     return known
 
 
-def waiting(pipeline: Pipeline, kafka: Connection | None, *, home: Home, epoch: Epoch) -> int | None:
-    """Return the approximate number of waiting records, as a hint; None if the broker does not answer."""
-    source = pipeline.source.kafka
-    if kafka is None or source is None:
+def active(pipeline: Pipeline, ledger: Callable[[], Ledger]) -> str:
+    """Return the connection of the cluster that the pipeline reads now; only if there are several, the ledger knows."""
+    kafka = pipeline.kafka
+    return kafka.active if kafka.clusters is None else kafka.at(ledger().epoch(pipeline.name).positions).active
+
+
+def waiting(
+    pipeline: Pipeline, kafka: Connection | Sequence[Connection] | None, *, home: Home, epoch: Epoch
+) -> int | None:
+    """Return the approximate number of waiting records, as a hint; None if the broker does not answer.
+
+    Parameters
+    ----------
+    kafka
+        The source's connection, or those of several clusters.
+    """
+    if kafka is None or pipeline.source.kafka is None:
         return None
+    source = pipeline.source.kafka.at(epoch.positions)
+    if not isinstance(kafka, Connection):
+        kafka = next(c for c in kafka if c.conn_id == source.active)
     try:
-        positions = Checkpoint(home.checkpoint(pipeline.name, epoch.number), epoch.positions).positions()
+        found = Checkpoint(home.checkpoint(pipeline.name, epoch.number), epoch.positions).positions()
+        positions = None if found is None else bare_positions(found)
         with Cluster(KafkaSettings.from_connection(kafka), timeout=5) as cluster:
             states = cluster.snapshot(cluster.topics_of(source), isolation_level=source.isolation_level)
         return measure(pipeline.name, positions, states, source.starting_offsets).records

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from sluice.connections import Connection
-from sluice.launch.submit import SparkSubmit, bounded_run
+from sluice.launch.submit import Connections, SparkSubmit, bounded_run
 from sluice.pipeline import Pipeline
 from sluice.run.request import RunRequest
 
@@ -61,7 +61,7 @@ class LocalProcess:
     """
 
     spark: Connection
-    source: Connection | None
+    source: Connections
     sink: Connection | None = None
     decoder: Connection | None = None
 

@@ -24,10 +24,12 @@ from sluice.shipped import base, shipped
 from sluice.text import checked_run, storable
 
 __all__ = [
+    "Connections",
     "SparkSubmit",
     "archive_file",
     "archive_stamp",
     "bounded_run",
+    "failover",
     "is_whole",
     "preview",
     "read_state",
@@ -42,6 +44,9 @@ __all__ = [
 _MASTER = re.compile(r"^(local(\[[^\]]+\])?|spark://[^/]+:\d+|yarn|k8s://.+)$")
 
 _SMALL = 200_000
+
+Connections = Connection | Sequence[Connection] | None
+"""The connections of a source: none, one, or those of several clusters."""
 
 
 @dataclass(frozen=True)
@@ -126,7 +131,7 @@ def bounded_run(
     request: RunRequest,
     *,
     spark: Connection,
-    kafka: Connection | None,
+    kafka: Connections,
     sink: Connection | None = None,
     decoder: Connection | None = None,
     waiting: int | None = None,
@@ -159,7 +164,7 @@ def redrive(
     run_id: str,
     *,
     spark: Connection,
-    kafka: Connection | None,
+    kafka: Connections,
     sink: Connection | None = None,
     decoder: Connection | None = None,
     ranges: Sequence[OffsetRange] = (),
@@ -232,7 +237,7 @@ def reset(
     run_id: str,
     *,
     spark: Connection,
-    kafka: Connection | None,
+    kafka: Connections,
     sink: Connection | None = None,
     begin: str | None = None,
     truncate: bool = False,
@@ -257,12 +262,38 @@ def reset(
     return _submit("reset.py", pipeline, arguments, spark, (kafka, sink), small=True, settings=settings)
 
 
+def failover(
+    pipeline: Pipeline,
+    run_id: str,
+    *,
+    spark: Connection,
+    kafka: Connections,
+    sink: Connection | None = None,
+    to: str,
+    reason: str,
+    result: Path | None = None,
+    settings: Spark | None = None,
+) -> SparkSubmit:
+    """Return the application that lets a pipeline go on with another cluster; ``settings`` as of :func:`bounded_run`.
+
+    Parameters
+    ----------
+    to
+        The connection of that cluster.
+    result
+        As of :func:`reset`.
+    """
+    arguments = ["--pipeline", str(pipeline.file), "--run", checked_run(run_id), f"--reason={storable(reason)}"]
+    arguments += [f"--to={to}"] + ([] if result is None else ["--result", str(result)])
+    return _submit("failover.py", pipeline, arguments, spark, (kafka, sink), small=True, settings=settings)
+
+
 def validate_sink(
     pipeline: Pipeline,
     run_id: str,
     *,
     spark: Connection,
-    kafka: Connection | None = None,
+    kafka: Connections = None,
     sink: Connection | None = None,
     settings: Spark | None = None,
 ) -> SparkSubmit:
@@ -276,7 +307,7 @@ def preview(
     result: Path,
     *,
     spark: Connection,
-    kafka: Connection | None,
+    kafka: Connections,
     decoder: Connection | None = None,
     records: int = 0,
     quarantined: bool = False,
@@ -338,7 +369,7 @@ def _submit(
     pipeline: Pipeline,
     arguments: list[str],
     spark: Connection,
-    others: Iterable[Connection | None],
+    others: Iterable[Connections],
     *,
     small: bool,
     settings: Spark | None = None,
@@ -361,8 +392,8 @@ def _submit(
     for name in ("SLUICE_LEDGER_URL", "SLUICE_KILL_AT"):
         if name in os.environ:
             env[name] = os.environ[name]
-    for connection in others:
-        if connection is not None:
+    for given in others:
+        for connection in [given] if isinstance(given, Connection) else given or ():
             env[variable_of(connection.conn_id)] = connection.to_json()
     return SparkSubmit(
         application=shipped(f"spark_jobs/{main}"),

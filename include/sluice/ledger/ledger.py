@@ -181,6 +181,7 @@ class Ledger(Histories, Verdicts):
         windows: Mapping[str, Any] | None = None,
         dedupe: Mapping[str, Any] | None = None,
         rescued: Mapping[str, Any] | None = None,
+        origins: Mapping[str, Any] | None = None,
         run_id: str | None = None,
     ) -> None:
         """Record the split of a batch that the sink holds, with its lost or redriven ranges; atomic.
@@ -203,6 +204,8 @@ class Ledger(Histories, Verdicts):
             Which records the batch dropped as late ones or duplicates; None if the pipeline has no ``dedupe``.
         rescued
             :meth:`sluice.rescued.Rescued.as_dict` of the batch; None if it has none.
+        origins
+            :meth:`sluice.run.settled.Screened.as_dict` of the batch; None if the pipeline has one cluster.
         run_id
             The id of the run that wrote the batch, if it is another one (reconciling).
         """
@@ -227,6 +230,8 @@ class Ledger(Histories, Verdicts):
             events.append(("DuplicatesDropped", {**key, **dedupe}))
         if rescued is not None and rescued["records"]:
             events.append(("FieldsRescued", {**key, **rescued}))
+        if origins is not None:
+            events.append(("OriginsSettled", {**key, **origins}))
         self._record(lease, run_id, *events, ("BatchCommitted", payload))
 
     def loss_acknowledged(

@@ -107,6 +107,9 @@ def project(connection: sa.Connection, event: Mapping[str, Any]) -> None:
                 # a redrive whose driver died may be recorded after its loss was acknowledged: the rows are there
                 for was in ("open", "acknowledged"):
                     _mark(connection, event["pipeline"], OffsetRange(*span), was, "redriven", event["run"])
+        case "OriginsSettled":
+            for span in payload["ranges"]:  # what was open is in the table now, by way of a mirror
+                _mark(connection, event["pipeline"], OffsetRange(*span), "open", "mirrored", event["run"])
         case "RangeRetracted":
             _retract(connection, event)
         case "LossAcknowledged":

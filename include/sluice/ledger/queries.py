@@ -308,6 +308,28 @@ class LedgerQueries:
         rows = self._rows(query.order_by(table.c.id.desc()).limit(1))
         return dict(rows[0]["payload"]) if rows else {}
 
+    def origins(self, pipeline: str) -> list[OffsetRange]:
+        """Return which records of other clusters batches have settled, by where these came from; ranges may overlap."""
+        table = schema.event
+        query = sa.select(table.c.payload).where(table.c.pipeline == pipeline, table.c.type == "OriginsSettled")
+        since = (self._truncation(pipeline) or {"id": 0})["id"]
+        rows = self._rows(query.where(table.c.id > since))
+        return sorted({OffsetRange(*span) for row in rows for span in row["payload"]["ranges"]})
+
+    def copies(self, pipeline: str, run_id: str) -> int:
+        """Return how many copies of records a run left out; they are among the filtered ones."""
+        return sum(p["copies"] for p in self._of_batches(pipeline, run_id, "OriginsSettled"))
+
+    def left_behind(self, pipeline: str) -> Positions:
+        """Return, per stream, how far it was read when the pipeline went on with another cluster."""
+        table, found = schema.event, Positions()
+        query = sa.select(table.c.payload).where(table.c.pipeline == pipeline, table.c.type == "PipelineReset")
+        since = (self._truncation(pipeline) or {"id": 0})["id"]
+        for row in self._rows(query.where(table.c.id > since).order_by(table.c.id)):
+            for stream, parts in (row["payload"].get("cluster") or {}).get("left", {}).items():
+                found[stream] = {int(partition): int(offset) for partition, offset in parts.items()}
+        return found
+
     def _truncation(self, pipeline: str) -> Any:
         """Return id and payload of the newest reset that took all rows out; None if there was none."""
         table = schema.event
@@ -428,6 +450,8 @@ class LedgerQueries:
             **({"windows": windows} if (windows := self.windows(pipeline, run_id)) else {}),
             **({"retracted": self._taken_back(pipeline, run_id)} if row.kind == "retract" else {}),
             **({"reset": _reset(self.reset_by(pipeline, run_id))} if row.kind == "reset" else {}),
+            **({"failover": _failover(self.reset_by(pipeline, run_id))} if row.kind == "failover" else {}),
+            **({"copies": copies} if (copies := self.copies(pipeline, run_id)) else {}),
             **({"dedupe": dedupe} if (dedupe := self.dedupe(pipeline, run_id)) else {}),
             **({"rescued": found.as_dict()} if (found := self.rescued(pipeline, run_id)).records else {}),
             **({"reason": row.reason} if row.reason else {}),
@@ -545,6 +569,17 @@ def _reset(payload: Mapping[str, Any]) -> dict[str, Any]:
     if not payload:
         return {"epoch": None, "positions": {}, "truncated": False, "removed": 0}
     return {name: payload[name] for name in ("epoch", "positions", "truncated", "removed")}
+
+
+def _failover(payload: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what the account of a failover says; no epoch if the cluster was read already."""
+    if not payload:
+        return {"epoch": None, "from": None, "to": None, "positions": {}, "open": []}
+    there = payload["cluster"]
+    return {
+        "epoch": payload["epoch"], "from": there["from"], "to": there["to"], "positions": payload["positions"],
+        "open": payload["skipped"],
+    }  # fmt: skip
 
 
 def _seconds(start: str, end: str) -> float:

@@ -70,12 +70,13 @@ def _skip(connection: sa.Connection, event: Mapping[str, Any]) -> None:
     shared = {"pipeline": event["pipeline"], "epoch": payload["epoch"], "batch": SKIPPING, "run": event["run"]}
     for item in payload["skipped"]:
         span = OffsetRange(*item)
+        why = "failover" if payload.get("cluster") else "reset"
         place = {"topic": span.topic, "partition": span.partition, "start": span.start, "end": span.end}
         counts = {"written": 0, "filtered": 0, "quarantined": 0, "absent": 0, "lost": len(span)}
         connection.execute(schema.account.insert().values(**shared, **place, **counts))
         connection.execute(
             schema.lost.insert().values(
-                **shared, **place, at=event["at"], reason=f"reset: {payload['reason']}", sample=sa.null(), state="open"
+                **shared, **place, at=event["at"], reason=f"{why}: {payload['reason']}", sample=sa.null(), state="open"
             )
         )
 
@@ -94,4 +95,6 @@ def told(payload: Mapping[str, Any]) -> str:
     skipped = [OffsetRange(*item) for item in payload["skipped"]]
     left = f"; {sum(map(len, skipped)):,} offsets are open as lost: {describe(skipped)}" if skipped else ""
     also = "".join(f"; {note}" for note in payload["notes"])
-    return f"epoch {payload['epoch']} begins at {at}{gone}{left}{also}. Reason: {payload['reason']}"
+    there = payload.get("cluster")
+    to = f"from {there['from']} to {there['to']}: " if there else ""
+    return f"{to}epoch {payload['epoch']} begins at {at}{gone}{left}{also}. Reason: {payload['reason']}"

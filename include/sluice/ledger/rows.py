@@ -105,7 +105,10 @@ class IntervalRow:
 
 @dataclass(frozen=True)
 class LostRow:
-    """A lost range: ``open`` until it is ``redriven``, or ``acknowledged`` as one that nobody brings back."""
+    """A lost range: ``open`` until it is ``redriven``, or ``acknowledged`` as one that nobody brings back.
+
+    ``mirrored`` is one whose records were found in another cluster: ``redriven_by`` read them there.
+    """
 
     range: OffsetRange
     epoch: int

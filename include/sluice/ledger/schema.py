@@ -158,7 +158,7 @@ lost = sa.Table(
     sa.Column("at", _time, nullable=False),
     sa.Column("reason", sa.Text, nullable=False),
     sa.Column("sample", _json),
-    sa.Column("state", sa.String(16), nullable=False),  # open, redriven, acknowledged
+    sa.Column("state", sa.String(16), nullable=False),  # open, redriven, acknowledged, mirrored
     sa.Column("redriven_by", sa.String(250)),
 )
 

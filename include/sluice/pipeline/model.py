@@ -175,7 +175,7 @@ class Pipeline(Strict):
 
     def _refuse_a_circle(self) -> None:
         source, sink = self.source.kafka, self.sink.kafka
-        if source is None or sink is None or source.connection != sink.connection:
+        if source is None or sink is None or sink.connection not in (source.clusters or [source.connection]):
             return
         source.never({sink.topic, sink.marks})
         if both := {sink.topic, sink.marks} & set(source.streams):
@@ -227,6 +227,33 @@ class Pipeline(Strict):
             raise ValueError(
                 f"dedupe: rows: {self.rows} does not say which record a row came from, and each record is counted as "
                 "written, late or a duplicate: the transform must have rows: one or filter"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _mirrored(self) -> Pipeline:
+        if self.origins is None:
+            return self
+        for key in ("window", "dedupe"):
+            if getattr(self, key) is not None:
+                raise ValueError(
+                    f"source.kafka.clusters beside {key}: what {key} keeps from run to run cannot follow to another "
+                    "cluster: name one connection, or leave the key out"
+                )
+        if self.rows is Rows.AGGREGATE:
+            raise ValueError(
+                "source.kafka.clusters beside rows: aggregate: its rows do not say which records they came from, so a "
+                "mirrored record cannot be told from a new one: name one connection"
+            )
+        if self.sink.config.keyed:
+            raise ValueError(
+                f"source.kafka.clusters beside sink.{self.sink.key}.mode: upsert: which row of a key is the newest is "
+                "told by offsets, and each cluster counts its own: choose mode: append, or name one connection"
+            )
+        if self.schedule == "on_lag":
+            raise ValueError(
+                "source.kafka.clusters beside schedule: on_lag: what watches the lag cannot follow to another cluster "
+                "yet: give a cron schedule"
             )
         return self
 
@@ -284,6 +311,11 @@ class Pipeline(Strict):
         if self._file is None:
             raise ValueError("this pipeline was not read from a file")
         return self._file
+
+    @property
+    def origins(self) -> str | None:
+        """What the header of a mirrored record may say, as a regular expression; None if there is one cluster."""
+        return None if self.source.kafka is None else self.source.kafka.origins
 
     @property
     def aggregates(self) -> bool:
@@ -350,6 +382,11 @@ class Pipeline(Strict):
                 f"pipeline {self.name!r} has rows: aggregate: its rows do not say which records they came from, so "
                 "the rows of an interval cannot be replaced"
             )
+        if self.origins is not None:
+            return (
+                f"pipeline {self.name!r} has source.kafka.clusters: records of an interval may be rows by way of "
+                "another cluster, which an interval cannot replace yet"
+            )
         if not self.source.kind.replayable:
             return f"pipeline {self.name!r} has no intervals: source.{self.source.key} cannot be read again"
         if not self.source.kind.seek_by_time:
@@ -366,6 +403,11 @@ class Pipeline(Strict):
         if not self.source.kind.replayable and recovery is not Recovery.WAL:
             return (
                 f"recovery: {recovery} reads records again, and source.{self.source.key} cannot: choose recovery: wal"
+            )
+        if self.origins is not None and recovery is Recovery.WAL:
+            return (
+                "recovery: wal beside source.kafka.clusters is not supported yet: choose recovery: replay; the mirror "
+                "keeps what the first cluster loses"
             )
         if self.stateful is not None and recovery not in (Recovery.REPLAY, Recovery.WAL):
             if not recovery.ignores:

@@ -19,6 +19,7 @@ from typing import Any
 
 from sluice.errors import CheckpointError, begin_again
 from sluice.ranges import OffsetRange, Positions, ranges_between
+from sluice.sources.kafka.clusters import active_of, named_positions
 
 __all__ = ["Checkpoint", "Clock"]
 
@@ -61,6 +62,7 @@ class Checkpoint:
 
         self.path = path
         self._start = start
+        self._prefix = active_of(start)  # Spark knows topics, and not of which cluster
         self._fs: Any
         self._fs, self._root = fsspec.core.url_to_fs(path)
 
@@ -81,7 +83,8 @@ class Checkpoint:
     def _line(self, name: str, number: int) -> Positions:
         with self._readable(name):
             positions = self._json(name, number)
-            return {t: {int(p): int(o) for p, o in parts.items()} for t, parts in positions.items()}
+            found = {t: {int(p): int(o) for p, o in parts.items()} for t, parts in positions.items()}
+            return named_positions(self._prefix, found)
 
     def _milliseconds(self, name: str, key: str) -> int:
         with self._readable(name):

@@ -69,6 +69,8 @@ class Reset:
     notes: tuple[str, ...] = ()
     held: tuple[tuple[int, int], ...] = ()
     removed: int = 0
+    cluster: Mapping[str, Any] | None = None
+    """For a failover: the connections ``from`` and ``to``, and ``left``: how far the streams of ``from`` were read."""
 
     def as_dict(self) -> dict[str, Any]:
         """Return the form of commit metadata and ledger."""
@@ -79,6 +81,7 @@ class Reset:
             "recreated": list(self.recreated), "topic_ids": dict(self.topic_ids), "reason": self.reason,
             "notes": [*self.given_up, *self.notes], "held": [list(item) for item in self.held],
             "removed": self.removed,
+            **({"cluster": dict(self.cluster)} if self.cluster is not None else {}),
         }  # fmt: skip
 
 

@@ -63,6 +63,13 @@ def possible(pipeline: Pipeline) -> None:
             state=_UNTOUCHED,
             next_step="correct the records at the source, or the rows in the table",
         )
+    if pipeline.origins is not None:
+        raise ConfigError(
+            f"pipeline {name!r} has source.kafka.clusters: a record whose row is taken back would be taken for a copy "
+            "of itself, and not come again",
+            state=_UNTOUCHED,
+            next_step="correct the rows in the table",
+        )
     if pipeline.dedupe is not None:
         raise ConfigError(
             f"pipeline {name!r} has dedupe: its keys are remembered, so rows that are taken back would not come again",

@@ -56,6 +56,18 @@ class SourceConfig(Strict):
         """Tell whether a stream of this name is one that is read."""
         return stream in self.streams
 
+    def at(self, positions: Positions | None) -> SourceConfig:
+        """Return the settings for an epoch that begins at these positions: of several clusters, one is read."""
+        return self
+
+    def everywhere(self) -> Sequence[SourceConfig]:
+        """Return the settings of each cluster, if there are several; else these."""
+        return [self]
+
+    def has(self, stream: str) -> bool:
+        """Tell whether a stream is one of the cluster of these settings, if there are several."""
+        return True
+
     @property
     def folders(self) -> list[str]:
         """The folders that the source reads, or moves files into, as the file names them; no table may lie there."""
@@ -65,6 +77,11 @@ class SourceConfig(Strict):
     def needs(self) -> str | None:
         """The id of the connection that the source needs, or None; the driver gets it through its environment."""
         return None
+
+    @property
+    def needs_also(self) -> list[str]:
+        """The ids of further connections that it needs."""
+        return []
 
 
 class Source(Protocol):

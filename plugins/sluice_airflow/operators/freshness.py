@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from airflow.sdk import BaseOperator
 
 from sluice.errors import SourceUnreachableError
+from sluice.lag.current import active
+from sluice.ledger import Ledger
 from sluice.pipeline import load
 from sluice.text import length
 from sluice_airflow.arguments import duration_of, is_known, refused
@@ -66,7 +68,7 @@ class FreshnessOperator(BaseOperator):
     def execute(self, context: Context) -> float:
         """Look; fail if it is too old."""
         pipeline = load(self.pipeline)
-        settings = KafkaHook(pipeline.kafka.connection).settings()
+        settings = KafkaHook(active(pipeline, Ledger.open)).settings()
         max_age = _age(self.max_age)
         found = look(self.pipeline, settings, limits={"max_age": max_age}, timeout=self.broker_timeout)
         self.log.info("%s\n%s", found.verdict, lag_table(found.as_dict()))

@@ -13,7 +13,7 @@ from airflow.sdk.exceptions import AirflowException
 
 from sluice.connections import Connection
 from sluice.errors import ConfigError, SluiceError
-from sluice.launch.submit import SparkSubmit, spark_master
+from sluice.launch.submit import Connections, SparkSubmit, spark_master
 from sluice.pipeline import Pipeline
 from sluice.pipeline.spark import RESOURCES, Spark
 from sluice_airflow import connections, failure
@@ -139,9 +139,11 @@ class SubmitOperator(SparkSubmitOperator):
         return spark
 
     @staticmethod
-    def source_connection(pipeline: Pipeline) -> Connection | None:
-        """Return the connection that the pipeline's source needs, if it needs one."""
-        needs = pipeline.source.config.needs
+    def source_connection(pipeline: Pipeline) -> Connections:
+        """Return the connection that the pipeline's source needs, if it needs one; of several clusters, a list."""
+        needs, also = pipeline.source.config.needs, pipeline.source.config.needs_also
+        if needs and also:
+            return [*map(connections.get, [needs, *also])]
         return connections.get(needs) if needs else None
 
     @staticmethod

@@ -8,6 +8,7 @@ from typing import Any
 from sluice.delta.refused import refused
 from sluice.errors import SluiceError
 from sluice.home import Home
+from sluice.lag.current import active
 from sluice.ledger import Ledger
 from sluice.ledger.history import Glance
 from sluice.pipeline import Pipeline
@@ -234,4 +235,4 @@ def _log(spec: Pipeline) -> dict[str, Any]:
 
 
 def _settings(spec: Pipeline) -> KafkaSettings:
-    return KafkaSettings.from_connection(connections.stored(spec.kafka.connection))
+    return KafkaSettings.from_connection(connections.stored(active(spec, Ledger.open)))

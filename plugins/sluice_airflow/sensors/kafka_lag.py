@@ -12,6 +12,8 @@ from airflow.sdk import BaseSensorOperator
 from airflow.sdk.exceptions import AirflowSensorTimeout, AirflowSkipException
 
 from sluice.errors import LeaseHeldError, SluiceError, error_for_exit_code
+from sluice.lag.current import active
+from sluice.ledger import Ledger
 from sluice.pipeline import load
 from sluice.text import length
 from sluice_airflow.arguments import choice_of, is_known
@@ -136,7 +138,7 @@ class KafkaLagSensor(BaseSensorOperator):
 
     def poke(self, context: Context) -> bool:
         """Measure once; False means to go on waiting."""
-        settings = KafkaHook(load(self.pipeline).kafka.connection).settings()
+        settings = KafkaHook(active(load(self.pipeline), Ledger.open)).settings()
         found = look(self.pipeline, settings, limits=self._limits(), timeout=self.broker_timeout)
         decision = decide(found, self._on_idle(), hold_while_running=self.hold_while_running)
         self._unknown, self._measured = found.error, found.as_dict()
@@ -192,7 +194,7 @@ class KafkaLagSensor(BaseSensorOperator):
         self.defer(
             trigger=KafkaLagTrigger(
                 pipeline=self.pipeline,
-                kafka_conn_id=load(self.pipeline).kafka.connection,
+                kafka_conn_id=active(load(self.pipeline), Ledger.open),
                 on_idle=self._on_idle().value,
                 limits=self._limits(),
                 hold_while_running=self.hold_while_running,

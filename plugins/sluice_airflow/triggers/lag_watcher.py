@@ -54,7 +54,7 @@ def lag_asset(
     watcher = LagWatcher(
         pipeline=reference,
         dag_id=pipeline.name,
-        kafka_conn_id=pipeline.kafka.connection,
+        kafka_conn_id=pipeline.kafka.active,
         poll_interval=poll_interval,
         retry_after=retry_after,
     )

@@ -17,8 +17,10 @@ from sluice.faults import point
 from sluice.pipeline import Pipeline, Rows
 from sluice.ranges import Counts, LostRange, OffsetRange, RangeAccount, Times, describe, overlaps, subtract
 from sluice.rescued import NONE, Rescued
+from sluice.run.settled import Screened
 from sluice_spark.arrow.path import ArrowPath, Outcome
 from sluice_spark.batch.account import ROLLED_BACK, PromiseError, account_for
+from sluice_spark.batch.origins import COPY, Screen, marked
 from sluice_spark.batch.quarantine import SCHEMA, refused_records, take_out
 from sluice_spark.batch.tally import OUTSIDE, ReadTally
 from sluice_spark.decoders.base import RULE, source_columns
@@ -47,6 +49,8 @@ class PreparedBatch:
     """Which records ``dedupe`` dropped, if the pipeline has it, as ``DedupeWriter`` counts them."""
     rescued: Rescued = NONE
     """The unknown fields of its records, if the pipeline keeps them."""
+    origins: Mapping[str, Any] | None = None
+    """What it settles of other clusters: :meth:`sluice.run.settled.Screened.as_dict`."""
 
 
 class _Written(NamedTuple):
@@ -89,6 +93,10 @@ class BatchWriter:
         are read and count as filtered. None means all records.
     opaque
         Whether the transform recreates metadata columns; their values are then compared with those of the records.
+    screen
+        Tells copies of mirrored records; None if the pipeline has one cluster.
+    screened
+        Which records of the batch are copies: they are read and count as filtered.
     arrow
         Processes ranges on the Arrow path, as far as it can; None means that all records take the Spark path.
     """
@@ -102,6 +110,8 @@ class BatchWriter:
     within: tuple[int, int] | None = None
     opaque: bool = False
     arrow: ArrowPath | None = None
+    screen: Screen | None = None
+    screened: Screened | None = None
 
     def prepare(
         self,
@@ -139,6 +149,11 @@ class BatchWriter:
             If Kafka removed records of these ranges before they were read.
         """
         healthy = subtract(ranges, [*(item.range for item in lost), *passed])
+        if self.screen is not None:
+            found = self.screen.look(source, healthy)
+            own = replace(self, screen=None, screened=found)
+            prepared = own.prepare(records, name, ranges, source, lost, passed)
+            return replace(prepared, origins=found.as_dict())
         arrow, root = self.arrow, self.sink.staging
         done = arrow.stage(root, name, healthy, source, self.within) if arrow is not None and root is not None else None
         if done is None:
@@ -211,6 +226,8 @@ class BatchWriter:
     def decoded(self, records: DataFrame) -> DataFrame:
         """Return the decoded records. A record outside of the interval breaks no rule."""
         found = decoded(records, self.pipeline)
+        if self.screened is not None and self.screened.copies:
+            return marked(found, self.screened).withColumnRenamed(COPY, OUTSIDE)
         if self.within is None:
             return found
         inside = self._inside()
@@ -222,7 +239,8 @@ class BatchWriter:
 
     def rows_of(self, decoded: DataFrame) -> DataFrame:
         """Return the sink's rows: the transformed records that are in the interval and broke no rule."""
-        good = source_columns(decoded.where(F.col(RULE).isNull() & self._inside()))
+        inside = ~F.col(OUTSIDE) if OUTSIDE in decoded.columns else self._inside()
+        good = source_columns(decoded.where(F.col(RULE).isNull() & inside))
         return apply(self.transform, good).withColumn("_run", F.lit(self.run_id))
 
     def _inside(self) -> Column:
@@ -337,6 +355,7 @@ class BatchWriter:
             **({"windows": dict(prepared.windows)} if prepared.windows is not None else {}),
             **({"dedupe": dict(prepared.dedupe)} if prepared.dedupe is not None else {}),
             **({"rescued": prepared.rescued.as_dict()} if prepared.rescued.records else {}),
+            **({"origins": dict(prepared.origins)} if prepared.origins is not None else {}),
         }
         if not self.commit_rows(prepared.staged, batch, full, fence):
             # entered since this batch began, so the rows there, and their account, are another driver's

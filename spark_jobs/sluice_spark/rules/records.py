@@ -11,6 +11,7 @@ from pyspark.sql import functions as F
 from sluice.errors import ConfigError
 from sluice.pipeline import Pipeline
 from sluice_spark.decoders.base import COLUMN, DATA, RULE, decode, source_columns
+from sluice_spark.rules import origin
 from sluice_spark.rules.base import Rule
 
 __all__ = ["check", "decoded"]
@@ -25,6 +26,8 @@ def decoded(records: DataFrame, pipeline: Pipeline) -> DataFrame:
     in the order of the pipeline file. All columns and rows stay.
     """
     found = decode(records, pipeline.decode)
+    if pipeline.source.kafka is not None:
+        found = origin.judged(found, pipeline.source.kafka)
     return _judged(found, {rule.name: rule.made() for rule in pipeline.rules}) if pipeline.rules else found
 
 

@@ -21,6 +21,7 @@ from sluice_spark.runs.context import RunContext
 from sluice_spark.runs.forecast import Forecast
 from sluice_spark.runs.source_check import CheckedRecords, SourceCheck
 from sluice_spark.runs.tables import Tables
+from sluice_spark.sinks.base import Fence
 from sluice_spark.sources.base import SourceReader
 from sluice_spark.strategies.base import Batch
 
@@ -112,7 +113,7 @@ class MicroBatches:
                 max_records,
                 start=tables.epoch.positions,
                 states=self.states,
-                headers=headers or bool(self.context.pipeline.decode.headers),
+                headers=headers or bool(self.context.pipeline.decode.headers) or self._mirrored,
                 over_gaps=self.context.recovery.ignores,
             )
             query = (
@@ -139,6 +140,10 @@ class MicroBatches:
         if of_source:
             self.check.states(tables)
 
+    @property
+    def _mirrored(self) -> bool:
+        return self.context.pipeline.origins is not None
+
     def process(self, tables: Tables, writer: BatchWriter, number: int, batch: Batch, *, sweep: bool) -> None:
         """Prepare one batch by the run's strategy, commit it and record it in the ledger.
 
@@ -153,6 +158,9 @@ class MicroBatches:
         point("batch-started")
         self.progress.begin(number, batch.ranges)
         gate = self.context.gate
+        # a redrive of what another cluster had may write records whose copies are in this batch
+        sink = tables.replaceable if self._mirrored else None
+        fence = None if sink is None else Fence(sink.table_version(), lambda note: note.get("of") == "lost")
         prepared = gate.given_up(writer, (epoch, number), batch.ranges)
         if prepared is None:
             with watch.phase("batches"):
@@ -162,7 +170,7 @@ class MicroBatches:
         with watch.phase("ledger"):
             self.lease.verify()
         with watch.phase("commits"):
-            writer.commit(number, prepared, {})
+            writer.commit(number, prepared, {}, fence=fence)
         if sweep or self.context.recovery.ignores:
             tables.sweep(number)  # before the ledger has the batch: if the driver dies, the next run sweeps it, too
         with watch.phase("ledger"):
@@ -176,6 +184,7 @@ class MicroBatches:
                 windows=prepared.windows,
                 dedupe=prepared.dedupe,
                 rescued=prepared.rescued.as_dict(),
+                origins=prepared.origins,
             )
         point("batch-recorded")
         self.progress.end(number, batch.ranges, prepared.accounts)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, partial
 
 from pyspark.sql import SparkSession
 
@@ -15,11 +15,13 @@ from sluice.home import Home
 from sluice.ledger import Epoch, Ledger
 from sluice.pipeline import Pipeline
 from sluice.recovery import Recovery
-from sluice.sources.base import Source
+from sluice.run.settled import settled_of
+from sluice.sources.base import Source, SourceConfig
 from sluice_spark.arrow.path import ArrowPath
 from sluice_spark.arrow.plan import NotArrowError, plan_of, sketch
 from sluice_spark.arrow.shares import in_workers, warm_up
 from sluice_spark.batch.deduped import DedupeWriter
+from sluice_spark.batch.origins import Screen
 from sluice_spark.batch.quarantine import SCHEMA
 from sluice_spark.batch.windowed import WindowWriter
 from sluice_spark.batch.writer import BatchWriter
@@ -87,8 +89,11 @@ class RunContext:
 
     def opened_source(self) -> Source:
         """Open the source; it is closed when the run ends."""
-        source = self.pipeline.source
-        return self.resources.enter_context(source.kind.opened(source.config, self.home, self.pipeline.name))
+        return self.opened(self.pipeline.source.config.at(self.ledger.epoch(self.pipeline.name).positions))
+
+    def opened(self, config: SourceConfig) -> Source:
+        """Open the source with these settings: those of one cluster, if there are several."""
+        return self.resources.enter_context(self.pipeline.source.kind.opened(config, self.home, self.pipeline.name))
 
     def reader(self, spark: SparkSession, source: Source) -> SourceReader:
         """Return the Spark half of the source."""
@@ -127,6 +132,8 @@ class RunContext:
         writer = kind(
             self.pipeline, self.run_id, transform, shape.schema, tables.sink, tables.quarantine, opaque=shape.opaque
         )
+        if self.pipeline.origins is not None:
+            writer = replace(writer, screen=Screen(self.pipeline, partial(settled_of, self.ledger, self.pipeline.name)))
         return replace(writer, taken=shape.rows) if isinstance(writer, WindowWriter) else writer
 
     def warm_up(self, spark: SparkSession, recovery: Recovery, offsets: int) -> None:

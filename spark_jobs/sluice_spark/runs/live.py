@@ -24,6 +24,7 @@ from sluice.run.held import refuse_held
 from sluice.run.preflight import never_read
 from sluice.sources.base import Source
 from sluice.sources.kafka.cluster import TopicState, ends, starts
+from sluice.sources.kafka.clusters import bare_positions
 from sluice.sources.kafka.mirror import MirrorError, mirror
 from sluice.sources.kafka.source import KafkaTopics
 from sluice.wal.cleaning import applied_batch, clean
@@ -80,6 +81,9 @@ class LiveRun(Run):
             except (SinkError, TakenBackError) as error:
                 self._land_alone(lease, check, error)
                 raise
+            if self.pipeline.origins is not None:  # reconciling may have finished a failover to another cluster
+                source = self.context.opened_source()
+                check = SourceCheck(self.context, source)
             refuse_other(self.pipeline, tables)
             left = sealed_batches(tables) if tables.epoch.route is Route.LOG else []
             if self.pipeline.stateful is not None:
@@ -304,7 +308,7 @@ class LiveRun(Run):
         at = f"epoch {tables.epoch.number} batch {tables.sink.version()} run {self.context.run_id}"
         note = f"sluice {self.pipeline.name} {at}"
         try:
-            count = mirror(source.cluster.settings, group, positions, note)
+            count = mirror(source.cluster.settings, group, bare_positions(positions), note)
         except MirrorError as error:
             logger.warning("the positions could not be copied into the consumer group %s: %s", group, error)
         else:

@@ -342,6 +342,7 @@ def _enter(ledger: Ledger, lease: Lease, note: Mapping[str, Any], tables: Tables
         windows=note.get("windows"),
         dedupe=note.get("dedupe"),
         rescued=note.get("rescued"),
+        origins=note.get("origins"),
         run_id=run,
     )
     logger.info("reconciled: batch %d of run %s is in the sink; recorded in the ledger", version, run)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any, ClassVar
 
@@ -101,7 +101,10 @@ class RedriveRun(Run):
     def _lost(self, lease: Lease, tables: Tables) -> None:
         name, sink = self.pipeline.name, tables.replaceable
         # a reset may take all rows out while this driver is frozen; sinks without this cannot be emptied
-        fence = None if sink is None else Fence(sink.table_version(), emptied)
+        # nor may a live run find the same records in another cluster meanwhile
+        fence = (
+            None if sink is None else Fence(sink.table_version(), lambda n: emptied(n) or n.get("origins") is not None)
+        )
         wanted = [row.range for row in self.ledger.lost(name, run_id=self.of_run)]
         if self.ranges is not None:
             wanted = overlaps(wanted, self.ranges)
@@ -123,18 +126,25 @@ class RedriveRun(Run):
     def _states(self, streams: Collection[str]) -> list[TopicState]:
         if not self.pipeline.source.kind.replayable:
             return []
-        try:
-            return states_for(self.context.opened_source(), streams)
-        except SluiceError as error:
-            logger.warning("%s: only the write-ahead log is searched", error.what)
-            return []
+        found, places = list[TopicState](), self.pipeline.source.config.everywhere()
+        for config in places:
+            try:
+                found += states_for(self.context.opened(config), [s for s in streams if config.has(s)])
+            except SluiceError as error:
+                rest = "only the write-ahead log is searched" if len(places) == 1 else "it is not searched"
+                logger.warning("%s: %s", error.what, rest)
+        return found
 
     def _sources(
         self, spark: SparkSession, tables: Tables, found: Located
     ) -> Iterator[tuple[str, Records, list[OffsetRange]]]:
         log = LogRecords(spark, tables.log, found.segments)
-        kafka = self.context.reader(spark, self.context.opened_source())
-        for kind, source, ranges in (("log", log, found.log), ("kafka", kafka, found.kafka)):
+        places: list[tuple[str, Records, Sequence[OffsetRange]]] = [("log", log, found.log)]
+        for config in self.pipeline.source.config.everywhere():
+            here = [r for r in found.kafka if config.has(r.topic)]
+            if here:
+                places.append(("kafka", self.context.reader(spark, self.context.opened(config)), here))
+        for kind, source, ranges in places:
             for portion in portions(ranges, self.pipeline.source.config.batch_limit):
                 yield kind, source, portion
 
@@ -148,6 +158,10 @@ class RedriveRun(Run):
         origin: Mapping[str, Any],
         fence: Fence | None,
     ) -> None:
+        if writer.screen is not None:  # an earlier step may have found them in another cluster
+            ranges = overlaps(ranges, [row.range for row in self.ledger.lost(self.pipeline.name)])
+            if not ranges:
+                return
         batch = tables.sink.version() + 1
         name = tables.batch_name(batch)
         self.ledger.batch_started(lease, epoch=REDRIVEN, batch=batch, ranges=ranges)
@@ -170,6 +184,14 @@ class RedriveRun(Run):
         self._commit(lease, tables, writer, batch, prepared, of="lost", source=origin, fence=fence)
 
     def _prepare(self, writer: BatchWriter, name: str, ranges: Sequence[OffsetRange], source: Records) -> PreparedBatch:
+        if writer.screen is not None:
+            found = writer.screen.look(source, ranges)
+            copies = found.as_ranges()
+            rest = subtract(ranges, copies)
+            own = replace(writer, screen=None)
+            prepared = self._prepare(own, name, rest, source) if rest else PreparedBatch((), NOTHING)
+            aside = [RangeAccount(r, Counts(filtered=len(r))) for r in copies]
+            return replace(prepared, accounts=(*prepared.accounts, *aside), origins=found.as_dict())
         try:
             records = decoded(source.read(ranges), self.pipeline)
             came = _offsets(records)
@@ -240,6 +262,7 @@ class RedriveRun(Run):
             source=source,
             evolved=tables.evolved(batch),
             rescued=prepared.rescued.as_dict(),
+            origins=prepared.origins,
         )
         point("batch-recorded")
         counts = sum((a.counts for a in prepared.accounts), Counts()).as_dict()

@@ -75,7 +75,7 @@ class ResetRun(Run):
             return None
         reset = self.plan(tables, self.context.opened_source())
         self._plan(lease, [], [], epoch=tables.epoch.number)
-        if self._stands(tables, reset):
+        if reset.cluster is None and self._stands(tables, reset):
             logger.info("epoch %d stands there already, and nothing was read in it yet", tables.epoch.number)
             return None
         if reset.given_up and not self.agreed:

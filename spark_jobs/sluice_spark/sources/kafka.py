@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from functools import reduce
 
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
 
 from sluice.errors import (
     BEGIN_ANEW,
@@ -19,6 +20,7 @@ from sluice.errors import (
 )
 from sluice.ranges import OffsetRange, Positions, ranges_between
 from sluice.sources.kafka.cluster import TopicState
+from sluice.sources.kafka.clusters import bare, bare_positions, named
 from sluice.sources.kafka.config import KafkaSource
 from sluice.sources.kafka.source import KafkaTopics
 from sluice_spark.engine.failures import Sign, classify
@@ -100,9 +102,12 @@ class KafkaReader:
         """
         begin: str = self.config.starting_offsets
         if start is not None:
-            known = {s.topic: dict.fromkeys(s.partitions, _EARLIEST) | start.get(s.topic, {}) for s in states}
+            start = bare_positions(start)
+            known = {
+                bare(s.topic): dict.fromkeys(s.partitions, _EARLIEST) | start.get(bare(s.topic), {}) for s in states
+            }
             begin = json.dumps({topic: {str(p): o for p, o in parts.items()} for topic, parts in known.items()})
-        return (
+        return self._named(
             self.spark.readStream.format("kafka")
             .options(**_BULK, **self.settings.for_spark())
             .option("subscribe", ",".join(self.source.topics))
@@ -134,10 +139,10 @@ class KafkaReader:
         starts: dict[str, dict[str, int]] = {}
         ends: dict[str, dict[str, int]] = {}
         for item in ranges:
-            starts.setdefault(item.topic, {})[str(item.partition)] = item.start
-            ends.setdefault(item.topic, {})[str(item.partition)] = item.end
+            starts.setdefault(bare(item.topic), {})[str(item.partition)] = item.start
+            ends.setdefault(bare(item.topic), {})[str(item.partition)] = item.end
         assignment = {topic: sorted(map(int, partitions)) for topic, partitions in starts.items()}
-        return (
+        return self._named(
             self.spark.read.format("kafka")
             .options(**_BULK, **self.settings.for_spark())
             .option("assign", json.dumps(assignment))
@@ -148,6 +153,11 @@ class KafkaReader:
             .option("failOnDataLoss", "true")
             .load()
         )
+
+    def _named(self, records: DataFrame) -> DataFrame:
+        """Give the records of another cluster than the first one the names of their streams."""
+        prefix = self.source.config.prefix
+        return records.withColumn("topic", F.concat(F.lit(prefix), F.col("topic"))) if prefix else records
 
     def inputs(self, ranges: Sequence[OffsetRange]) -> list[tuple[Input, list[OffsetRange]]]:
         """Return the cluster: workers can read all ranges from it."""
@@ -168,7 +178,9 @@ class KafkaReader:
             return []
         deleted = set(self.source.deleted({r.topic for r in ranges}))
         gone = [r for r in ranges if r.topic in deleted]
-        states = {s.topic: s.partitions for s in self.cluster.snapshot({r.topic for r in ranges} - deleted)}
+        prefix = self.source.config.prefix
+        asked = {bare(r.topic) for r in ranges if r.topic not in deleted}
+        states = {named(prefix, s.topic): s.partitions for s in self.cluster.snapshot(asked)}
         for r in ranges:
             if r.topic in deleted:
                 continue

@@ -8,12 +8,18 @@ from typing import Annotated, Literal
 
 from pydantic import Field, PrivateAttr, field_validator, model_validator
 
+from sluice.errors import ConfigError
+from sluice.ranges import Positions
 from sluice.sources.base import SourceConfig
+from sluice.sources.kafka.clusters import active_of, named, origin_pattern, prefix_of
 from sluice.sources.kafka.pattern import matches, problem_of
 
 __all__ = ["KafkaSource"]
 
 _TOPIC = re.compile(r"^[A-Za-z0-9._-]{1,249}$")
+_CONNECTION = re.compile(r"^[A-Za-z0-9._-]{1,250}$")
+_LONGEST = 249
+"""The ledger's limit of the name of a stream."""
 
 
 class KafkaSource(SourceConfig):
@@ -21,6 +27,15 @@ class KafkaSource(SourceConfig):
 
     connection: str = "kafka_default"
     """The id of an Airflow connection; outside Airflow it is read from ``AIRFLOW_CONN_<ID>``."""
+    clusters: Annotated[list[str], Field(min_length=2)] | None = None
+    """Instead of ``connection``: the ids of the connections to several clusters that mirror each other.
+
+    A pipeline begins with the first one; ``sluice failover`` goes on with another one.
+    """
+    origin_header: Annotated[str, Field(min_length=1)] | None = None
+    """Beside ``clusters``: the header in which a mirror says where a record came from, ``STREAM:PARTITION:OFFSET``."""
+    origin_required: bool = False
+    """Whether a record of another cluster than the first one must have it; without it goes to the quarantine."""
     topics: Annotated[list[str], Field(min_length=1)] | None = None
     """Topic names; exactly one of ``topics`` and ``pattern``. Partitions added later are read from their beginning."""
     pattern: Annotated[str, Field(min_length=1, max_length=1000)] | None = None
@@ -34,6 +49,7 @@ class KafkaSource(SourceConfig):
     """Kafka's isolation level: whether records of aborted transactions are read; markers count as ``absent``."""
 
     _written: frozenset[str] = PrivateAttr(default=frozenset())
+    _active: str | None = PrivateAttr(default=None)
 
     @field_validator("topics")
     @classmethod
@@ -46,6 +62,18 @@ class KafkaSource(SourceConfig):
         if len(set(topics)) < len(topics):
             raise ValueError("a topic is named twice")
         return topics
+
+    @field_validator("clusters")
+    @classmethod
+    def _clusters(cls, clusters: list[str] | None) -> list[str] | None:
+        if clusters is None:
+            raise ValueError("name the connections of two or more clusters, or write connection instead")
+        if len(set(clusters)) < len(clusters):
+            raise ValueError("a cluster is named twice")
+        for name in clusters:
+            if not _CONNECTION.match(name):
+                raise ValueError(f"{name!r} is no id of a connection: use letters, digits, _, - and .")
+        return clusters
 
     @field_validator("pattern", "exclude")
     @classmethod
@@ -64,6 +92,81 @@ class KafkaSource(SourceConfig):
         if self.exclude is not None and self.pattern is None:
             raise ValueError("exclude is for pattern: leave it out, and name the topics that are to be read")
         return self
+
+    @model_validator(mode="after")
+    def _mirrored(self) -> KafkaSource:
+        if self.clusters is None:
+            for key in ("origin_header", "origin_required"):
+                if key in self.model_fields_set:
+                    raise ValueError(f"{key} is for clusters: leave it out, or name the clusters")
+            return self
+        if "connection" in self.model_fields_set:
+            raise ValueError("connection and clusters are both given: the first of clusters is where a pipeline begins")
+        if self.pattern is not None:
+            raise ValueError("clusters beside pattern is not supported: name the topics")
+        if self.origin_header is None:
+            raise ValueError(
+                "clusters needs origin_header: without it nobody can tell a mirrored record from a new one, and each "
+                "would be in the table twice. MirrorMaker 2 adds no such header by itself"
+            )
+        for stream in (named(self.prefix_of(name), topic) for name in self.clusters for topic in self.topics or ()):
+            if len(stream) > _LONGEST:
+                raise ValueError(
+                    f"{stream!r} is too long: a connection and a topic have {_LONGEST - 1} letters at most"
+                )
+        return self
+
+    def prefix_of(self, connection: str) -> str:
+        """Return what the names of a cluster's streams begin with: nothing for the first one."""
+        return prefix_of(connection, self.clusters or ())
+
+    def on(self, prefix: str) -> KafkaSource:
+        """Return the same topics in the cluster whose streams' names begin so.
+
+        Raises
+        ------
+        ConfigError
+            If the file does not name that cluster.
+        """
+        if self.clusters is None and not prefix:
+            return self
+        wanted = prefix.rstrip(":") or (self.clusters or [""])[0]
+        if wanted not in (self.clusters or ()):
+            raise ConfigError(
+                f"the pipeline reads the cluster {wanted!r}, which source.kafka.clusters no longer names",
+                state="nothing was read or written; the position stays where it was",
+                next_step="name it there again; sluice failover NAME --to CONNECTION leaves it",
+            )
+        found = self.model_copy()
+        found._active = wanted
+        return found
+
+    def at(self, positions: Positions | None) -> KafkaSource:
+        """Return the same topics in the cluster that an epoch with these positions reads; see :meth:`on`."""
+        return self.on(active_of(positions))
+
+    def everywhere(self) -> list[KafkaSource]:
+        """Return the same topics in each of the clusters."""
+        return [self.on(self.prefix_of(name)) for name in self.clusters or [self.connection]]
+
+    def has(self, stream: str) -> bool:
+        """Tell whether a stream is one of the cluster that is read."""
+        return active_of({stream: {}}) == self.prefix
+
+    @property
+    def active(self) -> str:
+        """The connection of the cluster that is read: the first one, unless :meth:`on` chose another one."""
+        return self._active or (self.clusters[0] if self.clusters else self.connection)
+
+    @property
+    def prefix(self) -> str:
+        """What the names of the streams begin with that are read."""
+        return self.prefix_of(self.active)
+
+    @property
+    def origins(self) -> str | None:
+        """The regular expression of what ``origin_header`` may say; None if there is only one cluster."""
+        return None if self.clusters is None else origin_pattern(self.clusters, self.topics or ())
 
     def never(self, topics: Iterable[str]) -> None:
         """Never let the pattern match these: the pipeline writes to them."""
@@ -97,5 +200,10 @@ class KafkaSource(SourceConfig):
 
     @property
     def needs(self) -> str | None:
-        """The cluster's connection."""
-        return self.connection
+        """The cluster's connection; of several clusters, the first one's."""
+        return self.clusters[0] if self.clusters else self.connection
+
+    @property
+    def needs_also(self) -> list[str]:
+        """The connections of the other clusters."""
+        return (self.clusters or [])[1:]

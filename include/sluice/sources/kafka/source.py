@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable
+from dataclasses import replace
 from datetime import datetime
 from functools import cached_property
 from types import TracebackType
@@ -13,6 +14,7 @@ from sluice.home import Home
 from sluice.ranges import Positions
 from sluice.sources.base import SourceKind
 from sluice.sources.kafka.cluster import Cluster
+from sluice.sources.kafka.clusters import bare, named
 from sluice.sources.kafka.config import KafkaSource
 from sluice.sources.kafka.settings import KafkaSettings
 from sluice.sources.state import Key, TopicState
@@ -27,7 +29,7 @@ class KafkaTopics:
 
     def __init__(self, config: KafkaSource, home: Home, pipeline: str) -> None:
         self.config = config
-        self.cluster = Cluster(KafkaSettings.from_connection(find(config.connection)))
+        self.cluster = Cluster(KafkaSettings.from_connection(find(config.active)))
 
     @cached_property
     def topics(self) -> list[str]:
@@ -43,7 +45,8 @@ class KafkaTopics:
         Topics that a pattern matched, and that were deleted since, are missing.
         """
         try:
-            return self.cluster.snapshot(self.topics, isolation_level=self.config.isolation_level)
+            found = self.cluster.snapshot(self.topics, isolation_level=self.config.isolation_level)
+            return [replace(state, topic=named(self.config.prefix, state.topic)) for state in found]
         except ConfigError:
             there = self.cluster.existing(self.topics) if self.config.pattern is not None else set[str]()
             if not there:
@@ -58,8 +61,9 @@ class KafkaTopics:
         SourceUnreachableError, AuthorizationError
             If that is not known of one of them.
         """
-        there = self.cluster.existing(topics)
-        return self.cluster.snapshot(sorted(there), isolation_level=self.config.isolation_level) if there else []
+        there = self.cluster.existing(map(bare, topics))
+        found = self.cluster.snapshot(sorted(there), isolation_level=self.config.isolation_level) if there else []
+        return [replace(state, topic=named(self.config.prefix, state.topic)) for state in found]
 
     def deleted(self, topics: Iterable[str]) -> list[str]:
         """Return which of these topics a pattern would match, but are no longer there; none without a pattern.
@@ -76,7 +80,9 @@ class KafkaTopics:
 
     def offsets_at(self, keys: Collection[Key], moment: datetime) -> dict[Key, int | None]:
         """Return the first offset at or after ``moment``; partitions that do not answer are missing."""
-        return self.cluster.at_time(keys, moment, isolation_level=self.config.isolation_level)
+        asked = [(bare(stream), partition) for stream, partition in keys]
+        found = self.cluster.at_time(asked, moment, isolation_level=self.config.isolation_level)
+        return {(named(self.config.prefix, topic), partition): at for (topic, partition), at in found.items()}
 
     def done(self, positions: Positions) -> None:
         """Do nothing: topics have a retention of their own."""

@@ -61,10 +61,14 @@ def reader(*states: TopicState, by_pattern: bool = False, **keys: Any) -> KafkaR
     settings = KafkaSettings("broker:9092", {"bootstrap.servers": "broker:9092"})
     cluster = SimpleNamespace(settings=settings, snapshot=snapshot)
     there = {state.topic for state in states}
+    config = KafkaSource(topics=["t", "u"], **keys)
     source = SimpleNamespace(
-        cluster=cluster, topics=["t", "u"], deleted=lambda topics: sorted(set(topics) - there) if by_pattern else []
+        config=config,
+        cluster=cluster,
+        topics=["t", "u"],
+        deleted=lambda topics: sorted(set(topics) - there) if by_pattern else [],
     )
-    return KafkaReader(cast(Any, Spark()), KafkaSource(topics=["t", "u"], **keys), cast(Any, source))
+    return KafkaReader(cast(Any, Spark()), config, cast(Any, source))
 
 
 @pytest.fixture(autouse=True)

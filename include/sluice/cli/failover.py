@@ -1,0 +1,80 @@
+"""``sluice failover``: lets a pipeline go on with another cluster."""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from sluice.cli.output import err, print_json
+from sluice.errors import ConfigError
+
+__all__ = ["failover"]
+
+
+def failover(
+    pipeline: Annotated[str, typer.Argument(metavar="NAME_OR_FILE", help="A pipeline's name, or its YAML file.")],
+    to: Annotated[str, typer.Option("--to", metavar="CONNECTION", help="The cluster to go on with.")],
+    reason: Annotated[str, typer.Option(metavar="TEXT", help="Why; recorded in the ledger.")] = "by hand",
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Change nothing: show what would be done.")] = False,
+    run_id: Annotated[
+        str | None,
+        typer.Option("--run", metavar="ID", help="The id of the run that switches, by default a new one."),
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,
+) -> None:
+    """Let a pipeline go on with another cluster, in a new epoch.
+
+    The cluster is one of source.kafka.clusters, a mirror of the others. The
+    next run reads what it retains, and leaves out copies of records that are
+    in the table: each record is there once, by its origin. What the old
+    cluster had, and no run read, is open as lost until the mirror brings it,
+    or sluice redrive reads it from the old cluster. Back goes the same way.
+    Nothing switches by itself. No live run may be at work (exit 40).
+    Idempotent. Exit codes: as sluice run.
+    """
+    from sluice.cli.run import closing, connections, ended
+    from sluice.launch.launcher import LocalProcess
+    from sluice.launch.submit import failover as submission
+    from sluice.ledger import Ledger
+    from sluice.ledger.resets import told
+    from sluice.pipeline import load
+    from sluice.run.failover import possible
+
+    if not reason.strip():
+        raise ConfigError(
+            "--reason is empty", state="nothing was read or written", next_step="say why, or leave it out"
+        )
+    spec = load(pipeline)
+    possible(spec, to)
+    name = run_id or f"failover__{datetime.now(UTC).isoformat(timespec='milliseconds')}"
+    spark, kafka, sink = connections(spec)
+    asked: dict[str, Any] = {"spark": spark, "kafka": kafka, "sink": sink, "to": to, "reason": reason}
+    if dry_run:
+        with tempfile.TemporaryDirectory(prefix="sluice-") as folder:
+            result = Path(folder) / "result.json"
+            if (code := LocalProcess.start(submission(spec, name, **asked, result=result))) != 0:
+                raise typer.Exit(code)
+            found = json.loads(result.read_text())
+        if as_json:
+            print_json(found)
+        else:
+            err.print(f"{told(found)}; nothing was changed", markup=False)
+        return
+    with closing(spec, name):
+        code = LocalProcess.start(submission(spec, name, **asked))
+    code = ended(spec, name, code, as_json=as_json)
+    if code == 0 and not as_json:
+        done = Ledger.open().account(spec.name, name)["failover"]
+        if done["epoch"] is None:
+            err.print(f"nothing was changed: the pipeline reads {to} already", markup=False)
+        else:
+            left = sum(end - start for *_, start, end in done["open"])
+            err.print(
+                f"epoch {done['epoch']} reads {to}; {left:,} offsets of {done['from']} are open as lost", markup=False
+            )
+    raise typer.Exit(code)

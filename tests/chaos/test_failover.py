@@ -1,0 +1,178 @@
+"""A pipeline goes on with another cluster and comes back; each record is in the table once, by its origin."""
+
+from __future__ import annotations
+
+import json
+import os
+from unittest import mock
+
+import pytest
+from tests.chaos.test_redrive import redrive
+from tests.fixtures.clusters import HEADER, STANDBY, Mirrored, killed
+from tests.fixtures.runs import good
+
+import failover as main
+from sluice.errors import SluiceError
+
+pytestmark = [pytest.mark.chaos, pytest.mark.spark, pytest.mark.kafka]
+
+THERE = f"{STANDBY}:"
+
+
+def go_to(sandbox: Mirrored, to: str, run: str, *, expect: int = 0) -> str:
+    """Fail over in this process: that needs no Spark session; return the error's text."""
+    with mock.patch.dict(os.environ, sandbox.env(), clear=True):
+        asked = main.parse(["--pipeline", str(sandbox.file), "--run", run, "--to", to, "--reason", "it burns"])
+        opened = main.run_of(asked, lambda: pytest.fail("a session was opened"))
+        error: SluiceError | None = None
+        try:
+            opened.execute()
+        except SluiceError as raised:
+            error = raised
+        finally:
+            opened.ledger._engine.dispose()
+    assert (0 if error is None else error.exit_code) == expect, error
+    return str(error)
+
+
+def test_over_and_back_with_each_record_once(mirrored: Mirrored) -> None:
+    topic = mirrored.topic
+    mirrored.make(8)  # four in each partition
+    mirrored.run("on the first")
+    mirrored.make(4)
+    mirrored.mirror("", THERE, upto=5)  # of the last four, one in each partition
+    with mirrored.ledger.acquire(mirrored.name, "at work"):
+        go_to(mirrored, STANDBY, "too early", expect=40)
+    go_to(mirrored, STANDBY, "over")
+    assert mirrored.open() == [f"{topic}-0 [4, 6)", f"{topic}-1 [4, 6)"]
+    mirrored.make(2, prefix=THERE)  # produced there, without a header
+    mirrored.run("on the second")
+    assert mirrored.account("on the second") == dict(
+        planned=12, written=4, filtered=8, quarantined=0, absent=0, lost=0
+    )  # fmt: skip
+    assert mirrored.ledger.account(mirrored.name, "on the second")["copies"] == 8
+    assert mirrored.open() == [f"{topic}-0 [5, 6)", f"{topic}-1 [5, 6)"], "the mirror brought the others"
+    mirrored.proved(missing=(10, 11))
+    (lag,) = json.loads(mirrored.cli("lag", str(mirrored.file), "--json").stdout)
+    assert (lag["verdict"], lag["lag"]) == ("OK", 0)
+
+    redrive(mirrored, "--range", f"{topic}:0:5-6")  # from the old cluster
+    mirrored.mirror("", THERE, again=1)  # the same one and another one, each twice
+    mirrored.run("caught up")
+    assert mirrored.account("caught up") == dict(planned=4, written=1, filtered=3, quarantined=0, absent=0, lost=0)
+    assert not mirrored.open()
+    mirrored.proved()
+
+    mirrored.make(2, prefix=THERE)  # not read there
+    mirrored.mirror(THERE, "")
+    mirrored.make(2)
+    go_to(mirrored, "kafka_default", "back")
+    assert len(mirrored.open()) == 2
+    mirrored.run("on the first again")
+    assert not mirrored.open()
+    assert mirrored.account("on the first again") == dict(
+        planned=6, written=4, filtered=2, quarantined=0, absent=0, lost=0
+    )  # fmt: skip
+    mirrored.proved()
+    go_to(mirrored, "kafka_default", "back again")
+    assert mirrored.ledger.account(mirrored.name, "back again")["failover"]["epoch"] is None
+    before = mirrored.cli("status", mirrored.name, "--json").stdout
+    mirrored.ledger.rebuild()
+    assert mirrored.cli("status", mirrored.name, "--json").stdout == before
+
+
+def test_a_header_that_names_nothing_and_one_that_is_missing_are_quarantined(mirrored: Mirrored) -> None:
+    mirrored.configure(kafka={"origin_required": True})
+    mirrored.make(2)
+    mirrored.run("first")
+    mirrored.mirror("", THERE)
+    go_to(mirrored, STANDBY, "over")
+    wrong = [None, b"orders", b"another:0:1", f"{mirrored.topic}:0:1x".encode(), b"\xff:0:1"]
+    headers = [[] if value is None else [(HEADER, value)] for value in wrong]
+    mirrored.admin[THERE].produce(mirrored.topic, [(0, None, good(90 + n), None, h) for n, h in enumerate(headers)])
+    mirrored.run("second")
+    assert mirrored.account("second") == dict(planned=7, written=0, filtered=2, quarantined=5, absent=0, lost=0)
+    rows = mirrored.rows("table_quarantine")
+    assert rows is not None
+    assert {(e[0]["rule"], e[0]["column"]) for e in rows.column("_errors").to_pylist()} == {("origin", HEADER)}
+    mirrored.proved()
+    mirrored.configure()
+    mirrored.run("redriven", redriven="quarantined")
+    assert mirrored.account("redriven")["written"] == 1, "without a header it is one that was produced there"
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("point", ["run-planned", "before-sink-commit", "epoch-closed", "epoch-opened"])
+def test_a_failover_that_is_killed_is_finished_by_any_run(mirrored: Mirrored, point: str) -> None:
+    mirrored.make(8)
+    mirrored.run("first")
+    mirrored.make(4)
+    mirrored.mirror("", THERE)
+    killed(mirrored, "failover", str(mirrored.file), "--to", STANDBY, at=point)
+    mirrored.run("next")
+    done = point in ("epoch-closed", "epoch-opened")
+    assert mirrored.account("next")["planned"] == (12 if done else 4)
+    mirrored.proved()
+    again = mirrored.cli("failover", str(mirrored.file), "--to", STANDBY, "--json")
+    assert again.returncode == 0, again.stderr
+    mirrored.make(2, prefix=THERE)
+    mirrored.run("last")
+    mirrored.proved()
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("recovery", ["replay", "hot", "ignore_range", "ignore_batch"])
+@pytest.mark.parametrize("point", ["batch-started", "rows-staged", "before-sink-commit", "sink-committed"])
+def test_a_run_that_is_killed_on_the_second_cluster_writes_nothing_twice(
+    mirrored: Mirrored, point: str, recovery: str
+) -> None:
+    mirrored.configure(recovery=recovery)
+    mirrored.make(8)
+    mirrored.run("first")
+    mirrored.make(6)
+    mirrored.mirror("", THERE, again=2)
+    mirrored.make(3, prefix=THERE)
+    go_to(mirrored, STANDBY, "over")
+    mirrored.run("killed", kill_at=f"{point}:3")
+    mirrored.run("next")
+    assert not mirrored.open()
+    mirrored.proved()
+
+
+@pytest.mark.long
+def test_the_first_cluster_is_killed_and_what_nobody_saw_of_it_comes_once(mirrored: Mirrored) -> None:
+    mirrored.make(8)
+    mirrored.run("first")
+    mirrored.make(6)
+    mirrored.mirror("", THERE)
+    mirrored.broker.kill()
+    assert mirrored.run("down", expect=20)
+    told = mirrored.cli("failover", str(mirrored.file), "--to", STANDBY)
+    assert told.returncode == 0, told.stderr
+    assert not mirrored.open(), "nobody saw more of it"
+    mirrored.run("on the second")
+    mirrored.proved()
+    mirrored.make(2, prefix=THERE)
+    mirrored.run("more")
+    mirrored.broker.start()
+    mirrored.mirror(THERE, "")
+    mirrored.make(1)
+    go_to(mirrored, "kafka_default", "back")
+    mirrored.run("back on the first")
+    mirrored.proved()
+
+
+@pytest.mark.long
+def test_what_cannot_follow_is_refused_by_name(mirrored: Mirrored) -> None:
+    mirrored.make(2)
+    assert "no live run" in go_to(mirrored, STANDBY, "too early", expect=10)
+    mirrored.run("first")
+    assert "does not name 'elsewhere'" in go_to(mirrored, "elsewhere", "wrong", expect=10)
+    assert mirrored.second is not None
+    mirrored.second.kill()
+    go_to(mirrored, STANDBY, "down", expect=20)
+    mirrored.make(2)
+    mirrored.run("second")
+    mirrored.proved()
+    retracted = mirrored.cli("retract", str(mirrored.file), "--run", "second", "--reason", "wrong")
+    assert retracted.returncode == 10
