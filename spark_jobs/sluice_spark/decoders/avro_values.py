@@ -55,7 +55,8 @@ class _Writer:
     """How records of one schema are read."""
 
     schema: Any
-    columns: Sequence[tuple[str, Convert]]
+    columns: Sequence[tuple[str, Convert | None]]
+    """Fields, each with the conversion of its value; None if it is the column's already."""
 
 
 class AvroReader:
@@ -106,7 +107,8 @@ class AvroReader:
         if isinstance(writer, Broken):
             raise Broken(writer.rule, writer.column)
         record = _parsed(value, writer.schema)
-        return tuple(convert(record.get(name)) for name, convert in writer.columns)
+        get = record.get
+        return tuple([get(name) if convert is None else convert(get(name)) for name, convert in writer.columns])
 
     def _writer(self, number: int) -> _Writer | Broken:
         found = self._registry.schema(number)
@@ -133,11 +135,11 @@ class AvroReader:
             raise Broken("avro_schema")
         written = {f["name"]: f["type"] for f in whole["fields"]}
         types = _Types(names, self._days)
-        columns = [
+        read = [
             (c.name, types.convert(written.get(c.name, "null"), c.dataType, c.name, nullable=c.nullable))
             for c in self._columns.fields
         ]
-        return _Writer(bare, columns)
+        return _Writer(bare, [(name, None if convert == _Same() else convert) for name, convert in read])
 
 
 def _parse(schema: Any, names: dict[str, Any]) -> Any:
@@ -221,6 +223,9 @@ class _Types:
         if any(each != found[0] for each in found):
             raise Broken("type", column)  # which of them a value is, fastavro does not say
 
+        if found and (len(kept) == len(branches) or (nullable and found[0] == _Same())):
+            return found[0]  # there is no null, or it stays one
+
         def values(value: Any) -> Any:
             if value is None:
                 if nullable:
@@ -279,9 +284,10 @@ class _Types:
         if name in ("int", "long"):
             bits = 32 if name == "int" else 64
             if type(kind) in _WHOLE:
-                return _Whole(bits, _WHOLE[type(kind)], column)
+                width = _WHOLE[type(kind)]
+                return _Same() if width == bits == 64 else _Whole(1 << (width - 1), 1 << (bits - 1), column)
             if isinstance(kind, T.DoubleType | T.FloatType):
-                return _Exact(bits, isinstance(kind, T.FloatType), column)
+                return _Exact(1 << (bits - 1), isinstance(kind, T.FloatType), column)
         if isinstance(kind, T.DoubleType):
             return _Same() if name in ("float", "double") else None
         return _Same() if isinstance(kind, T.FloatType) and name == "float" else None
@@ -301,15 +307,16 @@ class _Same:
 class _Whole:
     """Whole numbers: those that the schema's type does not have are no Avro."""
 
+    limit: int
     written: int
-    bits: int
     column: str
 
     def __call__(self, value: int) -> int:
-        if -(1 << (self.bits - 1)) <= value < 1 << (self.bits - 1):
-            return value
-        _refuse_large(value, self.written)
-        raise Broken("type", self.column)
+        if not -self.written <= value < self.written:
+            raise Broken("avro")
+        if not -self.limit <= value < self.limit:
+            raise Broken("type", self.column)
+        return value
 
 
 @dataclass(frozen=True)
@@ -321,7 +328,8 @@ class _Exact:
     column: str
 
     def __call__(self, value: int) -> float:
-        _refuse_large(value, self.written)
+        if not -self.written <= value < self.written:
+            raise Broken("avro")
         made = float(value)
         if self.single:
             made = struct.unpack("f", struct.pack("f", made))[0]
@@ -395,11 +403,6 @@ class _Fields:
 
     def __call__(self, value: Mapping[str, Any]) -> dict[str, Any]:
         return {name: convert(value.get(name)) for name, convert in self.fields}
-
-
-def _refuse_large(value: int, bits: int) -> None:
-    if not -(1 << (bits - 1)) <= value < 1 << (bits - 1):
-        raise Broken("avro")
 
 
 def _decimal(digits: int, scale: int, precision: int, wanted: int, column: str) -> Decimal:
