@@ -13,11 +13,11 @@ from sluice.errors import ConfigError
 from sluice.pipeline import Pipeline, load
 from sluice.pipeline.suite import Suite
 from sluice_spark.arrow.plan import NotArrowError, plan_of
+from sluice_spark.batch.split import Split, told
 from sluice_spark.engine.logs import set_up
 from sluice_spark.engine.session import Parser, run_main, session
 from sluice_spark.engine.settings import wrong_settings
 from sluice_spark.quality.building import problems_of, warm_up
-from sluice_spark.rules.expectations import judged_by
 from sluice_spark.transforms import transform as transforms
 from sluice_spark.transforms.sample import shape_of
 
@@ -48,9 +48,9 @@ def main() -> None:
 def problems(spark: SparkSession, pipeline: Pipeline) -> Iterator[str]:
     """Yield the problems of a pipeline's settings of Spark, transform and suite."""
     yield from wrong_settings(spark, pipeline.spark.conf)
-    columns = None
+    schema = None
     try:
-        columns = shape_of(spark, pipeline, transforms.transformer(pipeline)).schema.names
+        schema = shape_of(spark, pipeline, transforms.transformer(pipeline)).schema
     except ConfigError as error:
         yield error.what.removeprefix(f"pipeline {pipeline.name!r}: ")
     try:
@@ -60,8 +60,13 @@ def problems(spark: SparkSession, pipeline: Pipeline) -> Iterator[str]:
         return
     if suite is not None:
         unread = suite.out_of_reach(pipeline)
-        wrong = [*problems_of(suite), *unread, *(suite.unknown_columns(columns) if columns is not None else [])]
+        wrong = [*problems_of(suite), *unread, *(suite.unknown_columns(schema.names) if schema is not None else [])]
         yield from (f"quality.suite: {suite.file.name}: {problem}" for problem in wrong)
+        if schema is not None and not wrong:
+            try:
+                Split.of(spark, pipeline, schema)
+            except ConfigError as error:
+                yield f"quality.suite: {error.what}"
 
 
 def path(spark: SparkSession, pipeline: Pipeline) -> str | None:
@@ -77,18 +82,13 @@ def path(spark: SparkSession, pipeline: Pipeline) -> str | None:
 
 
 def suite(spark: SparkSession, pipeline: Pipeline) -> list[dict[str, Any]]:
-    """Return of each expectation whether it is about single rows, and why not; none if the file has a mistake."""
+    """Return of each expectation whether it splits rows, and why not; none if the file has a mistake."""
     try:
-        found = Suite.of(pipeline)
-        if found is None:
-            return []
         schema = shape_of(spark, pipeline, transforms.transformer(pipeline)).schema
+        Split.of(spark, pipeline, schema)
     except ConfigError:
         return []
-    return [
-        {"number": each.number, "expectation": each.item["type"], "row_rule": each.rule is not None, "why": each.why}
-        for each in judged_by(spark, found.expectations, schema)
-    ]
+    return told(spark, pipeline, schema)
 
 
 if __name__ == "__main__":

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from sluice.cli.output import err, print_json, print_table
+from sluice.cli.validate_spec import judges
 from sluice.errors import ConfigError, ExitCode, SluiceError
 
 if TYPE_CHECKING:
@@ -77,6 +78,8 @@ def preview(
         err.print(f"the table differs: {line}", markup=False)
     for line in table.get("ways_out", []):
         err.print(f"- {line}", markup=False)
+    for line in judges(found.get("suite", [])):
+        err.print(line, markup=False)
 
 
 def looked(submit: Any, result: Path) -> dict[str, Any]:

@@ -17,7 +17,7 @@ from sluice.launch.submit import validate_spec
 from sluice.pipeline import Pipeline, load, load_all, pipelines_folder
 from sluice.pipeline.defaults import DEFAULTS
 from sluice.pipeline.load import clash_of, relative
-from sluice.pipeline.suite import Suite
+from sluice.pipeline.suite import UNASKED, Suite
 
 __all__ = ["check", "judges"]
 
@@ -82,12 +82,16 @@ def check(files: Sequence[str] | None, *, spark: bool, as_json: bool) -> int:
 
 
 def judges(suite: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Return lines that say which expectations of a suite are about single rows, and why the others are not; pure."""
+    """Return lines that say which expectations of a suite split rows, and why the others do not; pure."""
     if not suite:
         return []
     rows = sum(bool(item["row_rule"]) for item in suite)
+    could = sum(item["why"] == UNASKED for item in suite)
+    if not rows and could:
+        return [f"{could} of {len(suite)} expectations could split the rows of a run (quality.split: critical)"]
+    rest = "; Great Expectations alone judges:" if rows < len(suite) else ""
     return [
-        f"{rows} of {len(suite)} expectations are about single rows" + ("; not:" if rows < len(suite) else ""),
+        f"{rows} of {len(suite)} expectations split the rows of a run{rest}",
         *(f"- {item['number']} {item['expectation']}: {item['why']}" for item in suite if not item["row_rule"]),
     ]
 

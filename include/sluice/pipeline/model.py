@@ -268,6 +268,16 @@ class Pipeline(Strict):
         return self
 
     @model_validator(mode="after")
+    def _split(self) -> Pipeline:
+        if self.quality.split == "none":
+            return self
+        if self.quality.suite is None:
+            raise ValueError("quality.split splits rows by a suite, and there is none: add quality.suite, or remove it")
+        if refusal := self.unsplit:
+            raise ValueError(f"quality.split: {refusal}")
+        return self
+
+    @model_validator(mode="after")
     def _vacuum(self) -> Pipeline:
         if self.vacuum_keep <= self.airflow.execution_timeout:
             longest = length(self.airflow.execution_timeout.total_seconds())
@@ -316,6 +326,22 @@ class Pipeline(Strict):
     def origins(self) -> str | None:
         """What the header of a mirrored record may say, as a regular expression; None if there is one cluster."""
         return None if self.source.kafka is None else self.source.kafka.origins
+
+    @property
+    def unsplit(self) -> str | None:
+        """Why no expectation can split this pipeline's rows, and the way out; None if some may."""
+        if self.rows not in (Rows.ONE, Rows.FILTER):
+            return (
+                f"rows: {self.rows} does not say which record a row came from, and a record is quarantined or written: "
+                "write rules instead, which judge records"
+            )
+        if self.stateful is not None:
+            key = "window" if self.window is not None else "dedupe"
+            return (
+                f"beside {key} rows cannot be split yet, because they are judged behind what it keeps: write rules "
+                "instead, which judge records"
+            )
+        return None
 
     @property
     def aggregates(self) -> bool:

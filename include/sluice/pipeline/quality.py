@@ -57,6 +57,12 @@ class Quality(Strict):
     With ``before_commit``, nothing of a batch with the verdict ``failed`` or ``error`` is published: the run fails, and
     the next one reads the same offsets again.
     """
+    split: Literal["none", "critical"] = "none"
+    """Whether rows that break an expectation go to the quarantine instead of the sink, in the run itself.
+
+    With ``critical``, those that break a critical expectation on single rows. An expectation's ``meta.split`` (true or
+    false) takes precedence. What is not about single rows stays with Great Expectations, which judges what remains.
+    """
     masked: tuple[str, ...] = ()
     """Columns whose values no verdict shows: not in the log, the ledger or Data Docs. They have counts and offsets."""
     max_quarantined: Limit = "1%"

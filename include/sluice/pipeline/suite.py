@@ -13,11 +13,13 @@ from sluice.errors import ConfigError
 from sluice.pipeline.load import relative
 from sluice.pipeline.model import Pipeline
 
-__all__ = ["SCOPES", "SEVERITIES", "Suite", "nearest", "place"]
+__all__ = ["SCOPES", "SEVERITIES", "UNASKED", "Suite", "nearest", "place"]
 
 SEVERITIES = ("critical", "warning", "info")
 SCOPES = ("slice", "table")
 """Values of an expectation's ``meta.scope``: the rows of the run (the default), or the whole table."""
+UNASKED = "it could split rows, and neither quality.split nor its meta.split says so"
+"""Why an expectation does not split rows, if nobody asked it to."""
 
 _SUITE_KEYS = ("name", "expectations", "meta", "notes", "id", "data_asset_type", "suite_parameters")
 _KEYS = (
@@ -90,6 +92,27 @@ class Suite:
             if (item.get("meta") or {}).get("scope") == "table"
         ]
 
+    def splitting(self, split: str) -> frozenset[int]:
+        """Return the numbers of the expectations that are asked to split rows, by ``quality.split`` or by their own.
+
+        Whether each can is another question.
+        """
+        return frozenset(
+            number
+            for number, item in enumerate(self.expectations, start=1)
+            if (item.get("meta") or {}).get("split", split == "critical")
+            and item.get("severity", "critical") == "critical"
+        )
+
+    def not_split(self, pipeline: Pipeline) -> list[str]:
+        """Return a message for each expectation with ``meta.split: true``, if rows of a pipeline cannot be split."""
+        refusal = pipeline.unsplit
+        return [
+            f"{place(number, item)}: meta.split: {refusal}"
+            for number, item in enumerate(self.expectations, start=1)
+            if refusal and (item.get("meta") or {}).get("split") is True
+        ]
+
 
 def place(number: int, item: Mapping[str, Any]) -> str:
     """Return an expectation's name in messages: its position in the file, from 1, and its type."""
@@ -158,6 +181,10 @@ def _mistakes(item: Mapping[str, Any]) -> Iterator[str]:
         yield "meta is not an object"
     elif (meta or {}).get("scope", "slice") not in SCOPES:
         yield f"meta.scope {(meta or {})['scope']!r} is unknown; write one of: {', '.join(SCOPES)}"
+    elif not isinstance((meta or {}).get("split", False), bool):
+        yield f"meta.split {(meta or {})['split']!r} is neither true nor false"
+    elif (meta or {}).get("split") and severity != "critical":
+        yield f"meta.split: only rows that break a critical expectation are split off, and its severity is {severity}"
 
 
 def _refuse(file: Path, problems: Iterable[str]) -> ConfigError:

@@ -12,6 +12,7 @@ from pyspark.sql import types as T
 from sluice.decoders.config import Keyed
 from sluice.pipeline import Pipeline, Rows
 from sluice.pipeline.sections import Decode, Rule
+from sluice.pipeline.suite import Suite
 from sluice.recovery import Recovery
 from sluice_spark.arrow.avro import AvroChunks
 from sluice_spark.arrow.base import METADATA, ChunkDecoder, Transform
@@ -112,6 +113,9 @@ def sketch(spark: SparkSession, pipeline: Pipeline, recovery: Recovery) -> Plan:
         raise NotArrowError("it has rows: aggregate")
     if pipeline.transform.python is not None:
         raise NotArrowError("transform.python works on a Spark DataFrame")
+    suite = Suite.of(pipeline)
+    if suite is not None and suite.splitting(pipeline.quality.split):
+        raise NotArrowError("its suite splits rows (quality.split), and Spark alone judges them")
     for key in _DIALECT:
         if _setting(spark, pipeline, key, "false") != "false":
             raise NotArrowError(f"Spark has the setting {key}")

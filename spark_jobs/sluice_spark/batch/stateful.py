@@ -22,9 +22,9 @@ from sluice.ranges import Counts, LostRange, OffsetRange, RangeAccount
 from sluice.rescued import NONE, Rescued
 from sluice.run.checkpoint import Clock
 from sluice_spark.batch.account import account_for
+from sluice_spark.batch.split import blamed
 from sluice_spark.batch.tally import ReadTally
 from sluice_spark.batch.writer import BatchWriter, PreparedBatch, again
-from sluice_spark.decoders.base import COLUMN, RULE
 from sluice_spark.sinks.base import Staged, Tally
 from sluice_spark.sources.base import Records
 from sluice_spark.windows.aggregate import column
@@ -138,15 +138,7 @@ class StatefulWriter(BatchWriter, ABC):
         """Return the decoded records, with the rule that their row breaks."""
         found = self.decoded(records)
         broken = self._told(self.transformed(found)).where(F.col(_BROKEN).isNotNull())
-        names = ("topic", "partition", "offset")
-        keys = broken.select(*(F.col(f"_{name}").alias(f"__of_{name}") for name in names), _BROKEN)
-        both = found.join(keys, [F.col(name) == F.col(f"__of_{name}") for name in names], "left")
-        of_row = F.col(RULE).isNull() & F.col(_BROKEN).isNotNull()
-        judged = {
-            RULE: F.coalesce(RULE, _BROKEN),
-            COLUMN: F.when(of_row, self.blamed(F.col(_BROKEN))).otherwise(F.col(COLUMN)),
-        }
-        return both.select(*(judged.get(name, F.col(name)).alias(name) for name in found.columns))
+        return blamed(found, broken, F.col(_BROKEN), self.blamed(F.col(_BROKEN)))
 
     def blamed(self, rule: Column) -> Column:
         """Return the name of the column by which a row breaks a rule."""

@@ -22,6 +22,7 @@ from sluice_spark.arrow.path import ArrowPath, Outcome
 from sluice_spark.batch.account import ROLLED_BACK, PromiseError, account_for
 from sluice_spark.batch.origins import COPY, Screen, marked
 from sluice_spark.batch.quarantine import SCHEMA, refused_records, take_out
+from sluice_spark.batch.split import Split, SplitTally
 from sluice_spark.batch.tally import OUTSIDE, ReadTally
 from sluice_spark.decoders.base import RULE, source_columns
 from sluice_spark.rules.records import decoded
@@ -99,6 +100,8 @@ class BatchWriter:
         Which records of the batch are copies: they are read and count as filtered.
     arrow
         Processes ranges on the Arrow path, as far as it can; None means that all records take the Spark path.
+    split
+        The row rules of the pipeline's suite: rows that break one go to the quarantine. None means that there are none.
     """
 
     pipeline: Pipeline
@@ -112,6 +115,7 @@ class BatchWriter:
     arrow: ArrowPath | None = None
     screen: Screen | None = None
     screened: Screened | None = None
+    split: Split | None = None
 
     def prepare(
         self,
@@ -179,7 +183,9 @@ class BatchWriter:
                 self.compare_metadata(staged, records_of)
         quarantine = None
         if written.bad:
-            refused = again(written.bad, healthy if done is None else done.declined, source)
+            where = healthy if done is None else done.declined
+            whole = self.split is not None and self.split.whole
+            refused = [source.read(where)] if whole else again(written.bad, where, source)
             if done is not None and done.aside:
                 refused.append(self._aside(done))
             quarantine = self.stage_refused(reduce(DataFrame.unionByName, refused), name, written.bad)
@@ -200,10 +206,14 @@ class BatchWriter:
     ) -> _Written:
         """Write records to files on the Spark path, and count them."""
         tally = ReadTally(self.decoded(records), ranges, expected, rescues=self.pipeline.decode.rescues)
-        staged = self.sink.stage(
-            self.rows_of(tally.frame), name, offsets=self.pipeline.rows is not Rows.AGGREGATE
-        )  # fmt: skip
+        rows, broken = self.rows_of(tally.frame), None
+        if self.split is not None:
+            broken = SplitTally(self.split, rows, lambda: self.rows_of(self.decoded(records)), ranges)
+            rows = broken.frame
+        staged = self.sink.stage(rows, name, offsets=self.pipeline.rows is not Rows.AGGREGATE)
         read, bad, outside = tally.read(), tally.bad(), tally.outside()
+        if broken is not None:
+            bad = Counter(bad) + Counter(broken.counts)
         return _Written(staged, read, bad, outside, tally.times(), tally.rescued(), [(staged, records)])
 
     def _write_rest(self, done: Outcome, name: str, healthy: Sequence[OffsetRange], source: Records) -> _Written:
@@ -235,7 +245,15 @@ class BatchWriter:
 
     def judged(self, records: DataFrame) -> DataFrame:
         """Return the decoded records with all rules that they break, also those that only rows show."""
-        return self.decoded(records)
+        return self.split_off(self.decoded(records))
+
+    def split_off(self, decoded: DataFrame) -> DataFrame:
+        """Return decoded records in which those whose row breaks an expectation have its name; see :class:`Split`."""
+        return decoded if self.split is None else self.split.off(decoded, self.transform)
+
+    def kept(self, rows: DataFrame) -> DataFrame:
+        """Return the rows that break no expectation by which rows are split."""
+        return rows if self.split is None else rows.where(self.split.broken.isNull())
 
     def rows_of(self, decoded: DataFrame) -> DataFrame:
         """Return the sink's rows: the transformed records that are in the interval and broke no rule."""

@@ -23,6 +23,7 @@ from sluice_spark.arrow.shares import in_workers, warm_up
 from sluice_spark.batch.deduped import DedupeWriter
 from sluice_spark.batch.origins import Screen
 from sluice_spark.batch.quarantine import SCHEMA
+from sluice_spark.batch.split import Split
 from sluice_spark.batch.windowed import WindowWriter
 from sluice_spark.batch.writer import BatchWriter
 from sluice_spark.engine.logs import logger
@@ -124,13 +125,21 @@ class RunContext:
             if self.judge is not None:
                 self.judge.check()
                 self.judge.check_columns(shape.schema.names)
+            split = Split.of(spark, self.pipeline, shape.schema)
             tables.sink.check(shape.schema)
             tables.quarantine.check(SCHEMA)
         kind: type[BatchWriter] = BatchWriter
         if self.pipeline.stateful is not None:
             kind = WindowWriter if self.pipeline.window is not None else DedupeWriter
         writer = kind(
-            self.pipeline, self.run_id, transform, shape.schema, tables.sink, tables.quarantine, opaque=shape.opaque
+            self.pipeline,
+            self.run_id,
+            transform,
+            shape.schema,
+            tables.sink,
+            tables.quarantine,
+            opaque=shape.opaque,
+            split=split,
         )
         if self.pipeline.origins is not None:
             writer = replace(writer, screen=Screen(self.pipeline, partial(settled_of, self.ledger, self.pipeline.name)))

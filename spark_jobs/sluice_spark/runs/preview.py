@@ -12,9 +12,12 @@ from sluice.decoders.explain import Explainer
 from sluice.decoders.registry import ask
 from sluice.home import Home
 from sluice.pipeline import Pipeline
+from sluice.pipeline.suite import Suite
 from sluice.ranges import OffsetRange
 from sluice.sources.state import TopicState
 from sluice_spark.batch.quarantine import held_records, opened, refused_records
+from sluice_spark.batch.split import Split
+from sluice_spark.batch.split import told as told_of_suite
 from sluice_spark.decoders.base import COLUMN, RULE, source_columns
 from sluice_spark.rules.records import decoded
 from sluice_spark.sinks.delta import shape
@@ -60,11 +63,13 @@ def preview(spark: SparkSession, pipeline: Pipeline, home: Home, records: int) -
     ask(pipeline.decode.needs)
     transform = transforms.transformer(pipeline)
     schema = shape_of(spark, pipeline, transform).schema
+    split = Split.of(spark, pipeline, schema)
     with pipeline.source.kind.opened(pipeline.source.config, home, pipeline.name) as source:
         ranges = newest(source.snapshot(), records)
         reader = pipeline.source.kind.read_with(spark, pipeline.source.config, source)
         try:
-            frame = decoded(reader.read(ranges), pipeline).persist()
+            found = decoded(reader.read(ranges), pipeline)
+            frame = (found if split is None else split.off(found, transform)).persist()
             count = frame.count()
             refused = refused_records(frame, _PREVIEW, pipeline.decode).toArrow().to_pylist()
             good = source_columns(frame.where(F.col(RULE).isNull()))
@@ -82,18 +87,24 @@ def preview(spark: SparkSession, pipeline: Pipeline, home: Home, records: int) -
         "shown": shown,
         "columns": [{"name": f.name, "type": f.dataType.simpleString()} for f in schema.fields],
         "table": _beside_table(pipeline, home, schema),
+        "suite": told_of_suite(spark, pipeline, schema) if split is not None else [],
     }
 
 
 def still_refused(
     spark: SparkSession, pipeline: Pipeline, home: Home, *, of_run: str | None, ranges: Sequence[OffsetRange] | None
 ) -> dict[str, Any]:
-    """Return how many quarantined records decode and pass the row rules now, and why the others do not."""
+    """Return how many quarantined records decode and pass all row rules now, and why the others do not."""
     quarantine = opened(home.resolve(pipeline.quarantine_path), "")
     found = {"pipeline": pipeline.name, "records": 0, "decodable": 0, "still": []}
     if quarantine.table() is None:
         return found
     held = decoded(held_records(spark, quarantine, of_run=of_run, ranges=ranges), pipeline)
+    suite = Suite.of(pipeline)
+    if suite is not None and suite.splitting(pipeline.quality.split):
+        transform = transforms.transformer(pipeline)
+        split = Split.of(spark, pipeline, shape_of(spark, pipeline, transform).schema)
+        held = held if split is None else split.off(held, transform)
     groups = held.groupBy(F.col(RULE).alias("rule"), F.col(COLUMN).alias("column")).count().collect()
     still = [{"rule": g.rule, "column": g.column, "records": g["count"]} for g in groups if g.rule is not None]
     return found | {

@@ -193,7 +193,7 @@ class RedriveRun(Run):
             aside = [RangeAccount(r, Counts(filtered=len(r))) for r in copies]
             return replace(prepared, accounts=(*prepared.accounts, *aside), origins=found.as_dict())
         try:
-            records = decoded(source.read(ranges), self.pipeline)
+            records = writer.split_off(decoded(source.read(ranges), self.pipeline))
             came = _offsets(records)
             bad = _offsets(records.where(F.col(RULE).isNotNull()))
             staged, written = self._stage(writer, records, name)
@@ -293,7 +293,7 @@ class RedriveRun(Run):
         spark = self.context.session()
         writer = self._dropper(tables) if self.dropping else self.context.writer(spark, tables)
         with self.context.watch.phase("query"):
-            came = _offsets(self._chosen(spark, tables))
+            came = _offsets(self._chosen(spark, tables, writer))
             if not came and self.dropping:
                 logger.info("there is no such record in the quarantine")
             elif not came:
@@ -317,7 +317,7 @@ class RedriveRun(Run):
         emptying.verify()
         self._beside_intervals()
         fence = Fence(sink.table_version(), lambda note: note.get("interval") is not None or emptied(note))
-        good = self._chosen(spark, tables).where(within(window))
+        good = self._chosen(spark, tables, writer).where(within(window))
         came = _offsets(good)
         batch = tables.sink.version() + 1
         name = tables.batch_name(batch)
@@ -352,12 +352,12 @@ class RedriveRun(Run):
         sink, schema = tables.sink.as_it_is() or (tables.sink, SCHEMA)
         return BatchWriter(self.pipeline, self.context.run_id, lambda rows: rows, schema, sink, tables.quarantine)
 
-    def _chosen(self, spark: SparkSession, tables: Tables) -> DataFrame:
-        """Return the requested quarantined records: to write, those that decode and pass the row rules now, decoded."""
+    def _chosen(self, spark: SparkSession, tables: Tables, writer: BatchWriter) -> DataFrame:
+        """Return the requested quarantined records: to write, those that decode and pass all row rules now, decoded."""
         raw = held_records(
             spark, tables.quarantine, of_run=self.of_run, ranges=self.ranges, rule=self.rule, before=self.before
         )
-        return raw if self.dropping else decoded(raw, self.pipeline).where(F.col(RULE).isNull())
+        return raw if self.dropping else writer.split_off(decoded(raw, self.pipeline)).where(F.col(RULE).isNull())
 
 
 def refuse_beside_intervals(ledger: Ledger, pipeline: str, state: str) -> None:

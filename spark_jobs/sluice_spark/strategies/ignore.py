@@ -159,7 +159,7 @@ def dies_of(
         If the failure cannot be ignored.
     """
     try:
-        rows = writer.rows_of(decoded(source.read(ranges), writer.pipeline))
+        rows = writer.kept(writer.rows_of(decoded(source.read(ranges), writer.pipeline)))
         rows.write.format("noop").mode("overwrite").save()
     except Exception as error:
         failure = diagnose(error)

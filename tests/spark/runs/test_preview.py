@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from collections import Counter
 from unittest import mock
 
 import pytest
@@ -45,6 +46,19 @@ def test_a_preview_decodes_and_transforms_and_writes_nothing(sandbox: Sandbox, s
     assert (row["id"], row["name"], row["twice"], row["_offset"]) == (2, "b", 4, 2)
     assert sorted(sandbox.home.rglob("*")) == before
     assert found["table"] == {"differences": [], "ways_out": []}
+
+    small = {"type": "expect_column_values_to_be_between", "kwargs": {"column": "twice", "max_value": 3}}
+    (sandbox.home / "suite.json").write_text(json.dumps({"expectations": [small, {**small, "severity": "info"}]}))
+    sandbox.configure(
+        transform={"sql": "SELECT *, id * 2 AS twice FROM source"},
+        quality={"suite": "suite.json", "split": "critical"},
+    )
+    with mock.patch.dict(os.environ, sandbox.env(), clear=True):
+        found = preview(spark, load(sandbox.file), Home.from_env(), 4)
+    assert (found["records"], found["rows"]) == (4, 1)
+    told = Counter((r["rule"], r["column"]) for r in found["refused"])
+    assert told == {("expect_column_values_to_be_between", "twice"): 2, ("type", "id"): 1}
+    assert [item["row_rule"] for item in found["suite"]] == [True, False]
 
     sandbox.configure()
     sandbox.run("live")

@@ -10,6 +10,7 @@ import pytest
 from tests.fixtures.specs import GOOD, expectation, run_cli, write, write_suite
 
 from sluice.cli.validate_spec import judges
+from sluice.pipeline.suite import UNASKED
 
 
 def test_validate_spec_opens_the_suite(
@@ -60,9 +61,11 @@ def test_the_command_line_says_it_with_its_exit_code(
 def test_who_can_judge_which_expectation_is_said() -> None:
     row = {"number": 1, "expectation": "expect_a", "row_rule": True, "why": None}
     table = {"number": 2, "expectation": "expect_b", "row_rule": False, "why": "it is about the whole table"}
+    unasked = {"number": 1, "expectation": "expect_a", "row_rule": False, "why": UNASKED}
     assert judges([]) == []
-    assert judges([row]) == ["1 of 1 expectations are about single rows"]
+    assert judges([unasked, table]) == ["1 of 2 expectations could split the rows of a run (quality.split: critical)"]
+    assert judges([row]) == ["1 of 1 expectations split the rows of a run"]
     assert judges([row, table]) == [
-        "1 of 2 expectations are about single rows; not:",
+        "1 of 2 expectations split the rows of a run; Great Expectations alone judges:",
         "- 2 expect_b: it is about the whole table",
     ]

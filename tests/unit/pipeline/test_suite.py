@@ -20,6 +20,8 @@ WRONG = [
     (expectation(kwargs={"column": "id", "severity": "warning"}), "'severity' belongs beside kwargs, not in it"),
     (expectation(meta={"scope": "tabel"}), "meta.scope 'tabel' is unknown; write one of: slice, table"),
     (expectation(meta="table"), "meta is not an object"),
+    (expectation(meta={"split": "yes"}), "meta.split 'yes' is neither true nor false"),
+    (expectation(meta={"split": True}, severity="info"), "only rows that break a critical expectation are split off"),
     (expectation(kwargs=["id"]), "kwargs, an object, is missing"),
     ({"expectation_type": "expect_x", "kwargs": {}}, "type, the name of the expectation, is missing"),
     ("expect_x", "expectation 2 is not an object"),
@@ -91,3 +93,35 @@ def test_the_whole_table_is_judged_behind_a_commit_only(tmp_path: Path, keys: st
     found = Suite.of(spec)
     assert found is not None
     assert found.out_of_reach(spec) == told
+
+
+def test_who_is_asked_to_split_rows(tmp_path: Path) -> None:
+    items = [
+        expectation(),
+        expectation(severity="warning"),
+        expectation(meta={"split": True}),
+        expectation(meta={"split": False}),
+        expectation(severity="info", meta={"split": False, "owner": "me"}),
+    ]
+    suite = Suite.of(load(write_suite(tmp_path, {"expectations": items})))
+    assert suite is not None
+    assert suite.splitting("critical") == {1, 3}
+    assert suite.splitting("none") == {3}
+
+
+@pytest.mark.parametrize(
+    ("keys", "told"),
+    [
+        ("quality: {split: critical}", "quality.split splits rows by a suite, and there is none"),
+        ("quality: {suite: suite.json, split: critical}\nrows: many", "rows: many does not say which record"),
+        (
+            "quality: {suite: suite.json, split: critical}\ndedupe: {keys: [id], time: at, within: 1h}",
+            "beside dedupe rows cannot be split yet",
+        ),
+        ("quality: {suite: suite.json, split: warning}", "split"),
+    ],
+)
+def test_where_rows_cannot_be_split(tmp_path: Path, keys: str, told: str) -> None:
+    plain = PIPELINE.replace("quality: {suite: suite.json}\n", "")
+    with pytest.raises(ConfigError, match=told):
+        load(write_suite(tmp_path, {"expectations": [expectation()]}, f"{plain}{keys}\n"))

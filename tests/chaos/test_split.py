@@ -1,0 +1,118 @@
+"""Rows that break a critical expectation are split off in the run itself, whatever kills it."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from typing import Any
+
+import pytest
+from tests.fixtures.runs import Sandbox
+
+pytestmark = [pytest.mark.chaos, pytest.mark.spark, pytest.mark.kafka]
+
+Placed = list[tuple[str, int, int]]
+
+
+def expect(kind: str, severity: str = "critical", **kwargs: Any) -> dict[str, Any]:
+    return {"type": f"expect_column_values_to_{kind}", "kwargs": kwargs, "severity": severity}
+
+
+def configure(sandbox: Sandbox, least: int, **keys: Any) -> None:
+    """A suite by which ids from ``least`` are sound, and a transform of which its columns come."""
+    expectations = [
+        expect("be_between", column="number", min_value=least),
+        expect("not_be_null", column="name", row_condition="number >= 0", condition_parser="spark"),
+        expect("be_in_set", column="name", value_set=["a"], severity="warning"),
+        expect("be_unique", column="number"),
+    ]
+    (sandbox.home / "suite.json").write_text(json.dumps({"name": "s", "expectations": expectations}))
+    sandbox.configure(
+        transform={"sql": "SELECT id AS number, name, _topic, _partition, _offset, _timestamp FROM source"},
+        quality={"suite": "suite.json", "split": "critical", "max_quarantined": "100%"},
+        **keys,
+    )
+
+
+def produce(sandbox: Sandbox, first: int) -> tuple[Placed, Placed, Placed]:
+    """Produce sound records, those that break an expectation, and one that does not decode."""
+    sound = [{"id": first + n, "name": "ab"[n % 2]} for n in range(6)]
+    broken = [{"id": -5 - first, "name": None}, {"id": first + 6, "name": None}, {"id": -6 - first, "name": "a"}]
+    values = [json.dumps(value).encode() for value in (*sound, *broken)]
+    placed = sandbox.produce([(n % 2, None, value) for n, value in enumerate((*values, b"{"))])
+    return placed[:6], placed[6:9], placed[9:]
+
+
+def refused(sandbox: Sandbox) -> dict[tuple[str, int, int], tuple[str, str | None]]:
+    rows = sandbox.rows("table_quarantine").to_pylist()
+    found = {(r["_topic"], r["_partition"], r["_offset"]): r["_errors"] for r in rows}
+    assert len(found) == len(rows)
+    assert all(len(errors) == 1 for errors in found.values())
+    return {key: (errors[0]["rule"], errors[0]["column"]) for key, errors in found.items()}
+
+
+BETWEEN = ("expect_column_values_to_be_between", "number")
+NULL = ("expect_column_values_to_not_be_null", "name")
+
+
+@pytest.mark.parametrize(
+    "points",
+    [
+        ["quarantine-staged", "sink-committed"],
+        pytest.param(["rows-staged", "before-sink-commit"], marks=pytest.mark.long),
+        pytest.param(["quarantine-committed", "batch-recorded"], marks=pytest.mark.long),
+    ],
+)
+def test_a_killed_run_splits_each_row_once(sandbox: Sandbox, points: list[str]) -> None:
+    configure(sandbox, 0)
+    sound, broken = Counter[Any](), dict[Any, Any]()
+    for number, point in enumerate(points):
+        good, bad, unreadable = produce(sandbox, 10 * number)
+        sound.update(good)
+        broken |= dict(zip(bad, (BETWEEN, NULL, BETWEEN), strict=True)) | {unreadable[0]: ("json", None)}
+        sandbox.run("r", kill_at=point)
+        seen = sandbox.sink() + sandbox.quarantine()
+        assert set(seen.values()) <= {1}
+    sandbox.run("r", validate=True)
+    sandbox.assert_exact()
+    assert sandbox.sink() == sound
+    assert refused(sandbox) == broken
+    account = sandbox.account("r")
+    assert (account["written"], account["quarantined"]) == (len(sound), len(broken))
+    events = sandbox.ledger.events(sandbox.name, limit=1000)
+    (judged,) = [event for event in events if event["type"] == "Judged"]
+    assert judged["payload"]["verdict"] == "warned"
+    by_type = {result["expectation"]: result for result in judged["payload"]["judgement"]["results"]}
+    assert by_type["expect_column_values_to_be_in_set"]["unexpected_count"] == len(sound) // 2
+    assert by_type[BETWEEN[0]]["success"] is True
+
+    configure(sandbox, -5)  # lets some pass, and a redrive goes by the suite of now
+    done = sandbox.cli("redrive", str(sandbox.file), "--run", "again", "--quarantined", "--no-validate")
+    assert done.returncode == 0, done.stderr
+    passed = next(key for key, rule in broken.items() if rule == BETWEEN)
+    assert sandbox.sink() == sound + Counter([passed])
+    assert refused(sandbox) == {key: rule for key, rule in broken.items() if key != passed}
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("recovery", ["wal", "hot", "ignore_batch", "ignore_range"])
+def test_every_strategy_splits(sandbox: Sandbox, recovery: str) -> None:
+    configure(sandbox, 0, recovery=recovery)
+    good, bad, unreadable = produce(sandbox, 0)
+    sandbox.run("r", validate=True)
+    sandbox.assert_exact()
+    assert sandbox.sink() == Counter(good)
+    assert refused(sandbox) == dict(zip(bad, (BETWEEN, NULL, BETWEEN), strict=True)) | {unreadable[0]: ("json", None)}
+
+
+@pytest.mark.long
+def test_an_interval_replaces_what_was_split(sandbox: Sandbox) -> None:
+    configure(sandbox, 0)
+    good, bad, unreadable = produce(sandbox, 0)
+    sandbox.run("r")
+    configure(sandbox, 3)
+    times = {"start": "1970-01-01T00:00:00Z", "end": "2020-01-01T00:00:00Z"}
+    done = sandbox.cli("run", str(sandbox.file), "--run", "i", "--start", times["start"], "--end", times["end"])
+    assert done.returncode in (0, 50), done.stderr
+    assert sandbox.sink() == Counter(good[3:])
+    assert refused(sandbox).keys() == {*bad, *unreadable, *good[:3]}

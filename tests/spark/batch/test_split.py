@@ -1,0 +1,249 @@
+"""Rows that break a row rule of the suite do not reach the sink, and their records are found again."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from pyspark.sql import DataFrame, SparkSession
+from tests.fixtures.wal import EPOCH, frame, record, span
+
+from sluice.errors import ConfigError, SluiceError
+from sluice.home import Home
+from sluice.pipeline import Pipeline, load
+from sluice.pipeline.sections import EVERYTHING
+from sluice.pipeline.suite import Suite
+from sluice.ranges import OffsetRange
+from sluice_spark.batch.quarantine import opened
+from sluice_spark.batch.split import Split, SplitTally, judges_of
+from sluice_spark.batch.writer import BatchWriter, PreparedBatch
+from sluice_spark.decoders.base import RULE
+from sluice_spark.runs.preview import still_refused
+from sluice_spark.sinks.delta.table import DeltaSink
+from sluice_spark.sources.base import within
+from sluice_spark.transforms import transform as transforms
+from sluice_spark.transforms.sample import shape_of
+
+pytestmark = pytest.mark.spark
+
+
+def expect(kind: str, severity: str = "critical", split: bool | None = None, **kwargs: Any) -> dict[str, Any]:
+    meta = {} if split is None else {"meta": {"split": split}}
+    return {"type": f"expect_column_values_to_{kind}", "kwargs": kwargs, "severity": severity, **meta}
+
+
+POSITIVE = expect("be_between", column="n", min_value=0, strict_min=True)
+NAMED = expect("not_be_null", column="name")
+DOUBLED = "SELECT id * 2 AS n, name, _topic, _partition, _offset, _timestamp FROM source"
+
+
+def pipeline(folder: Path, *expectations: dict[str, Any], split: str = "critical", **keys: Any) -> Pipeline:
+    (folder / "suite.json").write_text(json.dumps({"name": "s", "expectations": list(expectations)}))
+    spec = {
+        "pipeline": "p",
+        "source": {"kafka": {"topics": ["t", "u"]}},
+        "decode": {"json": {"schema": "id BIGINT, name STRING"}},
+        "transform": {"sql": DOUBLED},
+        "sink": {"delta": {"path": str(folder / "table")}},
+        "quality": {"suite": "suite.json", "split": split},
+        **keys,
+    }
+    (folder / "p.yaml").write_text(yaml.safe_dump(spec))
+    return load(folder / "p.yaml")
+
+
+class Held:
+    """Records that can be read any number of times."""
+
+    def __init__(self, records: DataFrame) -> None:
+        self.records = records
+        self.asked: list[Sequence[OffsetRange]] = []
+
+    def read(self, ranges: Sequence[OffsetRange]) -> DataFrame:
+        self.asked.append(ranges)
+        return self.records.where(within(ranges))
+
+    def missing(self, ranges: Sequence[OffsetRange]) -> list[OffsetRange]:
+        return []
+
+    def verify(self, read: Mapping[tuple[str, int], int], ranges: Sequence[OffsetRange]) -> None:
+        assert sum(read.values()) == sum(map(len, ranges))
+
+    def diagnose(self, error: Exception, ranges: Sequence[OffsetRange]) -> SluiceError:
+        raise error
+
+
+VALUES: dict[tuple[str, int], list[dict[str, Any] | bytes]] = {
+    ("t", 0): [{"id": 1, "name": "a"}, {"id": 0, "name": None}, {"id": 2, "name": None}, b"{", {"id": -1, "name": "b"}],
+    ("t", 3): [{"id": 1, "name": "a"}],
+    ("u", 0): [{"id": None, "name": "c"}, {"id": -7, "name": "c"}],
+}
+RANGES = [span(0, len(values), partition, topic) for (topic, partition), values in VALUES.items()]
+BETWEEN, NULL = ("expect_column_values_to_be_between", "n"), ("expect_column_values_to_not_be_null", "name")
+
+
+def records(spark: SparkSession) -> DataFrame:
+    made = [
+        record(offset, partition, topic, value=value if isinstance(value, bytes) else json.dumps(value).encode())
+        for (topic, partition), values in VALUES.items()
+        for offset, value in enumerate(values)
+    ]
+    return frame(spark, made)
+
+
+def prepare(
+    spark: SparkSession,
+    spec: Pipeline,
+    held: Held,
+    ranges: Sequence[OffsetRange],
+    within: tuple[int, int] | None = None,
+) -> tuple[PreparedBatch, BatchWriter]:
+    transform = transforms.transformer(spec)
+    schema = shape_of(spark, spec, transform).schema
+    sink, quarantine = DeltaSink(spec.sink.config.location, "a"), opened(spec.quarantine_path, "q")
+    split = Split.of(spark, spec, schema)
+    writer = BatchWriter(spec, "r", transform, schema, sink, quarantine, within, split=split)
+    return writer.prepare(None, "b", ranges, held), writer
+
+
+def prepared(spark: SparkSession, spec: Pipeline) -> tuple[PreparedBatch, BatchWriter, Held]:
+    held = Held(records(spark).persist())
+    done, writer = prepare(spark, spec, held, RANGES)
+    writer.commit(0, done, {})
+    return done, writer, held
+
+
+def offsets(rows: DataFrame) -> Counter[tuple[str, int, int]]:
+    return Counter((r[0], r[1], r[2]) for r in rows.select("_topic", "_partition", "_offset").collect())
+
+
+@pytest.mark.parametrize("rows", ["one", "filter"])
+def test_the_rows_of_a_batch_are_split(spark: SparkSession, tmp_path: Path, rows: str) -> None:
+    sql = DOUBLED if rows == "one" else f"{DOUBLED} WHERE id IS NOT NULL"
+    spec = pipeline(tmp_path, POSITIVE, NAMED, transform={"sql": sql}, rows=rows)
+    done, writer, held = prepared(spark, spec)
+    counts = {(a.range.topic, a.range.partition): a.counts for a in done.accounts}
+    assert {key: (c.written, c.filtered, c.quarantined) for key, c in counts.items()} == {
+        ("t", 0): (1, 0, 4),
+        ("t", 3): (1, 0, 0),
+        ("u", 0): (1, 0, 1) if rows == "one" else (0, 1, 1),
+    }
+    good = [("t", 0, 0), ("t", 3, 0), *([("u", 0, 0)] if rows == "one" else [])]
+    assert offsets(writer.sink.rows(spark)) == Counter(good)
+    assert writer.sink.rows(spark).columns == writer.schema.names
+    found = writer.quarantine.rows(spark).collect()
+    assert {(r._topic, r._partition, r._offset): (r._errors[0].rule, r._errors[0].column) for r in found} == {
+        ("t", 0, 1): BETWEEN,  # the first in the order of the suite
+        ("t", 0, 2): NULL,
+        ("t", 0, 3): ("json", None),
+        ("t", 0, 4): BETWEEN,
+        ("u", 0, 1): BETWEEN,
+    }
+    assert len(found) == 5
+    assert held.asked == [RANGES, RANGES], "the transform may make a row of several records: all are read again"
+
+
+def test_without_a_transform_only_partitions_with_such_rows_are_read_again(spark: SparkSession, tmp_path: Path) -> None:
+    spec = pipeline(tmp_path, {**POSITIVE, "kwargs": {"column": "id", "min_value": 0}}, transform={"sql": EVERYTHING})
+    done, writer, held = prepared(spark, spec)
+    assert sum(a.counts.quarantined for a in done.accounts) == 3
+    assert held.asked == [RANGES, [RANGES[0], RANGES[2]]]
+    assert offsets(writer.sink.rows(spark)) == Counter(
+        [("t", 0, 0), ("t", 0, 1), ("t", 0, 2), ("t", 3, 0), ("u", 0, 0)]
+    )
+
+
+def test_a_batch_with_no_such_row_is_read_once(spark: SparkSession, tmp_path: Path) -> None:
+    spec = pipeline(tmp_path, expect("be_between", column="n", min_value=-100))
+    held = Held(records(spark).where("value != '{'"))
+    done, _ = prepare(spark, spec, held, [span(0, 3), *RANGES[1:]])
+    assert done.quarantine is None
+    assert sum(a.counts.written for a in done.accounts) == 6
+    assert len(held.asked) == 1
+
+
+def test_rows_are_counted_again_where_the_first_count_may_be_wrong(spark: SparkSession, tmp_path: Path) -> None:
+    spec = pipeline(tmp_path, POSITIVE)
+    rows = spark.createDataFrame(
+        [("t", 0, 0, 1), ("t", 0, 1, -1), ("u", 0, 0, -1), ("u", 0, 1, None)],
+        "_topic STRING, _partition INT, _offset BIGINT, n BIGINT",
+    )
+    split = Split.of(spark, spec, rows.schema)
+    assert split is not None
+    for observed in (True, False):
+        tally = SplitTally(split, rows, lambda: rows, RANGES)
+        assert Counter(r.n for r in tally.frame.collect()) == Counter([1, None])
+        if not observed:
+            tally._observation.__dict__.pop("_jo", None)
+            tally.__dict__["_observation"] = None
+        assert tally.counts == {("t", 0): 1, ("u", 0): 1}
+
+
+def test_who_judges_what(spark: SparkSession, tmp_path: Path) -> None:
+    items = [
+        POSITIVE,
+        expect("be_unique", column="n"),
+        expect("not_be_null", column="name", severity="warning"),
+        expect("not_be_null", column="name", split=False),
+    ]
+
+    def told(split: str, *more: dict[str, Any]) -> list[str | None]:
+        spec = pipeline(tmp_path, *items, *more, split=split)
+        schema = shape_of(spark, spec, transforms.transformer(spec)).schema
+        suite = Suite.of(spec)
+        assert suite is not None
+        return [None if j.rule is not None else j.why for j in judges_of(spark, spec, suite, schema)]
+
+    alone = "it is not about single rows, or no expression of Spark"
+    unasked = "it could split rows, and neither quality.split nor its meta.split says so"
+    warning = "its severity is warning: its rows stay, and are counted"
+    assert told("critical") == [None, alone, warning, unasked]
+    assert told("none", expect("be_null", column="name", split=True)) == [unasked, alone, warning, unasked, None]
+
+
+def test_an_expectation_that_must_split_and_cannot_is_refused(spark: SparkSession, tmp_path: Path) -> None:
+    def refused(**keys: Any) -> str:
+        spec = pipeline(tmp_path, expect("be_unique", column="n", split=True), split="none", **keys)
+        with pytest.raises(ConfigError) as caught:
+            Split.of(spark, spec, shape_of(spark, spec, transforms.transformer(spec)).schema)
+        return caught.value.what
+
+    assert "meta.split: it is not about single rows" in refused()
+    assert "meta.split: rows: many does not say which record" in refused(rows="many")
+
+
+def test_blame_falls_on_records_that_decoded(spark: SparkSession, tmp_path: Path) -> None:
+    spec = pipeline(tmp_path, POSITIVE, NAMED)
+    _, writer, held = prepared(spark, spec)
+    found = writer.judged(held.records)
+    assert found.count() == sum(map(len, VALUES.values()))
+    assert found.where(f"`{RULE}` = 'json'").count() == 1
+
+
+def test_a_dry_run_of_a_redrive_goes_by_the_suite_of_now(spark: SparkSession, tmp_path: Path) -> None:
+    prepared(spark, pipeline(tmp_path, POSITIVE, NAMED))
+    now = pipeline(tmp_path, NAMED)
+    assert still_refused(spark, now, Home(str(tmp_path)), of_run=None, ranges=None) == {
+        "pipeline": "p",
+        "records": 5,
+        "decodable": 2,
+        "still": [
+            {"rule": NULL[0], "column": NULL[1], "records": 2},
+            {"rule": "json", "column": None, "records": 1},
+        ],
+    }
+
+
+def test_records_outside_of_an_interval_are_not_judged(spark: SparkSession, tmp_path: Path) -> None:
+    spec = pipeline(tmp_path, POSITIVE, NAMED)
+    began = int(EPOCH.timestamp() * 1000)
+    done, _ = prepare(spark, spec, Held(records(spark)), RANGES, (began + 1000, began + 3000))
+    counts = [(c.written, c.filtered, c.quarantined) for c in (a.counts for a in done.accounts)]
+    assert counts == [(0, 3, 2), (0, 1, 0), (0, 1, 1)]
+    assert done.quarantine is not None
+    assert done.quarantine.rows == 3
