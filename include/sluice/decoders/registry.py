@@ -71,19 +71,21 @@ class Registry:
             If the connection is not defined, or is not one to a registry.
         """
 
-        def asked(client: Any) -> Schema:
-            found = client.get_schema(number)
+        def asked(client: Any) -> Schema | None:
+            found = _found(client, number)
+            if found is None:
+                return None
             texts: dict[tuple[str, int], str] = {}
             _gather(client, found, texts)
-            return Schema(found.schema_type or "AVRO", found.schema_str, tuple(texts.values()))
+            return Schema(found.schema_type or "AVRO", _text(found), tuple(texts.values()))
 
         return self._ask(asked)
 
     def check(self) -> None:
         """Check that it answers; raises what :meth:`schema` does."""
-        self.schema(1)  # what workers ask, too; whether there is one does not matter
+        self._ask(lambda client: _found(client, 1))  # what workers ask, too; what that schema is does not matter
 
-    def _ask(self, question: Callable[[Any], T]) -> T | None:
+    def _ask(self, question: Callable[[Any], T]) -> T:
         if self.settings is None:
             raise ConfigError(
                 f"connection {self.connection!r}, the schema registry of decode.avro, is not defined",
@@ -113,8 +115,6 @@ class Registry:
             with client:
                 return question(client)
         except SchemaRegistryError as error:
-            if error.http_status_code == 404 and error.error_code == 40403:
-                return None
             if error.http_status_code in (401, 403):
                 raise AuthorizationError(
                     f"{where} refuses the login of connection {self.connection!r} ({error.http_status_code})",
@@ -142,6 +142,29 @@ def _unreachable(where: str, why: str) -> SourceUnreachableError:
     )
 
 
+def _found(client: Any, number: int) -> Any:
+    """Return the schema with a number; None if the registry says that there is none.
+
+    Only this answer says so. If a schema that it refers to is missing, the record may be whole.
+    """
+    from confluent_kafka.schema_registry.error import SchemaRegistryError
+
+    try:
+        return client.get_schema(number)
+    except SchemaRegistryError as error:
+        if error.http_status_code == 404 and error.error_code == 40403:
+            return None
+        raise
+
+
+def _text(schema: Any) -> str:
+    """Return the text of an answer, which a proxy's or a broken registry's does not have."""
+    text = schema.schema_str
+    if not isinstance(text, str) or not text:
+        raise ValueError("its answer has no schema in it")
+    return text
+
+
 def _gather(client: Any, schema: Any, texts: dict[tuple[str, int], str]) -> None:
     """Add the schemas that one refers to, each after those that it refers to itself."""
     for reference in schema.references or ():
@@ -150,7 +173,7 @@ def _gather(client: Any, schema: Any, texts: dict[tuple[str, int], str]) -> None
             continue
         found = client.get_version(*place).schema
         _gather(client, found, texts)
-        texts[place] = found.schema_str
+        texts[place] = _text(found)
 
 
 def _settings(connection: Connection) -> dict[str, Any]:

@@ -11,7 +11,7 @@ import io
 import json
 import struct
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import date
 from decimal import Decimal
 from typing import Any
@@ -28,9 +28,19 @@ EVER = (1 - _EPOCH, date(9999, 12, 31).toordinal() - _EPOCH)
 """The days of years that a date can have, counted from 1970."""
 SINCE_1901 = (date(1901, 1, 1).toordinal() - _EPOCH, EVER[1])
 
+_PARSED = "__fastavro_parsed__"
+"""A key by which fastavro takes a schema without checking it."""
 _HEADER = struct.Struct(">bI")
 _WHOLE: Mapping[type[T.DataType], int] = {T.ByteType: 8, T.ShortType: 16, T.IntegerType: 32, T.LongType: 64}
 _SCALES = {"millis": 1000, "micros": 1}
+_DEEPEST = 200
+"""Levels of a schema: reading uses the stack of the process, which ends without an error."""
+_IDLEST = 2000
+"""Parts of a record that take no byte."""
+_LONGEST = 10_000
+"""Digits of a decimal: more take long to convert, and no column has them."""
+_LARGEST = 2**31 - 1
+"""The largest number that a registry gives. Asked for more, some answer as if the address did not exist."""
 Convert = Callable[[Any], Any]
 
 
@@ -101,6 +111,8 @@ class AvroReader:
         if len(value) < _HEADER.size or value[0] != 0:
             raise Broken("wire_format")
         number = _HEADER.unpack_from(value)[1]
+        if number > _LARGEST:
+            raise Broken("schema_id")
         writer = self._known.get(number)
         if writer is None:
             writer = self._known[number] = self._writer(number)
@@ -118,6 +130,8 @@ class AvroReader:
             return self._compiled(found)
         except Broken as broken:
             return broken
+        except Exception:  # a schema that is odd in a way nobody thought of must not end each run that meets it
+            return Broken("avro_schema")
 
     def _compiled(self, found: Schema) -> _Writer:
         if found.kind != "AVRO":
@@ -127,12 +141,14 @@ class AvroReader:
             texts = [*found.references, found.text]
             schemas = [json.loads(text) for text in texts]
             plain: dict[str, Any] = {}
-            *_, whole = [_parse(schema, names) for schema in schemas]
-            *_, bare = [_parse(_without_logic(schema), plain) for schema in schemas]
+            # registries have schemas whose defaults are not of the field's type; records are read without them
+            *_, whole = [_parse(_without(schema, "default"), names) for schema in schemas]
+            *_, bare = [_parse(_without(schema, "default", "logicalType"), plain) for schema in schemas]
         except Exception as error:  # fastavro has many names for what is no schema
             raise Broken("avro_schema") from error
-        if not isinstance(whole, dict) or whole.get("type") != "record" or _cannot_be_read(whole, names, ()):
+        if not isinstance(whole, dict) or whole.get("type") != "record":
             raise Broken("avro_schema")
+        _Shapes(names).of(whole)
         written = {f["name"]: f["type"] for f in whole["fields"]}
         types = _Types(names, self._days)
         read = [
@@ -164,42 +180,74 @@ def _parsed(value: bytes, schema: Any) -> Any:
     return record
 
 
-def _without_logic(schema: Any) -> Any:
-    """Return a schema by which fastavro gives the written values; defaults are not needed to read."""
+def _without(schema: Any, *keys: str) -> Any:
+    """Return a schema without some keys; without ``logicalType`` fastavro gives the written values."""
     if isinstance(schema, list):
-        return [_without_logic(part) for part in schema]
+        return [_without(part, *keys) for part in schema]
     if isinstance(schema, dict):
-        return {key: _without_logic(part) for key, part in schema.items() if key not in ("logicalType", "default")}
+        return {key: _without(part, *keys) for key, part in schema.items() if key not in (*keys, _PARSED)}
     return schema
 
 
-def _cannot_be_read(schema: Any, names: Mapping[str, Any], within: tuple[str, ...]) -> bool:
-    """Whether reading a value could take all memory: types that contain themselves, and lists of nothing."""
-    if isinstance(schema, list):
-        return any(_cannot_be_read(part, names, within) for part in schema)
-    if isinstance(schema, str):
-        if schema in within:
-            return True
-        return schema in names and _cannot_be_read(names[schema], names, within)
-    kind = schema["type"]
-    if kind == "record":
-        inner = (*within, schema["name"])
-        return any(_cannot_be_read(f["type"], names, inner) for f in schema["fields"])
-    if kind == "array":
-        return _takes_nothing(schema["items"], names) or _cannot_be_read(schema["items"], names, within)
-    if kind == "map":
-        return _cannot_be_read(schema["values"], names, within)
-    return not isinstance(kind, str) and _cannot_be_read(kind, names, within)
+@dataclass(frozen=True)
+class _Shape:
+    """How deep values of a type can be, how many parts of them take no byte, and whether all do."""
+
+    depth: int
+    idle: int
+    nothing: bool
 
 
-def _takes_nothing(schema: Any, names: Mapping[str, Any]) -> bool:
-    if isinstance(schema, str):
-        return schema == "null" or (schema in names and _takes_nothing(names[schema], names))
-    if not isinstance(schema, dict):
-        return False
-    if schema["type"] == "record":
-        return all(_takes_nothing(f["type"], names) for f in schema["fields"])
-    return bool(schema["type"] == "null" or (schema["type"] == "fixed" and not schema["size"]))
+@dataclass
+class _Shapes:
+    """Finds the schemas that a few bytes, or few types, could make fill the memory or the stack."""
+
+    names: Mapping[str, Any]
+    known: dict[str, _Shape] = field(default_factory=dict)
+    """Of records: types can use each other in more ways than can be tried."""
+
+    def of(self, schema: Any, within: tuple[str, ...] = ()) -> _Shape:
+        """Return the shape; raises :class:`Broken` if records of the schema are not to be read."""
+        if isinstance(schema, list):
+            return self._around(schema, within)
+        if isinstance(schema, str):
+            if schema == "null":
+                return _Shape(0, 1, True)
+            return self.of(self.names[schema], within) if schema in self.names else _Shape(0, 0, False)
+        kind = schema["type"]
+        if kind == "record":
+            return self._record(schema, within)
+        if kind == "array":
+            if self.of(schema["items"], within).nothing:
+                raise Broken("avro_schema")
+            return self._around([schema["items"]], within)
+        if kind == "map":
+            return self._around([schema["values"]], within)
+        if kind == "fixed":
+            return _Shape(0, int(not schema["size"]), not schema["size"])
+        return _Shape(0, int(kind == "null"), kind == "null")
+
+    def _around(self, parts: Sequence[Any], within: tuple[str, ...]) -> _Shape:
+        return self._bounded(max((self.of(part, within).depth for part in parts), default=0), 0, nothing=False)
+
+    def _record(self, schema: Any, within: tuple[str, ...]) -> _Shape:
+        name = schema["name"]
+        if name in within:
+            raise Broken("avro_schema")
+        if name not in self.known:
+            own = [f["name"] for f in schema["fields"]]
+            if len(set(own)) < len(own):  # which of them a column gets, nobody could say
+                raise Broken("avro_schema")
+            parts = [self.of(f["type"], (*within, name)) for f in schema["fields"]]
+            depth, idle = max((p.depth for p in parts), default=0), 1 + sum(p.idle for p in parts)
+            self.known[name] = self._bounded(depth, idle, nothing=all(p.nothing for p in parts))
+        return self.known[name]
+
+    @staticmethod
+    def _bounded(depth: int, idle: int, *, nothing: bool) -> _Shape:
+        if depth >= _DEEPEST or idle > _IDLEST:
+            raise Broken("avro_schema")
+        return _Shape(depth + 1, idle, nothing)
 
 
 @dataclass(frozen=True)
@@ -241,6 +289,8 @@ class _Types:
     def _convert(self, avro: Any, kind: T.DataType, column: str) -> Convert:
         name = _type_of(avro)
         logic = avro.get("logicalType") if isinstance(avro, dict) else None
+        if not isinstance(logic, str):
+            logic = None  # the specification: what is no logical type is ignored
         if isinstance(kind, T.StructType) and name == "record":
             return self._struct(avro, kind, column)
         if isinstance(kind, T.ArrayType) and name == "array":
@@ -263,6 +313,7 @@ class _Types:
         return _Fields(tuple(fields))
 
     def _simple(self, name: str, logic: str | None, avro: Any, kind: T.DataType, column: str) -> Convert | None:
+        bits = 32 if name == "int" else 64
         if isinstance(kind, T.StringType):
             return _Same() if name in ("string", "enum") else None
         if isinstance(kind, T.BinaryType):
@@ -279,10 +330,12 @@ class _Types:
             return _Within(_SCALES[unit], self.days[0] * _DAY, (self.days[1] + 1) * _DAY - 1, column)
         if isinstance(kind, T.DecimalType):
             if logic == "decimal" and name in ("bytes", "fixed"):
-                return _Unscaled(int(avro.get("scale", 0)), kind.precision, kind.scale, column)
-            return _Scaled(kind.precision, kind.scale, column) if name in ("int", "long") else None
+                scale, precision = avro.get("scale", 0), avro.get("precision")
+                if type(scale) is not int or type(precision) is not int or not 0 <= scale <= precision <= _LONGEST:
+                    return None
+                return _Unscaled(scale, kind.precision, kind.scale, column)
+            return _Scaled(1 << (bits - 1), kind.precision, kind.scale, column) if name in ("int", "long") else None
         if name in ("int", "long"):
-            bits = 32 if name == "int" else 64
             if type(kind) in _WHOLE:
                 width = _WHOLE[type(kind)]
                 return _Same() if width == bits == 64 else _Whole(1 << (width - 1), 1 << (bits - 1), column)
@@ -358,11 +411,14 @@ class _Within:
 class _Scaled:
     """Whole numbers as decimals."""
 
+    written: int
     precision: int
     scale: int
     column: str
 
     def __call__(self, value: int) -> Decimal:
+        if not -self.written <= value < self.written:
+            raise Broken("avro")
         return _decimal(value, 0, self.precision, self.scale, self.column)
 
 

@@ -175,6 +175,67 @@ def test_bits_that_fall_over_break_a_rule_or_give_a_row(registry: StandIn) -> No
         assert told in ("a row", "avro", "utf8", "time", "type")
 
 
+def chain(first: Any, each: Any, length: int) -> dict[str, Any]:
+    """Return a schema of records that each have those before them, without being written inside of each other."""
+    made = [record(x=first) | {"name": "A0"}]
+    made += [record(**{f"x{i}": part for i, part in enumerate(each(f"A{n - 1}"))}) | {"name": f"A{n}"}
+             for n in range(1, length)]  # fmt: skip
+    return record(**{f"f{n}": part for n, part in enumerate(made)})
+
+
+ODD: list[tuple[str, Any, bytes, Any]] = [
+    ("c DECIMAL(10,2)", record(c=logical("bytes", "decimal", precision=9, scale=None)), b"\2a", "type"),
+    ("c DECIMAL(10,2)", record(c=logical("bytes", "decimal", scale=2)), b"\2a", "type"),
+    ("c DECIMAL(10,2)", record(c=logical("bytes", "decimal", precision=9, scale=True)), b"\2a", "type"),
+    ("c DECIMAL(10,2)", record(c=logical("bytes", "decimal", precision=10**10, scale=10**9)), b"\2a", "type"),
+    ("c TIMESTAMP", record(c={"type": "long", "logicalType": ["timestamp-millis"]}), b"\2", "type"),
+    ("c INT", {"type": "record", "name": "R", "fields": [{"name": "c", "type": "int"}] * 2}, b"\2\4", "avro_schema"),
+    ("c INT", {"type": "record", "name": "R", "__fastavro_parsed__": True, "fields": 5}, b"", "avro_schema"),
+    ("c INT", {"type": "record", "name": "R", "fields": [{"name": "c", "type": "int", "default": "no"}]}, b"\2", (1,)),
+    ("f0 STRUCT<x: INT>", chain("int", lambda a: [["null", a]], 3000), b"\2" + b"\0" * 2999, "avro_schema"),
+    ("f0 STRUCT<x: INT>", chain("int", lambda a: [["null", a]] * 2, 50), b"\2" + b"\0" * 98, ({"x": 1},)),
+    ("f0 STRUCT<x: INT>", chain("null", lambda a: [a, a], 50), b"", "avro_schema"),
+    ("c BIGINT", record(c="int"), b"\xff" * 8 + b"\1", "avro"),
+    ("c DECIMAL(38,0)", record(c="int"), b"\xff" * 8 + b"\1", "avro"),
+]
+
+
+def test_odd_schemas_break_a_rule_and_no_worker(spark: SparkSession, registry: StandIn) -> None:
+    found = []
+    for n, (ddl, schema, value, _) in enumerate(ODD):
+        registry.register(n, schema)
+        columns = T.StructType.fromDDL(ddl)
+        reader = AvroReader(Registry.named("schema_registry_default"), columns, EVER, tombstones=False)
+        (is_,) = rows(reader, [struct.pack(">bI", 0, n) + value])
+        found.append(is_.rule if isinstance(is_, Broken) else is_)
+    assert [(case[0], is_) for case, is_ in zip(ODD, found, strict=True) if is_ != case[3]] == []
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [{}, {"schema": None}, {"schema": ""}, [], "<html>", None, {"error_code": 500, "message": "an error, with 200"},
+     {"schema": '"int"', "references": [{"name": "x", "subject": "gone", "version": 1}]}],
+)  # fmt: skip
+def test_an_answer_that_is_no_schema_refuses_no_record(registry: StandIn, answer: Any) -> None:
+    registry.schemas[1] = answer
+    with pytest.raises(SourceUnreachableError, match="cannot be asked"):
+        Registry.named("schema_registry_default").schema(1)
+
+
+def test_what_the_first_schema_refers_to_keeps_no_run_from_starting(registry: StandIn) -> None:
+    registry.register(1, POINT, references=[{"name": "x", "subject": "gone", "version": 1}])
+    Registry.named("schema_registry_default").check()
+
+
+def test_a_number_that_no_registry_gives_is_not_asked_for(spark: SparkSession, registry: StandIn) -> None:
+    reader = AvroReader(Registry.named("schema_registry_default"), T.StructType(), EVER, tombstones=False)
+    for number in (2**31, 2**32 - 1):  # Confluent's answers 404 without its own error code, as if it were not there
+        (found,) = rows(reader, [struct.pack(">bI", 0, number)])
+        assert isinstance(found, Broken)
+        assert found.rule == "schema_id"
+    assert registry.asked == []
+
+
 def test_tombstones_keys_and_absent_fields(spark: SparkSession, registry: StandIn) -> None:
     schema = record(l="long")
     registry.register(1, schema)
