@@ -174,5 +174,5 @@ def test_what_cannot_follow_is_refused_by_name(mirrored: Mirrored) -> None:
     mirrored.make(2)
     mirrored.run("second")
     mirrored.proved()
-    retracted = mirrored.cli("retract", str(mirrored.file), "--run", "second", "--reason", "wrong")
+    retracted = mirrored.cli("retract", str(mirrored.file), "second", "--reason", "wrong")
     assert retracted.returncode == 10
