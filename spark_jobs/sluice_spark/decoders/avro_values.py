@@ -14,11 +14,13 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import date
 from decimal import Decimal
+from importlib.util import find_spec
 from typing import Any
 
 from pyspark.sql import types as T
 
 from sluice.decoders.registry import Registry, Schema
+from sluice.errors import ConfigError
 
 __all__ = ["EVER", "SINCE_1901", "AvroReader", "Broken", "rows"]
 
@@ -99,7 +101,7 @@ class AvroReader:
         Broken
             If the record is refused.
         SluiceError
-            If the registry cannot be asked; nothing is known of the record then.
+            If the registry cannot be asked, or the reading package is missing; nothing is known of the record then.
         """
         if value is None:
             if not self._tombstones:
@@ -123,6 +125,12 @@ class AvroReader:
         return tuple([get(name) if convert is None else convert(get(name)) for name, convert in writer.columns])
 
     def _writer(self, number: int) -> _Writer | Broken:
+        if find_spec("fastavro") is None:  # which is no fault of the schema
+            raise ConfigError(
+                "decode.avro cannot read records here: the package fastavro is missing",
+                state="nothing of the open batch was written",
+                next_step="install the extra sluice[avro] where Spark's driver and workers run",
+            )
         found = self._registry.schema(number)
         if found is None:
             return Broken("schema_id")

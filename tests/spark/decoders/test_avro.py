@@ -7,6 +7,7 @@ import json
 import math
 import random
 import struct
+import sys
 from collections.abc import Iterator
 from datetime import UTC, date, datetime
 from decimal import Decimal
@@ -351,3 +352,16 @@ def test_a_registry_that_cannot_be_asked_refuses_no_record(registry: StandIn, mo
 def test_a_column_that_avro_does_not_have(ddl: str) -> None:
     with pytest.raises(ValueError, match=r"Avro has no|Sluice adds itself"):
         AvroDecode.model_validate({"schema": ddl})
+
+
+def test_a_worker_without_the_package_refuses_no_record(registry: StandIn, monkeypatch: pytest.MonkeyPatch) -> None:
+    registry.register(1, record(l="long"))
+    reader = AvroReader(
+        Registry.named("schema_registry_default"),
+        T.StructType([T.StructField("l", T.LongType())]),
+        EVER,
+        tombstones=False,
+    )
+    monkeypatch.setitem(sys.modules, "fastavro", None)
+    with pytest.raises(ConfigError, match=r"sluice\[avro\]"):
+        reader.read(b"\0\0\0\0\1\2")
