@@ -13,7 +13,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.fixtures.place import Offset, Place, account, error
+from pyspark.sql import SparkSession
+from tests.fixtures.place import KeptPlace, Offset, account, error
 
 pytestmark = [pytest.mark.chaos, pytest.mark.spark]
 
@@ -21,7 +22,7 @@ BAD = b"nothing"
 
 
 @dataclass
-class Inbox(Place):
+class Inbox(KeptPlace):
     """A pipeline that reads a folder."""
 
     def __post_init__(self) -> None:
@@ -76,8 +77,10 @@ def kind(own: bytes) -> str:
 
 
 @pytest.fixture
-def place(tmp_path: Path) -> Inbox:
-    return Inbox(tmp_path, "inbox")
+def place(spark: SparkSession, tmp_path: Path) -> Inbox:
+    place = Inbox(tmp_path, "inbox")
+    place.spark = spark
+    return place
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,8 @@ from pathlib import Path
 
 import pytest
 from tests.fixtures.events import EventLog
-from tests.fixtures.runs import MODULES, Driver, Sandbox, await_that
+from tests.fixtures.inside import MODULES
+from tests.fixtures.runs import Driver, Sandbox, await_that
 
 from sluice.local.spark import SparkCluster
 

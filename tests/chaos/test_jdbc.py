@@ -13,7 +13,8 @@ from typing import Any
 
 import pytest
 import sqlalchemy as sa
-from tests.fixtures.place import Place, account, error
+from pyspark.sql import SparkSession
+from tests.fixtures.place import KeptPlace, account, error
 from tests.fixtures.postgres import new_database
 
 from sluice.connections import variable_of
@@ -24,7 +25,7 @@ SCHEMA = "id BIGINT, good BIGINT, amount DECIMAL(20,4), at TIMESTAMP"
 
 
 @dataclass
-class Shop(Place):
+class Shop(KeptPlace):
     """A pipeline that reads the table ``orders``."""
 
     url: str
@@ -86,8 +87,9 @@ INSERT = (
 
 
 @pytest.fixture
-def shop(postgres: str, tmp_path: Path) -> Iterator[Shop]:
+def shop(postgres: str, spark: SparkSession, tmp_path: Path) -> Iterator[Shop]:
     shop = Shop(tmp_path, "shop", new_database(postgres))
+    shop.spark = spark
     yield shop
     shop.engine.dispose()
 

@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.fixtures.place import Offset, Place, account, error
+from pyspark.sql import SparkSession
+from tests.fixtures.place import KeptPlace, Offset, account, error
 from tests.fixtures.queues import Nats, QueueServer, Redis, started
 
 from sluice.connections import variable_of
@@ -20,7 +21,7 @@ pytestmark = [pytest.mark.chaos, pytest.mark.spark]
 
 
 @dataclass
-class Streams(Place):
+class Streams(KeptPlace):
     """A pipeline that reads two streams of a queue."""
 
     server: Any
@@ -75,8 +76,9 @@ def server(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[QueueServ
 
 
 @pytest.fixture
-def place(server: QueueServer, tmp_path: Path) -> Streams:
+def place(server: QueueServer, spark: SparkSession, tmp_path: Path) -> Streams:
     place = Streams(tmp_path, "shop", server)
+    place.spark = spark
     place.feed(6)
     return place
 

@@ -7,13 +7,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.fixtures.place import Place, account
+from pyspark.sql import SparkSession
+from tests.fixtures.place import KeptPlace, account
 
 pytestmark = [pytest.mark.chaos, pytest.mark.spark]
 
 
 @dataclass
-class Load(Place):
+class Load(KeptPlace):
     """A pipeline that reads made-up rows in two partitions; those whose number ends in 0 are refused."""
 
     def spec(self) -> dict[str, Any]:
@@ -50,8 +51,11 @@ POINTS = {"replay": ("rows-staged", "sink-committed"), "wal": ("segments-staged"
         pytest.param("wal", "auto", marks=pytest.mark.long),
     ],
 )
-def test_each_row_lands_once_when_drivers_are_killed(tmp_path: Path, strategy: str, engine: str) -> None:
+def test_each_row_lands_once_when_drivers_are_killed(
+    spark: SparkSession, tmp_path: Path, strategy: str, engine: str
+) -> None:
     place = Load(tmp_path, "load")
+    place.spark = spark
     place.configure(recovery=strategy, engine=engine)
     for number, point in enumerate(POINTS[strategy][: 1 if engine == "auto" and strategy == "replay" else None]):
         place.killed(f"killed {number}", point)

@@ -19,8 +19,9 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
+from tests.fixtures.inside import MODULES
 from tests.fixtures.postgres import Server, binaries, new_database, server
-from tests.fixtures.runs import KILLED, MODULES, Sandbox
+from tests.fixtures.runs import KILLED, Sandbox
 
 from sluice.local.kafka import Broker, Topics
 

@@ -11,7 +11,7 @@ from typing import Any
 import psutil  # type: ignore[import-untyped]
 import pytest
 from deltalake import DeltaTable
-from tests.fixtures.runs import MODULES
+from tests.fixtures.inside import MODULES
 from tests.fixtures.stack import Host, Stack, clean_environment
 
 pytestmark = [

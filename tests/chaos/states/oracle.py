@@ -10,7 +10,8 @@ from dataclasses import dataclass, field
 from typing import Any
 from unittest import mock
 
-from tests.fixtures.runs import MODULES, KeptSandbox, _path, consume
+from tests.fixtures.inside import MODULES, on_path
+from tests.fixtures.runs import KeptSandbox, consume
 
 from sluice.audit import deep_audit
 from sluice.home import Home
@@ -124,7 +125,7 @@ class Oracle:
         return Counter((r.topic, r.partition, offset) for r in spans for offset in range(r.start, r.end))
 
     def _books(self, ledger: Ledger, found: Found) -> None:
-        with mock.patch.dict(os.environ, self._sandbox.env(), clear=True), _path(MODULES):
+        with mock.patch.dict(os.environ, self._sandbox.env(), clear=True), on_path(MODULES):
             report = deep_audit(ledger, load(self._sandbox.file), Home.from_env())
         found.problems += [f"audit: {problem}" for problem in report.problems]
 

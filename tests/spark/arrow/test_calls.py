@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.fixtures.runs import MODULES, Sandbox, good
+from tests.fixtures.inside import MODULES
+from tests.fixtures.runs import Sandbox, good
 
 from sluice.errors import ConfigError
 from sluice.pipeline import load
