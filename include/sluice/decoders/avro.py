@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import re
 from typing import Annotated, Literal
 
 from pydantic import Field, field_validator
 
 from sluice.decoders.base import DecoderKind
 from sluice.decoders.config import Ddl, Keyed
-from sluice.decoders.ddl import check_ddl
+from sluice.decoders.ddl import check_ddl, first_of
 
 __all__ = ["AVRO", "AvroDecode"]
 
@@ -32,9 +31,8 @@ class AvroDecode(Keyed):
     @field_validator("ddl")
     @classmethod
     def _there(cls, ddl: str) -> str:
-        other = re.search(r"\bVARIANT\b|\b(?:VAR)?CHAR\s*\(", re.sub(r"`[^`]*`|'[^']*'", "", ddl), re.IGNORECASE)
-        if other:
-            raise ValueError(f"Avro has no {other[0].strip(' (').upper()}: declare the column as STRING or as a STRUCT")
+        if other := first_of(("VARIANT", "VARCHAR", "CHAR"), ddl):
+            raise ValueError(f"Avro has no {other}: declare the column as STRING or as a STRUCT")
         return ddl
 
 

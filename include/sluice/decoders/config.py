@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 from pydantic import AfterValidator, Field, field_validator, model_validator
 
 from sluice.decoders.base import DecoderKind
-from sluice.decoders.ddl import check_ddl
+from sluice.decoders.ddl import check_ddl, first_of
 from sluice.fields import METADATA_COLUMNS, Strict
 
 __all__ = [
@@ -138,9 +138,8 @@ class CsvDecode(Keyed):
     @field_validator("ddl")
     @classmethod
     def _flat(cls, ddl: str) -> str:
-        nested = re.search(r"\b(ARRAY|MAP|STRUCT)\s*<|\sVARIANT\b", ddl, re.IGNORECASE)
-        if nested:
-            raise ValueError(f"a CSV field cannot hold {nested[0].strip(' <').upper()}: declare it as STRING")
+        if nested := first_of(("ARRAY", "MAP", "STRUCT", "VARIANT"), ddl):
+            raise ValueError(f"a CSV field cannot hold {nested}: declare it as STRING")
         return ddl
 
     @model_validator(mode="after")

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-__all__ = ["check_ddl"]
+from collections.abc import Collection
+
+__all__ = ["check_ddl", "first_of"]
 
 _NAMES = {
     "BOOLEAN": "BOOLEAN", "TINYINT": "BYTE", "SMALLINT": "SHORT", "INT": "INT", "BIGINT": "LONG", "FLOAT": "FLOAT",
@@ -11,6 +13,14 @@ _NAMES = {
     "TIMESTAMPLTZ": "TIMESTAMP", "TIMESTAMPNTZ": "TIMESTAMP_NTZ", "STRUCT": "STRUCT", "ARRAY": "ARRAY", "MAP": "MAP",
     "VARIANT": "VARIANT",
 }  # fmt: skip
+
+
+def first_of(types: Collection[str], ddl: str) -> str | None:
+    """Return the first of these types that a valid DDL schema has, at any depth; None if it has none of them."""
+    from sqlglot import exp, parse_one
+
+    found = parse_one(f"CREATE TABLE t ({ddl})", dialect="spark").find_all(exp.DataType, bfs=False)
+    return next((part.this.name for part in found if part.this.name in types), None)
 
 
 def check_ddl(ddl: str) -> list[str]:

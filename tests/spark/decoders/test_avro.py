@@ -26,6 +26,7 @@ from tests.fixtures.registry import StandIn, stand_in
 from tests.spark.decoders.conftest import outcomes, plain, records
 
 from sluice.decoders.avro import AvroDecode
+from sluice.decoders.config import CsvDecode
 from sluice.decoders.registry import Registry
 from sluice.errors import AuthorizationError, ConfigError, SourceUnreachableError
 from sluice.pipeline.sections import Decode
@@ -352,6 +353,11 @@ def test_a_registry_that_cannot_be_asked_refuses_no_record(registry: StandIn, mo
 def test_a_column_that_avro_does_not_have(ddl: str) -> None:
     with pytest.raises(ValueError, match=r"Avro has no|Sluice adds itself"):
         AvroDecode.model_validate({"schema": ddl})
+
+
+def test_a_column_may_be_named_like_a_type() -> None:
+    for kind in (AvroDecode, CsvDecode):
+        assert kind.model_validate({"schema": "id INT, variant STRING, struct INT, char INT"}).names[1] == "variant"
 
 
 def test_a_worker_without_the_package_refuses_no_record(registry: StandIn, monkeypatch: pytest.MonkeyPatch) -> None:
