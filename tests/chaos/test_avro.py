@@ -83,6 +83,31 @@ def test_what_the_registry_did_not_know_is_refused_and_redriven(
 
 
 @pytest.mark.long
+@pytest.mark.parametrize("recovery", ["ignore_range", "ignore_batch", "wal"])
+def test_a_schema_that_the_registry_cannot_give_loses_nothing(
+    sandbox: Sandbox, registry: StandIn, recovery: str
+) -> None:
+    """It answers, and takes the login, before the run and after it failed."""
+    env: dict[str, Any] = {"AIRFLOW_CONN_SCHEMA_REGISTRY_DEFAULT": registry.connection(login="me", password="hush")}
+    sandbox.configure(decode={"avro": {"schema": "id BIGINT NOT NULL"}}, recovery=recovery)
+    registry.register(2, SCHEMA)
+    registry.broken = {2}
+    feed(sandbox, 1, 4)
+    feed(sandbox, 2, 4)
+    ended = sandbox.run("first", expect=20, **env)
+    assert "it answers 500" in ended.message
+    registry.broken = set()
+    past = ("2026-01-01T00:00:00Z", "2026-06-01T00:00:00Z")
+    sandbox.run("second", **env)
+    registry.broken = {2}
+    sandbox.run("again", interval=past, expect=20, **env)
+    registry.broken = set()
+    sandbox.assert_exact()
+    assert ids(sandbox) == Counter(range(8))
+    assert sandbox.total("lost") == 0
+
+
+@pytest.mark.long
 @pytest.mark.parametrize("engine", ["auto", "spark"])
 def test_a_registry_that_dies_while_a_batch_is_read_refuses_nothing(
     sandbox: Sandbox, registry: StandIn, engine: str

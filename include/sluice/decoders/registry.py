@@ -1,6 +1,6 @@
 """A schema registry, asked by its REST interface: which schema has a number.
 
-The client is Confluent's own, which also Karapace and Apicurio (in its compatible interface) serve.
+The client is Confluent's own. Karapace, and Apicurio by its compatible interface, answer it, too.
 """
 
 from __future__ import annotations

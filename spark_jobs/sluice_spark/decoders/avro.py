@@ -13,8 +13,10 @@ from pyspark.sql.pandas.types import to_arrow_schema
 
 from sluice.decoders.avro import AvroDecode
 from sluice.decoders.registry import Registry
+from sluice.errors import SluiceError
 from sluice_spark.decoders.avro_values import EVER, AvroReader, Broken, rows
 from sluice_spark.decoders.base import COLUMN, DATA, RULE
+from sluice_spark.decoders.told import MARK, told
 
 __all__ = ["Avro", "reader_of"]
 
@@ -35,16 +37,22 @@ class Avro:
     def decode(self, records: DataFrame) -> DataFrame:
         """Decode records, strictly.
 
-        A worker that cannot ask the registry fails, and with it the batch: nothing is refused for that.
+        A worker that cannot ask the registry fails, and with it the batch: nothing is refused for that. The error is
+        one of :func:`sluice_spark.decoders.told.found_in`.
         """
         columns = T.StructType.fromDDL(self.config.ddl)
-        free = _nullable(columns)
+        free = columns.toNullable()
         reader = reader_of(self.config, columns, EVER)
         shape = T.StructType().add("data", free).add("rule", "string").add("column", "string")
         kinds = to_arrow_schema(free, timezone="UTC")
 
+        mark = MARK
+
         def decode(values: pa.Array) -> pa.Array:
-            found = list(rows(reader, values.to_pylist()))
+            try:
+                found = list(rows(reader, values.to_pylist()))
+            except SluiceError as error:
+                raise told(error, mark) from error
             names = [f.name for f in kinds]
             good = [dict(zip(names, row, strict=True)) if isinstance(row, tuple) else {} for row in found]
             broken = [row if isinstance(row, Broken) else None for row in found]
@@ -62,14 +70,3 @@ class Avro:
         frame = records.withColumn(_FOUND, udf(F.col("value")))
         found = {DATA: F.col(_FOUND)["data"], RULE: F.col(_FOUND)["rule"], COLUMN: F.col(_FOUND)["column"]}
         return frame.withColumns(found).drop(_FOUND)
-
-
-def _nullable(kind: Any) -> Any:
-    """Return a type whose parts may all be null, as those of a refused record are."""
-    if isinstance(kind, T.StructType):
-        return T.StructType([T.StructField(f.name, _nullable(f.dataType), True) for f in kind.fields])
-    if isinstance(kind, T.ArrayType):
-        return T.ArrayType(_nullable(kind.elementType), True)
-    if isinstance(kind, T.MapType):
-        return T.MapType(kind.keyType, _nullable(kind.valueType), True)
-    return kind

@@ -16,6 +16,7 @@ from sluice.errors import (
     SluiceError,
     begin_again,
 )
+from sluice_spark.decoders.told import found_in
 from sluice_spark.transforms.transform import apply
 
 __all__ = ["EngineError", "Sign", "classify", "printable"]
@@ -109,6 +110,8 @@ def classify(error: Exception, ask_source: Callable[[], object], signs: Sequence
     if isinstance(error, SluiceError):
         return error
     text = str(error)
+    if (told := found_in(text)) is not None:
+        return told
     of_transform = _raised_by_transform(error)
     # compared by name, because not every PySpark has py4j
     gone = isinstance(error, ConnectionError) or type(error).__name__ == "Py4JNetworkError"

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 
 from pyspark.sql import DataFrame, SparkSession
 
-from sluice.decoders.registry import ask
 from sluice.errors import ExitCode
 from sluice.faults import point
 from sluice.ledger import Lease
@@ -130,15 +129,11 @@ class MicroBatches:
             query.awaitTermination()
         except Exception as error:
             cause = failures[0] if failures else error
-            told = classify(cause, lambda: self._ask(tables, of_source=reader is None), (reader or self.reader).signs)
+            ask = (lambda: self.check.states(tables)) if reader is None else (lambda: None)
+            told = classify(cause, ask, (reader or self.reader).signs)
             if told.exit_code is ExitCode.OTHER:  # where it broke, which Spark's log does not say of the driver's code
                 logger.error("the query ended with an error", exc_info=told.__cause__ or cause)
             raise told from error
-
-    def _ask(self, tables: Tables, *, of_source: bool) -> None:
-        ask(self.context.pipeline.decode.needs)
-        if of_source:
-            self.check.states(tables)
 
     @property
     def _mirrored(self) -> bool:

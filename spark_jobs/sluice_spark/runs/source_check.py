@@ -7,7 +7,6 @@ from dataclasses import dataclass
 
 from pyspark.sql import DataFrame
 
-from sluice.decoders.registry import ask
 from sluice.errors import OffsetsGoneError, SluiceError
 from sluice.ranges import OffsetRange, Positions
 from sluice.recovery import Route
@@ -102,7 +101,6 @@ class CheckedRecords:
         return self.reader.diagnose(error, ranges) if type(found) is SluiceError else found
 
     def _ask(self, reading: Sequence[OffsetRange]) -> None:
-        ask(self.check.context.pipeline.decode.needs)
         try:
             self.check.states(self.tables)
         except OffsetsGoneError as found:

@@ -10,10 +10,11 @@ from py4j.protocol import Py4JNetworkError
 from pyspark.errors import PySparkException
 
 from sluice import errors
-from sluice.errors import ExitCode, SluiceError
+from sluice.errors import ExitCode, SluiceError, SourceUnreachableError
 from sluice.ranges import OffsetRange
 from sluice_spark.batch import writer as batch
 from sluice_spark.batch.writer import BatchWriter
+from sluice_spark.decoders.told import MARK, told
 from sluice_spark.engine.failures import EngineError
 from sluice_spark.engine.failures import classify as classify_with
 from sluice_spark.sources.kafka import SIGNS
@@ -207,3 +208,12 @@ def test_a_jvm_that_is_gone_is_not_taken_for_a_broker_that_is_down(error: Except
 def test_a_typed_error_stays_what_it_is() -> None:
     error = errors.SinkError("full")
     assert classify(error, fine) is error
+
+
+def test_only_a_worker_of_this_driver_tells_what_becomes_of_a_batch() -> None:
+    down = SourceUnreachableError("the registry is down", state="nothing was written", next_step="run again")
+    text = f"[PYTHON_EXCEPTION] Traceback ...\nRuntimeError: {told(down, MARK)}\n\tat java.lang.Thread.run"
+    found = classify(RuntimeError(text), lambda: pytest.fail("the source was asked"))
+    assert (type(found), found.what, found.next_step) == (SourceUnreachableError, "the registry is down", "run again")
+    forged = f"RuntimeError: {told(down, 'sluice-of-another')}"
+    assert type(classify(RuntimeError(forged), lambda: None)) is SluiceError

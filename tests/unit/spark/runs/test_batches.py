@@ -25,7 +25,7 @@ def test_a_traceback_is_logged_where_the_message_says_no_more(
     told = mock.Mock()
     monkeypatch.setattr(batches, "logger", told)
     anything: Any = mock.MagicMock()
-    anything.signs, anything.pipeline.decode.needs = (), None
+    anything.signs = ()
     stream = anything.stream.return_value.writeStream.outputMode.return_value.foreachBatch.return_value
     started = stream.queryName.return_value.option.return_value.trigger.return_value.start.return_value
     started.awaitTermination.side_effect = error
