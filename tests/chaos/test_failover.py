@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import json
-import os
-from unittest import mock
 
 import pytest
 from tests.chaos.test_redrive import redrive
 from tests.fixtures.clusters import HEADER, STANDBY, Mirrored, killed
+from tests.fixtures.inside import without_spark
 from tests.fixtures.runs import good
 
 import failover as main
-from sluice.errors import SluiceError
 
 pytestmark = [pytest.mark.chaos, pytest.mark.spark, pytest.mark.kafka]
 
@@ -21,18 +19,8 @@ THERE = f"{STANDBY}:"
 
 def go_to(sandbox: Mirrored, to: str, run: str, *, expect: int = 0) -> str:
     """Fail over in this process: that needs no Spark session; return the error's text."""
-    with mock.patch.dict(os.environ, sandbox.env(), clear=True):
-        asked = main.parse(["--pipeline", str(sandbox.file), "--run", run, "--to", to, "--reason", "it burns"])
-        opened = main.run_of(asked, lambda: pytest.fail("a session was opened"))
-        error: SluiceError | None = None
-        try:
-            opened.execute()
-        except SluiceError as raised:
-            error = raised
-        finally:
-            opened.ledger._engine.dispose()
-    assert (0 if error is None else error.exit_code) == expect, error
-    return str(error)
+    asked = ["--pipeline", str(sandbox.file), "--run", run, "--to", to, "--reason", "it burns"]
+    return without_spark(main, asked, sandbox.env(), expect)
 
 
 def test_over_and_back_with_each_record_once(mirrored: Mirrored) -> None:

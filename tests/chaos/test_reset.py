@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
 from typing import Any
-from unittest import mock
 
 import pytest
 from tests.chaos.test_redrive import assert_conserved, lost, redrive
+from tests.fixtures.inside import without_spark
 from tests.fixtures.runs import Sandbox
 
 import reset as main
-from sluice.errors import SluiceError
 
 pytestmark = [pytest.mark.chaos, pytest.mark.spark, pytest.mark.kafka]
 
@@ -23,18 +21,8 @@ AGAIN = ("--from=earliest", "--truncate")
 def reset(sandbox: Sandbox, *options: str, run: str | None = None, expect: int = 0, **extra: str) -> str:
     """Reset in this process: a reset needs no Spark session; return the error's text."""
     run = run or f"reset {sandbox.ledger.count(sandbox.name)}"
-    with mock.patch.dict(os.environ, sandbox.env(**extra), clear=True):
-        asked = main.parse(["--pipeline", str(sandbox.file), "--run", run, "--reason", "another transform", *options])
-        opened = main.run_of(asked, lambda: pytest.fail("a session was opened"))
-        error: SluiceError | None = None
-        try:
-            opened.execute()
-        except SluiceError as raised:
-            error = raised
-        finally:
-            opened.ledger._engine.dispose()
-    assert (0 if error is None else error.exit_code) == expect, error
-    return str(error)
+    asked = ["--pipeline", str(sandbox.file), "--run", run, "--reason", "another transform", *options]
+    return without_spark(main, asked, sandbox.env(**extra), expect)
 
 
 def proved(sandbox: Sandbox) -> None:
