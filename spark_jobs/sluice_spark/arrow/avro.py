@@ -12,7 +12,8 @@ from sluice.decoders.avro import AvroDecode
 from sluice_spark.arrow.base import Decoded
 from sluice_spark.arrow.columns import arrow_type
 from sluice_spark.decoders.avro import reader_of
-from sluice_spark.decoders.avro_values import SINCE_1901, rows
+from sluice_spark.decoders.avro_types import SINCE_1901
+from sluice_spark.decoders.avro_values import rows
 
 __all__ = ["AvroChunks"]
 

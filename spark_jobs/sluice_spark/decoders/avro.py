@@ -14,7 +14,8 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from sluice.decoders.avro import AvroDecode
 from sluice.decoders.registry import Registry
 from sluice.errors import SluiceError
-from sluice_spark.decoders.avro_values import EVER, AvroReader, Broken, rows
+from sluice_spark.decoders.avro_types import EVER, Broken
+from sluice_spark.decoders.avro_values import AvroReader, rows
 from sluice_spark.decoders.base import COLUMN, DATA, RULE
 from sluice_spark.decoders.told import MARK, told
 

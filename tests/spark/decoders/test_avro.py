@@ -31,7 +31,8 @@ from sluice.decoders.registry import Registry
 from sluice.errors import AuthorizationError, ConfigError, SourceUnreachableError
 from sluice.pipeline.sections import Decode
 from sluice_spark.arrow.avro import AvroChunks
-from sluice_spark.decoders.avro_values import EVER, AvroReader, Broken, rows
+from sluice_spark.decoders.avro_types import EVER, Broken
+from sluice_spark.decoders.avro_values import AvroReader, rows
 from sluice_spark.decoders.base import decode
 
 pytestmark = pytest.mark.spark

@@ -188,7 +188,6 @@ class Transactions:
                 "this batch is visible to readers as a whole, or not at all: the cluster may have committed it before; "
                 "the next run looks before it writes"
             )
-            return found
         return found
 
     @property
