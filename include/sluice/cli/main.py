@@ -26,6 +26,7 @@ from sluice.cli.output import (
     say_empty,
 )
 from sluice.cli.preview import preview
+from sluice.cli.profile import profile
 from sluice.cli.reset import reset
 from sluice.cli.retract import retract
 from sluice.cli.validate import validate
@@ -151,6 +152,7 @@ app.command()(reset)
 app.command()(failover)
 app.command()(validate)
 app.command()(verdict)
+app.command()(profile)
 
 
 @app.command()

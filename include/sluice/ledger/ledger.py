@@ -13,6 +13,7 @@ from sluice.ledger import schema
 from sluice.ledger.history import Histories
 from sluice.ledger.lease import Lease
 from sluice.ledger.plain import plain
+from sluice.ledger.profiles import Profiles
 from sluice.ledger.projection import project, rebuild
 from sluice.ledger.store import LedgerError, open_engine, spoken
 from sluice.ledger.verdicts import Verdicts
@@ -23,7 +24,7 @@ from sluice.text import checked_run, storable
 __all__ = ["Ledger"]
 
 
-class Ledger(Histories, Verdicts):
+class Ledger(Histories, Profiles, Verdicts):
     """The account of runs. Open it with :meth:`open`; several processes may use it.
 
     Notes
@@ -182,6 +183,7 @@ class Ledger(Histories, Verdicts):
         dedupe: Mapping[str, Any] | None = None,
         rescued: Mapping[str, Any] | None = None,
         origins: Mapping[str, Any] | None = None,
+        profile: Mapping[str, Any] | None = None,
         run_id: str | None = None,
     ) -> None:
         """Record the split of a batch that the sink holds, with its lost or redriven ranges; atomic.
@@ -206,6 +208,8 @@ class Ledger(Histories, Verdicts):
             :meth:`sluice.rescued.Rescued.as_dict` of the batch; None if it has none.
         origins
             :meth:`sluice.run.settled.Screened.as_dict` of the batch; None if the pipeline has one cluster.
+        profile
+            :meth:`sluice.profile.Profile.as_dict` of the batch's rows; None if nobody profiled them.
         run_id
             The id of the run that wrote the batch, if it is another one (reconciling).
         """
@@ -232,6 +236,8 @@ class Ledger(Histories, Verdicts):
             events.append(("FieldsRescued", {**key, **rescued}))
         if origins is not None:
             events.append(("OriginsSettled", {**key, **origins}))
+        if profile is not None:
+            events.append(("RowsProfiled", {**key, **profile}))
         self._record(lease, run_id, *events, ("BatchCommitted", payload))
 
     def loss_acknowledged(

@@ -65,10 +65,23 @@ class Quality(Strict):
     """
     masked: tuple[str, ...] = ()
     """Columns whose values no verdict shows: not in the log, the ledger or Data Docs. They have counts and offsets."""
+    profiled: tuple[str, ...] = ()
+    """Columns whose mean and number of distinct values a run's profile has, too: it reads them once more for that."""
     max_quarantined: Limit = "1%"
     """The verdict is ``failed`` above this: a share of the records that the run read, or a number of records."""
     max_lost: Limit | None = None
     """The verdict is ``failed`` if more records are lost; without this key any lost record makes it ``warned``."""
+
+    @model_validator(mode="after")
+    def _hidden(self) -> Quality:
+        masked = {name.lower() for name in self.masked}
+        both = [name for name in self.profiled if {name.lower(), name.partition(".")[0].lower()} & masked]
+        if both:
+            raise ValueError(
+                f"profiled: {', '.join(both)} is masked, so a profile has only its nulls: remove it from profiled or "
+                "from masked"
+            )
+        return self
 
     @model_validator(mode="after")
     def _published(self) -> Quality:

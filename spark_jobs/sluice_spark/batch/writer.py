@@ -15,6 +15,7 @@ from pyspark.sql.types import StructType
 from sluice.errors import OffsetsGoneError
 from sluice.faults import point
 from sluice.pipeline import Pipeline, Rows
+from sluice.profile import NO_ROWS, Profile
 from sluice.ranges import Counts, LostRange, OffsetRange, RangeAccount, Times, describe, overlaps, subtract
 from sluice.rescued import NONE, Rescued
 from sluice.run.settled import Screened
@@ -28,6 +29,7 @@ from sluice_spark.decoders.base import RULE, source_columns
 from sluice_spark.rules.records import decoded
 from sluice_spark.sinks.base import NOTHING, Fence, Sink, Staged, overtaken
 from sluice_spark.sinks.delta.table import DeltaSink
+from sluice_spark.sinks.parquet.profiled import profile_of
 from sluice_spark.sources.base import RECORD_SCHEMA, Records
 from sluice_spark.transforms.transform import Transformer, apply
 
@@ -52,6 +54,8 @@ class PreparedBatch:
     """The unknown fields of its records, if the pipeline keeps them."""
     origins: Mapping[str, Any] | None = None
     """What it settles of other clusters: :meth:`sluice.run.settled.Screened.as_dict`."""
+    profile: Profile = NO_ROWS
+    """What its rows look like, without values of masked columns."""
 
 
 class _Written(NamedTuple):
@@ -329,6 +333,14 @@ class BatchWriter:
             )
         return staged
 
+    def profiled(self, prepared: PreparedBatch) -> PreparedBatch:
+        """Return the batch with its profile. The columns of ``quality.profiled`` are read back for it."""
+        quality = self.pipeline.quality
+        return replace(
+            prepared,
+            profile=profile_of(self.sink.staging, prepared.staged, quality.profiled, masked=quality.masked),
+        )
+
     def commit(
         self,
         batch: int,
@@ -374,6 +386,7 @@ class BatchWriter:
             **({"dedupe": dict(prepared.dedupe)} if prepared.dedupe is not None else {}),
             **({"rescued": prepared.rescued.as_dict()} if prepared.rescued.records else {}),
             **({"origins": dict(prepared.origins)} if prepared.origins is not None else {}),
+            "profile": prepared.profile.as_dict(),
         }
         if not self.commit_rows(prepared.staged, batch, full, fence):
             # entered since this batch began, so the rows there, and their account, are another driver's

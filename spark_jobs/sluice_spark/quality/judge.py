@@ -97,6 +97,14 @@ class Judge:
                     state="nothing was read or written",
                     next_step="correct quality.masked: a name that matches no column hides nothing",
                 )
+        for name in self._pipeline.quality.profiled:
+            if not {name, name.partition(".")[0]} & set(columns):
+                similar = nearest(name, columns, "its columns are")
+                raise ConfigError(
+                    f"quality.profiled: the transform yields no column {name!r}; {similar}",
+                    state="nothing was read or written",
+                    next_step="correct quality.profiled",
+                )
         problems = self._suite.unknown_columns(columns) if self._suite is not None else []
         if self._suite is not None and problems:
             raise self._suite.refuse(problems)

@@ -159,7 +159,7 @@ class MicroBatches:
         prepared = gate.given_up(writer, (epoch, number), batch.ranges)
         if prepared is None:
             with watch.phase("batches"):
-                prepared = self.context.strategy.prepare(writer, batch)
+                prepared = writer.profiled(self.context.strategy.prepare(writer, batch))
             with watch.phase("judging"):
                 gate.admit(self.lease, self.spark, writer, prepared, (epoch, number))
         with watch.phase("ledger"):
@@ -180,6 +180,7 @@ class MicroBatches:
                 dedupe=prepared.dedupe,
                 rescued=prepared.rescued.as_dict(),
                 origins=prepared.origins,
+                profile=prepared.profile.as_dict(),
             )
         point("batch-recorded")
         self.progress.end(number, batch.ranges, prepared.accounts)

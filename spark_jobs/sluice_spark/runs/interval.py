@@ -218,7 +218,7 @@ class IntervalRun(Run):
             self.ledger.batch_started(lease, epoch=tables.epoch.number, batch=batch, ranges=ranges)
         point("batch-started")
         with self.context.watch.phase("batches"):
-            prepared = self._prepare(writer, name, ranges, readable, lost, passed, source)
+            prepared = writer.profiled(self._prepare(writer, name, ranges, readable, lost, passed, source))
         with self.context.watch.phase("judging"):
             self.context.gate.admit(lease, spark, writer, prepared)
         if prepared.outside:
@@ -244,6 +244,7 @@ class IntervalRun(Run):
                 "accounts": [a.as_dict() for a in prepared.accounts],
                 "slice": [r.as_list() for r in readable],
                 "refused": prepared.quarantine.folder if prepared.quarantine else None,
+                "profile": prepared.profile.as_dict(),
             }
             taken = tables.replacing().replace(
                 gone, prepared.staged, writer.schema, batch, note, name=name, check=check, fence=self._fence
@@ -270,6 +271,7 @@ class IntervalRun(Run):
                 },
                 evolved=tables.evolved(batch),
                 rescued=prepared.rescued.as_dict(),
+                profile=prepared.profile.as_dict(),
             )
         point("batch-recorded")
         logger.info(

@@ -226,6 +226,7 @@ def enter_interval(ledger: Ledger, lease: Lease, tables: Tables, *, forgo: bool 
             accounts=accounts,
             replaced={span: (taken.get(key, 0), aside.get(key, 0)) for span, key in keys.items()},
             evolved=note.get("evolved") or (),
+            profile=note.get("profile"),
             run_id=note["run"],
         )
         logger.info("reconciled: run %s replaced %s; recorded in the ledger", note["run"], note["interval"])
@@ -343,6 +344,7 @@ def _enter(ledger: Ledger, lease: Lease, note: Mapping[str, Any], tables: Tables
         dedupe=note.get("dedupe"),
         rescued=note.get("rescued"),
         origins=note.get("origins"),
+        profile=note.get("profile"),
         run_id=run,
     )
     logger.info("reconciled: batch %d of run %s is in the sink; recorded in the ledger", version, run)

@@ -248,6 +248,7 @@ class RedriveRun(Run):
         moved: str | None = None,
         fence: Fence | None = None,
     ) -> None:
+        prepared = writer.profiled(prepared)
         if self.context.gate.judge is not None and not self.dropping:
             self.context.gate.admit(lease, self.context.open_session(), writer, prepared)
         lease.verify()
@@ -263,6 +264,7 @@ class RedriveRun(Run):
             evolved=tables.evolved(batch),
             rescued=prepared.rescued.as_dict(),
             origins=prepared.origins,
+            profile=prepared.profile.as_dict(),
         )
         point("batch-recorded")
         counts = sum((a.counts for a in prepared.accounts), Counts()).as_dict()

@@ -8,13 +8,14 @@ the commit metadata in a transaction of the sink. Readers do not see staged rows
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
 from sluice.errors import CheckpointError, LeaseHeldError
+from sluice.profile import ColumnProfile
 
 __all__ = [
     "NOTHING",
@@ -60,6 +61,8 @@ class StagedFile:
     rows: int
     partition_values: Mapping[str, str | None]
     stats: str
+    columns: Mapping[str, ColumnProfile] = field(default_factory=dict)
+    """What the file says of its columns."""
 
 
 @dataclass(frozen=True)

@@ -14,6 +14,7 @@ import numpy as np
 import pyarrow.parquet as pq
 
 from sluice_spark.sinks.base import Staged, StagedFile, Tally
+from sluice_spark.sinks.parquet.profiled import columns_of
 
 __all__ = ["in_order", "offsets_of", "partition_values", "read_back", "staged_file"]
 
@@ -109,6 +110,7 @@ def _file(path: str, info: Mapping[str, Any], metadata: Any, values: Mapping[str
         rows=metadata.num_rows,
         partition_values=values,
         stats=json.dumps(_stats(metadata)),
+        columns=columns_of(metadata, values),
     )
 
 
