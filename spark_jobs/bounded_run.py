@@ -20,6 +20,7 @@ from sluice_spark.runs.context import RunContext
 from sluice_spark.runs.interval import IntervalRun
 from sluice_spark.runs.live import LiveRun
 from sluice_spark.runs.run import Run
+from sluice_spark.runs.window_interval import WindowIntervalRun
 
 
 def parse(argv: list[str] | None = None) -> argparse.Namespace:
@@ -48,7 +49,8 @@ def run_of(args: argparse.Namespace, open_session: Callable[[], SparkSession]) -
     recovery = Recovery.REPLAY if request.interval is not None else request.recovery or pipeline.recovery
     context = RunContext(pipeline, request.run_id, Ledger.open(), home, open_session, recovery, judge, request.reason)
     if request.interval is not None:
-        return IntervalRun(context, request.interval)
+        kind = IntervalRun if pipeline.window is None else WindowIntervalRun
+        return kind(context, request.interval)
     return LiveRun(context, request.max_records_per_batch or pipeline.source.config.max_records_per_batch)
 
 

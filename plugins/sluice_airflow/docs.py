@@ -75,7 +75,8 @@ def _intervals(pipeline: Pipeline) -> str:
         why = "its rows do not say which records they came from" if pipeline.aggregates else "see its source and sink"
         return f"It cannot reprocess intervals: {why}."
     if not isinstance(pipeline.schedule, Schedule):
-        return "A run with mode *interval*, *start* and *end* reprocesses that interval of record time."
+        of = "record time" if pipeline.window is None else "event time: the windows that begin in it"
+        return f"A run with mode *interval*, *start* and *end* reprocesses that interval of {of}."
     return (
         f"A backfill (`airflow backfill create --dag-id {pipeline.name} --from-date … --to-date … "
         "--max-active-runs 2`) reprocesses the interval of each of its runs, beside live runs; so does a run with mode "

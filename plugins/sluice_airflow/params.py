@@ -35,8 +35,9 @@ def of(pipeline: Pipeline) -> dict[str, Param]:
             enum=[m.value for m in modes],
             values_display={m.value: f"{m.value}: {_MODES[m]}" for m in modes},
             title="What to read",
-            description_md="A live run continues where the last one stopped. An interval of record time is read again, "
-            "from Kafka or the write-ahead log, while live runs go on; records beyond their position are left to them. "
+            description_md="A live run continues where the last one stopped. "
+            f"{_again(pipeline)} from Kafka or the write-ahead log, while live runs go on; records beyond their "
+            "position are left to them. "
             "The logical date and the data interval of a manual run are not used.",
         ),
         **interval,
@@ -67,6 +68,12 @@ def of(pipeline: Pipeline) -> dict[str, Param]:
             description_md="Off: the run gets no verdict, and the task *validate* is skipped.",
         ),
     }
+
+
+def _again(pipeline: Pipeline) -> str:
+    if pipeline.window is None:
+        return "An interval of record time is read again,"
+    return "An interval of event time has the windows that begin in it: closed ones are made again,"
 
 
 def _moment(title: str) -> Param:

@@ -60,6 +60,7 @@ class Stream:
     records: dict[tuple[int, int], tuple[datetime, str, int] | None] = field(default_factory=dict)
     chance: random.Random = field(default_factory=lambda: random.Random(7))
     recovery: str = "replay"
+    limit: int = 10
 
     def configure(self, **keys: Any) -> None:
         """Write the pipeline file."""
@@ -67,7 +68,7 @@ class Stream:
             decode={"json": {"schema": "at TIMESTAMP, k STRING, v INT"}},
             window=self.window,
             quality={"max_quarantined": "100%"},
-            kafka={"max_records_per_batch": 10},
+            kafka={"max_records_per_batch": self.limit},
             recovery=self.recovery,
             **keys,
         )

@@ -472,17 +472,38 @@ class LedgerQueries:
 
     def latest_event_time(self, pipeline: str, epoch: int) -> int | None:
         """Return the latest event time that an epoch's windows absorbed, in milliseconds since 1970."""
-        table = schema.event
-        query = sa.select(table.c.payload).where(table.c.pipeline == pipeline, table.c.type == "WindowsMoved")
-        told = (r["payload"] for r in self._rows(query))
+        told = self.window_moves(pipeline)
         return max((p["latest"] for p in told if p["epoch"] == epoch and p["latest"] is not None), default=None)
 
     def closed_to(self, pipeline: str, epoch: int) -> int:
         """Return up to where all windows of an epoch are closed, in milliseconds since 1970; 0 if none is."""
+        return max((p["closed_to"] for p in self.window_moves(pipeline) if p["epoch"] == epoch), default=0)
+
+    def event_times(self, pipeline: str, timing: str) -> list[Times]:
+        """Return the event times of ranges that windows absorbed, where they are known; a reset forgets them.
+
+        Parameters
+        ----------
+        timing
+            Where the file decided otherwise then which event time a record has, they do not count:
+            :attr:`sluice.pipeline.Pipeline.timing`.
+        """
+        table, found = schema.account, []
+        query = sa.select(table.c.epoch, table.c.batch).where(table.c.pipeline == pipeline, table.c.closed.is_(None))
+        standing = {(row["epoch"], row["batch"]) for row in self._rows(query.distinct())}
+        for told in self.window_moves(pipeline):
+            if told.get("timing") != timing or (told["epoch"], told["batch"]) not in standing:
+                continue
+            for topic, partition, start, end, first, last in told["times"]:
+                span = OffsetRange(topic, partition, start, end)
+                found.append(Times.none(span) if first is None else Times(span, first, last))
+        return found
+
+    def window_moves(self, pipeline: str) -> list[dict[str, Any]]:
+        """Return what each batch did to windows, oldest first: as ``WindowWriter`` counts it, with epoch and batch."""
         table = schema.event
         query = sa.select(table.c.payload).where(table.c.pipeline == pipeline, table.c.type == "WindowsMoved")
-        told = (r["payload"] for r in self._rows(query))
-        return max((p["closed_to"] for p in told if p["epoch"] == epoch), default=0)
+        return [dict(row["payload"]) for row in self._rows(query.order_by(table.c.id))]
 
     def windows(self, pipeline: str, run_id: str) -> dict[str, Any]:
         """Return what a run did to windows of event time; empty if it did nothing to any.
@@ -492,7 +513,8 @@ class LedgerQueries:
         dict
             ``rows`` (windows that it wrote), ``late`` (records that were late for all of their windows; they are among
             the filtered ones), ``partly_late`` (late for some), and in milliseconds since 1970 ``late_by`` (the latest
-            watermark by which records were late) and ``closed_to`` (all windows up to there are closed).
+            watermark by which records were late) and ``closed_to`` (all windows up to there are closed). Of an
+            interval also ``replaced``: how many windows it removed; it is missing if the driver died before it told.
         """
         told = self._of_batches(pipeline, run_id, "WindowsMoved")
         if not told:
@@ -504,6 +526,7 @@ class LedgerQueries:
             "partly_late": sum(p["partly_late"] for p in told),
             "late_by": max((p["late_by"] for p in late), default=None),
             "closed_to": max(p["closed_to"] for p in told),
+            **({"replaced": told[-1]["replaced"]} if "replaced" in told[-1] else {}),
         }
 
     def window_runs(self, pipeline: str) -> set[str]:

@@ -33,7 +33,7 @@ from sluice.pipeline.sections import (
 )
 from sluice.pipeline.spark import Spark
 from sluice.pipeline.starting import Lag, Schedule, is_cron
-from sluice.pipeline.window import Window
+from sluice.pipeline.window import START, Window
 from sluice.recovery import Recovery
 from sluice.sources.kafka.config import KafkaSource
 from sluice.text import length
@@ -356,7 +356,18 @@ class Pipeline(Strict):
     @property
     def absorption(self) -> str:
         """A digest of the keys that decide of which rows state is made; not of a Python transform's own text."""
-        deciding = {"decode", "rules", "transform", "window", *(["dedupe"] if self.dedupe is not None else [])}
+        return self._digest(
+            {"decode", "rules", "transform", "window", *(["dedupe"] if self.dedupe is not None else [])}
+        )
+
+    @property
+    def timing(self) -> str | None:
+        """A digest of the keys that decide which event time a record has; None if that is up to Python's own text."""
+        if self.window is None or self.transform.sql is None:
+            return None
+        return f"{self._digest({'decode', 'rules', 'transform'})} {self.window.time}"
+
+    def _digest(self, deciding: set[str]) -> str:
         kept = self.model_dump(mode="json", include=deciding)
         for settings in filter(None, kept["decode"].values()):
             for key, default in _LATER.items():  # so that a new version goes on with what an old one kept
@@ -393,17 +404,22 @@ class Pipeline(Strict):
     @property
     def no_intervals(self) -> str | None:
         """Why the pipeline cannot replace intervals; None if it can."""
-        if self.window is not None:
+        if self.window is not None and self.window.gap is not None:
             return (
-                f"pipeline {self.name!r} has a window: an interval would have to reprocess whole windows and replace "
-                "exactly these, which Sluice cannot do yet"
+                f"pipeline {self.name!r} has sessions: where they begin and end is decided by their records, so an "
+                "interval cannot say which ones it replaces"
+            )
+        if self.window is not None and START in self.sink.config.partition_columns:
+            return (
+                f"pipeline {self.name!r} has sink.{self.sink.key}.partition_by: {START}: windows of an interval are "
+                "found by that column in the files, which do not have it then"
             )
         if self.dedupe is not None:
             return (
                 f"pipeline {self.name!r} has dedupe: which of an interval's records are duplicates also depends on "
                 "those before it, which Sluice cannot judge yet"
             )
-        if self.aggregates:
+        if self.rows is Rows.AGGREGATE:
             return (
                 f"pipeline {self.name!r} has rows: aggregate: its rows do not say which records they came from, so "
                 "the rows of an interval cannot be replaced"

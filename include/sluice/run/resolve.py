@@ -15,7 +15,7 @@ from sluice.sources.kafka.cluster import TopicState
 from sluice.sources.state import Key
 from sluice.wal import Segment, WriteAheadLog
 
-__all__ = ["Available", "Resolved", "missing", "resolve"]
+__all__ = ["Available", "Resolved", "few", "missing", "resolve"]
 
 _PARTS = 16
 """Maximum number of separate parts of a partition that are read."""
@@ -237,7 +237,7 @@ def resolve(
         behind = limit if end_at is None else min(max(first, end_at), limit)
         inner, outer = OffsetRange(*key, first, behind), OffsetRange(*key, behind, limit)
         here = subtract([r for r in (inner, outer) if len(r)], [*excluded, *gaps])
-        parts = _few(subtract(here, overlaps(lost, [outer])), gaps)
+        parts = few(subtract(here, overlaps(lost, [outer])), gaps)
         span = OffsetRange(*key, parts[0].start, parts[-1].end) if parts else OffsetRange(*key, first, first)
         ranges.append(span)
         passed += subtract([span], parts) if parts else []
@@ -249,7 +249,7 @@ def resolve(
     return Resolved(tuple(ranges), tuple(passed), tuple(unknown), tuple(beyond), whole, firsts)
 
 
-def _few(parts: Sequence[OffsetRange], gaps: Sequence[OffsetRange]) -> list[OffsetRange]:
+def few(parts: Sequence[OffsetRange], gaps: Sequence[OffsetRange]) -> list[OffsetRange]:
     """Merge ranges of one partition until there are at most :data:`_PARTS`.
 
     Merging reads the offsets in between, too, so ranges around a gap that cannot be read are not merged.

@@ -11,6 +11,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from pyspark.sql import Column, DataFrame
@@ -18,7 +19,7 @@ from pyspark.sql import functions as F
 
 from sluice.faults import point
 from sluice.pipeline import Rows
-from sluice.ranges import Counts, LostRange, OffsetRange, RangeAccount
+from sluice.ranges import Counts, LostRange, OffsetRange, RangeAccount, subtract
 from sluice.rescued import NONE, Rescued
 from sluice.run.checkpoint import Clock
 from sluice_spark.batch.account import account_for
@@ -44,6 +45,8 @@ class Seen(NamedTuple):
     late: Mapping[Key, int]
     partly: int
     latest: int | None
+    spans: Mapping[Key, tuple[int, int]] = MappingProxyType({})
+    """The first and the last event time of any record, in milliseconds since 1970."""
     times: Sequence[Any] = ()
     rescued: Rescued = NONE
 
@@ -117,22 +120,25 @@ class StatefulWriter(BatchWriter, ABC):
             The planned ranges of the batch; none if it only closes windows or forgets keys.
         source
             Reads the records.
+        lost, passed
+            Parts of the ranges that are not read, as for :meth:`BatchWriter.prepare`; none in a live batch.
         """
-        assert not lost
-        assert not passed
+        healthy = subtract(ranges, [*(item.range for item in lost), *passed])
         staged = self.sink.stage(records.withColumn("_run", F.lit(self.run_id)), name, offsets=self.offsets)
         point("rows-staged")
-        seen = self._count(ranges, source)
-        source.verify(seen.read, ranges)
-        accounts = account_for(self.pipeline.rows, ranges, seen.read, seen.bad, seen.rows)
+        seen = self._count(healthy, source)
+        source.verify(seen.read, healthy)
+        accounts = account_for(
+            self.pipeline.rows, ranges, seen.read, seen.bad, seen.rows, [i.range for i in lost], passed=passed
+        )
         accounts = [replace(a, times=tuple(t for t in seen.times if a.range.cut(t.range))) for a in accounts]
-        self.explain_gaps(accounts, ranges, source)
+        self.explain_gaps(accounts, healthy, source)
         quarantine: Staged | None = None
         if seen.bad:
-            (refused,) = again(seen.bad, ranges, source)
+            (refused,) = again(seen.bad, healthy, source)
             quarantine = self.stage_refused(refused, name, seen.bad)
             point("quarantine-staged")
-        return self.account(PreparedBatch(tuple(accounts), staged, quarantine, rescued=seen.rescued), seen)
+        return self.account(PreparedBatch(tuple(accounts), staged, quarantine, tuple(lost), rescued=seen.rescued), seen)
 
     def judged(self, records: DataFrame) -> DataFrame:
         """Return the decoded records, with the rule that their row breaks."""
@@ -147,6 +153,10 @@ class StatefulWriter(BatchWriter, ABC):
     def transformed(self, decoded: DataFrame) -> DataFrame:
         """Return the transform's rows, which the operator takes."""
         return super().rows_of(decoded).drop("_run")
+
+    def sound(self, rows: DataFrame) -> DataFrame:
+        """Return the rows that the operator can take."""
+        return self._told(rows).where(F.col(_BROKEN).isNull()).drop(_BROKEN)
 
     def _told(self, rows: DataFrame) -> DataFrame:
         return rows.withColumn(_BROKEN, self.strange(F.timestamp_millis(F.lit(self.clock.now))))
@@ -171,6 +181,8 @@ class StatefulWriter(BatchWriter, ABC):
             F.count_if(sound & self.late()).alias("late"),
             F.count_if(sound & self.partly_late()).alias("partly"),
             F.max(F.when(sound, F.unix_millis(column(self.time)))).alias("latest"),
+            F.min(F.unix_millis(column(self.time))).alias("from"),
+            F.max(F.unix_millis(column(self.time))).alias("to"),
         )
         found = {(row["_topic"], row["_partition"]): row for row in counted.collect()}
         if self.opaque:
@@ -186,6 +198,7 @@ class StatefulWriter(BatchWriter, ABC):
             {k: r["late"] for k, r in found.items() if r["late"]},
             sum(r["partly"] for r in found.values()),
             max((r["latest"] for r in found.values() if r["latest"] is not None), default=None),
+            {k: (r["from"], r["to"]) for k, r in found.items() if r["from"] is not None},
             tally.times(),
             tally.rescued(),
         )

@@ -107,5 +107,11 @@ class WindowWriter(StatefulWriter):
             "late_by": self.clock.late,
             "closed_to": self.clock.closing,
             "absorption": self.pipeline.absorption,
+            # an interval's records are found by these
+            "timing": self.pipeline.timing,
+            "times": [
+                [*a.range.as_list(), *(seen.spans.get((a.range.topic, a.range.partition)) or (None, None))]
+                for a in prepared.accounts
+            ],
         }
         return replace(prepared, accounts=tuple(dropped(prepared.accounts, seen.late)), windows=told)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 from pyspark.sql import SparkSession
@@ -24,7 +24,14 @@ from sluice_spark.batch.writer import BatchWriter, PreparedBatch
 from sluice_spark.engine.logs import logger
 from sluice_spark.runs.closing import emptied
 from sluice_spark.runs.interval_offsets import IntervalOffsets
-from sluice_spark.runs.reconcile import RETRACTED, enter_interval, half_done, replace_quarantined, take_over
+from sluice_spark.runs.reconcile import (
+    RETRACTED,
+    enter_interval,
+    half_done,
+    replace_quarantined,
+    replaced_in,
+    take_over,
+)
 from sluice_spark.runs.redrive import REDRIVING
 from sluice_spark.runs.run import Run
 from sluice_spark.runs.stateful import refuse_other
@@ -33,7 +40,16 @@ from sluice_spark.sinks.base import NOTHING, Fence, overtaken
 from sluice_spark.sinks.parquet.slice import Slice
 from sluice_spark.sources.parts import RecordsInParts
 
-__all__ = ["IntervalRun"]
+__all__ = ["IntervalRun", "Leaving"]
+
+
+class Leaving(NamedTuple):
+    """What leaves sink and quarantine; ``check`` gets the offsets that leave the sink and raises if they must stay."""
+
+    rows: Slice
+    refused: Slice
+    check: Callable[[Mapping[Key, Any]], None]
+
 
 _AS_BEFORE = "this run replaced nothing in sink and quarantine"
 
@@ -184,7 +200,7 @@ class IntervalRun(Run):
             count = sum(map(len, resolved.beyond))
             notes.append(f"{count:,} offsets are beyond the live position and are left to live runs: "
                          f"{describe(resolved.beyond)}")  # fmt: skip
-        if not resolved.ranges:
+        if not any(self.ledger.reached(self.pipeline.name).values()):
             notes.append("no live run has read anything yet: run the pipeline without an interval first")
         if lost:
             notes.append(f"{sum(len(i.range) for i in lost):,} offsets are lost, and stay lost until they are redriven")
@@ -207,11 +223,9 @@ class IntervalRun(Run):
         passed: Sequence[OffsetRange],
         source: RecordsInParts,
     ) -> None:
-        start, end = self.interval.milliseconds
         for table in (tables.replacing(), tables.quarantine):
             table.check_replaceable()
-        writer = self.context.writer(spark, tables)
-        writer = replace(writer, within=(start, end), arrow=self.context.arrow(spark, writer, Recovery.REPLAY))
+        writer = self._writer(spark, tables)
         batch = tables.sink.version() + 1
         name = tables.batch_name(batch)
         with self.context.watch.phase("ledger"):
@@ -228,9 +242,7 @@ class IntervalRun(Run):
             between = f"{sum(map(len, passed)):,} offsets that hold no record of the interval were not read"
             self.ledger.degraded(lease, f"{between}: counted as filtered")
         with self.context.watch.phase("commits"):
-            gone = Slice(readable, start, end)
-            check = self._nothing_vanishes(prepared, source, passed)
-            check(tables.quarantine.held(gone))
+            leaving = self._leaving(writer, tables, prepared, readable, passed, source)
             lease.verify()
             self._beside_redriving()
             self._alone_in_its_time()
@@ -242,12 +254,14 @@ class IntervalRun(Run):
                 "run": self.context.run_id,
                 "interval": self.interval.key,
                 "accounts": [a.as_dict() for a in prepared.accounts],
-                "slice": [r.as_list() for r in readable],
+                "slice": [r.as_list() for r in leaving.refused.ranges],
                 "refused": prepared.quarantine.folder if prepared.quarantine else None,
                 "profile": prepared.profile.as_dict(),
+                **({"windows": dict(prepared.windows)} if prepared.windows is not None else {}),
             }
             taken = tables.replacing().replace(
-                gone, prepared.staged, writer.schema, batch, note, name=name, check=check, fence=self._fence
+                leaving.rows, prepared.staged, writer.schema, batch, note, name=name, check=leaving.check,
+                fence=self._fence,
             )  # fmt: skip
             if taken is None:
                 raise overtaken(
@@ -257,8 +271,13 @@ class IntervalRun(Run):
                 )
             self._committed = True
             point("sink-committed")
-            moved = replace_quarantined(tables, gone, prepared.quarantine or NOTHING, batch, self.context.run_id)
+            moved = replace_quarantined(
+                tables, leaving.refused, prepared.quarantine or NOTHING, batch, self.context.run_id
+            )  # fmt: skip
             point("quarantine-committed")
+        windows = prepared.windows
+        if windows is not None:
+            windows = {**windows, "replaced": leaving.rows.found}
         tables.sweep(batch)  # before the ledger has the batch: if the driver dies, the next run sweeps it, too
         with self.context.watch.phase("ledger"):
             self.ledger.batch_committed(
@@ -266,17 +285,36 @@ class IntervalRun(Run):
                 epoch=tables.epoch.number,
                 batch=batch,
                 accounts=prepared.accounts,
-                replaced={
-                    r: (taken.get((r.topic, r.partition), 0), moved.get((r.topic, r.partition), 0)) for r in ranges
-                },
+                replaced=replaced_in(prepared.accounts, taken, moved, windows=windows is not None),
                 evolved=tables.evolved(batch),
+                windows=windows,
                 rescued=prepared.rescued.as_dict(),
                 profile=prepared.profile.as_dict(),
             )
         point("batch-recorded")
-        logger.info(
-            "%s: %d rows replaced by %d", self.interval, sum(taken.values()), prepared.staged.rows
-        )  # fmt: skip
+        logger.info("%s: %d rows replaced by %d", self.interval, leaving.rows.found, prepared.staged.rows)
+
+    def _writer(self, spark: SparkSession, tables: Tables) -> BatchWriter:
+        """Return what prepares the interval's rows."""
+        writer = self.context.writer(spark, tables)
+        return replace(
+            writer, within=self.interval.milliseconds, arrow=self.context.arrow(spark, writer, Recovery.REPLAY)
+        )
+
+    def _leaving(
+        self,
+        writer: BatchWriter,
+        tables: Tables,
+        prepared: PreparedBatch,
+        readable: Sequence[OffsetRange],
+        passed: Sequence[OffsetRange],
+        source: RecordsInParts,
+    ) -> Leaving:
+        """Return what the interval's rows take the place of, after checking that it may go."""
+        gone = Slice(readable, *self.interval.milliseconds)
+        check = self._nothing_vanishes(prepared, source, passed)
+        check(tables.quarantine.held(gone))
+        return Leaving(gone, gone, check)
 
     def _prepare(
         self,

@@ -36,6 +36,7 @@ __all__ = [
     "reconcile",
     "reconcile_log",
     "replace_quarantined",
+    "replaced_in",
     "take_over",
 ]
 
@@ -211,22 +212,25 @@ def enter_interval(ledger: Ledger, lease: Lease, tables: Tables, *, forgo: bool 
     number = tables.epoch.number
     upto = _last(ledger, lease.pipeline, number)
     for note in _notes(tables.sink, upto, max(upto, tables.sink.version())):
-        gone = Slice([OffsetRange(*span) for span in note["slice"]], *Interval.from_key(note["interval"]).milliseconds)
+        windows = note.get("windows")
+        # an interval of windows is of event time, and the quarantine's rows have record times
+        times = Interval.from_key(note["interval"]).milliseconds if windows is None else ()
+        gone = Slice([OffsetRange(*span) for span in note["slice"]], *times)
         accounts = [RangeAccount.from_dict(a) for a in note["accounts"]]
         entered = tables.quarantine.version() >= note["version"]
         staged = NOTHING if entered else _refused(ledger, lease, tables, note, accounts, forgo=forgo)
         aside = replace_quarantined(tables, gone, staged, note["version"], note["run"])
         tables.sweep(note["version"])
         taken = {(topic, partition): count for topic, partition, count in note["replaced"]}
-        keys = {a.range: (a.range.topic, a.range.partition) for a in accounts}
         ledger.batch_committed(
             lease,
             epoch=number,
             batch=note["version"],
             accounts=accounts,
-            replaced={span: (taken.get(key, 0), aside.get(key, 0)) for span, key in keys.items()},
+            replaced=replaced_in(accounts, taken, aside, windows=windows is not None),
             evolved=note.get("evolved") or (),
             profile=note.get("profile"),
+            windows=windows,
             run_id=note["run"],
         )
         logger.info("reconciled: run %s replaced %s; recorded in the ledger", note["run"], note["interval"])
@@ -248,6 +252,33 @@ def replace_quarantined(
         return counts
     note = next(note for note in quarantine.notes(newer_than=batch - 1) if note["version"] == batch)
     return {(topic, partition): count for topic, partition, count in note["replaced"]}
+
+
+def replaced_in(
+    accounts: Sequence[RangeAccount],
+    taken: Mapping[tuple[str, int], int],
+    aside: Mapping[tuple[str, int], int],
+    *,
+    windows: bool,
+) -> dict[OffsetRange, tuple[int, int]]:
+    """Return how many offsets each range of an interval took from sink and quarantine; pure.
+
+    A window does not say which records are in it. Those that were in the quarantine count as written now, and those
+    that are refused now do not any more; the others stay what live runs counted them as, also if they came late then.
+
+    Parameters
+    ----------
+    taken, aside
+        What left the sink and the quarantine, per topic and partition.
+    windows
+        Whether the sink's rows are windows.
+    """
+    found = {}
+    for account in accounts:
+        key, counts = (account.range.topic, account.range.partition), account.counts
+        moved = aside.get(key, 0)
+        found[account.range] = counts.written + counts.quarantined - moved if windows else taken.get(key, 0), moved
+    return found
 
 
 def _open(ledger: Ledger, lease: Lease) -> list[RunRow]:

@@ -1,4 +1,6 @@
-"""Which records are late: Spark's rule, for single records. Spark itself counts only parts of windows.
+"""Which records are late, and which belong to an interval's windows: Spark's rules, for single records.
+
+Spark itself counts only parts of windows.
 
 A record counts in no window whose end is at or before the watermark of the batch before. With sliding windows it may be
 late for the earliest of its windows only; it is then absorbed by the others. Of a session, the end counts that
@@ -15,7 +17,7 @@ from pyspark.sql import functions as F
 from sluice.pipeline.window import Window
 from sluice_spark.windows.aggregate import column
 
-__all__ = ["late", "partly_late"]
+__all__ = ["inside", "late", "partly_late"]
 
 
 def late(window: Window, watermark: int) -> Column:
@@ -38,6 +40,18 @@ def partly_late(window: Window, watermark: int) -> Column:
     # the first end after the event time: ends are at multiples of the slide, moved by the size
     first_end = time - F.pmod(time - F.lit(size), F.lit(step)) + F.lit(step)
     return (first_end <= F.lit(watermark * 1000)) & ~late(window, watermark)
+
+
+def inside(window: Window, start: int, until: int) -> Column:
+    """Return whether a row belongs to a window that begins in ``[start, until)``, in milliseconds since 1970."""
+    size, step = _micros(window.length), _micros(window.step)
+    time = F.unix_micros(column(window.time))
+    first = -(-start * 1000 // step) * step
+    # a row's windows begin at each multiple of the step that is less than the size before it
+    earliest = time - F.lit(size)
+    earliest = F.greatest(earliest - F.pmod(earliest, F.lit(step)) + F.lit(step), F.lit(first))
+    latest = time - F.pmod(time, F.lit(step))
+    return (earliest <= latest) & (earliest < F.lit(until * 1000))
 
 
 def _last_end(window: Window) -> Column:

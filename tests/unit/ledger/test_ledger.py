@@ -8,7 +8,7 @@ from tests.unit.ledger.conftest import NASTY, commit, plan, played, split
 from sluice.audit import audit
 from sluice.errors import ConfigError
 from sluice.ledger import Epoch, Ledger
-from sluice.ranges import OffsetRange
+from sluice.ranges import OffsetRange, Times
 from sluice.recovery import Route
 from sluice.text import LONGEST_RUN, run_of_interval
 
@@ -149,6 +149,13 @@ def test_what_a_run_did_to_windows_is_told_once_for_each_batch(ledger_url: str) 
         for _ in range(2):  # as after a crash
             ledger.batch_committed(lease, epoch=1, batch=0, accounts=accounts, windows=moved)
         ledger.batch_committed(lease, epoch=1, batch=1, accounts=[], windows=closing)
+    assert ledger.event_times("p", "as now") == []
+    moved |= {"timing": "as now", "times": [["t", 0, 0, 6, 600, 700], ["t", 1, 0, 2, None, None]]}
+    with ledger.acquire("p", "r1") as lease:
+        ledger.batch_committed(lease, epoch=1, batch=0, accounts=accounts, windows=moved)
+    known = [Times(OffsetRange("t", 0, 0, 6), 600, 700), Times.none(OffsetRange("t", 1, 0, 2))]
+    assert ledger.event_times("p", "as now") == known
+    assert ledger.event_times("p", "as before") == []
     told = {"rows": 7, "late": 2, "partly_late": 1, "late_by": 100, "closed_to": 900}
     assert ledger.windows("p", "r1") == ledger.account("p", "r1")["windows"] == told
     assert ledger.windows("p", "r2") == {}

@@ -90,8 +90,31 @@ def test_a_run_cannot_do_what_the_file_cannot(tmp_path: Path) -> None:
     assert [r for r in Recovery if pipeline.refusal(r) is None] == [Recovery.REPLAY, Recovery.WAL]
     with pytest.raises(ConfigError, match="hot does not work with a window yet"):
         RunRequest.of(pipeline, "r", recovery="hot")
-    with pytest.raises(ConfigError, match="has a window: an interval would have to reprocess whole windows"):
-        RunRequest.of(pipeline, "r", start="2026-01-01", end="2026-01-02")
+    assert RunRequest.of(pipeline, "r", start="2026-01-01", end="2026-01-02").interval is not None
+    sessions = read(tmp_path, {"size": None, "gap": "10m", "by": ["k"]})
+    with pytest.raises(ConfigError, match="has sessions: where they begin and end is decided by their records"):
+        RunRequest.of(sessions, "r", start="2026-01-01", end="2026-01-02")
+    parts = read(tmp_path, {}, sink={"delta": {"path": "p", "partition_by": ["window_start"]}})
+    with pytest.raises(ConfigError, match=r"has sink\.delta\.partition_by: window_start"):
+        RunRequest.of(parts, "r", start="2026-01-01", end="2026-01-02")
+
+
+@pytest.mark.parametrize(
+    ("keys", "same"),
+    [
+        ({"window": {"size": "2h", "aggregates": {"m": "max(v)"}, "watermark": "3h"}}, True),
+        ({"window": {"time": "_timestamp"}}, False),
+        ({"rules": [{"name": "r", "sql": {"passes": "k > 'a'"}}]}, False),
+        ({"transform": {"sql": "SELECT * FROM source WHERE k > 'a'"}}, False),
+    ],
+)
+def test_event_times_hold_as_long_as_what_decides_them_is_the_same(
+    tmp_path: Path, keys: dict[str, Any], same: bool
+) -> None:
+    before = read(tmp_path, {}).timing
+    rest = {key: value for key, value in keys.items() if key != "window"}
+    assert (read(tmp_path, keys.get("window", {}), **rest).timing == before) is same
+    assert read(tmp_path, {}, transform={"python": "sluice.text:length"}).timing is None
 
 
 @pytest.mark.parametrize(

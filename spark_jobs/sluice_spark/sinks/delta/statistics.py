@@ -25,7 +25,7 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-__all__ = ["NEEDED", "bounds", "files_of", "hidden", "mask", "may_be", "settings_for"]
+__all__ = ["NEEDED", "bounds", "files_of", "hidden", "mask", "may_be", "may_be_at", "settings_for"]
 
 NEEDED = ("_topic", "_partition", "_offset", "_timestamp", "_run")
 """The columns by which files are searched."""
@@ -61,6 +61,16 @@ def may_be(files: pa.Table, column: str, first: int | str, last: int | str) -> A
         return np.ones(files.num_rows, dtype=bool)
     low, high = found
     return mask(pc.and_kleene(pc.less_equal(low, last), pc.greater_equal(high, first)), unknown=True)
+
+
+def may_be_at(files: pa.Table, column: str, start: int, end: int) -> Any:
+    """Return a mask of the files that may hold a time in ``[start, end)``, in microseconds since 1970."""
+    found = bounds(files, column)
+    if found is None:
+        return np.ones(files.num_rows, dtype=bool)
+    low, high = (t.cast(pa.timestamp("us", "UTC")).cast(pa.int64()) for t in found)
+    # statistics are truncated to milliseconds
+    return mask(pc.and_kleene(pc.less(low, end), pc.greater_equal(high, start - 1000)), unknown=True)
 
 
 def mask(values: Any, *, unknown: bool) -> Any:

@@ -10,11 +10,10 @@ from urllib.parse import unquote
 import fsspec
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from sluice_spark.sinks.base import Staged
-from sluice_spark.sinks.delta.statistics import bounds, mask
-from sluice_spark.sinks.parquet.slice import Found, Slice, opened
+from sluice_spark.sinks.delta.statistics import may_be_at
+from sluice_spark.sinks.parquet.slice import Found, Slice, moments, opened
 
 __all__ = ["Keyed"]
 
@@ -44,39 +43,25 @@ class Keyed(Slice):
         for file in staged.files:
             with fs.open(f"{base}/{unquote(file.path)}", "rb") as handle:
                 for batch in opened(handle).iter_batches(columns=list(keys)):
-                    for moment, rest in zip(_moments(batch, keys[0]), _others(batch, keys[1:]), strict=True):
+                    for moment, rest in zip(moments(batch, keys[0]), _others(batch, keys[1:]), strict=True):
                         wanted.setdefault(int(moment), set()).add(rest)
         return cls((), keys=tuple(keys), wanted=wanted)
 
     def _may_hold(self, files: pa.Table) -> Any:
-        found = bounds(files, self.keys[0])
-        if found is None or not self.wanted:
-            return np.full(files.num_rows, bool(self.wanted))
-        low, high = (t.cast(pa.timestamp("us", "UTC")).cast(pa.int64()) for t in found)
-        # statistics are truncated to milliseconds
-        before, after = pc.less_equal(low, max(self.wanted)), pc.greater_equal(high, min(self.wanted) - 1000)
-        return mask(pc.and_kleene(before, after), unknown=True)
+        if not self.wanted:
+            return np.zeros(files.num_rows, dtype=bool)
+        return may_be_at(files, self.keys[0], min(self.wanted), max(self.wanted) + 1)
 
     def _look(self, fs: Any, base: str, path: str) -> Found:
-        rows = total = 0
-        with fs.open(f"{base}/{unquote(path)}", "rb") as handle:
-            for batch in opened(handle).iter_batches(batch_size=1 << 18, columns=list(self.keys)):
-                total += batch.num_rows
-                rows += sum(int(chosen.sum()) for _, chosen in self._masks(batch, {}))
-        return Found(rows, total, {})
+        return self._counted(fs, base, path, list(self.keys))
 
     def _masks(self, batch: Any, values: Mapping[str, str | None]) -> list[tuple[tuple[str, int], Any]]:
-        moments = _moments(batch, self.keys[0])
-        chosen = np.isin(moments, np.fromiter(self.wanted, np.int64, len(self.wanted)))
+        times = moments(batch, self.keys[0])
+        chosen = np.isin(times, np.fromiter(self.wanted, np.int64, len(self.wanted)))
         (places,) = chosen.nonzero()
         others = _others(batch.take(pa.array(places)), self.keys[1:])
-        chosen[places] = [rest in self.wanted[int(moments[at])] for at, rest in zip(places, others, strict=True)]
+        chosen[places] = [rest in self.wanted[int(times[at])] for at, rest in zip(places, others, strict=True)]
         return [(("", 0), chosen)]
-
-
-def _moments(batch: Any, name: str) -> Any:
-    column = batch.column(name).cast(pa.timestamp("us", "UTC")).cast(pa.int64())
-    return column.fill_null(np.iinfo(np.int64).min).to_numpy(zero_copy_only=False)
 
 
 def _others(batch: Any, names: Sequence[str]) -> list[str]:

@@ -20,11 +20,11 @@ import pyarrow.parquet as pq
 
 from sluice.ranges import OffsetRange
 from sluice_spark.sinks.base import Staged, StagedFile
-from sluice_spark.sinks.delta.statistics import bounds, mask, may_be
+from sluice_spark.sinks.delta.statistics import may_be, may_be_at
 from sluice_spark.sinks.parquet.attempts import new_folder
 from sluice_spark.sinks.parquet.staged import partition_values, read_back
 
-__all__ = ["Found", "Key", "Slice", "offsets_in", "opened", "partition_of"]
+__all__ = ["Found", "Key", "Slice", "moments", "offsets_in", "opened", "partition_of"]
 
 _COLUMNS = ["_topic", "_partition", "_offset", "_timestamp"]
 
@@ -60,11 +60,17 @@ class Slice:
     ----------
     start, end
         Milliseconds since 1970, UTC; by default any time.
+
+    Attributes
+    ----------
+    found
+        How many rows :meth:`find` found the last time.
     """
 
     ranges: Sequence[OffsetRange]
     start: int = -_EVER
     end: int = _EVER
+    found: int = field(default=0, init=False)
     _known: dict[str, Found] = field(default_factory=dict, repr=False)
     _kept: dict[str, StagedFile | None] = field(default_factory=dict, repr=False)
     _ends: dict[Key, tuple[Any, Any]] = field(default_factory=dict, repr=False)
@@ -92,6 +98,7 @@ class Slice:
                 self._known[path] = self._look(fs, base, path)
             if self._known[path].rows:
                 found[path] = self._known[path]
+        self.found = sum(what.rows for what in found.values())
         return found
 
     def keep(self, root: str, name: str, found: Mapping[str, Found]) -> Staged:
@@ -119,13 +126,7 @@ class Slice:
                 & may_be(files, "_partition", r.partition, r.partition)
                 & may_be(files, "_offset", r.start, r.end - 1)
             )
-        times = bounds(files, "_timestamp")
-        if times is None:
-            return inside
-        low, high = (t.cast(pa.timestamp("us", "UTC")).cast(pa.int64()) for t in times)
-        # statistics are truncated to milliseconds
-        before, after = pc.less(low, self.end * 1000), pc.greater_equal(high, self.start * 1000 - 1000)
-        return inside & mask(pc.and_kleene(before, after), unknown=True)
+        return inside & may_be_at(files, "_timestamp", self.start * 1000, self.end * 1000)
 
     def _look(self, fs: Any, base: str, path: str) -> Found:
         rows = total = 0
@@ -141,8 +142,17 @@ class Slice:
                     offsets.setdefault(key, []).append(_numbers(batch.column("_offset"))[chosen])
         return Found(rows, total, {key: np.unique(np.concatenate(parts)) for key, parts in offsets.items()})
 
+    def _counted(self, fs: Any, base: str, path: str, columns: list[str]) -> Found:
+        """Return what a file holds of a slice that is not found by offsets."""
+        rows = total = 0
+        with fs.open(f"{base}/{unquote(path)}", "rb") as handle:
+            for batch in opened(handle).iter_batches(batch_size=1 << 18, columns=columns):
+                total += batch.num_rows
+                rows += sum(int(chosen.sum()) for _, chosen in self._masks(batch, {}))
+        return Found(rows, total, {})
+
     def _masks(self, batch: Any, values: Mapping[str, str | None]) -> list[tuple[Key, Any]]:
-        times = _numbers(batch.column("_timestamp").cast(pa.timestamp("us", "UTC")).cast(pa.int64()))
+        times = moments(batch, "_timestamp")
         offsets = _numbers(batch.column("_offset"))
         inside = (times >= self.start * 1000) & (times < self.end * 1000)
         found = []
@@ -225,9 +235,14 @@ def _plain(kind: Any) -> Any:
     return kind
 
 
+def moments(batch: Any, name: str) -> Any:
+    """Return the times of a column, in microseconds since 1970; a null becomes one before all others."""
+    return _numbers(batch.column(name).cast(pa.timestamp("us", "UTC")).cast(pa.int64()))
+
+
 def _numbers(column: Any) -> Any:
     """Return integers; a null (in a row that another program inserted) becomes the minimum, which is in no range."""
-    return column.fill_null(np.iinfo(np.int64).min).to_numpy()
+    return column.fill_null(np.iinfo(np.int64).min).to_numpy(zero_copy_only=False)
 
 
 def _equal(batch: Any, values: Mapping[str, str | None], column: str, wanted: str | int) -> Any:

@@ -1,0 +1,113 @@
+"""A run of an interval of event time: makes the windows that begin in it again, beside the live pipeline."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, cast
+
+import numpy as np
+import pyarrow as pa
+from pyspark.sql import SparkSession
+from pyspark.sql import functions as F
+
+from sluice.errors import OffsetsGoneError
+from sluice.pipeline.window import START
+from sluice.ranges import OffsetRange, overlaps, runs_of
+from sluice.sources.state import Key
+from sluice_spark.batch.recomputed import RecomputedWindows
+from sluice_spark.batch.windowed import WindowWriter
+from sluice_spark.batch.writer import BatchWriter, PreparedBatch
+from sluice_spark.runs.closing import HANDOVER
+from sluice_spark.runs.interval import IntervalRun, Leaving
+from sluice_spark.runs.tables import Tables
+from sluice_spark.runs.window_offsets import WindowOffsets
+from sluice_spark.sinks.parquet.slice import Slice
+from sluice_spark.sinks.parquet.timed import Timed
+from sluice_spark.sources.parts import RecordsInParts
+
+__all__ = ["WindowIntervalRun"]
+
+_PLACE = ("_topic", "_partition", "_offset")
+
+
+@dataclass
+class WindowIntervalRun(IntervalRun):
+    """Replaces the closed windows that begin in an interval of event time, from all of their records.
+
+    Notes
+    -----
+    It changes neither the live state nor windows that are open. Records that came too late for live runs are in their
+    windows now. In the quarantine it replaces what it refuses now, and takes out what a window has absorbed; everything
+    else stays. A crash leaves what it leaves of :class:`IntervalRun`.
+    """
+
+    def __post_init__(self) -> None:
+        self._offsets: WindowOffsets = WindowOffsets(self.context, self.interval)
+
+    def _is_rival(self, note: Mapping[str, Any]) -> bool:
+        """Return whether a commit changed these windows, or ended the epoch that closed them."""
+        return HANDOVER in note or super()._is_rival(note)
+
+    def _writer(self, spark: SparkSession, tables: Tables) -> BatchWriter:
+        writer = cast(WindowWriter, self.context.writer(spark, tables))
+        return RecomputedWindows.of(writer, self._offsets.span, self._offsets.closed, round(time.time() * 1000))
+
+    def _leaving(
+        self,
+        writer: BatchWriter,
+        tables: Tables,
+        prepared: PreparedBatch,
+        readable: Sequence[OffsetRange],
+        passed: Sequence[OffsetRange],
+        source: RecordsInParts,
+    ) -> Leaving:
+        self._nothing_compacted(prepared, readable)
+        rows = Timed((), *self._offsets.span, column=START)
+        refused = tables.quarantine.staged_offsets(prepared.quarantine) if prepared.quarantine is not None else {}
+        held = tables.quarantine.held(Slice(readable))
+        before = {key: np.setdiff1d(offsets, refused.get(key, [])) for key, offsets in held.items()}
+        absorbed = self._absorbed(
+            cast(RecomputedWindows, writer), {k: o for k, o in before.items() if len(o)}, readable, source
+        )  # fmt: skip
+        gone = [
+            span
+            for found in (refused, absorbed)
+            for key, offsets in found.items()
+            for span in runs_of(*key, map(int, offsets))
+        ]
+        return Leaving(rows, Slice(gone), lambda _: None)
+
+    def _absorbed(
+        self,
+        writer: RecomputedWindows,
+        among: Mapping[Key, Any],
+        readable: Sequence[OffsetRange],
+        source: RecordsInParts,
+    ) -> dict[Key, list[int]]:
+        """Return which of these offsets the windows have absorbed, ascending."""
+        if not among:
+            return {}
+        hulls = [OffsetRange(*key, int(offsets[0]), int(offsets[-1]) + 1) for key, offsets in among.items()]
+        records = source.read(overlaps(readable, hulls))
+        columns = zip(*((*key, int(o)) for key, offsets in among.items() for o in offsets), strict=True)
+        wanted = records.sparkSession.createDataFrame(pa.table(dict(zip(_PLACE, map(list, columns), strict=True))))
+        rows = writer.absorbed(records).select(*_PLACE).join(F.broadcast(wanted), list(_PLACE), "left_semi")
+        found: dict[Key, list[int]] = {}
+        for row in rows.distinct().orderBy(*_PLACE).collect():
+            found.setdefault((row[0], row[1]), []).append(row[2])
+        return found
+
+    def _nothing_compacted(self, prepared: PreparedBatch, readable: Sequence[OffsetRange]) -> None:
+        """Refuse to make windows again without records that live runs absorbed, and the source has removed since."""
+        known = self._offsets.absent(readable)
+        for account in prepared.accounts:
+            span, absent = account.range, account.counts.absent
+            if absent > (before := known.get((span.topic, span.partition), 0)):
+                raise OffsetsGoneError(
+                    f"pipeline {self.pipeline.name!r}: Kafka removed {absent - before:,} records of {span} by "
+                    "compaction since live runs absorbed them",
+                    next_step="keep the windows as they are: they would be made again without these records",
+                    ranges=[span],
+                )

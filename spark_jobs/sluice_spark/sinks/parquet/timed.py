@@ -1,0 +1,39 @@
+"""Finds the rows of a table by a column with a time, such as the start of a window, and rewrites files without them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+
+from sluice_spark.sinks.delta.statistics import may_be_at
+from sluice_spark.sinks.parquet.slice import Found, Slice, moments
+
+__all__ = ["Timed"]
+
+
+@dataclass
+class Timed(Slice):
+    """The rows whose time in a column is in ``[start, end)``; a row without one is not among them.
+
+    Parameters
+    ----------
+    ranges
+        None of them is used.
+    column
+        The name of a TIMESTAMP column, which is no partition column.
+    """
+
+    column: str = ""
+
+    def _may_hold(self, files: pa.Table) -> Any:
+        return may_be_at(files, self.column, self.start * 1000, self.end * 1000)
+
+    def _look(self, fs: Any, base: str, path: str) -> Found:
+        return self._counted(fs, base, path, [self.column])
+
+    def _masks(self, batch: Any, values: Mapping[str, str | None]) -> list[tuple[tuple[str, int], Any]]:
+        times = moments(batch, self.column)
+        return [(("", 0), (times >= self.start * 1000) & (times < self.end * 1000))]

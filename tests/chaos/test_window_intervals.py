@@ -1,0 +1,202 @@
+"""The windows of an interval are made again from all of their records; everything else stays as it was."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+from tests.chaos.test_windows import BEGIN, HOURLY, MINUTE, SLIDING, Stream, Updated
+from tests.fixtures.runs import Sandbox
+
+pytestmark = [pytest.mark.chaos, pytest.mark.spark, pytest.mark.kafka]
+
+Row = tuple[Any, ...]
+POINTS = (
+    "run-planned",
+    "batch-started",
+    "rows-staged",
+    "quarantine-staged",
+    "before-sink-commit",
+    "sink-committed",
+    "quarantine-committed",
+    "batch-recorded",
+)
+
+
+def minute(number: int) -> datetime:
+    return BEGIN + number * MINUTE
+
+
+def interval(first: int, last: int) -> tuple[str, str]:
+    return minute(first).isoformat(), minute(last).isoformat()
+
+
+def closed_to(sandbox: Sandbox) -> datetime:
+    return datetime.fromtimestamp(sandbox.ledger.closed_to(sandbox.name, 1) / 1000, UTC)
+
+
+def all_at_once(stream: Stream, first: int, last: int, until: datetime, *, add: int = 0) -> Counter[Row]:
+    """The windows that begin between two minutes and end by a time, from every record, late or not."""
+    found: dict[Row, list[int]] = {}
+    for record in filter(None, stream.records.values()):
+        at, key, value = record
+        for start, end in stream.spans(at):
+            if minute(first) <= start < minute(last) and end <= until:
+                found.setdefault((start, end, key), []).append(value + add)
+    return Counter((*span, len(values), sum(values)) for span, values in found.items())
+
+
+def elsewhere(rows: Counter[Row], first: int, last: int, until: datetime) -> Counter[Row]:
+    return Counter({r: n for r, n in rows.items() if not (minute(first) <= r[0] < minute(last) and r[1] <= until)})
+
+
+def by_run(sandbox: Sandbox, run: str) -> Counter[Row]:
+    rows = sandbox.rows()
+    assert rows is not None
+    names = ("window_start", "window_end", "k", "n", "total")
+    return Counter(tuple(r[n] for n in names) for r in rows.to_pylist() if r["_run"] == run)
+
+
+def adding(number: int, to: str = "v") -> dict[str, str]:
+    return {"sql": f"SELECT at, k, {to} + {number} AS v, _topic, _partition, _offset, _timestamp FROM source"}
+
+
+def fed(sandbox: Sandbox, window: dict[str, Any], *, recovery: str = "replay", kind: type[Stream] = Stream) -> Stream:
+    """Three runs, with late records and refused ones."""
+    stream = kind(sandbox, window, recovery=recovery, limit=100)
+    stream.configure()
+    for run, (first, last) in {"first": (0, 120), "second": (60, 200), "third": (0, 240)}.items():
+        stream.feed(first, last, 12, bad=True)
+        sandbox.run(run)
+    assert stream.expected()[1], "some came late"
+    return stream
+
+
+@pytest.mark.parametrize(
+    ("window", "kind", "recovery"),
+    [
+        (SLIDING, Stream, "replay"),
+        pytest.param(HOURLY, Stream, "wal", marks=pytest.mark.long),
+        pytest.param({**SLIDING, "output": "update"}, Updated, "replay", marks=pytest.mark.long),
+    ],
+    ids=["sliding", "by-the-log", "update"],
+)
+def test_an_interval_makes_its_windows_again_and_no_others(
+    sandbox: Sandbox, window: dict[str, Any], kind: type[Stream], recovery: str
+) -> None:
+    stream = fed(sandbox, window, kind=kind, recovery=recovery)
+    before, until, split = stream.held(), closed_to(sandbox), sandbox.total("written")
+    refused = sandbox.quarantine()
+    for run in ("march", "again"):
+        sandbox.run(run, interval=interval(60, 120))
+        again = all_at_once(stream, 60, 120, until)
+        assert again != before - elsewhere(before, 60, 120, until), "the late ones are in their windows"
+        assert stream.held() == elsewhere(before, 60, 120, until) + again
+        assert by_run(sandbox, run) == again
+        assert sandbox.ledger.windows(sandbox.name, run)["replaced"] > 0
+        # live runs counted the late ones, and refused what is still refused
+        assert sandbox.total("written") == split
+        assert sandbox.quarantine() == refused
+        sandbox.assert_balanced()
+    # what is open is left to live runs, which go on as if nothing had been
+    sandbox.run("the rest", interval=interval(0, 600))
+    assert stream.held() == elsewhere(before, 0, 600, until) + all_at_once(stream, 0, 600, until)
+    assert any("are left to live runs" in note for note in sandbox.ledger.account(sandbox.name, "the rest")["notes"])
+    stream.feed(240, 400, 12)
+    sandbox.run("fourth")
+    live = stream.expected()[0]
+    assert stream.held() == elsewhere(live, 0, 600, until) + all_at_once(stream, 0, 600, until)
+    deep = json.loads(sandbox.cli("audit", str(sandbox.file), "--deep", "--json").stdout)
+    assert deep["problems"] == []
+
+
+def test_a_change_of_the_file_reaches_the_interval_and_nothing_is_lost(sandbox: Sandbox) -> None:
+    """One kind of record is decoded only now, another no more; both are where they belong, once."""
+    stream = Stream(sandbox, HOURLY, limit=100)
+    stream.configure()
+    stream.feed(0, 200, 16, bad=True)
+    odd = sandbox.produce(
+        [
+            (0, b"", json.dumps({"at": minute(n).isoformat(), "k": "a", "v": v}).encode())
+            for n, v in ((70, "7"), (5, "8"))
+        ]
+    )
+    stream.feed(200, 300, 8)
+    sandbox.run("live")
+    until, before = closed_to(sandbox), stream.held()
+    assert set(odd) <= set(sandbox.quarantine())
+    stream.sandbox.configure(
+        decode={"json": {"schema": "at TIMESTAMP, k STRING, v STRING"}},
+        rules=[{"name": "not_b", "sql": {"passes": "k <> 'b'"}}],
+        transform=adding(1000, to="cast(v AS INT)"),
+        window=HOURLY,
+        quality={"max_quarantined": "100%"},
+    )
+    for run in ("changed", "again"):
+        sandbox.run(run, interval=interval(60, 120))
+        wanted: dict[Row, list[int]] = {}
+        for at, key, value in [*filter(None, stream.records.values()), (minute(70), "a", 7)]:
+            if minute(60) <= at < minute(120) and key == "a":
+                wanted.setdefault((minute(60), minute(120), key), []).append(value + 1000)
+        again = Counter((*span, len(values), sum(values)) for span, values in wanted.items())
+        assert stream.held() == elsewhere(before, 60, 120, until) + again
+        # of what decodes now, the other one belongs to an hour that was not asked for
+        held = sandbox.quarantine()
+        assert odd[0] not in held
+        assert held[odd[1]] == 1
+        assert set(held.values()) == {1}
+        refused = {(sandbox.topic, *place) for place, r in stream.records.items() if r is None or r[1] == "b"}
+        assert set(held) - {odd[1]} == refused
+        sandbox.assert_balanced()
+    sandbox.run("that hour", interval=interval(0, 60))
+    assert odd[1] not in sandbox.quarantine()
+    sandbox.assert_balanced()
+
+
+@pytest.mark.parametrize(
+    "points", [("sink-committed",), pytest.param(POINTS, marks=pytest.mark.long)], ids=["in-the-sink", "every-point"]
+)
+def test_a_killed_driver_leaves_the_windows_as_they_were_or_all_new(sandbox: Sandbox, points: tuple[str, ...]) -> None:
+    stream = fed(sandbox, SLIDING)
+    until, refused = closed_to(sandbox), sandbox.quarantine()
+    for number, point in enumerate(points):
+        before = stream.held()
+        stream.configure(
+            transform={
+                "sql": f"SELECT at, k, v + {number + 1} AS v, _topic, _partition, _offset, _timestamp FROM source"
+            }
+        )
+        sandbox.run(f"killed {number}", interval=interval(30, 130), kill_at=point)
+        new = elsewhere(before, 30, 130, until) + all_at_once(stream, 30, 130, until, add=number + 1)
+        there = POINTS.index(point) >= POINTS.index("sink-committed")
+        assert stream.held() == (new if there else before)
+        sandbox.run(
+            "live in between" if number % 2 else f"killed {number}",
+            **({} if number % 2 else {"interval": interval(30, 130)}),
+        )
+        assert stream.held() == (new if there or not number % 2 else before)
+        assert sandbox.quarantine() == refused
+        sandbox.assert_balanced()
+    assert sandbox.never_committed() == set()
+
+
+def test_only_records_of_the_interval_must_still_be_there(sandbox: Sandbox) -> None:
+    stream = Stream(sandbox, HOURLY)
+    stream.configure()
+    stream.feed(0, 60, 10)
+    sandbox.run("first")
+    sandbox.topics.delete_records(sandbox.topic, sandbox.topics.ends(sandbox.topic))
+    stream.feed(60, 300, 20)
+    sandbox.run("second")
+    until, before = closed_to(sandbox), stream.held()
+    sandbox.run("there", interval=interval(60, 180))
+    assert stream.held() == elsewhere(before, 60, 180, until) + all_at_once(stream, 60, 180, until)
+    refused = sandbox.run("gone", interval=interval(0, 60), expect=21)
+    assert "are no longer in the source" in refused.message
+    # who changes what an event time is has no use for what was noted
+    stream.configure(transform=adding(1))
+    assert "are no longer in the source" in sandbox.run("all", interval=interval(60, 180), expect=21).message
+    sandbox.assert_balanced()
