@@ -10,10 +10,26 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict
 from pydantic.json_schema import GenerateJsonSchema, JsonSchemaValue
 from pydantic_core.core_schema import TimedeltaSchema
 
-__all__ = ["METADATA_COLUMNS", "Duration", "JsonSchema", "Strict", "duration", "given", "one_of"]
+__all__ = [
+    "DELETED",
+    "METADATA_COLUMNS",
+    "TAKES_AWAY",
+    "Duration",
+    "JsonSchema",
+    "Strict",
+    "duration",
+    "given",
+    "one_of",
+]
 
 METADATA_COLUMNS = ("_topic", "_partition", "_offset", "_timestamp", "_run")
 """Metadata columns, which Sluice adds to every sink row."""
+
+DELETED = "_deleted"
+"""With ``tombstone: delete``, the column of the decoded records that is true for tombstones; transforms keep it."""
+
+TAKES_AWAY = "__sluice_deleted"
+"""The name of that column in staged rows, which no column of a pipeline file has; no table gets it."""
 
 _DURATION = re.compile(r"^(\d+)\s*(s|m|h|d)$")
 _ALMOST = re.compile(r"(\d+(?:[.,]\d+)?)\s*([A-Za-z]+)\.?", re.ASCII)

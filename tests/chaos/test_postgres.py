@@ -54,6 +54,36 @@ def test_kills_neither_lose_nor_double(into_postgres: PostgresSandbox, recovery:
 
 
 @pytest.mark.parametrize(
+    ("recovery", "points"),
+    [
+        ("replay", ("before-sink-commit", "sink-committed")),
+        pytest.param("wal", ("before-seal", "sealed", *DIRECT), marks=pytest.mark.long),
+        pytest.param("hot", ("rows-staged", *DIRECT), marks=pytest.mark.long),
+        pytest.param("ignore_range", DIRECT, marks=pytest.mark.long),
+    ],
+)
+def test_kills_neither_bring_a_deleted_row_back_nor_keep_it(
+    into_postgres: PostgresSandbox, recovery: str, points: tuple[str, ...]
+) -> None:
+    sandbox, wanted = into_postgres, {}
+    sandbox.configure(
+        recovery=recovery,
+        sink={"postgres": {"table": "orders", "mode": "upsert", "key": ["key"]}},
+        decode={"json": {"schema": "id BIGINT, name STRING", "key": "key", "tombstone": "delete"}},
+    )
+    for turn, point in enumerate(points):
+        sent = [(f"k{n % 4}", None if (n + turn) % 3 == 0 else n + 10 * turn) for n in range(8)]
+        sandbox.produce([(int(k[1]) % 2, k.encode(), None if n is None else good(n)) for k, n in sent])
+        wanted |= dict(sent)
+        sandbox.run("killed", kill_at=point)
+    sandbox.run("killed")
+    assert {row["key"]: row["id"] for row in sandbox.orders()} == {k: n for k, n in wanted.items() if n is not None}
+    assert None in wanted.values()
+    assert sandbox.total("written") == len(sandbox.produced)
+    sandbox.assert_balanced()
+
+
+@pytest.mark.parametrize(
     "point",
     ["sink-committed", *(pytest.param(p, marks=pytest.mark.long) for p in ("before-sink-commit", "batch-recorded"))],
 )

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated
 
 from pydantic import Field, field_validator
 
 from sluice.decoders.base import DecoderKind
-from sluice.decoders.config import Ddl, Keyed
+from sluice.decoders.config import Ddl, Keyed, Tombstone
 from sluice.decoders.ddl import check_ddl, first_of
 
 __all__ = ["AVRO", "AvroDecode"]
@@ -20,8 +20,8 @@ class AvroDecode(Keyed):
     """Columns and types, as in ``CREATE TABLE``: each gets the value of the record's field of the same name."""
     registry: str = "schema_registry_default"
     """The id of an Airflow connection of type ``http`` to the registry; outside Airflow ``AIRFLOW_CONN_<ID>``."""
-    tombstone: Literal["quarantine", "row"] = "quarantine"
-    """What a record without a value becomes: refused (rule ``null_value``), or a row of nulls (beside its key)."""
+    tombstone: Tombstone = "quarantine"
+    """What a record without a value becomes: refused (``null_value``), a ``row`` of nulls, or it deletes a row."""
 
     @property
     def names(self) -> list[str]:

@@ -9,7 +9,7 @@ from pydantic import AfterValidator, Field, field_validator, model_validator
 
 from sluice.decoders.base import DecoderKind
 from sluice.decoders.ddl import check_ddl, first_of
-from sluice.fields import METADATA_COLUMNS, Strict
+from sluice.fields import DELETED, METADATA_COLUMNS, Strict
 
 __all__ = [
     "BYTES",
@@ -23,6 +23,7 @@ __all__ = [
     "JsonDecode",
     "Keyed",
     "TextDecode",
+    "Tombstone",
 ]
 
 RESCUED = "_rescued"
@@ -68,6 +69,11 @@ class Keyed(Strict):
         """The names of the decoded columns, without the key's."""
         raise NotImplementedError
 
+    @property
+    def deletes(self) -> bool:
+        """Whether a tombstone deletes the row of its key."""
+        return getattr(self, "tombstone", None) == "delete"
+
     @model_validator(mode="after")
     def _key(self) -> Keyed:
         taken = [name.lower() for name in self.names]
@@ -76,7 +82,18 @@ class Keyed(Strict):
             if name is not None and name.lower() in taken:
                 raise ValueError(f"{where}: the column {name!r} is declared already (Spark ignores case)")
             taken += [] if name is None else [name.lower()]
+        if self.deletes and self.key is None:
+            raise ValueError(
+                "tombstone: delete needs the record's key, or nothing says which row is gone: name its column, for "
+                "example key: id"
+            )
+        if self.deletes and DELETED in taken:
+            raise ValueError(f"tombstone: delete adds a column {DELETED}: rename the one that is declared")
         return self
+
+
+Tombstone = Literal["quarantine", "row", "delete"]
+"""What a record without a value becomes."""
 
 
 class JsonDecode(Keyed):
@@ -84,8 +101,8 @@ class JsonDecode(Keyed):
 
     ddl: Annotated[Ddl, Field(alias="schema")]
     """Columns and types, as in ``CREATE TABLE``: ``id BIGINT, name STRING``."""
-    tombstone: Literal["quarantine", "row"] = "quarantine"
-    """What a record without a value becomes: refused (rule ``null_value``), or a row of nulls (beside its key)."""
+    tombstone: Tombstone = "quarantine"
+    """What a record without a value becomes: refused (``null_value``), a ``row`` of nulls, or it deletes a row."""
     rescue: bool = False
     """Whether fields that the schema does not have are kept: as a JSON object, in a text column ``_rescued``."""
 

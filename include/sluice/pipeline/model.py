@@ -138,6 +138,7 @@ class Pipeline(Strict):
                 f"sink.{self.sink.key}.mode: upsert finds the newer of two rows by their offsets, and rows: "
                 f"{self.rows} does not give each row its own: choose rows: one or filter, or mode: append"
             )
+        self._refuse_tombstones()
         self._refuse_a_circle()
         if self.sink.foreach is not None:
             from sluice.pipeline.targets import check_function
@@ -172,6 +173,21 @@ class Pipeline(Strict):
                 "suite, or choose sink.delta"
             )
         return self
+
+    def _refuse_tombstones(self) -> None:
+        if not self.decode.deletes:
+            return
+        key = f"decode.{self.decode.key}.tombstone: delete"
+        if not self.sink.config.deletes:
+            raise ValueError(
+                f"{key}: sink.{self.sink.key} has no rows that a key finds again: choose tombstone: row or quarantine, "
+                "or sink.postgres with mode: upsert"
+            )
+        if self.transform.arrow is not None:
+            raise ValueError(f"{key} beside transform.arrow is not supported yet: write transform.sql or python")
+        plain = self.transform.sql == EVERYTHING
+        if why := self.sink.config.undeletable(self.decode.config.names if plain else ()):
+            raise ValueError(f"{key}: {why}")
 
     def _refuse_a_circle(self) -> None:
         source, sink = self.source.kafka, self.sink.kafka

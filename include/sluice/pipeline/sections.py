@@ -130,6 +130,11 @@ class Decode(Strict):
         return self.config.headers if isinstance(self.config, Keyed) else {}
 
     @property
+    def deletes(self) -> bool:
+        """Whether tombstones delete rows of the sink."""
+        return isinstance(self.config, Keyed) and self.config.deletes
+
+    @property
     def needs(self) -> str | None:
         """The connection that decoding needs; None if it needs none."""
         return None if self.avro is None else self.avro.registry

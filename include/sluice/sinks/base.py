@@ -7,6 +7,7 @@ imitates it.
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any
 
@@ -41,6 +42,21 @@ class SinkConfig(Strict):
     def keyed(self) -> bool:
         """Whether a row replaces an older one of the same key; each row then must have the offset of its record."""
         return False
+
+    @property
+    def deletes(self) -> bool:
+        """Whether a record can delete the row of its key; see ``tombstone: delete``."""
+        return False
+
+    def undeletable(self, columns: Collection[str]) -> str | None:
+        """Return why the tombstones of a pipeline cannot delete rows here, and the way out; None if they may.
+
+        Parameters
+        ----------
+        columns
+            The columns of a row that have no value if the record has none.
+        """
+        return None
 
     @property
     def needs(self) -> str | None:

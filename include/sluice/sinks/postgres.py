@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import replace
 from typing import Annotated, Literal
 from urllib.parse import quote
@@ -10,10 +11,13 @@ from pydantic import AfterValidator, model_validator
 
 from sluice.sinks.base import SinkConfig, SinkKind
 
-__all__ = ["KIND", "LONGEST", "PostgresSink"]
+__all__ = ["FORGOTTEN", "KIND", "LONGEST", "PostgresSink"]
 
 LONGEST = 63
 """Longest identifier of PostgreSQL, in bytes; it cuts longer ones without an error."""
+
+FORGOTTEN = "sluice_deleted_"
+"""What the name of the table begins with that remembers deleted keys; the rest is the name of the sink's table."""
 
 
 def _table(name: str) -> str:
@@ -22,6 +26,8 @@ def _table(name: str) -> str:
         raise ValueError(f"{name!r}: write TABLE or SCHEMA.TABLE, each of at most {LONGEST} bytes, without quotes")
     if parts[-1] == "sluice_commits":
         raise ValueError(f"{name!r} is the name of the table that holds the commits: choose another one")
+    if parts[-1].startswith(FORGOTTEN):
+        raise ValueError(f"{name!r} is the name of a table that remembers deleted keys: choose another one")
     return name if len(parts) == 2 else f"public.{name}"
 
 
@@ -57,6 +63,33 @@ class PostgresSink(SinkConfig):
     def keyed(self) -> bool:
         """Whether it is ``upsert``."""
         return self.mode == "upsert"
+
+    @property
+    def deletes(self) -> bool:
+        """Whether it is ``upsert``."""
+        return self.keyed
+
+    def undeletable(self, columns: Collection[str]) -> str | None:
+        """Return why tombstones cannot delete: the key, or what tells the newer row, is among these columns."""
+        for name in self.key:
+            if name in columns:
+                return (
+                    f"{name!r} of the key is a column of the record's value, which a tombstone does not have: make it "
+                    "of the record's key, in transform.sql or by its name in decode"
+                )
+        if self.sequence in columns:
+            return (
+                f"sequence: {self.sequence!r} is a column of the record's value, which a tombstone does not have: "
+                f"give tombstones one in transform.sql, such as coalesce({self.sequence}, …) AS {self.sequence}, take "
+                "a header, or leave sequence out: then offsets decide"
+            )
+        table = self.table.split(".")[-1]
+        if len((FORGOTTEN + table).encode()) > LONGEST:
+            return (
+                f"the table beside it that remembers deleted keys would be {FORGOTTEN}{table}, longer than the "
+                f"{LONGEST} bytes of PostgreSQL: give the table a shorter name"
+            )
+        return None
 
     @property
     def location(self) -> str:

@@ -99,6 +99,8 @@ def sketch(spark: SparkSession, pipeline: Pipeline, recovery: Recovery) -> Plan:
         raise NotArrowError("the pipeline file says engine: spark")
     if pipeline.origins is not None:
         raise NotArrowError("source.kafka.clusters: copies of records are told by Spark alone")
+    if pipeline.decode.deletes:
+        raise NotArrowError("tombstones delete rows, and Spark alone tells them")
     if pipeline.window is not None:
         raise NotArrowError("it has a window, and Spark alone keeps what is open between runs")
     if pipeline.dedupe is not None:

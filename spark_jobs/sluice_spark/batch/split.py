@@ -14,6 +14,7 @@ from pyspark.sql import Column, DataFrame, Observation, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
+from sluice.fields import TAKES_AWAY
 from sluice.pipeline import Pipeline
 from sluice.pipeline.sections import EVERYTHING
 from sluice.pipeline.suite import UNASKED, Suite, place
@@ -47,7 +48,9 @@ def judges_of(spark: SparkSession, pipeline: Pipeline, suite: Suite, schema: T.S
         return [Judged(n, item, None, pipeline.unsplit) for n, item in enumerate(suite.expectations, start=1)]
     wanted = suite.splitting(pipeline.quality.split)
     found = []
-    own = T.StructType([field for field in schema.fields if field.name != "_run"])  # which a record does not have
+    own = T.StructType(
+        [field for field in schema.fields if field.name not in ("_run", TAKES_AWAY)]
+    )  # which a record does not have
     for each in judged_by(spark, suite.expectations, own):
         if each.rule is None or each.number in wanted:
             found.append(each)
@@ -81,10 +84,13 @@ class Split:
     whole
         Whether what becomes of a record may depend on other records, so that all must be read again to tell which
         broke a rule.
+    deletes
+        Whether some rows only delete others: they have no values, and break nothing.
     """
 
     rules: tuple[RowRule, ...]
     whole: bool = True
+    deletes: bool = False
 
     @classmethod
     def of(cls, spark: SparkSession, pipeline: Pipeline, schema: T.StructType) -> Split | None:
@@ -106,17 +112,18 @@ class Split:
             raise suite.refuse(f"{place(e.number, e.item)}: meta.split: {e.why}" for e in forced)
         rules = tuple(each.rule for each in found if each.rule is not None)
         logger.info("%d of %d expectations split the rows", len(rules), len(found))
-        return cls(rules, pipeline.transform.sql != EVERYTHING) if rules else None
+        return cls(rules, pipeline.transform.sql != EVERYTHING, pipeline.decode.deletes) if rules else None
 
     @property
     def broken(self) -> Column:
         """The first rule that a row breaks, and its column; null if it breaks none."""
-        return F.coalesce(
+        found = F.coalesce(
             *(
                 F.when(rule.broken, F.struct(F.lit(rule.name).alias("rule"), F.lit(rule.column).alias("column")))
                 for rule in self.rules
             )
         )
+        return F.when(~F.coalesce(F.col(TAKES_AWAY), F.lit(False)), found) if self.deletes else found
 
     def off(self, decoded: DataFrame, transform: Transformer) -> DataFrame:
         """Return decoded records in which those whose row breaks a rule have its name, as if the record broke it.

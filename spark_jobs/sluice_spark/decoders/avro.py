@@ -26,7 +26,7 @@ _FOUND = "__sluice_avro"
 
 def reader_of(config: AvroDecode, columns: T.StructType, days: tuple[int, int]) -> AvroReader:
     """Return what reads the records of a pipeline, in any process."""
-    return AvroReader(Registry.named(config.registry), columns, days, tombstones=config.tombstone == "row")
+    return AvroReader(Registry.named(config.registry), columns, days, tombstones=config.tombstone)
 
 
 @dataclass(frozen=True)

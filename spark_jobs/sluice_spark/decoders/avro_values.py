@@ -55,10 +55,10 @@ class AvroReader:
     days
         The first and the last day that a date or time may have, counted from 1970.
     tombstones
-        Whether a record without a value is a row of nulls.
+        What a record without a value becomes: ``row`` is one of nulls, and so is what is deleted (``delete``).
     """
 
-    def __init__(self, registry: Registry, columns: T.StructType, days: tuple[int, int], *, tombstones: bool) -> None:
+    def __init__(self, registry: Registry, columns: T.StructType, days: tuple[int, int], *, tombstones: str) -> None:
         self._registry, self._columns, self._days, self._tombstones = registry, columns, days, tombstones
         self._known: dict[int, _Writer | Broken] = {}
 
@@ -76,10 +76,10 @@ class AvroReader:
             If the registry cannot be asked, or the reading package is missing; nothing is known of the record then.
         """
         if value is None:
-            if not self._tombstones:
+            if self._tombstones == "quarantine":
                 raise Broken("null_value")
             for column in self._columns.fields:
-                if not column.nullable:
+                if not column.nullable and self._tombstones == "row":
                     raise Broken("not_null", column.name)
             return (None,) * len(self._columns.fields)
         if len(value) < _HEADER.size or value[0] != 0:

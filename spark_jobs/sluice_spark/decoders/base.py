@@ -12,6 +12,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from sluice.decoders.config import Keyed
+from sluice.fields import DELETED
 from sluice.kinds import kind_of
 from sluice.pipeline.sections import Decode
 
@@ -53,7 +54,16 @@ def decode(records: DataFrame, spec: Decode) -> DataFrame:
         found = _with_text(found, spec.config.key, F.col("key"))
     for name, header in spec.config.headers.items():
         found = _with_text(found, name, _last(header))
-    return found
+    return _deleting(found) if spec.config.deletes else found
+
+
+def _deleting(decoded: DataFrame) -> DataFrame:
+    """Say which records delete the row of their key; one that has no key, either, breaks the rule ``null_key``."""
+    gone = F.col("value").isNull()
+    nothing = F.col(RULE).isNull() & gone & F.col("key").isNull()
+    return decoded.withColumns(
+        {DATA: F.col(DATA).withField(DELETED, gone), RULE: F.when(nothing, "null_key").otherwise(F.col(RULE))}
+    )
 
 
 def _last(header: str) -> Column:

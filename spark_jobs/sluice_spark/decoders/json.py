@@ -69,8 +69,9 @@ def _json(records: DataFrame, spec: JsonDecode) -> DataFrame:
     fields = T.StructType.fromDDL(spec.ddl).fields
     raw, value = F.col(RAW), F.col("value")
     text = value.cast("string")
-    if spec.tombstone == "row":
-        # as an object without fields, so that a column that is declared NOT NULL refuses it, too
+    if spec.tombstone != "quarantine":
+        # as an object without fields, so that a column that is declared NOT NULL refuses it, too; a row that is
+        # deleted is not asked for it
         value = F.coalesce(value, F.lit("{}").cast("binary"))
         text = value.cast("string")
     # Spark does not parse what follows the object. If the only closing brace is the last character, nothing follows.
@@ -81,6 +82,10 @@ def _json(records: DataFrame, spec: JsonDecode) -> DataFrame:
     only = ends & ~start.contains("}")
     marked = F.when(ends, F.concat(start, F.lit(f',"{_END}":0}}')))
     reads = [_json_field(f, text) for f in fields]
+    if spec.deletes:
+        there = F.col("value").isNotNull()
+        for read in reads:
+            read.problems = [(name, there & broken) for name, broken in read.problems]
     schema = ", ".join(f"{quoted(r.name)} {r.parsed}" for r in reads)
     parsed = F.from_json(F.when(only, trimmed).otherwise(marked), f"{schema}, {_END} INT, {_CORRUPT} STRING", _JSON)
 

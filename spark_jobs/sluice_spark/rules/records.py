@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 from pyspark.errors import PySparkException
-from pyspark.sql import DataFrame
+from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from sluice.errors import ConfigError
+from sluice.fields import DELETED
 from sluice.pipeline import Pipeline
 from sluice_spark.decoders.base import COLUMN, DATA, RULE, decode, source_columns
 from sluice_spark.rules import origin
 from sluice_spark.rules.base import Rule
+from sluice_spark.rules.not_null import NotNull
 
 __all__ = ["check", "decoded"]
 
@@ -28,7 +31,21 @@ def decoded(records: DataFrame, pipeline: Pipeline) -> DataFrame:
     found = decode(records, pipeline.decode)
     if pipeline.source.kafka is not None:
         found = origin.judged(found, pipeline.source.kafka)
-    return _judged(found, {rule.name: rule.made() for rule in pipeline.rules}) if pipeline.rules else found
+    if not pipeline.rules:
+        return found
+    violations = {rule.name: rule.made().violation() for rule in pipeline.rules}
+    if pipeline.decode.deletes:
+        violations |= {rule.name: _of_tombstones(rule, pipeline, violations[rule.name]) for rule in pipeline.rules}
+    return _judged(found, violations)
+
+
+def _of_tombstones(rule: Any, pipeline: Pipeline, violation: Column) -> Column:
+    """Return a rule that asks no record without a value for columns of the value."""
+    if rule.not_null is None:
+        return violation
+    beside = [name for name in rule.not_null.columns if name not in pipeline.decode.config.names]
+    asked = NotNull(rule.not_null.model_copy(update={"columns": beside})).violation() if beside else F.lit(None)
+    return F.when(F.col(DELETED), asked).otherwise(violation)
 
 
 def check(sample: DataFrame, pipeline: Pipeline) -> None:
@@ -59,7 +76,7 @@ def check(sample: DataFrame, pipeline: Pipeline) -> None:
             )
 
 
-def _judged(found: DataFrame, rules: Mapping[str, Rule]) -> DataFrame:
+def _judged(found: DataFrame, violations: Mapping[str, Column]) -> DataFrame:
     # A rule sees what a transform sees: the record's own columns may have the same names, and stand aside meanwhile.
     names = found.columns
     aside = {name: f"__sluice_aside_{n}" for n, name in enumerate(names)}
@@ -74,7 +91,7 @@ def _judged(found: DataFrame, rules: Mapping[str, Rule]) -> DataFrame:
         F.when(
             violation.isNotNull(), F.struct(F.lit(name).alias("rule"), F.nullif(violation, F.lit("")).alias("column"))
         )
-        for name, violation in ((name, rule.violation()) for name, rule in rules.items())
+        for name, violation in violations.items()
     ]
     undecodable = F.col(aside[RULE]).isNotNull()
     judged = moved.select("*", *shown).select(*aside.values(), F.when(~undecodable, F.coalesce(*broken)).alias(_FIRST))

@@ -6,10 +6,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
 
 from sluice.errors import QualityError
 from sluice.faults import point
+from sluice.fields import TAKES_AWAY
 from sluice.ledger import Lease, Ledger
 from sluice.pipeline import Pipeline
 from sluice.ranges import Counts, LostRange, OffsetRange
@@ -96,9 +98,13 @@ class Gate:
             return
         counts = sum((account.counts for account in prepared.accounts), Counts())
         staged = prepared.staged
-        judgement = self.judge.inspect(
-            lambda: writer.sink.staged_rows(spark, staged, writer.schema), staged.rows, counts
-        )
+
+        def rows() -> DataFrame:
+            found = writer.sink.staged_rows(spark, staged, writer.schema)
+            return found.where(~F.coalesce(F.col(TAKES_AWAY), F.lit(False))).drop(TAKES_AWAY) if deletes else found
+
+        deletes = TAKES_AWAY in writer.schema.names
+        judgement = self.judge.inspect(rows, rows().count() if deletes else staged.rows, counts)
         if judgement.verdict in FAILED:
             told = judgement.as_dict()
             reason = None if batch is None else self._accepted(batch, told)

@@ -11,7 +11,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame
 
 from sluice.errors import ConfigError
-from sluice.fields import METADATA_COLUMNS
+from sluice.fields import DELETED, METADATA_COLUMNS, TAKES_AWAY
 from sluice.pipeline import Pipeline, Rows
 from sluice.pipeline.sections import EVERYTHING
 from sluice.pipeline.suite import nearest
@@ -27,11 +27,24 @@ _UNTOUCHED = "nothing was read or written; the position stays where it was"
 def transformer(pipeline: Pipeline) -> Transformer:
     """Return the transform as a function of the decoded batch.
 
+    With ``tombstone: delete``, its result has the column ``TAKES_AWAY`` in place of ``DELETED``.
+
     Raises
     ------
     ConfigError
         If the module cannot be imported.
     """
+    made = _written(pipeline)
+    return (lambda source: _marked(made(source))) if pipeline.decode.deletes else made
+
+
+def _marked(out: DataFrame) -> DataFrame:
+    # what the user's function returned may be anything; check() tells
+    return out.withColumnRenamed(DELETED, TAKES_AWAY) if isinstance(out, DataFrame) else out
+
+
+def _written(pipeline: Pipeline) -> Transformer:
+    """Return the transform that the pipeline file names."""
     spec = pipeline.transform
     if spec.python is not None:
         module, _, name = spec.python.partition(":")
@@ -100,6 +113,12 @@ def check(pipeline: Pipeline, transform: Transformer, sample: DataFrame) -> Data
             if types.get(name) != kind:
                 found = f"has the type {types[name]}" if name in types else "is gone"
                 raise _wrong(pipeline, f"transform: the metadata column {name} ({kind}) must survive, but {found}")
+    if pipeline.decode.deletes and types.get(TAKES_AWAY) != "boolean":
+        raise _wrong(
+            pipeline,
+            f"transform: with tombstone: delete its result must have the column {DELETED} (boolean), which says of a "
+            "row that it deletes the one of its key: pass it through",
+        )
     missing = [name for name in pipeline.sink.config.partition_columns if name not in types]
     if missing and pipeline.window is None:  # the model knows the columns of windows
         hint = nearest(missing[0], types, "its columns are")

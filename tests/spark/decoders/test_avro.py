@@ -165,7 +165,7 @@ def test_bits_that_fall_over_break_a_rule_or_give_a_row(registry: StandIn) -> No
     )  # fmt: skip
     registry.register(1, schema)
     columns = T.StructType.fromDDL("l BIGINT, s STRING, a ARRAY<INT>, m MAP<STRING, INT>, e STRING, t TIMESTAMP")
-    reader = AvroReader(Registry.named("schema_registry_default"), columns, EVER, tombstones=False)
+    reader = AvroReader(Registry.named("schema_registry_default"), columns, EVER, tombstones="quarantine")
     value = {"l": 9, "s": "xy", "a": [1, 2], "m": {"k": 3}, "e": "A", "c": Decimal("1.00"), "t": 5, "o": {"x": 1}}
     whole, rng = written(1, schema, value), random.Random(5)
     assert reader.read(whole)[:2] == (9, "xy")
@@ -208,7 +208,7 @@ def test_odd_schemas_break_a_rule_and_no_worker(spark: SparkSession, registry: S
     for n, (ddl, schema, value, _) in enumerate(ODD):
         registry.register(n, schema)
         columns = T.StructType.fromDDL(ddl)
-        reader = AvroReader(Registry.named("schema_registry_default"), columns, EVER, tombstones=False)
+        reader = AvroReader(Registry.named("schema_registry_default"), columns, EVER, tombstones="quarantine")
         (is_,) = rows(reader, [struct.pack(">bI", 0, n) + value])
         found.append(is_.rule if isinstance(is_, Broken) else is_)
     assert [(case[0], is_) for case, is_ in zip(ODD, found, strict=True) if is_ != case[3]] == []
@@ -231,7 +231,7 @@ def test_what_the_first_schema_refers_to_keeps_no_run_from_starting(registry: St
 
 
 def test_a_number_that_no_registry_gives_is_not_asked_for(spark: SparkSession, registry: StandIn) -> None:
-    reader = AvroReader(Registry.named("schema_registry_default"), T.StructType(), EVER, tombstones=False)
+    reader = AvroReader(Registry.named("schema_registry_default"), T.StructType(), EVER, tombstones="quarantine")
     for number in (2**31, 2**32 - 1):  # Confluent's answers 404 without its own error code, as if it were not there
         (found,) = rows(reader, [struct.pack(">bI", 0, number)])
         assert isinstance(found, Broken)
@@ -248,6 +248,8 @@ def test_tombstones_keys_and_absent_fields(spark: SparkSession, registry: StandI
         {"l": 4, "k": "k"},
     ]
     assert decoded(spark, [None, value], "l BIGINT NOT NULL", tombstone="row") == ["not_null", {"l": 4}]
+    gone = decoded(spark, [None, value], "l BIGINT NOT NULL", key="k", tombstone="delete")
+    assert gone == [{"k": "k", "_deleted": True}, {"l": 4, "k": "k", "_deleted": False}]
     assert decoded(spark, [value], "new STRING NOT NULL") == ["not_null"]
 
 
@@ -367,7 +369,7 @@ def test_a_worker_without_the_package_refuses_no_record(registry: StandIn, monke
         Registry.named("schema_registry_default"),
         T.StructType([T.StructField("l", T.LongType())]),
         EVER,
-        tombstones=False,
+        tombstones="quarantine",
     )
     monkeypatch.setitem(sys.modules, "fastavro", None)
     with pytest.raises(ConfigError, match=r"sluice\[avro\]"):

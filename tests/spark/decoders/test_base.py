@@ -60,6 +60,8 @@ def test_a_tombstone_is_refused_or_a_row_that_has_its_key_as_the_file_says(spark
     assert found(every, tombstone="row") == [({"id": "a"}, None), ({}, None), ("json", None), ("utf8", "id")]
     needed = found("s STRING, i INT NOT NULL", tombstone="row")
     assert needed == [("not_null", "i"), ("not_null", "i"), ("json", None), ("not_null", "i")]
+    gone = found("s STRING, i INT NOT NULL", tombstone="delete")
+    assert gone == [({"id": "a", "_deleted": True}, None), ("null_key", None), ("json", None), ("utf8", "id")]
 
 
 KEYS: list[bytes | None] = [b"a/1.json", None, "é".encode(), b"\xff", b"", b"k"]

@@ -23,6 +23,7 @@ from pyspark.sql import types as T
 from sluice.connections import find
 from sluice.delta.names import owner
 from sluice.errors import BEGIN_ANEW, ConfigError, SinkError
+from sluice.fields import TAKES_AWAY
 from sluice.postgres import literal, name_of
 from sluice.ranges import OffsetRange
 from sluice.sinks.postgres import LONGEST, PostgresSink
@@ -33,6 +34,7 @@ from sluice_spark.sinks.parquet.staging import StagesParquet
 from sluice_spark.sinks.postgres import reading
 from sluice_spark.sinks.postgres.commits import Commits, fetched, one
 from sluice_spark.sinks.postgres.database import connected
+from sluice_spark.sinks.postgres.deleted import Deleted
 from sluice_spark.sinks.postgres.types import (
     arrow_type,
     column_type,
@@ -78,6 +80,7 @@ class PostgresTable(StagesParquet):
         self._names = config.table.split(".")
         self._table = name_of(*self._names)
         self._commits = Commits(*self._names)
+        self._deleted = Deleted(config)
         self._owner = owner({"app_id": app_id})
 
     # --- queries -----------------------------------------------------------------------------------------------
@@ -311,17 +314,26 @@ class PostgresTable(StagesParquet):
                 state="nothing of this batch was committed",
                 next_step="run again",
             )
-        names = [name_of(f.name) for f in schema.fields]
+        fields = _rows(schema).fields
+        names = [name_of(f.name) for f in fields]
         given = [
             f"{name}::{kinds[f.name]}" if is_text_to(kinds[f.name]) else name
-            for name, f in zip(names, schema.fields, strict=True)
+            for name, f in zip(names, fields, strict=True)
         ]
         self._refuse_blanks(cursor, kinds, schema.names)
         if self._config.keyed:
             self._refuse_without_key(cursor)
-            values = {f.name: value for f, value in zip(schema.fields, given, strict=True)}
-            upsert = Upsert(self._table, "pg_temp.sluice_staged", values, self._config.key, self._config.sequence)
-            cursor.execute(upsert.merge())
+            values = {f.name: value for f, value in zip(fields, given, strict=True)}
+            deletes = TAKES_AWAY in schema.names
+            if deletes:
+                self._deleted.refuse_without_sequence(cursor, "pg_temp.sluice_staged")
+                self._deleted.make(cursor)
+            upsert = Upsert(
+                self._table, "pg_temp.sluice_staged", values, self._config.key, self._config.sequence,
+                self._deleted.name if deletes else None,
+            )  # fmt: skip
+            for statement in upsert.merge():
+                cursor.execute(statement)
             if left := int(one(cursor, upsert.left())):
                 raise self._meddled(f"did not take the newest rows of {left:,} keys")
             cursor.execute("DROP TABLE pg_temp.sluice_staged")
@@ -395,7 +407,7 @@ class PostgresTable(StagesParquet):
                     next_step="change the table back, then run again",
                 )
         else:
-            parts = [f"{name_of(f.name)} {column_type(f.dataType)}" for f in schema.fields]
+            parts = [f"{name_of(f.name)} {column_type(f.dataType)}" for f in _rows(schema).fields]
             if self._config.keyed:
                 parts.append(f"PRIMARY KEY ({', '.join(map(name_of, self._config.key))})")
             cursor.execute(f"CREATE TABLE {self._table} ({', '.join(parts)})")
@@ -464,7 +476,7 @@ class PostgresTable(StagesParquet):
         if not columns:
             return []
         there = {column.name: column for column in columns}
-        ours = {f.name: f.dataType for f in schema.fields}
+        ours = {f.name: f.dataType for f in _rows(schema).fields}
         if not reading.is_table(cursor, self._table):
             return ["it is a view or a foreign table, which may hold back rows"]
         found = [
@@ -493,7 +505,7 @@ class PostgresTable(StagesParquet):
         if self._config.keyed and not reading.is_unique(cursor, self._table, self._config.key):
             by = ", ".join(map(name_of, self._config.key))
             found.append(f"it has no unique index on the key: CREATE UNIQUE INDEX ON {self._table} ({by})")
-        return found
+        return found + (self._deleted.misfits(cursor) if TAKES_AWAY in schema.names else [])
 
     def _read(self, spark: SparkSession, where: str) -> tuple[DataFrame, int]:
         with self._begun() as (cursor, _):
@@ -504,6 +516,11 @@ class PostgresTable(StagesParquet):
 
     def _begun(self) -> Any:
         return reading.begun(self._connected(), self._commits)
+
+
+def _rows(schema: T.StructType) -> T.StructType:
+    """Return the columns of the table, without the one that says of a staged row that it only deletes."""
+    return T.StructType([field for field in schema.fields if field.name != TAKES_AWAY])
 
 
 def _groups(parquet: Any) -> Iterator[int]:

@@ -1,23 +1,36 @@
-"""The statement that merges staged rows into a table by key: of two rows of a key, the newer one stays.
+"""The statements that merge staged rows into a table by key: of two rows of a key, the newer one stays.
 
 Of two rows from one partition, that of the higher offset is newer. Of two from different partitions, that of the later
 record time is (then of the greater topic and partition). With a sequence column, the higher value is newer, whatever
 the offsets are; null is the lowest, and ties are decided by record time, topic, partition and offset. So it does not
 matter in which order, how often or in which batches rows arrive, as long as a key's records are in one partition or in
 the order of their times.
+
+A row that only deletes is one of them. If it is the newest of its key, the table has no row of the key, and a table
+beside it remembers what the deleting row was; an older row that comes later is compared with that. A key is in one of
+the two tables at most.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+from sluice.fields import TAKES_AWAY
 from sluice.postgres import name_of
 
-__all__ = ["Upsert"]
+__all__ = ["Upsert", "remembered"]
 
 _PLACE = ("_topic", "_partition")
 _LAST = ("_timestamp", *_PLACE, "_offset")
+_FLAG = name_of(TAKES_AWAY)
+NEWEST = "pg_temp.sluice_newest"
+"""The temporary table of the newest staged row of each key."""
+
+
+def remembered(key: Sequence[str], sequence: str | None) -> list[str]:
+    """Return the columns of the table that remembers deleted keys."""
+    return list(dict.fromkeys([*key, *([sequence] if sequence else []), *_LAST]))
 
 
 @dataclass(frozen=True)
@@ -34,6 +47,8 @@ class Upsert:
         The columns of which the table allows one row each.
     sequence
         The column that orders rows; None means offsets.
+    deleted
+        The name of the table that remembers deleted keys, as SQL, if rows can delete: they have ``TAKES_AWAY``.
     """
 
     table: str
@@ -41,58 +56,111 @@ class Upsert:
     columns: Mapping[str, str]
     key: Sequence[str]
     sequence: str | None
+    deleted: str | None = None
 
-    def merge(self) -> str:
-        """Return the statement that merges."""
-        names = [name_of(name) for name in self.columns]
-        changes = ", ".join(f"{name} = excluded.{name}" for name in names)
-        return (
-            f"INSERT INTO {self.table} AS held ({', '.join(names)}) {self._newest()} "
-            f"ON CONFLICT ({self._by}) DO UPDATE SET {changes} WHERE {_is_newer(self.sequence)}"
+    def merge(self) -> Iterator[str]:
+        """Yield the statements that merge, in their order."""
+        flag = "" if self.deleted is None else f", coalesce({_FLAG}, false) AS {_FLAG}"
+        yield f"DROP TABLE IF EXISTS {NEWEST}"  # of a session that a pooler lends
+        yield f"CREATE TEMPORARY TABLE sluice_newest AS {self._newest(flag)}"
+        if self.deleted is None:
+            yield self._insert("true")
+            return
+        yield (
+            f"DELETE FROM {self.table} AS held USING {NEWEST} AS came "
+            f"WHERE came.{_FLAG} AND {self._same} AND {self._is_newer}"
+        )
+        names = remembered(self.key, self.sequence)
+        yield (
+            f"INSERT INTO {self.deleted} AS held ({_listed(names)}) SELECT {_listed(names)} FROM {NEWEST} AS came "
+            f"WHERE came.{_FLAG} AND NOT EXISTS (SELECT FROM {self.table} AS held WHERE {self._same}) "
+            f"ON CONFLICT ({self._by}) DO UPDATE SET {_from_excluded(names)} WHERE {self._over('excluded')}"
+        )
+        yield self._insert(
+            f"NOT came.{_FLAG} AND NOT EXISTS (SELECT FROM {self.deleted} AS held WHERE {self._same} "
+            f"AND NOT ({self._is_newer}))"
+        )
+        yield (
+            f"DELETE FROM {self.deleted} AS held USING {NEWEST} AS came "
+            f"WHERE NOT came.{_FLAG} AND {self._same} AND {self._is_newer}"
         )
 
     def left(self) -> str:
-        """Return the query for how many keys' newest rows the table neither took nor had newer ones of."""
-        same = " AND ".join(f"held.{name_of(name)} = excluded.{name_of(name)}" for name in self.key)
+        """Return the query for how many keys' newest rows had no effect, although nothing newer is known."""
+        missing = f"held.{name_of(self.key[0])} IS NULL"
+        joined = f"FROM {NEWEST} AS came LEFT JOIN {self.table} AS held ON {self._same}"
+        if self.deleted is None:
+            return f"SELECT count(*) {joined} WHERE {missing} OR {self._is_newer}"
+        known = f"EXISTS (SELECT FROM {self.deleted} AS held WHERE {self._same})"
+        return f"SELECT count(*) {joined} WHERE CASE WHEN {missing} THEN NOT {known} ELSE {self._is_newer} END"
+
+    def _insert(self, chosen: str) -> str:
+        names = list(self.columns)
         return (
-            f"SELECT count(*) FROM ({self._newest()}) AS excluded LEFT JOIN {self.table} AS held ON {same} "
-            f"WHERE held.{name_of(self.key[0])} IS NULL OR {_is_newer(self.sequence)}"
+            f"INSERT INTO {self.table} AS held ({_listed(names)}) SELECT {_listed(names)} FROM {NEWEST} AS came "
+            f"WHERE {chosen} ON CONFLICT ({self._by}) DO UPDATE SET {_from_excluded(names)} "
+            f"WHERE {self._over('excluded')}"
         )
 
     @property
     def _by(self) -> str:
-        return ", ".join(map(name_of, self.key))
+        return _listed(self.key)
 
-    def _newest(self) -> str:
+    @property
+    def _same(self) -> str:
+        """The condition that a row that came and one that is held have one key."""
+        return " AND ".join(f"held.{name_of(name)} = came.{name_of(name)}" for name in self.key)
+
+    @property
+    def _is_newer(self) -> str:
+        return self._over("came")
+
+    def _newest(self, flag: str) -> str:
         """Return the query for the newest staged row of each key."""
+        compared = {*self.key, self.sequence}
+        first = {n: value if n in compared else name_of(n) for n, value in self.columns.items()}
+        then = {n: name_of(n) if n in compared else value for n, value in self.columns.items()}
+        # what is compared, is compared as the table has it; other columns are converted where they are written
+        rows = f"(SELECT {_named(first)}{flag} FROM {self.staged}) AS staged"
+        return f"SELECT {_named(then)}{flag and f', {_FLAG}'} FROM ({self._chosen(rows)}) AS newest"
+
+    def _chosen(self, rows: str) -> str:
         by = self._by
         last = ", ".join(f"{name_of(name)} DESC" for name in _LAST)
-        if self.sequence is None:
-            place = ", ".join(map(name_of, _PLACE))
-            # the newest of each partition, and of these the latest
-            newest = f"SELECT DISTINCT ON ({by}, {place}) * FROM {self.staged} ORDER BY {by}, {place}, _offset DESC"
-            chosen = f"SELECT DISTINCT ON ({by}) * FROM ({newest}) AS each ORDER BY {by}, {last}"
-        else:
+        if self.sequence is not None:
             order = f"{by}, {name_of(self.sequence)} DESC NULLS LAST, {last}"
-            chosen = f"SELECT DISTINCT ON ({by}) * FROM {self.staged} ORDER BY {order}"
-        values = ", ".join(f"{value} AS {name_of(name)}" for name, value in self.columns.items())
-        return f"SELECT {values} FROM ({chosen}) AS newest"
+            return f"SELECT DISTINCT ON ({by}) * FROM {rows} ORDER BY {order}"
+        place = _listed(_PLACE)
+        # the newest of each partition, and of these the latest
+        newest = f"SELECT DISTINCT ON ({by}, {place}) * FROM {rows} ORDER BY {by}, {place}, _offset DESC"
+        return f"SELECT DISTINCT ON ({by}) * FROM ({newest}) AS each ORDER BY {by}, {last}"
 
-
-def _is_newer(sequence: str | None) -> str:
-    """Return the condition under which the row that came replaces the one that is held."""
-    if sequence is None:
-        came, held = _tuple("excluded", _LAST[:-1]), _tuple("held", _LAST[:-1])
-        # a row that somebody else put there has no offset
+    def _over(self, came: str) -> str:
+        """Return the condition under which the row that came replaces the one that is held."""
+        if self.sequence is None:
+            mine, theirs = _tuple(came, _LAST[:-1]), _tuple("held", _LAST[:-1])
+            # a row that somebody else put there has no offset
+            return (
+                f"coalesce(CASE WHEN (held._topic, held._partition) = ({came}._topic, {came}._partition) "
+                f"THEN {came}._offset > held._offset ELSE {mine} > {theirs} END, true)"
+            )
+        mine, theirs = f"{came}.{name_of(self.sequence)}", f"held.{name_of(self.sequence)}"
         return (
-            "coalesce(CASE WHEN (held._topic, held._partition) = (excluded._topic, excluded._partition) "
-            f"THEN excluded._offset > held._offset ELSE {came} > {held} END, true)"
+            f"(({mine} IS NOT NULL AND ({theirs} IS NULL OR {mine} > {theirs})) OR ({mine} IS NOT DISTINCT FROM "
+            f"{theirs} AND coalesce({_tuple(came, _LAST)} > {_tuple('held', _LAST)}, true)))"
         )
-    mine, theirs = f"excluded.{name_of(sequence)}", f"held.{name_of(sequence)}"
-    return (
-        f"({mine} IS NOT NULL AND ({theirs} IS NULL OR {mine} > {theirs})) OR ({mine} IS NOT DISTINCT FROM {theirs} "
-        f"AND coalesce({_tuple('excluded', _LAST)} > {_tuple('held', _LAST)}, true))"
-    )
+
+
+def _named(values: Mapping[str, str]) -> str:
+    return ", ".join(f"{value} AS {name_of(name)}" for name, value in values.items())
+
+
+def _listed(names: Sequence[str]) -> str:
+    return ", ".join(map(name_of, names))
+
+
+def _from_excluded(names: Sequence[str]) -> str:
+    return ", ".join(f"{name_of(name)} = excluded.{name_of(name)}" for name in names)
 
 
 def _tuple(of: str, names: Sequence[str]) -> str:
