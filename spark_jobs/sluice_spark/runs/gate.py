@@ -103,7 +103,7 @@ class Gate:
             found = writer.sink.staged_rows(spark, staged, writer.schema)
             return found.where(~F.coalesce(F.col(TAKES_AWAY), F.lit(False))).drop(TAKES_AWAY) if deletes else found
 
-        deletes = TAKES_AWAY in writer.schema.names
+        deletes = self.pipeline.decode.deletes
         judgement = self.judge.inspect(rows, rows().count() if deletes else staged.rows, counts)
         if judgement.verdict in FAILED:
             told = judgement.as_dict()

@@ -20,7 +20,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from sluice.fields import METADATA_COLUMNS
+from sluice.fields import METADATA_COLUMNS, TAKES_AWAY
 from sluice.profile import NO_ROWS, SKETCH, ColumnProfile, Profile
 from sluice_spark.engine.logs import logger
 from sluice_spark.sinks.base import Staged
@@ -30,7 +30,7 @@ __all__ = ["MOST", "columns_of", "profile_of"]
 MOST = 200
 """Columns of a table that are profiled, the first ones: a profile travels in the commit of its batch."""
 
-_LEFT_OUT = set(METADATA_COLUMNS) - {"_timestamp"}
+_LEFT_OUT = {*METADATA_COLUMNS, TAKES_AWAY} - {"_timestamp"}
 _ROWS = 1 << 18
 
 
