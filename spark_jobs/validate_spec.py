@@ -73,7 +73,8 @@ def path(spark: SparkSession, pipeline: Pipeline) -> str | None:
     """Return which path the records of live runs take, and why if it is Spark's; None if the transform is wrong."""
     try:
         schema = shape_of(spark, pipeline, transforms.transformer(pipeline)).schema
-        plan_of(spark, pipeline, pipeline.recovery, schema)
+        split = Split.of(spark, pipeline, schema)
+        plan_of(spark, pipeline, pipeline.recovery, schema, split.rules if split is not None else ())
     except NotArrowError as why:
         return f"Spark path: {why}"
     except ConfigError:

@@ -233,6 +233,7 @@ class ArrowPath:
             within,
             plan.rescues,
             plan.headers,
+            plan.split,
         )
         attempt = _Attempt(root, folders[0], rows, aside, ranges, parts, task)
         try:

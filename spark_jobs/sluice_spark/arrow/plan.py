@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import pyarrow as pa
@@ -12,19 +12,20 @@ from pyspark.sql import types as T
 from sluice.decoders.config import Keyed
 from sluice.pipeline import Pipeline, Rows
 from sluice.pipeline.sections import Decode, Rule
-from sluice.pipeline.suite import Suite
 from sluice.recovery import Recovery
 from sluice_spark.arrow.avro import AvroChunks
 from sluice_spark.arrow.base import METADATA, ChunkDecoder, Transform
 from sluice_spark.arrow.calls import Calls
 from sluice_spark.arrow.columns import arrow_type, unsupported
 from sluice_spark.arrow.csv import CsvChunks
+from sluice_spark.arrow.expectations import RowRules
 from sluice_spark.arrow.files import can_partition
 from sluice_spark.arrow.json import JsonChunks
 from sluice_spark.arrow.maps import ESCAPED_NAME
 from sluice_spark.arrow.plain import BytesChunks, TextChunks, WithKeys
 from sluice_spark.arrow.rescued import WithRescued
 from sluice_spark.arrow.select import Condition, NotInSubsetError, Select, broken, missing, parse
+from sluice_spark.rules.expectations import RowRule
 from sluice_spark.transforms.arrow_function import ArrowFunction
 
 __all__ = ["NotArrowError", "Plan", "plan_of", "sketch"]
@@ -56,9 +57,12 @@ class Plan:
     partition_by: tuple[str, ...]
     rescues: bool = False
     headers: Mapping[str, str] = field(default_factory=dict)
+    split: RowRules | None = None
 
 
-def plan_of(spark: SparkSession, pipeline: Pipeline, recovery: Recovery, schema: T.StructType) -> Plan:
+def plan_of(
+    spark: SparkSession, pipeline: Pipeline, recovery: Recovery, schema: T.StructType, rules: Sequence[RowRule]
+) -> Plan:
     """Return how a pipeline's records become rows on the Arrow path, if its source can be read there.
 
     Parameters
@@ -67,6 +71,8 @@ def plan_of(spark: SparkSession, pipeline: Pipeline, recovery: Recovery, schema:
         As for :func:`sketch`.
     schema
         The sink's columns according to Spark, which the result must have.
+    rules
+        The expectations that split its rows; empty if there are none.
 
     Raises
     ------
@@ -77,7 +83,14 @@ def plan_of(spark: SparkSession, pipeline: Pipeline, recovery: Recovery, schema:
     if plan.schema.types != [_known(f.dataType) for f in schema.fields]:
         raise NotArrowError(f"transform.{pipeline.transform.key}: Spark gives its result other types")
     named = pa.schema([own.with_name(f.name) for own, f in zip(plan.schema, schema.fields, strict=True)])
-    return replace(plan, schema=named)
+    return replace(plan, schema=named, split=_split(rules, named) if rules else None)
+
+
+def _split(rules: Sequence[RowRule], schema: pa.Schema) -> RowRules:
+    try:
+        return RowRules.of([rule.item for rule in rules], schema.remove(schema.get_field_index("_run")))
+    except NotInSubsetError as error:
+        raise NotArrowError(f"quality.suite: {error}") from error
 
 
 def sketch(spark: SparkSession, pipeline: Pipeline, recovery: Recovery) -> Plan:
@@ -115,9 +128,6 @@ def sketch(spark: SparkSession, pipeline: Pipeline, recovery: Recovery) -> Plan:
         raise NotArrowError("it has rows: aggregate")
     if pipeline.transform.python is not None:
         raise NotArrowError("transform.python works on a Spark DataFrame")
-    suite = Suite.of(pipeline)
-    if suite is not None and suite.splitting(pipeline.quality.split):
-        raise NotArrowError("its suite splits rows (quality.split), and Spark alone judges them")
     for key in _DIALECT:
         if _setting(spark, pipeline, key, "false") != "false":
             raise NotArrowError(f"Spark has the setting {key}")

@@ -20,7 +20,7 @@ from sqlglot import exp
 
 from sluice_spark.arrow.functions import NotInSubsetError, Value, arithmetic, called, constant, given, number
 
-__all__ = ["Condition", "NotInSubsetError", "Select", "broken", "missing", "parse"]
+__all__ = ["Condition", "NotInSubsetError", "Select", "broken", "comparable", "judged_rows", "missing", "parse"]
 
 _COMPARISONS: dict[type[exp.Expression], Callable[[Any, Any], Any]] = {
     exp.EQ: pc.equal,
@@ -126,6 +126,23 @@ def broken(passes: str, source: pa.Schema) -> Condition:
     return lambda table: _column(pc.fill_null(pc.invert(found.of(table)), False), table.num_rows)
 
 
+def judged_rows(condition: str, source: pa.Schema) -> tuple[Value, list[str]]:
+    """Return a condition, and the columns that it refers to.
+
+    Raises
+    ------
+    NotInSubsetError
+        If it is outside of the subset, has arithmetic, whose results nobody looks at, or a backslash.
+    """
+    text = f"SELECT * FROM source WHERE {condition}"
+    found = parse(text, source).where
+    tree = sqlglot.parse_one(text, dialect="spark")
+    if found is None or "\\" in text or tree.find(exp.Add, exp.Sub, exp.Mul) is not None:
+        raise NotInSubsetError("row_condition: it has arithmetic or a backslash")
+    named = {name.lower(): name for name in source.names}
+    return found, [named[column.name.lower()] for column in tree.find_all(exp.Column)]
+
+
 def missing(column: str, source: pa.Schema) -> Condition:
     """Return where a column is null.
 
@@ -211,7 +228,7 @@ class _Scope:
         else:
             left = self._operand(one)
             right = _fitting(other, left.type) if number(other) is not None else self._operand(other)
-        if left.type != right.type or not _comparable(left.type):
+        if left.type != right.type or not comparable(left.type):
             raise NotInSubsetError(f"it compares {left.type} and {right.type}")
         return Value(pa.bool_(), lambda table: compare(left.of(table), right.of(table)))
 
@@ -268,7 +285,8 @@ def _fitting(node: exp.Expression, kind: pa.DataType, *, exact: bool = False) ->
     raise NotInSubsetError(f"it has {node.sql('spark')} beside {kind}")
 
 
-def _comparable(kind: pa.DataType) -> bool:
+def comparable(kind: pa.DataType) -> bool:
+    """Return whether values of a type are compared by Arrow as by Spark, but for doubles that are no number."""
     tests = (
         pa.types.is_signed_integer,
         pa.types.is_string,

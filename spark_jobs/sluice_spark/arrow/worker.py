@@ -19,6 +19,7 @@ from sluice.decoders.config import RESCUED
 from sluice.ranges import OffsetRange, Times
 from sluice.rescued import NONE, Rescued
 from sluice_spark.arrow.base import METADATA, ChunkDecoder, Transform
+from sluice_spark.arrow.expectations import RowRules
 from sluice_spark.arrow.files import Files, Written
 from sluice_spark.arrow.plain import with_headers
 from sluice_spark.arrow.rescued import names_of
@@ -169,6 +170,8 @@ class Decoding:
         Whether the decoded columns have one with unknown fields.
     headers
         Columns behind the decoded ones, each with the name of the header that it has.
+    split
+        Marks the rows that might break a row rule of the suite. Their records are set aside, and Spark decides.
     """
 
     decoder: ChunkDecoder
@@ -184,6 +187,7 @@ class Decoding:
     within: tuple[int, int] | None = None
     rescues: bool = False
     headers: Mapping[str, str] = field(default_factory=dict)
+    split: RowRules | None = None
 
     def process(self, reader: RangeReader, span: OffsetRange) -> Done:
         """Write the files of one range; see :class:`Task`."""
@@ -257,11 +261,18 @@ class Decoding:
                 sound = np.flatnonzero(~breaks)
                 source = source.take(pa.array(sound))
                 kept = sound if kept is None else kept[sound]
-        if self.rescues:
-            done.rescued |= Rescued.of(names_of(source.column(RESCUED).to_pylist()))
         made = source if self.transform is None else self.transform.apply(source)
         run = pa.repeat(pa.scalar(self.run_id, pa.string()), made.num_rows)
         table = pa.Table.from_arrays([*made.columns, run], schema=self.schema)
+        marked = None if self.split is None else self.split.marked(table)
+        if marked is not None:
+            refused = table.column("_offset").to_numpy()[marked]  # of this chunk's records, each is one record's
+            table = table.filter(pa.array(~np.isin(table.column("_offset").to_numpy(), refused)))
+            sound = np.flatnonzero(~np.isin(source.column("_offset").to_numpy(), refused))
+            source = source.take(pa.array(sound))
+            kept = sound if kept is None else kept[sound]
+        if self.rescues:
+            done.rescued |= Rescued.of(names_of(source.column(RESCUED).to_pylist()))
         if kept is None:
             return table, ()
         left = np.ones(len(values), dtype=bool)

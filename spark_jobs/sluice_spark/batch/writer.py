@@ -188,7 +188,8 @@ class BatchWriter:
         quarantine = None
         if written.bad:
             where = healthy if done is None else done.declined
-            whole = self.split is not None and self.split.whole
+            # on the Arrow path, each record is judged by itself
+            whole = self.split is not None and self.split.whole and done is None
             refused = [source.read(where)] if whole else again(written.bad, where, source)
             if done is not None and done.aside:
                 refused.append(self._aside(done))

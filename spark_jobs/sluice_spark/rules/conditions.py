@@ -9,7 +9,7 @@ from typing import Any
 from pyspark.sql import Column
 from pyspark.sql import functions as F
 
-__all__ = ["NotARowRuleError", "condition_of"]
+__all__ = ["NotARowRuleError", "condition_of", "condition_text"]
 
 _LEGACY = re.compile(
     r"""\s*col\("(?P<column>[^"\\]+)"\)\s*(?:(?P<notnull>\.notnull\(\))|(?P<op>>=|<=|==|!=|>|<)\s*"""
@@ -32,14 +32,20 @@ def condition_of(kwargs: Mapping[str, Any]) -> Column | None:
     NotARowRuleError
         If the condition is of no form that is known here.
     """
+    text = condition_text(kwargs)
+    return None if text is None else F.expr(text)
+
+
+def condition_text(kwargs: Mapping[str, Any]) -> str | None:
+    """Return the same in SQL; see :func:`condition_of`."""
     told = kwargs.get("row_condition")
     if told is None or told == "":
         return None
     if isinstance(told, str):
         parsed = _legacy(told) if kwargs.get("condition_parser") in _PARSERS else told
-        return F.expr(f"({parsed}\n)")
+        return f"({parsed}\n)"
     if isinstance(told, Mapping):
-        return F.expr(_clause(told))
+        return _clause(told)
     raise NotARowRuleError("row_condition is of an unknown form")
 
 

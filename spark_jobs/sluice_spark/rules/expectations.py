@@ -23,7 +23,7 @@ from pyspark.sql import types as T
 from sluice.rules.config import impure
 from sluice_spark.rules.conditions import NotARowRuleError, condition_of
 
-__all__ = ["Judged", "NotARowRuleError", "RowRule", "compiled", "judged_by"]
+__all__ = ["Judged", "NotARowRuleError", "RowRule", "bound_of", "compiled", "judged_by"]
 
 _NUMBERS = "a number"
 _TEXT = "text"
@@ -48,12 +48,15 @@ class RowRule:
         Which rows it judges; None means all.
     unexpected
         Whether a row that it judges breaks it; null counts as no.
+    item
+        The expectation, as the suite has it.
     """
 
     name: str
     column: str
     condition: Column | None
     unexpected: Column
+    item: Mapping[str, Any]
 
     @property
     def broken(self) -> Column:
@@ -131,7 +134,7 @@ def compiled(item: Mapping[str, Any], schema: T.StructType) -> RowRule:
     ignored = _ignored(kwargs, *fields) if len(fields) == len(_PAIR) else None
     if ignored is not None:
         condition = ~ignored if condition is None else condition & ~ignored
-    return RowRule(kind, column, condition, unexpected)
+    return RowRule(kind, column, condition, unexpected, item)
 
 
 # --- the columns --------------------------------------------------------------------------------------------------
@@ -233,7 +236,7 @@ def _values(kwargs: Mapping[str, Any], field: _Field) -> list[Any]:
 
 
 def _between(kwargs: Mapping[str, Any], field: _Field) -> _Built:
-    low, high = (_bound(kwargs.get(name), name) for name in ("min_value", "max_value"))
+    low, high = (bound_of(kwargs.get(name), name) for name in ("min_value", "max_value"))
     given = [bound for bound in (low, high) if bound is not None]
     if not given:
         raise NotARowRuleError("it has neither min_value nor max_value")
@@ -246,7 +249,7 @@ def _between(kwargs: Mapping[str, Any], field: _Field) -> _Built:
     return _of_values(field, _bounded(field.column, kwargs, low, high, F.lit))
 
 
-def _bound(value: Any, name: str) -> Any:
+def bound_of(value: Any, name: str) -> Any:
     """Read a bound as Great Expectations does: any number is a float, also a large integer."""
     if value is None:
         return None

@@ -162,7 +162,8 @@ class RunContext:
             As for :func:`sluice_spark.arrow.plan.plan_of`.
         """
         try:
-            plan = plan_of(spark, self.pipeline, recovery, writer.schema)
+            rules = writer.split.rules if writer.split is not None else ()
+            plan = plan_of(spark, self.pipeline, recovery, writer.schema, rules)
         except NotArrowError as why:
             logger.info("records take the Spark path: %s", why)
             return None

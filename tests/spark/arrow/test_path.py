@@ -685,10 +685,10 @@ def test_which_pipelines_take_it(spark: SparkSession, tmp_path: Path, keys: dict
     pipeline = load(tmp_path / "p.yaml")
     schema = shape_of(spark, pipeline, transformer(pipeline)).schema
     if why is None:
-        plan_of(spark, pipeline, pipeline.recovery, schema)
+        plan_of(spark, pipeline, pipeline.recovery, schema, ())
         return
     with pytest.raises(NotArrowError, match=re.escape(why)):
-        plan_of(spark, pipeline, pipeline.recovery, schema)
+        plan_of(spark, pipeline, pipeline.recovery, schema, ())
 
 
 @pytest.mark.parametrize(
