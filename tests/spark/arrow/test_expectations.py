@@ -19,7 +19,7 @@ from tests.fixtures.expectations import SCHEMA, drawn, expect, rows
 from sluice_spark.arrow.expectations import RowRules
 from sluice_spark.arrow.functions import NotInSubsetError
 from sluice_spark.arrow.patterns import translated
-from sluice_spark.rules.expectations import compiled, judged_by
+from sluice_spark.rules.expectations import judged_by
 
 pytestmark = pytest.mark.spark
 
@@ -83,14 +83,12 @@ SETTINGS: dict[str, Any] = {
 }
 
 
-@settings(max_examples=1, **SETTINGS)
-@given(items=st.lists(drawn(), min_size=4, max_size=4))
+@settings(max_examples=3, **SETTINGS)
+@given(items=st.lists(drawn(), min_size=2, max_size=2))
 def test_the_same_rows_are_broken(
     spark: SparkSession, frame: DataFrame, table: pa.Table, items: list[tuple[dict[str, Any], ...]]
 ) -> None:
-    told = compare(spark, frame, table, [item for some in items for item in some])
-    assert len(told) == 14
-    assert all(could for _, could in told.values()), told
+    compare(spark, frame, table, [item for some in items for item in some])
 
 
 @pytest.mark.long
@@ -127,6 +125,11 @@ OTHERS = [
     expect("values_to_be_between", column="time", max_value="2024-02-29T12:30:00.000000Z"),
     expect("pair_values_a_to_be_greater_than_b", column_A="m", column_B="m", or_equal=True),
     expect("pair_values_to_be_equal", column_A="time", column_B="time"),
+    expect("values_to_be_null", column="y"),
+    expect("values_to_match_regex", column="s", regex="^[a-z]+$"),
+    expect("values_to_not_match_regex", column="s", regex="b"),
+    expect("values_to_match_regex_list", column="s", regex_list=["^a", r"\d"], match_on="all"),
+    expect("values_to_not_match_regex_list", column="s", regex_list=["^a", r"\d"]),
     *(expect("pair_values_to_be_in_set", column_A=a, column_B="b", value_pairs_set=pairs, ignore_row_if=ignored)
       for a, pairs in (("d", [[5, True], [None, None]]), ("w", [[0.1, False]]), ("l", [[2**53 + 1, None]]))
       for ignored in ("neither", "either_value_is_missing")),
@@ -140,6 +143,8 @@ def test_numbers_times_and_conditions_at_their_edges(spark: SparkSession, frame:
     told = compare(spark, frame, table, [*ON_DECIMALS, *OTHERS])
     assert told["expect_column_values_to_be_between"] == (len(ON_DECIMALS) + 4, len(ON_DECIMALS) + 4)
     assert told["expect_column_values_to_not_be_null"] == (9, 9)
+    assert len(told) == 14
+    assert all(could for _, could in told.values())
 
 
 @pytest.mark.parametrize(
@@ -164,7 +169,6 @@ def test_numbers_times_and_conditions_at_their_edges(spark: SparkSession, frame:
     ],
 )
 def test_what_arrow_might_judge_otherwise_is_left_to_spark(table: pa.Table, item: dict[str, Any], why: str) -> None:
-    assert compiled
     with pytest.raises(NotInSubsetError, match=rf"^{item['type']}: .*({why})"):
         RowRules.of([item], table.schema)
 

@@ -20,6 +20,7 @@ import pyarrow.compute as pc
 import pytest
 from confluent_kafka import KafkaError, Producer
 from pyspark.sql import SparkSession
+from tests.fixtures.expectations import expect
 from tests.fixtures.runs import Sandbox, good
 
 from sluice.delta.notes import note_of
@@ -30,6 +31,7 @@ from sluice.wal import WriteAheadLog
 from sluice_spark.arrow import ahead, files, path, plan, shares, worker
 from sluice_spark.arrow.path import ArrowPath
 from sluice_spark.arrow.plan import NotArrowError, plan_of
+from sluice_spark.batch.split import Split
 from sluice_spark.batch.writer import BatchWriter
 from sluice_spark.sources import kafka_input
 from sluice_spark.sources.base import RECORD_SCHEMA
@@ -80,6 +82,44 @@ def mixed(n: int) -> bytes | None:
 def decodes(n: int) -> bool:
     """Return whether a record of :func:`mixed` decodes."""
     return n % 10 != 6 and n % 50 != 8
+
+
+@pytest.mark.usefixtures("place")
+def test_rows_that_break_an_expectation_are_split_off_by_spark(sandbox: Sandbox) -> None:
+    suite = [
+        expect("values_to_be_between", column="number", min_value=5),
+        expect("values_to_match_regex", column="name", regex="^name"),
+        {**expect("values_to_be_in_set", column="name", value_set=["name 7"]), "severity": "warning"},
+    ]
+    (sandbox.home / "suite.json").write_text(json.dumps({"name": "s", "expectations": suite}))
+    sandbox.configure(
+        transform={"sql": "SELECT *, id AS number FROM source WHERE id <> 50"},
+        decode={"json": {"schema": "id BIGINT, name STRING", "rescue": True}},
+        kafka={"max_records_per_batch": 500},
+        quality={"suite": "suite.json", "split": "critical", "max_quarantined": 1},
+        rows="filter",
+    )
+    records = [{"id": n, "name": "name" if n % 10 else "other\n", **({"more": n} if n % 3 else {})} for n in range(300)]
+    sandbox.produce([(n % 2, None, json.dumps(record).encode()) for n, record in enumerate(records)])
+    said = sandbox.run("r").stderr
+    assert "Spark path" not in said
+    assert set(ways(sandbox)) == {"arrow"}, "no row of a record that was set aside is written"
+    sandbox.assert_balanced()
+    kept = {n for n in range(300) if n % 10 and n >= 5}
+    assert sandbox.account("r") == dict(
+        planned=300, written=len(kept), filtered=1, quarantined=299 - len(kept), absent=0, lost=0
+    )  # fmt: skip
+    rows = sandbox.rows()
+    assert rows is not None
+    assert Counter(rows.column("id").to_pylist()) == Counter(kept)
+    refused = sandbox.rows("table_quarantine")
+    assert refused is not None
+    assert Counter(refused.column("value").to_pylist()) == Counter(
+        json.dumps(record).encode() for record in records if record["id"] not in {*kept, 50}
+    )
+    rules = Counter(errors[0]["rule"] for errors in refused.column("_errors").to_pylist())
+    assert rules == {"expect_column_values_to_be_between": 5, "expect_column_values_to_match_regex": 28}
+    assert sandbox.ledger.account(sandbox.name, "r")["rescued"] == {"records": 200, "fields": {"more": 200}}
 
 
 @pytest.mark.usefixtures("place")
@@ -647,10 +687,22 @@ def test_files_that_others_read(sandbox: Sandbox) -> None:
     assert rows.count() == 10
 
 
+SUITES = {
+    "of_arrow.json": expect("values_to_be_between", column="id", min_value=0),
+    "of_spark.json": expect("values_to_be_in_set", column="id", value_set=[0, 2.5]),
+}
+
+
 @pytest.mark.parametrize(
     ("keys", "why"),
     [
         ({}, None),
+        ({"quality": {"suite": "of_arrow.json", "split": "critical"}}, None),
+        (
+            {"quality": {"suite": "of_spark.json", "split": "critical"}},
+            "quality.suite: expect_column_values_to_be_in_set: 2.5 is compared with column id, which is int32",
+        ),
+        ({"quality": {"suite": "of_spark.json"}}, None),
         ({"engine": "spark"}, "the pipeline file says engine: spark"),
         ({"recovery": "hot"}, None),
         ({"recovery": "wal"}, None),
@@ -682,13 +734,17 @@ def test_which_pipelines_take_it(spark: SparkSession, tmp_path: Path, keys: dict
         "sink": {"delta": {"path": "t"}},
     }
     (tmp_path / "p.yaml").write_text(json.dumps(spec | keys))
+    for name, item in SUITES.items():
+        (tmp_path / name).write_text(json.dumps({"name": "s", "expectations": [item]}))
     pipeline = load(tmp_path / "p.yaml")
     schema = shape_of(spark, pipeline, transformer(pipeline)).schema
+    split = Split.of(spark, pipeline, schema)
+    rules = () if split is None else split.rules
     if why is None:
-        plan_of(spark, pipeline, pipeline.recovery, schema, ())
+        assert (plan_of(spark, pipeline, pipeline.recovery, schema, rules).split is None) == (not rules)
         return
     with pytest.raises(NotArrowError, match=re.escape(why)):
-        plan_of(spark, pipeline, pipeline.recovery, schema, ())
+        plan_of(spark, pipeline, pipeline.recovery, schema, rules)
 
 
 @pytest.mark.parametrize(
