@@ -18,6 +18,7 @@ from tests.bench.lag import lag
 from tests.bench.ledger import ledger
 from tests.bench.postgres import postgres
 from tests.bench.recovery import hot, killed, redrive, wal
+from tests.bench.split import split
 from tests.bench.wide import wide
 
 from sluice.cli.output import print_json
@@ -36,6 +37,7 @@ COMPARISONS = {
     "history": history,
     "intervals": intervals,
     "wide": wide,
+    "split": split,
 }
 
 
