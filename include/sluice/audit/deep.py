@@ -14,7 +14,7 @@ from sluice.audit.report import AuditReport, shortened
 from sluice.audit.sieve import QUARANTINE, SINK, Sieve, Strays
 from sluice.audit.snapshot import Snapshot
 from sluice.delta.table import Table
-from sluice.errors import SinkError
+from sluice.errors import ConfigError, SinkError
 from sluice.home import Home
 from sluice.ledger import Ledger
 from sluice.pipeline import Pipeline
@@ -43,6 +43,8 @@ def deep_audit(ledger: Ledger, pipeline: Pipeline, home: Home, say: Say = lambda
 
     Raises
     ------
+    ConfigError
+        If the sink has no row for each offset.
     SinkError
         If the sink or the quarantine cannot be read.
 
@@ -51,6 +53,13 @@ def deep_audit(ledger: Ledger, pipeline: Pipeline, home: Home, say: Say = lambda
     Memory: one byte for each accounted offset, at most 256 MiB, and the reader's buffers, whatever the tables' size.
     A driver may be at work meanwhile: see :class:`Snapshot`.
     """
+    if pipeline.sink.config.keyed:
+        raise ConfigError(
+            f"the table of {pipeline.name!r} has the newest row of each key (mode: upsert), not one for each offset, "
+            "so it cannot be compared with the ledger",
+            state="nothing was read or written",
+            next_step=f"sluice audit {pipeline.name} proves the account from the ledger alone",
+        )
     try:
         snapshot = Snapshot.take(
             ledger, pipeline.name, home.resolve(pipeline.delta_path), home.resolve(pipeline.quarantine_path)

@@ -7,10 +7,13 @@ from typing import Any
 
 from sluice.ledger import REDRIVEN
 
-__all__ = ["ADOPTING", "HOLDS", "OWNER", "app_id", "interval_app_id", "log_app_id", "owner", "quarantine_app_id"]
+__all__ = ["ADOPTING", "HOLDS", "KEY", "OWNER", "app_id", "interval_app_id", "log_app_id", "owner", "quarantine_app_id"]
 
 OWNER, HOLDS, ADOPTING = "sluice.pipeline", "sluice.holds", "sluice.adopting"
 """Table properties: the pipeline, which of its tables this is and, during ``sluice adopt``, the former pipeline."""
+
+KEY = "sluice.key"
+"""The table property with the columns of which a table has one row each (``mode: upsert``), as a JSON list."""
 
 
 def owner(note: Mapping[str, Any]) -> str | None:

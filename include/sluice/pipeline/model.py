@@ -174,6 +174,10 @@ class Pipeline(Strict):
             )
         return self
 
+    def _refuse_upsert(self, key: str, why: str) -> None:
+        if self.sink.config.keyed and self.sink.kind.delta:
+            raise ValueError(f"sink.{self.sink.key}.mode: upsert beside {key}, {why}: choose mode: append")
+
     def _refuse_tombstones(self) -> None:
         if not self.decode.deletes:
             return
@@ -181,7 +185,7 @@ class Pipeline(Strict):
         if not self.sink.config.deletes:
             raise ValueError(
                 f"{key}: sink.{self.sink.key} has no rows that a key finds again: choose tombstone: row or quarantine, "
-                "or sink.postgres with mode: upsert"
+                "or sink.delta or sink.postgres with mode: upsert"
             )
         if self.transform.arrow is not None:
             raise ValueError(f"{key} beside transform.arrow is not supported yet: write transform.sql or python")
@@ -203,6 +207,7 @@ class Pipeline(Strict):
     def _windowed(self) -> Pipeline:
         if self.window is None:
             return self
+        self._refuse_upsert("window", "which merges windows by itself with output: update")
         if not self.sink.kind.delta:
             raise ValueError(f"window: sink.{self.sink.key} cannot take windows yet: choose sink.delta")
         if self.rows not in (Rows.ONE, Rows.FILTER):
@@ -237,6 +242,7 @@ class Pipeline(Strict):
                 "dedupe beside window: Sluice cannot do both in one pipeline yet: drop duplicates in a pipeline of its "
                 "own, whose sink is the source of the one with the window"
             )
+        self._refuse_upsert("dedupe", "which keeps the first row of a key, not the newest")
         if not self.sink.kind.delta:
             raise ValueError(f"dedupe: sink.{self.sink.key} cannot take deduplicated rows yet: choose sink.delta")
         if self.rows not in (Rows.ONE, Rows.FILTER):

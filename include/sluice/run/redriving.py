@@ -22,13 +22,21 @@ def possible(pipeline: Pipeline, *, quarantined: bool) -> None:
             state="nothing was read or written; the quarantine is as it was",
             next_step=_AGAIN,
         )
+    if not quarantined and pipeline.sink.kind.delta and pipeline.decode.deletes:
+        raise ConfigError(
+            f"lost ranges of {pipeline.name!r} cannot be redriven: its tombstones delete rows, and "
+            f"sink.{pipeline.sink.key} remembers no deleted keys, so an older record would bring a row back",
+            state="nothing was read or written; the ranges stay open",
+            next_step=f"{_AGAIN}, then sluice acknowledge {pipeline.name} --reason TEXT",
+        )
     if quarantined and not pipeline.sink.kind.replaceable:
         how = " with mode: upsert" if pipeline.sink.config.keyed else ""
         raise ConfigError(
             f"quarantined records of {pipeline.name!r} cannot be redriven or dropped: sink.{pipeline.sink.key}{how} "
             "does not take single rows back",
             state="nothing was read or written; sink and quarantine are unchanged",
-            next_step=f"{_AGAIN}; or use a sink that can replace rows, such as sink.delta. Lost ranges can be redriven",
+            next_step=f"{_AGAIN}; or use a sink that can replace rows, such as sink.delta with mode: append. Lost "
+            "ranges can be redriven",
         )
 
 

@@ -82,8 +82,8 @@ def possible(pipeline: Pipeline) -> None:
             + ("keeps only the newest row of a key, so the older one would not come back"
                if pipeline.sink.config.keyed else "does not take single rows back"),
             state=_UNTOUCHED,
-            next_step="use a sink that can replace rows, such as sink.delta; to say that rows are wrong, write "
-            "corrected records to the source",
+            next_step="use a sink that can replace rows, such as sink.delta with mode: append; to say that rows are "
+            "wrong, write corrected records to the source",
         )  # fmt: skip
 
 

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, field_validator
+from pydantic import Field, field_validator, model_validator
 
-from sluice.sinks.base import SinkConfig, SinkKind
+from sluice.sinks.base import SinkKind
+from sluice.sinks.upsert import UpsertConfig
 
 __all__ = ["KIND", "DeltaSink"]
 
 
-class DeltaSink(SinkConfig):
+class DeltaSink(UpsertConfig):
     """A Delta table; a relative path is relative to ``SLUICE_HOME``."""
 
     path: Annotated[str, Field(min_length=1)]
@@ -30,6 +32,23 @@ class DeltaSink(SinkConfig):
                 "by delta-rs, which commits. Write add, and give wider values a column of a new name"
             )
         return value
+
+    @model_validator(mode="after")
+    def _whole(self) -> DeltaSink:
+        if self.keyed and self.partition_by:
+            raise ValueError(
+                "mode: upsert cannot merge into a partitioned table yet: leave partition_by out, or choose mode: append"
+            )
+        return self
+
+    def undeletable(self, columns: Collection[str]) -> str | None:
+        """Return why tombstones cannot delete; also if deleted keys would have to be remembered."""
+        if self.sequence is not None:
+            return (
+                "nothing in a Delta table remembers the sequence of a deleted key, so a late record would bring its "
+                "row back: leave sequence out, then offsets decide; or choose sink.postgres, which remembers it"
+            )
+        return super().undeletable(columns)
 
     @property
     def location(self) -> str:

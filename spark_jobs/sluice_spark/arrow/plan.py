@@ -114,6 +114,8 @@ def sketch(spark: SparkSession, pipeline: Pipeline, recovery: Recovery) -> Plan:
         raise NotArrowError("source.kafka.clusters: copies of records are told by Spark alone")
     if pipeline.decode.deletes:
         raise NotArrowError("tombstones delete rows, and Spark alone tells them")
+    if pipeline.sink.config.keyed and pipeline.sink.kind.delta:  # its batches are large, and their keys are in memory
+        raise NotArrowError(f"sink.{pipeline.sink.key} merges rows by a key")
     if pipeline.window is not None:
         raise NotArrowError("it has a window, and Spark alone keeps what is open between runs")
     if pipeline.dedupe is not None:

@@ -141,7 +141,9 @@ class Judge:
                 judgement = self._error(error, runs)
         else:
             judgement = Judgement(self.name, 0, runs=tuple(runs), wrote=wrote)
-        hidden = self._pipeline.aggregates or self._pipeline.decode.deletes  # records need not have a row of their own
+        hidden = (
+            self._pipeline.aggregates or self._pipeline.sink.config.keyed
+        )  # records need not have a row of their own
         if readable and wrote and not judgement.rows and judgement.error is None and not hidden:
             gone = f"the sink holds none of the {counts.written:,} records that were written: all were deleted since"
             judgement = replace(judgement, error=gone)

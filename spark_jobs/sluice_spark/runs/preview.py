@@ -7,9 +7,11 @@ from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
+from pyspark.sql.types import StructType
 
 from sluice.decoders.explain import Explainer
 from sluice.decoders.registry import ask
+from sluice.fields import DELETED, TAKES_AWAY
 from sluice.home import Home
 from sluice.pipeline import Pipeline
 from sluice.pipeline.suite import Suite
@@ -63,6 +65,7 @@ def preview(spark: SparkSession, pipeline: Pipeline, home: Home, records: int) -
     ask(pipeline.decode.needs)
     transform = transforms.transformer(pipeline)
     schema = shape_of(spark, pipeline, transform).schema
+    of_table = StructType([field for field in schema.fields if field.name != TAKES_AWAY])
     split = Split.of(spark, pipeline, schema)
     with pipeline.source.kind.opened(pipeline.source.config, home, pipeline.name) as source:
         ranges = newest(source.snapshot(), records)
@@ -73,7 +76,8 @@ def preview(spark: SparkSession, pipeline: Pipeline, home: Home, records: int) -
             count = frame.count()
             refused = refused_records(frame, _PREVIEW, pipeline.decode).toArrow().to_pylist()
             good = source_columns(frame.where(F.col(RULE).isNull()))
-            rows = transforms.apply(transform, good).withColumn("_run", F.lit(_PREVIEW)).persist()
+            rows = transforms.apply(transform, good).withColumn("_run", F.lit(_PREVIEW))
+            rows = rows.withColumnRenamed(TAKES_AWAY, DELETED).persist()
             made = rows.count()
             shown = [row.row for row in rows.limit(records).select(_as_json(rows)).collect()]
         except Exception as error:
@@ -85,8 +89,8 @@ def preview(spark: SparkSession, pipeline: Pipeline, home: Home, records: int) -
         "refused": [_refused(row, Explainer.of(pipeline.decode.key, pipeline.decode.config)) for row in refused],
         "rows": made,
         "shown": shown,
-        "columns": [{"name": f.name, "type": f.dataType.simpleString()} for f in schema.fields],
-        "table": _beside_table(pipeline, home, schema),
+        "columns": [{"name": f.name, "type": f.dataType.simpleString()} for f in of_table.fields],
+        "table": _beside_table(pipeline, home, of_table),
         "suite": told_of_suite(spark, pipeline, schema) if split is not None else [],
     }
 

@@ -721,6 +721,15 @@ SUITES = {
         ({"transform": {"sql": "SELECT *, id + 1 AS x, to_date(_timestamp) AS day FROM source"}}, None),
         ({"rules": [{"name": "r", "sql": {"passes": "id / 2 > 2"}}]}, "rule r: it has id / 2"),
         ({"rules": [{"name": "r", "sql": {"passes": "id + 1 > 2"}}]}, None),
+        ({"sink": {"delta": {"path": "t", "mode": "upsert", "key": ["id"]}}}, "sink.delta merges rows by a key"),
+        ({"sink": {"postgres": {"table": "t", "mode": "upsert", "key": ["id"]}}}, None),
+        (
+            {
+                "sink": {"postgres": {"table": "t", "mode": "upsert", "key": ["id"]}},
+                "decode": {"json": {"schema": "name STRING", "key": "id", "tombstone": "delete"}},
+            },
+            "tombstones delete rows",
+        ),
         ({"spark": {"conf": {"spark.sql.caseSensitive": True}}}, "Spark has the setting spark.sql.caseSensitive"),
         ({"spark": {"conf": {"spark.sql.parquet.compression.codec": "lz4"}}}, "Spark compresses Parquet with lz4"),
         ({"spark": {"conf": {"spark.sql.parquet.compression.codec": "zstd"}}}, None),

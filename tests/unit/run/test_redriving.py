@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,10 @@ from sluice.pipeline import load
 from sluice.run.redriving import possible, way_out
 
 DEDUPE = GOOD + "dedupe: {keys: [id], within: 1h}\n"
+MERGED = GOOD.replace("{path: p}", "{path: p, mode: upsert, key: [id]}")
+FOLLOWED = re.sub(
+    r"decode:.*\n(  .*\n)*", "decode: {json: {schema: name STRING, key: id, tombstone: delete}}\n", MERGED
+)
 UPSERT = GOOD.replace("sink:\n  delta: {path: p}", "sink: {postgres: {table: t, mode: upsert, key: [id]}}")
 CONSOLE = GOOD.replace("sink:\n  delta: {path: p}", "sink: {console: {}}")
 
@@ -25,8 +30,10 @@ CONSOLE = GOOD.replace("sink:\n  delta: {path: p}", "sink: {console: {}}")
         (DEDUPE, "has dedupe", "has dedupe"),
         (UPSERT, None, "mode: upsert"),
         (CONSOLE, None, "console"),
+        (MERGED, None, "mode: upsert"),
+        (FOLLOWED, "remembers no deleted keys", "mode: upsert"),
     ],
-    ids=["delta", "dedupe", "upsert", "console"],
+    ids=["delta", "dedupe", "upsert", "console", "merged", "followed"],
 )
 def test_no_command_is_named_that_would_be_refused(
     tmp_path: Path, text: str, lost: str | None, refused: str | None

@@ -30,12 +30,19 @@ class Guard:
         The table to write.
     app_id
         The writer's application id, which contains the pipeline's name.
+    keyed
+        Whether the table has a row for each key, not for each offset.
     """
 
-    def __init__(self, table: Handle, app_id: str) -> None:
+    def __init__(self, table: Handle, app_id: str, *, keyed: bool = False) -> None:
         self._table, self.path = table, table.path
         self._owner = owner({"app_id": app_id})
         self.holds = next((kind for kind in ("quarantine", "log") if app_id.endswith(f":{kind}")), "sink")
+        self._compare = (
+            "The next record of a key writes its row again"
+            if keyed
+            else "sluice audit --deep compares them with the ledger"
+        )
         self._seen: int | None = None
         self._passed: int | None = None
 
@@ -67,14 +74,14 @@ class Guard:
         self._seen = self._passed = table.version()
         found = [
             f"{commit} of the {self.holds} {self.path} is not a commit of this pipeline: rows may be missing, changed "
-            "or added. sluice audit --deep compares them with the ledger"
+            f"or added. {self._compare}"
             for commit in altered(commits)
         ]
         oldest = min((commit.version for commit in commits), default=base + 1)
         if oldest > base + 1:
             found.append(
                 f"versions {base + 1} to {oldest - 1} of the {self.holds} {self.path} are no longer in its history: "
-                "what others did to its rows there is unknown. sluice audit --deep compares them with the ledger"
+                f"what others did to its rows there is unknown. {self._compare}"
             )
         return found
 

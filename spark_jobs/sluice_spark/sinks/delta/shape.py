@@ -10,13 +10,14 @@ from deltalake import DeltaTable
 from deltalake.exceptions import CommitFailedError, DeltaError
 from pyspark.sql.types import StructType
 
+from sluice.delta.names import KEY
 from sluice.errors import BEGIN_ANEW, ConfigError
 from sluice_spark.engine.logs import logger
 from sluice_spark.sinks.delta.evolution import Added, Difference, difference, merged, told, ways_out
 from sluice_spark.sinks.delta.handle import Handle, first_line
 from sluice_spark.sinks.delta.statistics import hidden, settings_for
 
-__all__ = ["check", "check_replaceable", "columns_of", "to_add"]
+__all__ = ["check", "check_key", "check_replaceable", "columns_of", "to_add"]
 
 _SHOWN = 8
 """Maximum number of differences that a message names."""
@@ -139,6 +140,38 @@ def check_replaceable(held: Handle) -> None:
             next_step="with Spark: ALTER TABLE … SET TBLPROPERTIES ('delta.enableDeletionVectors' = false), then "
             "REORG TABLE … APPLY (PURGE); then run again",
         )
+
+
+def check_key(held: Handle, key: str | None) -> None:
+    """Refuse a table whose rows have another key than the pipeline's, or none; an empty one gets the pipeline's.
+
+    Parameters
+    ----------
+    key
+        As the table property has it; None for a pipeline that appends.
+
+    Raises
+    ------
+    ConfigError
+        If they differ.
+    """
+    for _ in range(_LOOKS):
+        table = held.table()
+        if table is None or (found := table.metadata().configuration.get(KEY)) == key:
+            return
+        if found is not None or key is None or table.file_uris():
+            there = (
+                "appends rows, and may have several of a key" if found is None else f"has one row for each of {found}"
+            )
+            ours = "mode: append" if key is None else f"mode: upsert by {key}"
+            raise _misfit(held, [f"it {there}; the pipeline says {ours}"])
+        try:
+            table.alter.set_table_properties({KEY: key}, raise_if_not_exists=False)
+        except CommitFailedError:
+            continue  # somebody committed meanwhile: check again
+        except (DeltaError, OSError, ValueError) as error:
+            raise held.failed(error) from error
+    raise held.crowded()
 
 
 def _misfit(held: Handle, what: Sequence[str], ways_out: Sequence[str] = ()) -> ConfigError:

@@ -23,6 +23,7 @@ from deltalake.transaction import AddAction, RemoveAction
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
+from sluice.delta.names import KEY
 from sluice.delta.notes import NOTE
 from sluice.errors import LeaseHeldError, SinkError
 from sluice.faults import point
@@ -47,6 +48,10 @@ twenty times and adds a commit. With the default interval of 100, later runs wou
 
 def opened(config: SinkConfig, path: str, app_id: str) -> DeltaSink:
     """Open the sink of a pipeline."""
+    if config.keyed:
+        from sluice_spark.sinks.delta.upsert import DeltaUpsert
+
+        return DeltaUpsert(config, path, app_id)
     return DeltaSink(path, app_id, config.partition_columns, evolve=getattr(config, "evolve", "refuse"))
 
 
@@ -76,7 +81,7 @@ class DeltaSink(StagesParquet, Writer):
         self.staging = path
         self.partition_by = list(partition_by)
         self._settings = {**_SETTINGS, **(settings or {})}
-        self._guard = Guard(self, app_id)
+        self._guard = Guard(self, app_id, keyed=KEY in self._settings)
         self._evolve = evolve
 
     def examine(self) -> list[str]:
@@ -112,8 +117,9 @@ class DeltaSink(StagesParquet, Writer):
         return DeltaSink(self.path, self.app_id, table.metadata().partition_columns), shape.columns_of(table)
 
     def check(self, schema: StructType) -> None:
-        """Refuse to write rows of this schema into a table with another schema: :func:`shape.check`."""
+        """Refuse to write rows of this schema into a table with another schema or key: :func:`shape.check`."""
         shape.check(self, schema, self.partition_by, self._evolve)
+        shape.check_key(self, self._settings.get(KEY))
 
     def check_replaceable(self) -> None:
         """Refuse to replace rows of a table with deletion vectors: :func:`shape.check_replaceable`."""
@@ -317,19 +323,20 @@ class DeltaSink(StagesParquet, Writer):
             self._guard.let_pass(table)
             self._guard.keep_out(table, fence)
             try:
-                if staged.files and (added := self._add_columns(table, schema)):
-                    evolved += added
+                if staged.files and (columns := self._add_columns(table, schema)):
+                    evolved += columns
                     point("columns-added")
                     continue  # the table has a new version: examine it
                 found = gone.find(self.path, files_of(table))
                 counts = _distinct(found.values(), check)
                 kept = gone.keep(self.path, name, found)
-                for files in (staged, kept):
+                added = gone.added(self.path, name, staged)
+                for files in (staged, added, kept):
                     self._still_there(files)
                 now = int(time.time() * 1000)
                 replaced = [[*key, count] for key, count in sorted(counts.items())]
                 table.create_write_transaction(
-                    [*_removed(found, now), *_entries(kept), *_entries(staged)],
+                    [*_removed(found, now), *_entries(kept), *_entries(added)],
                     **self._appending(schema),
                     partition_by=self.partition_by,
                     commit_properties=CommitProperties(

@@ -13,9 +13,9 @@ import pyarrow as pa
 
 from sluice_spark.sinks.base import Staged
 from sluice_spark.sinks.delta.statistics import may_be_at
-from sluice_spark.sinks.parquet.slice import Found, Slice, moments, opened
+from sluice_spark.sinks.parquet.slice import Found, Slice, moments, opened, readable
 
-__all__ = ["Keyed"]
+__all__ = ["Keyed", "told"]
 
 
 @dataclass
@@ -56,6 +56,7 @@ class Keyed(Slice):
         return self._counted(fs, base, path, list(self.keys))
 
     def _masks(self, batch: Any, values: Mapping[str, str | None]) -> list[tuple[tuple[str, int], Any]]:
+        batch = readable(batch)
         times = moments(batch, self.keys[0])
         chosen = np.isin(times, np.fromiter(self.wanted, np.int64, len(self.wanted)))
         (places,) = chosen.nonzero()
@@ -66,11 +67,11 @@ class Keyed(Slice):
 
 def _others(batch: Any, names: Sequence[str]) -> list[str]:
     """Return the other keys of each row, as text that is the same for equal values; NULL and NaN equal themselves."""
-    columns = [_told(batch.column(name)).to_pylist() for name in names]
+    columns = [told(batch.column(name)).to_pylist() for name in names]
     return [repr(row) for row in zip(*columns, strict=True)] if names else [""] * batch.num_rows
 
 
-def _told(column: Any) -> Any:
+def told(column: Any) -> Any:
     # how files have times, and what Python makes of them, differs from writer to writer, so they become numbers
     micros = column.cast(_retyped(column.type, pa.timestamp("us")))
     return micros.cast(_retyped(micros.type, pa.int64()))

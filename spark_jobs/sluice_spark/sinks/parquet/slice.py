@@ -24,7 +24,17 @@ from sluice_spark.sinks.delta.statistics import may_be, may_be_at
 from sluice_spark.sinks.parquet.attempts import new_folder
 from sluice_spark.sinks.parquet.staged import partition_values, read_back
 
-__all__ = ["Found", "Key", "Slice", "moments", "offsets_in", "opened", "partition_of"]
+__all__ = [
+    "Found",
+    "Key",
+    "Slice",
+    "as_written",
+    "moments",
+    "offsets_in",
+    "opened",
+    "partition_of",
+    "readable",
+]
 
 _COLUMNS = ["_topic", "_partition", "_offset", "_timestamp"]
 
@@ -117,6 +127,10 @@ class Slice:
         files = tuple(file for path in found if (file := self._kept[path]) is not None)
         return Staged("", files, {})
 
+    def added(self, root: str, name: str, staged: Staged) -> Staged:
+        """Return what takes the place of the rows that :meth:`find` found: of these staged rows, all."""
+        return staged
+
     def _may_hold(self, files: pa.Table) -> Any:
         """Return a mask of the files whose statistics allow rows of the slice."""
         inside = np.zeros(files.num_rows, dtype=bool)
@@ -183,7 +197,7 @@ class Slice:
         fs.makedirs(target, exist_ok=True)
         with fs.open(f"{base}/{unquote(path)}", "rb") as source, fs.open(f"{target}/kept.parquet", "wb") as sink:
             parquet, values = opened(source), partition_of(path)
-            schema = _as_written(pq.ParquetFile(source, metadata=parquet.metadata).schema_arrow)
+            schema = as_written(pq.ParquetFile(source, metadata=parquet.metadata).schema_arrow)
             with pq.ParquetWriter(sink, schema, compression="snappy") as writer:
                 for group in range(parquet.num_row_groups):
                     table = parquet.read_row_group(group).cast(schema).combine_chunks()
@@ -209,7 +223,12 @@ def opened(handle: Any, **options: Any) -> pq.ParquetFile:
     return pq.ParquetFile(handle, coerce_int96_timestamp_unit="us", **options)
 
 
-def _as_written(schema: pa.Schema) -> pa.Schema:
+def readable(batch: Any) -> Any:
+    """Return a batch of a file, whoever wrote it, with types that Arrow can take rows of: no view types."""
+    return batch.cast(as_written(batch.schema))
+
+
+def as_written(schema: pa.Schema) -> pa.Schema:
     """Return a schema whose files every reader of Delta tables reads.
 
     It has plain types instead of view types, which delta-rs uses when it rewrites files for DELETE, and microseconds in

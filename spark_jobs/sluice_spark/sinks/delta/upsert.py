@@ -1,0 +1,111 @@
+"""A Delta table with one row for each key: a newer row replaces an older one, and a tombstone deletes it.
+
+A commit finds the files that hold rows of the batch's keys, and puts others in their place, in one transaction directly
+after the version of the table that it has read. What others commit meanwhile is looked at again, and never overwritten.
+"""
+
+from __future__ import annotations
+
+import json
+import posixpath
+from collections.abc import Mapping
+from typing import Any
+
+from pyspark.sql import types as T
+
+from sluice.delta.names import KEY
+from sluice.errors import BEGIN_ANEW, ConfigError
+from sluice.fields import TAKES_AWAY
+from sluice.sinks.base import SinkConfig
+from sluice_spark.sinks.base import Fence, Staged
+from sluice_spark.sinks.delta.table import DeltaSink
+from sluice_spark.sinks.parquet.merged import Merge
+
+__all__ = ["DeltaUpsert"]
+
+_COMPARED = (
+    T.StringType, T.VarcharType, T.CharType, T.BinaryType, T.BooleanType, T.ByteType, T.ShortType, T.IntegerType,
+    T.LongType, T.DecimalType, T.DateType, T.TimestampType, T.TimestampNTZType,
+)  # fmt: skip
+"""Types whose values are the same, or one is greater, whoever wrote them."""
+
+
+class DeltaUpsert(DeltaSink):
+    """A Delta table with one row for each key; the first commit creates it.
+
+    Parameters
+    ----------
+    config
+        ``key``, ``sequence`` and ``evolve`` of it.
+    """
+
+    def __init__(self, config: SinkConfig, path: str, app_id: str) -> None:
+        self._key: tuple[str, ...] = getattr(config, "key", ())
+        self._sequence: str | None = getattr(config, "sequence", None)
+        evolve = getattr(config, "evolve", "refuse")
+        super().__init__(path, app_id, settings={KEY: json.dumps(list(self._key))}, evolve=evolve)
+
+    def check(self, schema: T.StructType) -> None:
+        """Refuse rows that do not fit the table, or whose key cannot be compared.
+
+        Raises
+        ------
+        ConfigError
+            If they do not, or rows of the table cannot be replaced.
+        """
+        rows = _rows(schema)
+        kinds = {field.name: field.dataType for field in rows.fields}
+        problems = [f"{name} of the key is no column" for name in self._compared if name not in kinds]
+        problems += [
+            f"{name} is {kinds[name].simpleString().upper()}, which cannot be compared exactly: cast it"
+            for name in self._compared
+            if name in kinds and not isinstance(kinds[name], _COMPARED)
+        ]
+        if problems:
+            raise ConfigError(
+                f"rows cannot be merged into the table {self.path}: {'; '.join(problems)}",
+                state="nothing was read or written; the position stays where it was",
+                next_step=f"change key and sequence, or the transform; or, to start over, {BEGIN_ANEW}",
+            )
+        super().check(rows)
+        self.check_replaceable()
+
+    @property
+    def _compared(self) -> list[str]:
+        return [*self._key, *([self._sequence] if self._sequence else [])]
+
+    def commit(
+        self,
+        staged: Staged,
+        schema: T.StructType,
+        version: int,
+        note: Mapping[str, Any],
+        *,
+        fence: Fence | None = None,
+    ) -> bool:
+        """Merge staged rows into the table, in one transaction; see :meth:`DeltaSink.commit`.
+
+        Raises
+        ------
+        SinkError
+            If a row has no value in a column of its key, too.
+        """
+        rows = _rows(schema)
+        if not staged.files:
+            return super().commit(staged, rows, version, note, fence=fence)
+        self.check_replaceable()
+        self._still_there(staged)
+        name = posixpath.basename(posixpath.dirname(staged.files[0].path)).rpartition("-")[0]
+        merge = Merge.of(self.path, staged, self._key, self._sequence)
+        if self.table() is None:
+            done = super().commit(merge.added(self.path, name, staged), rows, version, note, fence=fence)
+        else:
+            done = self.replace(merge, staged, rows, version, note, name=name, fence=fence) is not None
+        if done and merge.added(self.path, name, staged) != staged:
+            self.sweep(name)  # what was staged and is in no version; if the driver dies before, the next run does it
+        return done
+
+
+def _rows(schema: T.StructType) -> T.StructType:
+    """Return the columns of the table, without the one that says of a staged row that it only deletes."""
+    return T.StructType([field for field in schema.fields if field.name != TAKES_AWAY])
