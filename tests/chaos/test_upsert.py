@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import random
+import signal
 from typing import Any
 from unittest import mock
 
@@ -137,4 +138,23 @@ def test_a_row_judged_and_one_that_lost_is_no_fault(sandbox: Sandbox) -> None:
         1,
         "passed",
     )
+    sandbox.assert_balanced()
+
+
+@pytest.mark.long
+def test_a_driver_that_wakes_up_late_changes_nothing(sandbox: Sandbox) -> None:
+    wanted: dict[str, str | None] = {}
+    sandbox.configure(**following(transform={"python": "gate:passing"}))
+    feed(sandbox, wanted)
+    frozen = sandbox.start("frozen", gate_at="before-sink-commit")
+    frozen.await_gate()
+    frozen.signal(signal.SIGSTOP)
+    sandbox.execute("UPDATE sluice_lease SET expires = 0")
+    feed(sandbox, wanted)
+    sandbox.run("second")
+    assert held(sandbox) == there(wanted)
+    frozen.open_gate()
+    frozen.signal(signal.SIGCONT)
+    assert frozen.wait().code == 40
+    assert held(sandbox) == there(wanted)
     sandbox.assert_balanced()
