@@ -9,8 +9,10 @@ from __future__ import annotations
 import json
 import posixpath
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import Any
 
+import fsspec
 from pyspark.sql import types as T
 
 from sluice.delta.names import KEY
@@ -101,9 +103,17 @@ class DeltaUpsert(DeltaSink):
             done = super().commit(merge.added(self.path, name, staged), rows, version, note, fence=fence)
         else:
             done = self.replace(merge, staged, rows, version, note, name=name, fence=fence) is not None
-        if done and merge.added(self.path, name, staged) != staged:
-            self.sweep(name)  # what was staged and is in no version; if the driver dies before, the next run does it
+        if done:
+            self._forget(staged, merge.added(self.path, name, staged))
         return done
+
+    def _forget(self, staged: Staged, added: Staged) -> None:
+        """Remove what was staged and is in no version; if the driver dies before, the next run sweeps it."""
+        fs, base = fsspec.core.url_to_fs(self.path)
+        folders = [{posixpath.dirname(file.path) for file in files.files} for files in (staged, added)]
+        for folder in folders[0] - folders[1]:
+            with suppress(OSError):
+                fs.rm(f"{base}/{folder}", recursive=True)
 
 
 def _rows(schema: T.StructType) -> T.StructType:

@@ -109,6 +109,8 @@ def test_tombstones_delete_and_keys_come_back(tmp_path: Path) -> None:
             wanted |= {} if each["name"] is None else {(each["shop"], each["id"]): (each["name"], each["_offset"])}
         assert write(sink, rows, batch)
         assert held(tmp_path / "t") == wanted
+        named = {file.split("/")[1] for file in DeltaTable(str(tmp_path / "t")).get_add_actions()["path"].to_pylist()}
+        assert {f.name for f in (tmp_path / "t/batches").glob(f"p-e1-{batch:06d}-*")} <= named, "nothing is left behind"
         assert not write(table(tmp_path / "t"), rows, batch), "a batch is committed once"
     assert "__sluice_deleted" not in DeltaTable(str(tmp_path / "t")).to_pyarrow_table().column_names
     assert write(sink, [row(key, 99, name=None) for key in range(7)], 8)
