@@ -200,3 +200,21 @@ def test_only_records_of_the_interval_must_still_be_there(sandbox: Sandbox) -> N
     stream.configure(transform=adding(1))
     assert "are no longer in the source" in sandbox.run("all", interval=interval(60, 180), expect=21).message
     sandbox.assert_balanced()
+
+
+def test_windows_of_times_that_no_record_has_any_more_go(sandbox: Sandbox) -> None:
+    """The file moved records to another time, and was put right again: no batch has records of that time."""
+    stream = Stream(sandbox, HOURLY, limit=100)
+    for run, (first, last) in {"first": (0, 60), "second": (600, 700)}.items():
+        stream.configure()
+        stream.feed(first, last, 6)
+        sandbox.run(run)
+    before = stream.held()
+    stream.configure(transform={"sql": "SELECT at + interval 5 hours AS at, * EXCEPT (at) FROM source"})
+    sandbox.run("moved", interval=interval(300, 360))
+    assert stream.held() - before
+    stream.configure()
+    sandbox.run("put right", interval=interval(300, 360))
+    assert stream.held() == before
+    assert sandbox.ledger.windows(sandbox.name, "put right")["rows"] == 0
+    sandbox.assert_balanced()

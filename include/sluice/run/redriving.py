@@ -20,7 +20,7 @@ def possible(pipeline: Pipeline, *, quarantined: bool) -> None:
         raise ConfigError(
             f"pipeline {pipeline.name!r} {_stateful(pipeline)}, which Sluice cannot do yet",
             state="nothing was read or written; the quarantine is as it was",
-            next_step=_AGAIN,
+            next_step=_again(pipeline),
         )
     if not quarantined and pipeline.sink.kind.delta and pipeline.decode.deletes:
         raise ConfigError(
@@ -72,8 +72,15 @@ def way_out(pipeline: Pipeline, named: str) -> str:
     try:
         possible(pipeline, quarantined=True)
     except ConfigError:
-        return f"they stay there, as sluice redrive cannot write them with this pipeline: {_AGAIN}"
+        return f"they stay there, as sluice redrive cannot write them with this pipeline: {_again(pipeline, named)}"
     return f"when decode, rules or transform take them: sluice redrive {named} --quarantined"
+
+
+def _again(pipeline: Pipeline, named: str = "") -> str:
+    if pipeline.window is None or pipeline.no_intervals is not None:
+        return _AGAIN
+    run = f"sluice run {named or pipeline.name} --start TIME --end TIME"
+    return f"change decode, rules or transform so that they are taken, then make their windows again: {run}"
 
 
 def _stateful(pipeline: Pipeline) -> str:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 
 from sluice.errors import (
     LeaseHeldError,
@@ -134,7 +134,7 @@ class IntervalRun(Run):
         ranges = [r for r in resolved.ranges if len(r)]
         self._plan(lease, ranges, states, epoch=-number, sources={"kafka": kafka, "log": log} if log else None)
         self._say(lease, resolved, lost, log)
-        if readable:
+        if self._due(tables, readable):
             spark = self.context.session()
             self.context.warm_up(spark, Recovery.REPLAY, sum(map(len, readable)))
             source = self._offsets.source(spark, available, kafka, log, segments)
@@ -294,6 +294,14 @@ class IntervalRun(Run):
         point("batch-recorded")
         logger.info("%s: %d rows replaced by %d", self.interval, leaving.rows.found, prepared.staged.rows)
 
+    def _due(self, tables: Tables, readable: Sequence[OffsetRange]) -> bool:
+        """Return whether there is anything to replace, or to replace it with."""
+        return bool(readable)
+
+    def _records(self, source: RecordsInParts, readable: Sequence[OffsetRange]) -> DataFrame:
+        """Return the records of these ranges."""
+        return source.read(readable)
+
     def _writer(self, spark: SparkSession, tables: Tables) -> BatchWriter:
         """Return what prepares the interval's rows."""
         writer = self.context.writer(spark, tables)
@@ -327,7 +335,7 @@ class IntervalRun(Run):
         source: RecordsInParts,
     ) -> PreparedBatch:
         try:
-            return writer.prepare(source.read(readable), name, ranges, source, lost, passed)
+            return writer.prepare(self._records(source, readable), name, ranges, source, lost, passed)
         except SluiceError:
             raise
         except Exception as error:

@@ -9,7 +9,7 @@ from typing import Any, cast
 
 import numpy as np
 import pyarrow as pa
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from sluice.errors import OffsetsGoneError
@@ -25,6 +25,7 @@ from sluice_spark.runs.tables import Tables
 from sluice_spark.runs.window_offsets import WindowOffsets
 from sluice_spark.sinks.parquet.slice import Slice
 from sluice_spark.sinks.parquet.timed import Timed
+from sluice_spark.sources.base import RECORD_SCHEMA
 from sluice_spark.sources.parts import RecordsInParts
 
 __all__ = ["WindowIntervalRun"]
@@ -50,6 +51,20 @@ class WindowIntervalRun(IntervalRun):
         """Return whether a commit changed these windows, or ended the epoch that closed them."""
         return HANDOVER in note or super()._is_rival(note)
 
+    def _due(self, tables: Tables, readable: Sequence[OffsetRange]) -> bool:
+        """Return whether there are records, or windows of an earlier file whose times no record has any more."""
+        if readable:
+            return True
+        gone = self._gone()
+        tables.replacing().held(gone)
+        return gone.found > 0
+
+    def _records(self, source: RecordsInParts, readable: Sequence[OffsetRange]) -> DataFrame:
+        return source.read(readable) if readable else SparkSession.active().createDataFrame([], RECORD_SCHEMA)
+
+    def _gone(self) -> Timed:
+        return Timed((), *self._offsets.span, column=START)
+
     def _writer(self, spark: SparkSession, tables: Tables) -> BatchWriter:
         writer = cast(WindowWriter, self.context.writer(spark, tables))
         return RecomputedWindows.of(writer, self._offsets.span, self._offsets.closed, round(time.time() * 1000))
@@ -64,7 +79,6 @@ class WindowIntervalRun(IntervalRun):
         source: RecordsInParts,
     ) -> Leaving:
         self._nothing_compacted(prepared, readable)
-        rows = Timed((), *self._offsets.span, column=START)
         refused = tables.quarantine.staged_offsets(prepared.quarantine) if prepared.quarantine is not None else {}
         held = tables.quarantine.held(Slice(readable))
         before = {key: np.setdiff1d(offsets, refused.get(key, [])) for key, offsets in held.items()}
@@ -77,7 +91,7 @@ class WindowIntervalRun(IntervalRun):
             for key, offsets in found.items()
             for span in runs_of(*key, map(int, offsets))
         ]
-        return Leaving(rows, Slice(gone), lambda _: None)
+        return Leaving(self._gone(), Slice(gone), lambda _: None)
 
     def _absorbed(
         self,

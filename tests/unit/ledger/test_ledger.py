@@ -156,6 +156,13 @@ def test_what_a_run_did_to_windows_is_told_once_for_each_batch(ledger_url: str) 
     known = [Times(OffsetRange("t", 0, 0, 6), 600, 700), Times.none(OffsetRange("t", 1, 0, 2))]
     assert ledger.event_times("p", "as now") == known
     assert ledger.event_times("p", "as before") == []
+    for batch in (0, 1):  # as a run of an interval that is cleared
+        with ledger.acquire("p", "r3", scope="of march") as lease:
+            ledger.batch_committed(
+                lease, epoch=-1, batch=batch, accounts=[], windows={**closing, "late_by": 0, "replaced": 4 - batch}
+            )
+    again = {"rows": 4, "late": 0, "partly_late": 0, "late_by": None, "closed_to": 900, "replaced": 3}
+    assert ledger.windows("p", "r3") == again
     told = {"rows": 7, "late": 2, "partly_late": 1, "late_by": 100, "closed_to": 900}
     assert ledger.windows("p", "r1") == ledger.account("p", "r1")["windows"] == told
     assert ledger.windows("p", "r2") == {}

@@ -50,6 +50,12 @@ def test_no_command_is_named_that_would_be_refused(
     assert ("to the source again" in told) is (refused is not None)
 
 
+def test_what_a_window_did_not_take_goes_into_it_by_an_interval(tmp_path: Path) -> None:
+    window = "window: {time: at, size: 1h, watermark: 1h, aggregates: {n: count(*)}}\n"
+    told = way_out(load(write(tmp_path, GOOD + window)), "p")
+    assert "make their windows again: sluice run p --start TIME --end TIME" in told
+
+
 @pytest.mark.parametrize("options", [(), ("--quarantined",), ("--quarantined", "--dry-run")], ids=str)
 def test_a_redrive_that_is_refused_starts_no_driver(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], options: tuple[str, ...]
