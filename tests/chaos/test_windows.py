@@ -628,11 +628,12 @@ def test_a_year_of_flights_month_by_month(
     """Runs in between, and drivers that die in them: the windows are those of the whole file, computed at once."""
     topics, topic = Topics(broker.bootstrap), f"flights-{uuid.uuid4().hex[:8]}"
     sandbox = KeptSandbox(tmp_path / "home", broker, topics, topic, spark=spark)
-    sandbox.configure(
-        kafka={"max_records_per_batch": 200_000},
-        decode={"json": {"schema": "carrier STRING, origin STRING, time_hour TIMESTAMP, dep_delay INT"}},
-        window={**window, "time": "time_hour", "aggregates": {"n": "count(*)", "total": "sum(dep_delay)"}},
-    )
+    keys: dict[str, Any] = {
+        "kafka": {"max_records_per_batch": 200_000},
+        "decode": {"json": {"schema": "carrier STRING, origin STRING, time_hour TIMESTAMP, dep_delay INT"}},
+        "window": {**window, "time": "time_hour", "aggregates": {"n": "count(*)", "total": "sum(dep_delay)"}},
+    }
+    sandbox.configure(**keys)
     begins = [datetime(2013, month, 1, tzinfo=UTC) for month in range(1, 13)] + [datetime(2014, 2, 1, tzinfo=UTC)]
     for month, (start, until) in enumerate(itertools.pairwise(begins)):
         with monkeypatch.context() as apart:
@@ -641,17 +642,26 @@ def test_a_year_of_flights_month_by_month(
         if month < len(KILLS):
             sandbox.run(f"month-{month}", kill_at=KILLS[month])
         sandbox.run(f"month-{month}")
-    held = Counter(
-        (row["window_start"], row[window["by"][0]], row["n"], row["total"]) for row in _rows(sandbox)
-    )  # fmt: skip
-    assert held == of_the_file(window)
+    assert _flown(sandbox, window) == of_the_file(window)
+    assert sandbox.total("written") == 336_776
+    sandbox.assert_balanced()
+    # a change for March reaches March only
+    sandbox.configure(**keys, transform={"sql": "SELECT * EXCEPT (dep_delay), dep_delay * 2 AS dep_delay FROM source"})
+    sandbox.run("march", interval=("2013-03-01", "2013-04-01"))
+    march = (datetime(2013, 3, 1, tzinfo=UTC), datetime(2013, 4, 1, tzinfo=UTC))
+    doubled = {
+        (start, key, n, total * 2 if total is not None and march[0] <= start < march[1] else total): count
+        for (start, key, n, total), count in of_the_file(window).items()
+    }
+    assert _flown(sandbox, window) == doubled
     assert sandbox.total("written") == 336_776
     sandbox.assert_balanced()
 
 
-def _rows(sandbox: Sandbox) -> list[dict[str, Any]]:
+def _flown(sandbox: Sandbox, window: dict[str, Any]) -> Counter[Any]:
     rows = sandbox.rows()
-    return [] if rows is None else rows.to_pylist()
+    assert rows is not None
+    return Counter((r["window_start"], r[window["by"][0]], r["n"], r["total"]) for r in rows.to_pylist())
 
 
 def of_the_file(window: dict[str, Any]) -> Counter[Any]:
