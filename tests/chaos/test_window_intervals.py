@@ -69,7 +69,7 @@ def fed(sandbox: Sandbox, window: dict[str, Any], *, recovery: str = "replay", k
     stream = kind(sandbox, window, recovery=recovery, limit=100)
     stream.configure()
     for run, (first, last) in {"first": (0, 120), "second": (60, 200), "third": (0, 240)}.items():
-        stream.feed(first, last, 12, bad=True)
+        stream.feed(first, last, 12, bad=True, also=[minute(65)] if run == "third" else [])
         sandbox.run(run)
     assert stream.expected()[1], "some came late"
     return stream
