@@ -22,6 +22,7 @@ from sluice.run.resolve import Resolved
 from sluice.sources.state import Key, TopicState, joined_ids
 from sluice_spark.batch.writer import BatchWriter, PreparedBatch
 from sluice_spark.engine.logs import logger
+from sluice_spark.engine.tasks import told as tasks_told
 from sluice_spark.runs.closing import emptied
 from sluice_spark.runs.interval_offsets import IntervalOffsets
 from sluice_spark.runs.reconcile import (
@@ -231,7 +232,7 @@ class IntervalRun(Run):
         with self.context.watch.phase("ledger"):
             self.ledger.batch_started(lease, epoch=tables.epoch.number, batch=batch, ranges=ranges)
         point("batch-started")
-        with self.context.watch.phase("batches"):
+        with self.context.watch.phase("batches"), tasks_told(spark, str(self.interval)):
             prepared = writer.profiled(self._prepare(writer, name, ranges, readable, lost, passed, source))
         with self.context.watch.phase("judging"):
             self.context.gate.admit(lease, spark, writer, prepared)

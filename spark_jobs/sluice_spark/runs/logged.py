@@ -21,6 +21,7 @@ from sluice.recovery import Recovery
 from sluice_spark.arrow.path import ArrowCopies
 from sluice_spark.batch.writer import BatchWriter
 from sluice_spark.engine.logs import logger
+from sluice_spark.engine.tasks import told as tasks_told
 from sluice_spark.runs.applying import StateApplier
 from sluice_spark.runs.batches import MicroBatches
 from sluice_spark.runs.stateful import define
@@ -142,7 +143,8 @@ class LogRoute:
             name = tables.landing_name(number)
             if number > known:
                 ranges = tables.checkpoint.ranges_of(number)
-                landed = landing.stage(records, name, ranges, tables.batch_name(number))
+                with tasks_told(self.batches.spark, f"landing batch {number}"):
+                    landed = landing.stage(records, name, ranges, tables.batch_name(number))
                 lease.verify()
                 landing.seal(number, landed)
                 segments = [s.as_dict() for s in landed.segments]

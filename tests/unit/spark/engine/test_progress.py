@@ -38,7 +38,8 @@ def test_what_remains_counts_down_to_where_the_log_ended(
     progress.end(1, second, [RangeAccount(r, Counts(written=len(r))) for r in second])
     assert said.messages == [
         "batch 0: 1,000 offsets in 1 partitions",
-        "batch 0: 790 written, 8 filtered, 2 quarantined, 200 absent; 4.0 s, 200 records/s; 1,500 offsets remain",
+        "batch 0: 790 written, 8 filtered, 2 quarantined, 200 absent; 4.0 s, 200 records/s; "
+        "1,500 offsets remain (40% done, about 6 s to go)",
         "batch 1: 1,500 offsets in 2 partitions",
         "batch 1: 1,500 written; 1.0 s, 1,500 records/s; 0 offsets remain",
     ]
