@@ -11,7 +11,7 @@ from pyspark.sql import SparkSession
 
 from sluice.errors import ConfigError
 from sluice.pipeline import Pipeline, load
-from sluice.pipeline.suite import Suite
+from sluice.pipeline.suite import Suite, missing_columns
 from sluice_spark.arrow.plan import NotArrowError, plan_of
 from sluice_spark.batch.split import Split, told
 from sluice_spark.engine.logs import set_up
@@ -53,6 +53,8 @@ def problems(spark: SparkSession, pipeline: Pipeline) -> Iterator[str]:
         schema = shape_of(spark, pipeline, transforms.transformer(pipeline)).schema
     except ConfigError as error:
         yield error.what.removeprefix(f"pipeline {pipeline.name!r}: ")
+    if schema is not None:
+        yield from (f"quality.{key}: {wrong}" for key, wrong in missing_columns(pipeline.quality, schema.names))
     try:
         suite = Suite.of(pipeline)
     except ConfigError as error:

@@ -20,6 +20,9 @@ def accept(
     pipeline: Annotated[str, typer.Argument(metavar="NAME_OR_FILE", help="A pipeline's name, or its YAML file.")],
     run: Annotated[str, typer.Argument(metavar="RUN", help="The id of a run whose verdict is failed or error.")],
     reason: Annotated[str, typer.Option(metavar="TEXT", help="Why its rows may stay; recorded in the ledger.")],
+    new_normal: Annotated[
+        bool, typer.Option("--new-normal", help="What quality.history compares with begins with this run.")
+    ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a line.")] = False,
 ) -> None:
     """Accept what a run wrote although its verdict failed.
@@ -29,7 +32,12 @@ def accept(
     succeeds when it is cleared. No data changes now. A batch that waits
     (quality.when: before_commit) is published by the next run, unless more is
     wrong with it by then; a run at work has to end first (exit 40). To take the
-    rows out of the table instead: sluice retract. Idempotent. Exit codes: as
+    rows out of the table instead: sluice retract.
+
+    An accepted run is one more of those with which quality.history compares. If
+    its figures are what is to be expected from now on, add --new-normal, also
+    for a run that only warned: runs before it are not compared with any more.
+    Idempotent. Exit codes: as
     sluice run.
     """
     from sluice.cli.names import name_of
@@ -38,12 +46,15 @@ def accept(
 
     ledger = Ledger.open()
     name = name_of(ledger, pipeline)
-    verdict = settle(ledger, name, run, reason=reason)
+    verdict = settle(ledger, name, run, reason=reason, new_normal=new_normal)
     told = ledger.acceptance(name, run) or reason
     if as_json:
-        print_json({"pipeline": name, "run": run, "verdict": verdict, "accepted": told})
+        normal = {"new_normal": True} if new_normal else {}
+        print_json({"pipeline": name, "run": run, "verdict": verdict, "accepted": told, **normal})
         return
     err.print(f"run {run} of {name}: the verdict {verdict} is accepted ({told})", markup=False)
+    if new_normal:
+        err.print("what quality.history compares with begins with this run", markup=False)
 
 
 def held(ledger: Ledger, pipelines: Iterable[str]) -> list[str]:

@@ -78,5 +78,17 @@ def _show(name: str, row: RunRow, judgement: Mapping[str, Any], accepted: str | 
             if (result.get("severity") == "critical" or bool(result.get("exception"))) is failing:
                 shown = [result["exception"]] if result.get("exception") else told(result)
                 err.print("; ".join([f"{head}: {title(result)}", *shown]), markup=False)
+    _show_history(judgement.get("history") or {})
     if judgement.get("data_docs"):
         err.print(f"Data Docs: {judgement['data_docs']}", markup=False)
+
+
+def _show_history(history: Mapping[str, Any]) -> None:
+    from sluice.run.baseline import Check
+
+    fields = ("figure", "column", "value", "center", "low", "high", "runs")
+    checks = [Check(**{name: item[name] for name in fields}) for item in history.get("checks") or []]
+    if checks:
+        print_table([check.line() for check in checks], list(checks[0].line()))
+    for what, why in (history.get("unknown") or {}).items():
+        err.print(f"not judged: {what}: {why}", markup=False)

@@ -16,7 +16,6 @@ from sluice.ledger.plain import plain
 from sluice.ledger.profiles import Profiles
 from sluice.ledger.projection import project, rebuild
 from sluice.ledger.store import LedgerError, open_engine, spoken
-from sluice.ledger.verdicts import Verdicts
 from sluice.ranges import LostRange, OffsetRange, Positions, RangeAccount, Times
 from sluice.recovery import Route
 from sluice.text import checked_run, storable
@@ -24,7 +23,7 @@ from sluice.text import checked_run, storable
 __all__ = ["Ledger"]
 
 
-class Ledger(Histories, Profiles, Verdicts):
+class Ledger(Histories, Profiles):
     """The account of runs. Open it with :meth:`open`; several processes may use it.
 
     Notes
@@ -337,6 +336,10 @@ class Ledger(Histories, Profiles, Verdicts):
         of_batch |= {} if faults is None else {"faults": dict(faults)}
         payload = {"verdict": verdict, "reason": reason, **of_batch}
         self._record(None, run_id, ("VerdictAccepted", payload), pipeline=pipeline)
+
+    def normal_set(self, pipeline: str, run_id: str, *, reason: str) -> None:
+        """Record that what is expected by history begins with this run: runs before it say nothing any more."""
+        self._record(None, run_id, ("NormalSet", {"reason": reason}), pipeline=pipeline)
 
     def batch_given_up(self, pipeline: str, run_id: str, *, reason: str, batch: tuple[int, int]) -> None:
         """Record that a batch, which waits because its verdict failed, is not to be published."""

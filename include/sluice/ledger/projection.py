@@ -121,6 +121,8 @@ def project(connection: sa.Connection, event: Mapping[str, Any]) -> None:
             )
         case "VerdictAccepted":
             _note(connection, this_run, f"the verdict {payload['verdict']} was accepted: {payload['reason']}")
+        case "NormalSet":
+            _note(connection, this_run, f"what is normal begins with this run: {payload['reason']}")
         case "BatchGivenUp":
             _note(connection, this_run, f"batch {payload['batch'][1]} was given up: {payload['reason']}")
         case "Announced":

@@ -280,6 +280,15 @@ class Pipeline(Strict):
         return self
 
     @model_validator(mode="after")
+    def _fresh(self) -> Pipeline:
+        history = self.quality.history
+        if history is not None and history.freshness is not None and (self.aggregates or self.window is not None):
+            raise ValueError(
+                "quality.history.freshness goes by the rows' _timestamp, and aggregated rows have none: remove it"
+            )
+        return self
+
+    @model_validator(mode="after")
     def _gated(self) -> Pipeline:
         if self.quality.when == "before_commit" and self.stateful is not None:
             key = "window" if self.window is not None else "dedupe"

@@ -9,6 +9,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BeforeValidator, WithJsonSchema, model_validator
 
 from sluice.fields import Strict
+from sluice.pipeline.history import History
 
 __all__ = ["Quality", "exceeds"]
 
@@ -67,20 +68,35 @@ class Quality(Strict):
     """Columns whose values no verdict shows: not in the log, the ledger or Data Docs. They have counts and offsets."""
     profiled: tuple[str, ...] = ()
     """Columns whose mean and number of distinct values a run's profile has, too: it reads them once more for that."""
+    history: History | None = None
+    """What is expected of a live run by the accepted runs before it: volume, freshness, and figures of columns."""
     max_quarantined: Limit = "1%"
     """The verdict is ``failed`` above this: a share of the records that the run read, or a number of records."""
     max_lost: Limit | None = None
     """The verdict is ``failed`` if more records are lost; without this key any lost record makes it ``warned``."""
 
+    @property
+    def measured(self) -> tuple[str, ...]:
+        """The columns that are read back for the figures that no footer has."""
+        return tuple(dict.fromkeys([*self.profiled, *(self.history.measured if self.history else ())]))
+
+    @property
+    def named(self) -> dict[str, tuple[str, ...]]:
+        """The columns that keys name, by key."""
+        history = tuple(self.history.columns if self.history else ())
+        return {"masked": self.masked, "profiled": self.profiled, "history.columns": history}
+
     @model_validator(mode="after")
     def _hidden(self) -> Quality:
         masked = {name.lower() for name in self.masked}
-        both = [name for name in self.profiled if {name.lower(), name.partition(".")[0].lower()} & masked]
-        if both:
-            raise ValueError(
-                f"profiled: {', '.join(both)} is masked, so a profile has only its nulls: remove it from profiled or "
-                "from masked"
-            )
+        figures = self.history.columns if self.history else {}
+        named = {**{name: "profiled" for name in self.profiled}}
+        named |= {name: "history.columns" for name, of in figures.items() if set(of) != {"nulls"}}
+        for name, key in named.items():
+            if {name.lower(), name.partition(".")[0].lower()} & masked:
+                raise ValueError(
+                    f"{key}: {name} is masked, so a profile has only its nulls: remove it from {key} or from masked"
+                )
         return self
 
     @model_validator(mode="after")

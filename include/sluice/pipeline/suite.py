@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,8 +12,9 @@ from typing import Any
 from sluice.errors import ConfigError
 from sluice.pipeline.load import relative
 from sluice.pipeline.model import Pipeline
+from sluice.pipeline.quality import Quality
 
-__all__ = ["SCOPES", "SEVERITIES", "UNASKED", "Suite", "nearest", "place"]
+__all__ = ["SCOPES", "SEVERITIES", "UNASKED", "Suite", "missing_columns", "nearest", "place"]
 
 SEVERITIES = ("critical", "warning", "info")
 SCOPES = ("slice", "table")
@@ -118,6 +119,16 @@ def place(number: int, item: Mapping[str, Any]) -> str:
     """Return an expectation's name in messages: its position in the file, from 1, and its type."""
     kind = item.get("type")
     return f"expectation {number}" + (f" ({kind})" if isinstance(kind, str) else "")
+
+
+def missing_columns(quality: Quality, columns: Sequence[str]) -> Iterator[tuple[str, str]]:
+    """Yield the keys of ``quality`` that name a column which the rows do not have, and what is wrong."""
+    for key, names in quality.named.items():
+        for name in names:
+            there = {name} if key == "masked" else {name, name.partition(".")[0]}  # columns are masked as a whole
+            if not there & set(columns):
+                similar = nearest(name, columns, "its columns are")
+                yield key, f"the transform yields no column {name!r}; {similar}"
 
 
 def nearest(name: str, known: Iterable[str], otherwise: str) -> str:

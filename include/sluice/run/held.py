@@ -17,6 +17,10 @@ FAILED = ("failed", "error")
 """The verdicts that hold a pipeline, and that can be accepted."""
 
 
+FRESHNESS = "history.freshness"
+"""What holds nothing: that the newest row is old."""
+
+
 def holder(ledger: Ledger, pipeline: Pipeline) -> RunRow | None:
     """Return the run whose verdict holds the pipeline's live runs; None if they may go on.
 
@@ -30,6 +34,9 @@ def holder(ledger: Ledger, pipeline: Pipeline) -> RunRow | None:
     if run is None or run.verdict not in FAILED or ledger.settlement(pipeline.name, run.run) is not None:
         return None
     waits = (run.judgement or {}).get("waits")
+    wrong = faults(run.judgement or {})
+    if wrong and all(fault.startswith(FRESHNESS) for fault in wrong):
+        return None  # only a later run can bring new rows
     dropped = waits is not None and ledger.epoch(pipeline.name).number != waits[0]
     if dropped or run.epoch < ledger.base(pipeline.name):
         return None
@@ -129,14 +136,25 @@ def faults(judgement: Mapping[str, Any]) -> dict[str, int | None]:
         if not item["success"]:
             count = item.get("unexpected_count")
             found[f"{item['expectation']} on {item.get('column')} ({item.get('scope')})"] = count
+    figures = {_named(check): check["value"] for check in (judgement.get("history") or {}).get("checks") or []}
     for item in judgement.get("excesses") or []:
         if item["verdict"] == "failed":
-            found[f"{item['limit']}: {item['why']}"] = None
+            value = figures.get(item["limit"])
+            # the baseline may be another one by now, and sums of numbers differ by their order
+            found[f"{item['limit']}: {item['why'] if value is None else f'{value:.9g}'}"] = None
     return found
 
 
-def accept(ledger: Ledger, pipeline: str, run_id: str, *, reason: str) -> str:
+def _named(check: Mapping[str, Any]) -> str:
+    """Return the limit by which a figure of a run's history is judged."""
+    return f"history.{check['figure']}" + (f"({check['column']})" if check.get("column") else "")
+
+
+def accept(ledger: Ledger, pipeline: str, run_id: str, *, reason: str, new_normal: bool = False) -> str:
     """Accept what a run wrote although its verdict failed; return the verdict. Idempotent; no data changes.
+
+    With ``new_normal``, also of a run that passed or warned: from now on the pipeline's history
+    (``quality.history``) begins with this run.
 
     If a batch of it waits, the next run publishes it, unless more is wrong with it by then: what was accepted is what
     this verdict found. Otherwise no lease is needed, because a run that is at work is not concerned.
@@ -144,7 +162,8 @@ def accept(ledger: Ledger, pipeline: str, run_id: str, *, reason: str) -> str:
     Raises
     ------
     ConfigError
-        If the reason is empty, the ledger does not have the run, or its verdict did not fail.
+        If the reason is empty, the ledger does not have the run, its verdict did not fail, or a run that is not live is
+        to be the new normal.
     LeaseHeldError
         If a batch waits and a run of the pipeline is at work, which may be deciding on it now.
     """
@@ -152,6 +171,15 @@ def accept(ledger: Ledger, pipeline: str, run_id: str, *, reason: str) -> str:
     if not reason.strip():
         raise ConfigError("the reason is empty", state=unchanged, next_step="say why, in a few words")
     run = ledger.known_run(pipeline, run_id)
+    if new_normal and run.kind != "live":
+        raise ConfigError(
+            f"run {run_id!r} of {pipeline!r} is of the kind {run.kind}: quality.history compares live runs",
+            state=unchanged,
+            next_step="leave --new-normal out, or name a live run",
+        )
+    if new_normal and run.verdict in ("passed", "warned"):
+        _begin(ledger, pipeline, run_id, reason)
+        return run.verdict
     if run.verdict not in FAILED:
         had = "has no verdict yet" if run.verdict is None else f"has the verdict {run.verdict}"
         raise ConfigError(
@@ -159,15 +187,28 @@ def accept(ledger: Ledger, pipeline: str, run_id: str, *, reason: str) -> str:
             state=unchanged,
             next_step=f"choose a run with the verdict failed or error: sluice status {pipeline}",
         )
+    verdict = _accept(ledger, pipeline, run, reason)
+    if new_normal:
+        _begin(ledger, pipeline, run_id, reason)
+    return verdict
+
+
+def _begin(ledger: Ledger, pipeline: str, run_id: str, reason: str) -> None:
+    if ledger.normal_since(pipeline) != (run_id, reason):
+        ledger.normal_set(pipeline, run_id, reason=reason)
+
+
+def _accept(ledger: Ledger, pipeline: str, run: RunRow, reason: str) -> str:
+    run_id, verdict = run.run, str(run.verdict)
     if ledger.acceptance(pipeline, run_id) is not None:
-        return run.verdict
+        return verdict
     if waiting(ledger, pipeline, run) is None:
-        ledger.verdict_accepted(pipeline, run_id, verdict=run.verdict, reason=reason)
-        return run.verdict
+        ledger.verdict_accepted(pipeline, run_id, verdict=verdict, reason=reason)
+        return verdict
     with ledger.acquire(pipeline, _decision("accept")):
         batch, wrong = waiting(ledger, pipeline, run), faults(run.judgement or {})
-        ledger.verdict_accepted(pipeline, run_id, verdict=run.verdict, reason=reason, batch=batch, faults=wrong)
-    return run.verdict
+        ledger.verdict_accepted(pipeline, run_id, verdict=verdict, reason=reason, batch=batch, faults=wrong)
+    return verdict
 
 
 def _decision(what: str) -> str:

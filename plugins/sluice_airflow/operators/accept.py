@@ -32,6 +32,8 @@ class AcceptOperator(BaseOperator):
         The id of the run (templated). Empty: the task is skipped.
     reason
         Why its rows may stay; the ledger keeps it (templated).
+    new_normal
+        Whether what ``quality.history`` compares with begins with this run, which may have warned only, too.
 
     Returns
     -------
@@ -50,11 +52,14 @@ class AcceptOperator(BaseOperator):
 
     template_fields: ClassVar[tuple[str, ...]] = ("pipeline", "of_run", "reason")
 
-    def __init__(self, *, pipeline: str, of_run: str | None, reason: str, **kwargs: Any) -> None:
+    def __init__(
+        self, *, pipeline: str, of_run: str | None, reason: str, new_normal: bool = False, **kwargs: Any
+    ) -> None:
         super().__init__(**kwargs)
         self.pipeline = str(pipeline)
         self.of_run = of_run
         self.reason = reason
+        self.new_normal = new_normal
 
     @tells
     def execute(self, context: Context) -> dict[str, Any]:
@@ -64,6 +69,6 @@ class AcceptOperator(BaseOperator):
         if is_unset(self.reason):
             raise refused("reason", "it is empty: say why these rows may stay")
         name, run = load(self.pipeline).name, str(self.of_run)
-        verdict = accept(Ledger.open(), name, run, reason=str(self.reason))
+        verdict = accept(Ledger.open(), name, run, reason=str(self.reason), new_normal=self.new_normal)
         self.log.info("The verdict %s of run %s is accepted: %s", verdict, run, self.reason)
         return {"run": run, "verdict": verdict}

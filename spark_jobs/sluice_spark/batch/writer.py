@@ -355,7 +355,7 @@ class BatchWriter:
         quality = self.pipeline.quality
         return replace(
             prepared,
-            profile=profile_of(self.sink.staging, prepared.staged, quality.profiled, masked=quality.masked),
+            profile=profile_of(self.sink.staging, prepared.staged, quality.measured, masked=quality.masked),
         )
 
     def commit(

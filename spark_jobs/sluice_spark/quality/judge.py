@@ -19,7 +19,7 @@ from sluice.errors import ConfigError
 from sluice.home import Home
 from sluice.ledger import Ledger
 from sluice.pipeline import Pipeline
-from sluice.pipeline.suite import Suite, nearest
+from sluice.pipeline.suite import Suite, missing_columns
 from sluice.ranges import Counts
 from sluice_spark.engine.logs import logger
 from sluice_spark.quality.building import import_gx, problems_of, remember, remembered, warm_up
@@ -27,6 +27,7 @@ from sluice_spark.quality.data_docs import build, prune
 from sluice_spark.quality.evidence import evidence_of, fails_on, hide, hush, look, short, shows
 from sluice_spark.quality.judgement import ExpectationResult, Judgement
 from sluice_spark.quality.limits import excesses
+from sluice_spark.quality.past import with_past
 from sluice_spark.sinks.base import ReadableSink
 
 __all__ = ["Judge"]
@@ -82,29 +83,19 @@ class Judge:
         remember(self._suite, folder)
 
     def check_columns(self, columns: Sequence[str]) -> None:
-        """Refuse a suite, or a list of masked columns, that names a column that the sink's rows do not have.
+        """Refuse a suite, or another key of ``quality``, that names a column that the sink's rows do not have.
 
         Raises
         ------
         ConfigError
             With each such column and the most similar existing one.
         """
-        for name in self._pipeline.quality.masked:
-            if name not in columns:
-                similar = nearest(name, columns, "its columns are")
-                raise ConfigError(
-                    f"quality.masked: the transform yields no column {name!r}; {similar}",
-                    state="nothing was read or written",
-                    next_step="correct quality.masked: a name that matches no column hides nothing",
-                )
-        for name in self._pipeline.quality.profiled:
-            if not {name, name.partition(".")[0]} & set(columns):
-                similar = nearest(name, columns, "its columns are")
-                raise ConfigError(
-                    f"quality.profiled: the transform yields no column {name!r}; {similar}",
-                    state="nothing was read or written",
-                    next_step="correct quality.profiled",
-                )
+        for key, wrong in missing_columns(self._pipeline.quality, columns):
+            raise ConfigError(
+                f"quality.{key}: {wrong}",
+                state="nothing was read or written",
+                next_step=f"correct quality.{key}: a name that matches no column does nothing",
+            )
         problems = self._suite.unknown_columns(columns) if self._suite is not None else []
         if self._suite is not None and problems:
             raise self._suite.refuse(problems)
@@ -147,9 +138,15 @@ class Judge:
         if readable and wrote and not judgement.rows and judgement.error is None and not hidden:
             gone = f"the sink holds none of the {counts.written:,} records that were written: all were deleted since"
             judgement = replace(judgement, error=gone)
-        judgement = replace(judgement, excesses=exceeded)
+        judgement = with_past(replace(judgement, excesses=exceeded), self._pipeline, ledger, runs)
         logger.info("verdict %s", judgement.verdict)
         return judgement
+
+    def idle(self, ledger: Ledger, run_id: str) -> Judgement:
+        """Judge a run that found nothing new: whether its table is fresh."""
+        return with_past(
+            Judgement(self.name, 0, runs=(run_id,), wrote=False), self._pipeline, ledger, [run_id], of=["freshness"]
+        )
 
     def judge(self, spark: SparkSession, sink: ReadableSink, runs: Sequence[str], *, wrote: bool = True) -> Judgement:
         """Validate the rows of ``runs``.

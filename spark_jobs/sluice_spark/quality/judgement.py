@@ -64,6 +64,8 @@ class Judgement:
     runs: tuple[str, ...] = field(default=())
     excesses: tuple[Excess, ...] = ()
     wrote: bool = True
+    history: dict[str, Any] | None = None
+    """What the runs before it say, as :meth:`sluice.run.baseline.Finding.as_dict`; None if nobody asked."""
 
     @property
     def verdict(self) -> str:

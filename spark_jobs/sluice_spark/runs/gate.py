@@ -21,6 +21,7 @@ from sluice_spark.engine.logs import logger
 from sluice_spark.quality.judge import Judge
 from sluice_spark.quality.judgement import Judgement
 from sluice_spark.quality.limits import Excess
+from sluice_spark.quality.past import with_past
 
 __all__ = ["Gate"]
 
@@ -105,6 +106,7 @@ class Gate:
 
         deletes = self.pipeline.decode.deletes
         judgement = self.judge.inspect(rows, rows().count() if deletes else staged.rows, counts)
+        judgement = with_past(judgement, self.pipeline, self.ledger, [self.run_id], prepared.profile, of=["columns"])
         if judgement.verdict in FAILED:
             told = judgement.as_dict()
             reason = None if batch is None else self._accepted(batch, told)
@@ -130,7 +132,7 @@ class Gate:
         if lost and not {"retracted", "max_lost"} & {e.limit for e in excesses}:  # by an attempt that did not end
             excesses.append(Excess("max_lost", "warned", f"{lost:,} offsets are lost, by an earlier attempt"))
         broken = [r for judgement in found[:-1] for r in judgement.results if not r.success]
-        return Judgement(
+        whole = Judgement(
             last.suite,
             sum(judgement.rows for judgement in found),
             (*broken, *last.results),
@@ -138,7 +140,9 @@ class Gate:
             runs=tuple(runs),
             excesses=tuple(excesses),
             wrote=any(judgement.wrote for judgement in found),
+            history=last.history,
         )
+        return with_past(whole, self.pipeline, self.ledger, runs, of=["volume", "freshness"])
 
     def _accepted(self, batch: tuple[int, int], told: Mapping[str, Any]) -> str | None:
         """Return why somebody accepted a batch; None if nobody did, or if more is wrong with it now.

@@ -158,9 +158,13 @@ class Run(ABC):
         with self.context.watch.phase("judging"):
             runs = self._to_judge()
             if not any(self.ledger.accounts(name, run) or self.ledger.windows(name, run) for run in runs):
-                self.ledger.judged(lease, name, self.context.run_id, verdict="empty", judgement={})
-                logger.info("no new records: verdict empty")
-                return "empty"
+                idle = None if self.context.judge is None else self.context.judge.idle(self.ledger, self.context.run_id)
+                verdict, told = (
+                    ("empty", {}) if idle is None else (idle.verdict, idle.as_dict() if idle.history else {})
+                )
+                self.ledger.judged(lease, name, self.context.run_id, verdict=verdict, judgement=told)
+                logger.info("no new records: verdict %s", verdict)
+                return verdict
             if self.context.judge is None:
                 return None
             judgement = self.context.gate.summary(runs)

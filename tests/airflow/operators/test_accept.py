@@ -38,6 +38,11 @@ def test_it_accepts_once(made: Callable[..., AcceptOperator], context: Any) -> N
     assert Ledger.open().acceptance("demo", "bad") == "known gap"
 
 
+def test_it_may_be_the_new_normal(made: Callable[..., AcceptOperator], context: Any) -> None:
+    made(new_normal=True).execute(context())
+    assert Ledger.open().normal_since("demo") == ("bad", "known gap")
+
+
 @pytest.mark.parametrize(
     ("more", "error", "told"),
     [

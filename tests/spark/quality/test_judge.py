@@ -205,6 +205,11 @@ def test_a_session_that_cannot_be_had_is_an_error_of_judging(court: Court, tmp_p
             [expect("column_values_to_be_between", column="totl", min_value=0)],
             ["the transform yields no column 'totl'; did you mean 'total'?"],
         ),
+        (
+            {"quality": "{profiled: [value.a], history: {columns: {valu: [nulls]}}}"},
+            [],
+            ["quality.history.columns: the transform yields no column 'valu'; did you mean 'value'?"],
+        ),
     ],
 )
 def test_a_pipeline_is_checked_without_a_record(

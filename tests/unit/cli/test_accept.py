@@ -51,6 +51,15 @@ def test_what_is_accepted_no_longer_holds(place: Place, sluice: Callable[..., An
     assert json.loads(again.stdout) == {"pipeline": "p", "run": "a", "verdict": "failed", "accepted": "known gap"}
 
 
+def test_a_new_normal_is_said_and_on_record(place: Place, sluice: Callable[..., Any]) -> None:
+    done = sluice("accept", "p", "a", "--reason", "a new shop", "--new-normal")
+    assert done.stderr.splitlines()[1] == "what quality.history compares with begins with this run"
+    assert place.ledger.normal_since("p") == ("a", "a new shop")
+    assert "what is normal begins with this run: a new shop" in sluice("status", "p").stderr
+    told = json.loads(sluice("accept", "p", "a", "--reason", "a new shop", "--new-normal", "--json").stdout)
+    assert told["new_normal"] is True
+
+
 def test_a_retraction_that_would_be_refused_is_not_named(place: Place, sluice: Callable[..., Any]) -> None:
     place.configure(quality={"on_failed": "hold"}, sink={"console": {}})
     assert sluice("status", "p").stderr.endswith("is settled by sluice accept\n")

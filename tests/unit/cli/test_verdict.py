@@ -13,6 +13,7 @@ from typer.testing import CliRunner
 
 from sluice.cli.main import app
 from sluice.ledger import UnknownRunError
+from sluice.run.baseline import Check, Finding
 
 JUDGEMENT: dict[str, Any] = {
     "suite": "demo", "rows": 7, "data_docs": "/docs/index.html", "error": None, "reasons": ["id: 3 unexpected"],
@@ -69,6 +70,25 @@ def test_as_json_it_is_what_the_ledger_has(place: Place, sluice: Callable[..., A
     assert (told["run"], told["verdict"], told["accepted"]) == ("a", "failed", "known gap")
     assert told["results"] == JUDGEMENT["results"]
     assert "the verdict was accepted: known gap" in sluice("verdict", "p").stderr
+
+
+def test_a_history_is_shown_with_all_figures_and_with_what_was_not_judged(
+    place: Place, sluice: Callable[..., Any]
+) -> None:
+    checks = [Check("nulls", "amount", 0.5, 0, -0.003, 0.003, 20), Check("max", "amount", 9.5, 9, 8, 10, 20)]
+    unknown = {"history.mean(tax)": "3 accepted runs have it, and 10 are needed"}
+    history = Finding(20, 10, tuple(checks), unknown).as_dict()
+    excess = {"limit": "history.nulls(amount)", "verdict": "warned", "why": checks[0].why}
+    place.ledger.judged(None, "p", "a", verdict="warned", judgement={"excesses": [excess], "history": history})
+    done = sluice("verdict", "p", "a")
+    assert [line.split() for line in done.stdout.splitlines()[1:]] == [
+        ["nulls(amount)", "FAILED", "50", "%", "0", "%", "to", "0.3", "%", "20"],
+        ["max(amount)", "ok", "9.5", "8", "to", "10", "20"],
+    ]
+    assert done.stderr.splitlines()[1:] == [
+        "warned: history.nulls(amount): 50 %; in the last 20 accepted runs 0 %, so 0 % to 0.3 % is expected",
+        "not judged: history.mean(tax): 3 accepted runs have it, and 10 are needed",
+    ]
 
 
 def test_a_run_without_a_verdict_is_no_error(place: Place, sluice: Callable[..., Any]) -> None:

@@ -11,7 +11,7 @@ from sluice.errors import ConfigError, ExitCode, HeldError, LeaseHeldError, erro
 from sluice.ledger import REDRIVEN, UnknownRunError
 from sluice.pipeline import load
 from sluice.recovery import Route
-from sluice.run.held import accept, faults, give_up, holder, refuse_held, settling, waiting
+from sluice.run.held import FRESHNESS, accept, faults, give_up, holder, refuse_held, settling, waiting
 from sluice.run.resetting import Reset
 
 
@@ -52,6 +52,34 @@ def test_a_verdict_that_failed_holds_until_it_is_accepted(place: Place, verdict:
     assert place.ledger.account("p", "b")["notes"] == [f"the verdict {verdict} was accepted: known gap"]
     judged(place, "c", "failed", 10)
     assert holds(place) == "c", "only that run was accepted"
+
+
+def test_a_table_that_is_not_fresh_holds_nothing_and_other_faults_beside_it_do(place: Place) -> None:
+    late = {"limit": FRESHNESS, "verdict": "failed", "why": "the newest row is old"}
+    judged(place, "a", "failed")
+    place.ledger.judged(None, "p", "a", verdict="failed", judgement={"excesses": [late]})
+    assert holds(place) is None
+    few = {"limit": "history.volume", "verdict": "failed", "why": "3; in the last 20 accepted runs 900"}
+    place.ledger.judged(None, "p", "a", verdict="failed", judgement={"excesses": [late, few]})
+    assert holds(place) == "a"
+
+
+def test_what_is_accepted_of_a_history_is_the_figure_and_not_the_baseline_of_that_time() -> None:
+    def told(value: float, runs: int) -> dict[str, int | None]:
+        check = {"figure": "nulls", "column": "a", "value": value}
+        why = f"{value}; in the last {runs} accepted runs 0"
+        excess = {"limit": "history.nulls(a)", "verdict": "failed", "why": why}
+        return faults({"excesses": [excess], "history": {"checks": [check]}})
+
+    assert told(0.1 + 0.2, 20) == told(0.3, 19)
+    assert told(0.3, 20) != told(0.4, 20)
+
+
+def test_only_a_live_run_can_be_the_new_normal(place: Place) -> None:
+    place.commit("r", split(0, 5), epoch=REDRIVEN)
+    place.ledger.judged(None, "p", "r", verdict="warned", judgement={})
+    with pytest.raises(ConfigError, match=r"quality\.history compares live runs"):
+        accept(place.ledger, "p", "r", reason="x", new_normal=True)
 
 
 @pytest.mark.parametrize("on_failed", ["fail", "warn"])

@@ -1,0 +1,217 @@
+"""A run beside the accepted runs before it."""
+
+from __future__ import annotations
+
+import random
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.fixtures.books import Place, split
+
+from sluice.ledger import Ledger
+from sluice.pipeline.history import History
+from sluice.profile import ColumnProfile, Profile
+from sluice.run.baseline import Check, Finding, broken_by, compare, judge, stale
+from sluice.run.held import accept
+
+NOW = datetime(2026, 3, 1, 12, tzinfo=UTC)
+
+
+def profile(rows: int, nulls: int = 0, mean: float = 10.0, low: float = 0, high: float = 20) -> Profile:
+    values = rows - nulls
+    amount = ColumnProfile(rows, nulls, "number", low, high, mean * values, values)
+    stamp = NOW.isoformat(timespec="microseconds").replace("+00:00", "Z")
+    return Profile(rows, {"amount": amount, "_timestamp": ColumnProfile(rows, 0, "time", stamp, stamp)})
+
+
+def broken(now: Profile, past: list[Profile], **keys: Any) -> list[str]:
+    history = History(**{"volume": True, "at_least": 5, "columns": {"amount": ["nulls", "mean", "min", "max"]}, **keys})
+    return [check.name for check in compare(history, now, past)[0] if not check.ok]
+
+
+def test_a_constant_history_does_not_fail_by_a_hair_and_tells_what_is_far_off() -> None:
+    past = [profile(1000)] * 20
+    assert broken(profile(1000), past) == []
+    near = profile(1080, nulls=2, mean=10.2, low=-0.3, high=20.4)
+    assert broken(near, past) == []
+    assert broken(profile(1500, nulls=200, mean=14, low=-9, high=99), past) == [
+        "volume", "nulls(amount)", "mean(amount)", "min(amount)", "max(amount)",
+    ]  # fmt: skip
+    assert broken(profile(500), past) == ["volume"]
+
+
+def test_half_of_the_runs_but_one_may_be_odd() -> None:
+    past = [profile(1000)] * 11 + [profile(90_000, nulls=45_000, mean=500)] * 9
+    assert broken(profile(1000), past) == []
+    assert "volume" in broken(profile(90_000), past)
+
+
+def test_deviations_are_robust_ones() -> None:
+    counts = [900, 1000, 1100, 1000, 900, 1100, 1000]
+    (check,) = compare(History(volume=True, at_least=5), profile(1000), [profile(n) for n in counts])[0]
+    assert (check.center, check.runs) == (1000, 7)
+    assert check.high - check.center == pytest.approx(3 * 1.4826 * 100)
+    (wider,) = compare(History(volume=True, at_least=5, deviations=6), profile(1000), [profile(n) for n in counts])[0]
+    assert wider.high - wider.center == pytest.approx(6 * 1.4826 * 100)
+
+
+@pytest.mark.parametrize("rows", [3, 40, 1000, 100_000])
+def test_chance_alone_seldom_breaks_the_share_of_nulls(rows: int) -> None:
+    """Runs of one population, of which now and then a small one comes."""
+    chance = random.Random(rows)
+
+    def drawn(n: int) -> Profile:
+        return profile(n, nulls=min(n, sum(chance.random() < 0.02 for _ in range(n))))
+
+    past = [drawn(1000) for _ in range(20)]
+    several = 20 if rows > 10_000 else 200
+    alarms = sum("nulls(amount)" in broken(drawn(rows), past, volume=False) for _ in range(several))
+    assert alarms <= several * 0.03
+    assert "nulls(amount)" in broken(profile(rows, nulls=rows), past, volume=False)
+
+
+def test_too_few_runs_are_said_and_fail_nothing() -> None:
+    history = History(volume=True, columns={"amount": ["nulls"]})
+    checks, unknown = compare(history, profile(5, nulls=5), [profile(1000)] * 9)
+    assert (checks, unknown) == ([], {"history": "there are 9 accepted runs before this one, and 10 are needed"})
+
+
+def test_a_column_that_came_later_waits_for_its_own_runs() -> None:
+    past = [profile(100)] * 3 + [Profile(100, {})] * 10
+    checks, unknown = compare(History(columns={"amount": ["nulls"], "gone": ["mean"]}), profile(100, nulls=99), past)
+    assert checks == []
+    assert unknown == {
+        "history.nulls(amount)": "3 accepted runs have it, and 10 are needed",
+        "history.mean(gone)": "the run's profile has no such number",
+    }
+
+
+def test_columns_of_a_run_without_rows_are_not_judged_and_its_volume_is() -> None:
+    assert broken(Profile(), [profile(1000)] * 5) == ["volume"]
+
+
+def test_words_have_figures_but_least_and_greatest_values_of_the_data() -> None:
+    nulls = Check("nulls", "a", 0.125, 0.001, -0.002, 0.004, 20)
+    assert nulls.why == "12.5 %; in the last 20 accepted runs 0.1 %, so 0 % to 0.4 % is expected"
+    low = Check("min", "a", -77.0, 0, 0, 0, 20)
+    assert "77" not in low.why
+    assert low.line() == {"history": "min(a)", "result": "FAILED", "this run": "-77", "expected": "0 to 0", "runs": 20}
+    found = Finding(20, 5, (nulls, low), late="old")
+    assert [item.what for item in broken_by(found)] == ["history.nulls(a)", "history.min(a)", "history.freshness"]
+
+
+def test_freshness_is_by_the_newest_row() -> None:
+    hours = timedelta(hours=2)
+    assert stale(None, NOW, hours) is None
+    assert stale(NOW - hours, NOW, hours) is None
+    told = stale(NOW - hours - timedelta(minutes=30), NOW, hours)
+    assert told == "the newest row is of 2026-03-01T09:30:00+00:00, 2 h 30 min ago, and 2 h is expected"
+
+
+# --- which runs are compared with ------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def place(tmp_path: Path, ledger_url: str) -> Place:
+    place = Place(tmp_path)
+    place.ledger = Ledger.open(ledger_url)
+    return place
+
+
+def ran(place: Place, run: str, rows: int, verdict: str | None = "passed", **judgement: Any) -> None:
+    start = 10 * len(place.ledger.runs("p", limit=1000))
+    place.commit(run, split(start, start + 10), profile=profile(rows).as_dict())
+    if verdict is not None:
+        place.ledger.judged(None, "p", run, verdict=verdict, judgement=judgement)
+
+
+def volumes(place: Place, limit: int = 20) -> list[int]:
+    """Of the runs with which one that comes now is compared, newest first."""
+    return [p.rows for p in place.ledger.accepted("p", before=1 << 40, limit=limit)]
+
+
+def test_only_accepted_runs_are_compared_with_the_newest_first(place: Place) -> None:
+    for run, rows, verdict in (("a", 1, "passed"), ("b", 2, "warned"), ("c", 3, "failed"), ("d", 4, None),
+                               ("e", 5, "error"), ("f", 6, "passed")):  # fmt: skip
+        ran(place, run, rows, verdict)
+    assert volumes(place) == [6, 2, 1]
+    accept(place.ledger, "p", "c", reason="Black Friday")
+    assert volumes(place) == [6, 3, 2, 1]
+    assert volumes(place, limit=2) == [6, 3]
+    before = place.ledger.known_run("p", "b").sequence
+    assert [p.rows for p in place.ledger.accepted("p", before=before, limit=9)] == [1], "none that came later"
+
+
+def test_what_was_judged_together_is_one_run(place: Place) -> None:
+    for run, rows in (("died", 3), ("after", 4)):
+        ran(place, run, rows, "passed", runs=["died", "after"])
+    ran(place, "next", 5)
+    assert volumes(place) == [5, 7]
+
+
+def test_what_was_retracted_or_emptied_is_compared_with_no_more(place: Place) -> None:
+    for run, rows in (("a", 1), ("b", 2), ("c", 3)):
+        ran(place, run, rows)
+    moved = {"epoch": 1, "batch": 1, "topic": "t", "partition": 0, "start": 10, "run": "b", "written": 2,
+             "filtered": 0, "absent": 0, "ranges": [[10, 12]]}  # fmt: skip
+    with place.ledger.acquire("p", "r") as lease:
+        place.ledger.run_planned(lease, kind="retract", recovery="replay", epoch=0, ranges=[], topic_ids={})
+        place.ledger.retracted(lease, epoch=0, batch=0, moved=[moved], reason="wrong")
+    assert volumes(place) == [3, 1]
+    assert place.ledger.profiled("p", limit=9, standing=True) == ["c", "a"]
+    assert place.ledger.profiled("p", limit=9) == ["c", "b", "a"]
+
+
+def test_a_new_normal_begins_with_a_run_whatever_its_verdict(place: Place) -> None:
+    for number in range(6):
+        ran(place, f"r{number}", 1000)
+    ran(place, "drop", 400, "failed")
+    ran(place, "warn", 410, "warned")
+    history = History(volume=True, at_least=5)
+    found = judge(place.ledger, "p", history, ["warn"])
+    assert found is not None
+    assert [item.what for item in broken_by(found)] == ["history.volume"]
+    for _ in range(2):
+        assert accept(place.ledger, "p", "drop", reason="a customer left", new_normal=True) == "failed"
+    assert volumes(place) == [410, 400]
+    assert place.ledger.normal_since("p") == ("drop", "a customer left")
+    assert [e["type"] for e in place.ledger.events("p")].count("NormalSet") == 1
+    again = judge(place.ledger, "p", history, ["warn"])
+    assert again is not None
+    assert (again.checks, "1 accepted run before this one" in (again.note or "")) == ((), True)
+    assert accept(place.ledger, "p", "warn", reason="and another", new_normal=True) == "warned"
+    assert volumes(place) == [410]
+    assert place.ledger.account("p", "warn")["notes"] == ["what is normal begins with this run: and another"]
+
+
+def test_of_a_run_with_a_batch_that_waits_a_part_was_written(place: Place) -> None:
+    ran(place, "a", 9)
+    ran(place, "b", 4, "failed", waits=[1, 5])
+    accept(place.ledger, "p", "b", reason="fine")
+    assert volumes(place) == [9]
+
+
+def test_intervals_and_redrives_are_neither_judged_nor_compared_with(place: Place) -> None:
+    ran(place, "a", 1)
+    place.commit("again", split(0, 5), epoch=0, profile=profile(7).as_dict())
+    place.ledger.judged(None, "p", "again", verdict="passed", judgement={})
+    assert volumes(place) == [1]
+    assert judge(place.ledger, "p", History(volume=True), ["again"]) is None
+
+
+def test_freshness_needs_no_baseline_and_judges_a_run_without_records_too(place: Place) -> None:
+    history = History(freshness="1h")
+    with place.ledger.acquire("p", "first") as lease:
+        place.ledger.run_planned(lease, kind="live", recovery="replay", epoch=1, ranges=[], topic_ids={})
+    found = judge(place.ledger, "p", history, ["first"])
+    assert found is not None
+    assert (found.late, found.note) == (None, "history.freshness: no row with a known time was written yet")
+    ran(place, "a", 1)
+    with place.ledger.acquire("p", "idle") as lease:
+        place.ledger.run_planned(lease, kind="live", recovery="replay", epoch=1, ranges=[], topic_ids={})
+    late = judge(place.ledger, "p", history, ["idle"])
+    assert late is not None
+    assert "the newest row is of 2026-03-01T12:00:00+00:00" in (late.late or "")
+    assert [item.what for item in broken_by(late)] == ["history.freshness"]
