@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from functools import reduce
 from typing import Any
 
@@ -14,6 +14,11 @@ from sluice.ledger.verdicts import Verdicts
 from sluice.profile import NO_ROWS, Profile
 
 __all__ = ["Profiles"]
+
+
+_AT_ONCE = 500
+_SEEN = 10
+"""For each run that is asked for, as many judged ones are looked at: some were not accepted."""
 
 
 class Profiles(Verdicts):
@@ -31,7 +36,7 @@ class Profiles(Verdicts):
         """Return, by run, the profiles of those that have one."""
         table = schema.event
         query = sa.select(table.c.run, table.c.payload).where(
-            table.c.pipeline == pipeline, table.c.run.in_(list(runs)), table.c.type == "RowsProfiled"
+            table.c.pipeline == pipeline, table.c.run.in_(list(runs)), _profiled()
         )
         batches: dict[str, dict[tuple[int, int], dict[str, Any]]] = {}
         for row in self._rows(query.order_by(table.c.id)):  # recorded again after a crash, the newest says the same
@@ -54,22 +59,31 @@ class Profiles(Verdicts):
         standing
             Leave out runs of which something was retracted, or that a reset closed.
         """
-        table = schema.run
-        query = sa.select(table.c.run).where(table.c.pipeline == pipeline, _has_profile())
-        if upto is not None:
-            query = query.where(table.c.sequence <= upto)
-        if standing:
-            query = query.where(~_closed())
+        table = schema.event
+        # from the events, because thousands of runs in a row may have found nothing; without a join, which SQLite may
+        # begin with the runs, and then looks through all profiles for each
+        query = sa.select(table.c.run).where(table.c.pipeline == pipeline, table.c.type == "RowsProfiled")
+        query = query.group_by(table.c.run).order_by(sa.func.max(table.c.id).desc())
+        names = [row["run"] for row in self._rows(query)]
         gone = self._retracted(pipeline) if standing else set()
-        rows = self._rows(query.order_by(table.c.sequence.desc()).limit(limit + len(gone)))
-        return [row["run"] for row in rows if row["run"] not in gone][:limit]
+        runs, found = schema.run, list[str]()
+        for start in range(0, len(names), _AT_ONCE):
+            some = [name for name in names[start : start + _AT_ONCE] if name not in gone]
+            known = sa.select(runs.c.run).where(runs.c.pipeline == pipeline, runs.c.run.in_(some))
+            if upto is not None:
+                known = known.where(runs.c.sequence <= upto)
+            if standing:
+                known = known.where(~_closed())
+            found += [row["run"] for row in self._rows(known.order_by(runs.c.sequence.desc()))]
+            if len(found) >= limit:
+                break
+        return found[:limit]
 
     def accepted(self, pipeline: str, *, before: int, limit: int) -> list[Profile]:
         """Return the profiles of the newest accepted live runs before another one, newest first.
 
-        Accepted is a run whose verdict is ``passed`` or ``warned``, or whose failed verdict somebody
-        accepted. What was judged
-        together is one run. Left out are runs of which something was retracted, that a reset closed, or that are
+        Accepted is a run whose verdict is ``passed`` or ``warned``, or whose failed verdict somebody accepted. What was
+        judged together is one run. Left out are runs of which something was retracted, that a reset closed, or that are
         older than the newest run from which on everything is normal (:meth:`sluice.ledger.Ledger.normal_set`).
 
         Parameters
@@ -89,12 +103,15 @@ class Profiles(Verdicts):
             table.c.verdict.in_(("passed", "warned", "failed", "error")),
             table.c.sequence < before,
             table.c.sequence >= self._normal_since(pipeline),
-            _has_profile(),
             ~_closed(),
         )
         gone, seen = self._retracted(pipeline), set[str]()
         groups: list[list[str]] = []
-        for row in self._rows(query.order_by(table.c.sequence.desc()).limit(10 * limit)):
+        rows = self._rows(query.order_by(table.c.sequence.desc()).limit(_SEEN * limit))
+        there = self._with_profile(pipeline, [row["run"] for row in rows])
+        for row in rows:
+            if row["run"] not in there:
+                continue
             group = sorted({row["run"], *(row["together"] or ())})
             if row["run"] in seen or gone & set(group):
                 continue
@@ -128,15 +145,18 @@ class Profiles(Verdicts):
         query = sa.select(table.c.run, table.c.payload).where(table.c.pipeline == pipeline, table.c.type == "NormalSet")
         return next(iter(self._rows(query.order_by(table.c.id.desc()).limit(1))), None)
 
+    def _with_profile(self, pipeline: str, runs: Sequence[str]) -> set[str]:
+        table = schema.event
+        query = sa.select(table.c.run).where(table.c.pipeline == pipeline, table.c.run.in_(list(runs)), _profiled())
+        return {row["run"] for row in self._rows(query.distinct())}
+
     def _retracted(self, pipeline: str) -> set[str]:
         return {item["run"] for item in self.retractions(pipeline)}
 
 
-def _has_profile() -> sa.ColumnElement[bool]:
-    runs, events = schema.run, schema.event
-    return sa.exists().where(
-        events.c.pipeline == runs.c.pipeline, events.c.run == runs.c.run, events.c.type == "RowsProfiled"
-    )
+def _profiled() -> sa.ColumnElement[bool]:
+    """Return the condition that an event is a profile; not as the index by type has it, which knows no runs."""
+    return schema.event.c.type.concat("") == "RowsProfiled"
 
 
 def _closed() -> sa.ColumnElement[bool]:

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import random
+import time
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
+import sqlalchemy as sa
 from tests.fixtures.books import Place, split
 
-from sluice.ledger import Ledger
+from sluice.ledger import Ledger, schema
 from sluice.pipeline.history import History
 from sluice.profile import ColumnProfile, Profile
 from sluice.run.baseline import Check, Finding, broken_by, compare, judge, stale
@@ -215,3 +217,31 @@ def test_freshness_needs_no_baseline_and_judges_a_run_without_records_too(place:
     assert late is not None
     assert "the newest row is of 2026-03-01T12:00:00+00:00" in (late.late or "")
     assert [item.what for item in broken_by(late)] == ["history.freshness"]
+
+
+def test_of_ten_thousand_runs_those_that_count_are_found_at_once(place: Place) -> None:
+    """The database must not look through the past of the pipeline for each run."""
+    ran(place, "first", 1000)
+    told, many = profile(1000).as_dict(), 10_000
+    engine = place.ledger._engine
+    columns = ("kind", "recovery", "epoch", "state", "attempts", "opened_at", "closed_at", "notes", "topic_ids")
+    base = {name: getattr(place.ledger.known_run("p", "first"), name) for name in columns}
+    with engine.begin() as connection:
+        start = 1 + connection.execute(sa.select(sa.func.max(schema.event.c.id))).scalar_one()
+        names = [(f"r{number:05}", start + number) for number in range(many)]
+        runs = [
+            {"pipeline": "p", "run": run, "verdict": "passed", "judgement": {}, "sequence": number, **base}
+            for run, number in names
+        ]
+        connection.execute(schema.run.insert(), runs)
+        events = [
+            {"at": "2026", "type": "RowsProfiled", "pipeline": "p", "run": run,
+             "payload": {"epoch": 1, "batch": number, **told}}
+            for run, number in names
+        ]  # fmt: skip
+        connection.execute(schema.event.insert(), events)
+    began = time.monotonic()
+    found = judge(place.ledger, "p", History(volume=True, freshness="1h"), [f"r{many - 1:05}"])
+    assert time.monotonic() - began < 3
+    assert found is not None
+    assert (found.runs, len(found.checks)) == (20, 1)
