@@ -95,6 +95,8 @@ class DeltaUpsert(DeltaSink):
         rows = _rows(schema)
         if not staged.files:
             return super().commit(staged, rows, version, note, fence=fence)
+        if self.version() >= version:  # and whoever committed it removed the files of this attempt
+            return False
         self.check_replaceable()
         self._still_there(staged)
         name = posixpath.basename(posixpath.dirname(staged.files[0].path)).rpartition("-")[0]

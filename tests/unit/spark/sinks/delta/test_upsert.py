@@ -166,6 +166,17 @@ def test_a_rival_is_kept_out(tmp_path: Path) -> None:
     assert held(path) == {("s1", 1): ("", 2)}
 
 
+def test_a_driver_that_wakes_up_late_is_told_that_another_one_was_first(tmp_path: Path) -> None:
+    path = tmp_path / "t"
+    write(table(path), [row(1, 1)], 0)
+    late = table(path)
+    staged = stage(late, [row(1, 2, name="late")], 1)
+    assert write(table(path), [row(1, 2, name="first")], 1)
+    table(path).sweep("p-e1-000001")
+    assert not late.commit(staged, DELETING, 1, {"run": "r"})
+    assert held(path) == {("s1", 1): ("first", 2)}
+
+
 def test_a_row_without_a_key_is_told_with_the_rule(tmp_path: Path) -> None:
     sink = table(tmp_path / "t")
     with pytest.raises(SinkError, match="t/1 offset 7 has no value in a column of its key") as told:
