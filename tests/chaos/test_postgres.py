@@ -70,16 +70,19 @@ def test_kills_neither_bring_a_deleted_row_back_nor_keep_it(
         recovery=recovery,
         sink={"postgres": {"table": "orders", "mode": "upsert", "key": ["key"]}},
         decode={"json": {"schema": "id BIGINT, name STRING", "key": "key", "tombstone": "delete"}},
+        quality={"max_quarantined": "100%"},
     )
     for turn, point in enumerate(points):
         sent = [(f"k{n % 4}", None if (n + turn) % 3 == 0 else n + 10 * turn) for n in range(8)]
         sandbox.produce([(int(k[1]) % 2, k.encode(), None if n is None else good(n)) for k, n in sent])
+        sandbox.produce([(0, b"bad", b"{")])  # without one the quarantine gets no commit
         wanted |= dict(sent)
         sandbox.run("killed", kill_at=point)
     sandbox.run("killed")
     assert {row["key"]: row["id"] for row in sandbox.orders()} == {k: n for k, n in wanted.items() if n is not None}
     assert None in wanted.values()
-    assert sandbox.total("written") == len(sandbox.produced)
+    assert sandbox.total("written") + len(points) == len(sandbox.produced)
+    assert sum(sandbox.quarantine().values()) == len(points)
     sandbox.assert_balanced()
 
 
