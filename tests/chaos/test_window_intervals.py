@@ -4,12 +4,18 @@ from __future__ import annotations
 
 import json
 from collections import Counter
+from collections.abc import Callable
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 import pytest
+from kafka.admin import ConfigResource, ConfigResourceType, KafkaAdminClient
+from pyspark.sql import SparkSession
 from tests.chaos.test_windows import BEGIN, HOURLY, MINUTE, SLIDING, Stream, Updated
-from tests.fixtures.runs import Sandbox
+from tests.fixtures.runs import KeptSandbox, Sandbox, await_that, consume
+
+from sluice.local.kafka import Broker, Topics
 
 pytestmark = [pytest.mark.chaos, pytest.mark.spark, pytest.mark.kafka]
 
@@ -218,3 +224,29 @@ def test_windows_of_times_that_no_record_has_any_more_go(sandbox: Sandbox) -> No
     assert stream.held() == before
     assert sandbox.ledger.windows(sandbox.name, "put right")["rows"] == 0
     sandbox.assert_balanced()
+
+
+@pytest.mark.long
+def test_windows_are_not_made_again_without_records_that_were_compacted_away(
+    spark: SparkSession, broker: Broker, topics: Topics, topic: Callable[..., str], tmp_path: Path
+) -> None:
+    name = topic(2, cleanup_policy="compact", min_cleanable_dirty_ratio=0.01, max_compaction_lag_ms=200)
+    sandbox = KeptSandbox(tmp_path / "home", broker, topics, name, spark=spark)
+    stream = Stream(sandbox, HOURLY, limit=100)
+    stream.configure()
+    stream.feed(0, 200, 12)  # of one key, in the segment that Kafka does not compact
+    sandbox.run("live")
+    sandbox.run("before", interval=interval(0, 60))
+    held = stream.held()
+    with KafkaAdminClient(bootstrap_servers=broker.bootstrap) as admin:
+        config = {"cleanup.policy": "compact", "segment.ms": "100", "max.compaction.lag.ms": "200"}
+        admin.alter_configs([ConfigResource(ConfigResourceType.TOPIC, name, configs=config)])
+
+    def compacted() -> bool:
+        sandbox.produce([(0, b"", b"{}"), (1, b"", b"{}")])  # rolls the segment
+        return len(consume(broker, name)) < 12
+
+    await_that(compacted, "the first records were compacted away")
+    refused = sandbox.run("after", interval=interval(0, 60), expect=21).message
+    assert "by compaction since live runs absorbed them" in refused
+    assert stream.held() == held
