@@ -74,6 +74,7 @@ BETWEEN: Mapping[str, tuple[Window, ...]] = {
     "ledger BatchCommitted": (_window("sink-committed", "batch-recorded"), _PLANNING),
     "ledger RangeLost": (_window("sink-committed", "batch-recorded"), _PLANNING),
     "ledger SchemaEvolved": (_window("sink-committed", "batch-recorded"), _PLANNING),
+    "ledger RowsProfiled": (_window("sink-committed", "batch-recorded"), _PLANNING),
     "ledger RangeRedriven": (_window("sink-committed", "batch-recorded"), _PLANNING),
     "sink sweep": (_window("session-started", "query-ended"), _PLANNING),  # attempts, and what was read for nothing
     "sweep": (
