@@ -123,12 +123,17 @@ class Split:
                 for rule in self.rules
             )
         )
-        return F.when(~F.coalesce(F.col(TAKES_AWAY), F.lit(False)), found) if self.deletes else found
+        return F.when(~self._takes_away, found) if self.deletes else found
 
     @property
     def breaks(self) -> Column:
         """Whether a row breaks a rule; never null. It costs Spark a third of what :attr:`broken` does."""
-        return reduce(Column.__or__, (rule.broken for rule in self.rules))
+        found = reduce(Column.__or__, (rule.broken for rule in self.rules))
+        return ~self._takes_away & found if self.deletes else found
+
+    @property
+    def _takes_away(self) -> Column:
+        return F.coalesce(F.col(TAKES_AWAY), F.lit(False))
 
     def count(self, rows: DataFrame) -> dict[Key, int]:
         """Return the number of rows per partition that break a rule; reads them."""
