@@ -55,3 +55,14 @@ def dag(spark: FakeSpark, monkeypatch: pytest.MonkeyPatch) -> DAG:
     for task in ("ingest", "validate"):
         dag.get_task(task)._spark_binary = spark.binary
     return dag
+
+
+def test_the_interval_of_a_pipeline_with_windows_is_of_event_time(pipeline_file: Callable[..., Path]) -> None:
+    window = "window: {time: _timestamp, size: 1h, watermark: 1h, aggregates: {n: count(*)}}\n"
+    params = build_dag(pipeline_file(more=window)).params
+    assert "interval" in params.get_param("mode").schema["enum"]
+    assert "of event time" in params.get_param("mode").schema["description_md"]
+    assert "of record time" in build_dag(pipeline_file("other")).params.get_param("mode").schema["description_md"]
+    sessions = build_dag(pipeline_file("third", more=window.replace("size: 1h", "gap: 10m, by: [id]"))).params
+    assert "interval" not in sessions.get_param("mode").schema["enum"]
+    assert "start" not in sessions

@@ -95,7 +95,7 @@ def _lines(words: Sequence[str], width: int) -> list[str]:
 
 
 def of_windows(moved: Mapping[str, Any]) -> str:
-    """Return in words what a run did to windows: :meth:`sluice.ledger.queries.LedgerQueries.windows`."""
+    """Return in words what a run did to windows: :meth:`sluice.ledger.deeds.Deeds.windows`."""
     instead = f" in place of {moved['replaced']:,}" if "replaced" in moved else ""
     told = f"{moved['rows']:,} windows written{instead}; those up to {moment(moved['closed_to'])} are closed"
     if moved["late"] or moved["partly_late"]:
@@ -106,7 +106,7 @@ def of_windows(moved: Mapping[str, Any]) -> str:
 
 
 def of_dedupe(dropped: Mapping[str, Any]) -> str:
-    """Return in words what ``dedupe`` dropped in a run: :meth:`sluice.ledger.queries.LedgerQueries.dedupe`."""
+    """Return in words what ``dedupe`` dropped in a run: :meth:`sluice.ledger.deeds.Deeds.dedupe`."""
     told = f"{dropped['duplicate']:,} duplicates were filtered"
     if dropped["late"]:
         told += f", {dropped['late']:,} records because they were late (watermark {moment(dropped['late_by'])})"

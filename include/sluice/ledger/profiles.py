@@ -155,7 +155,10 @@ class Profiles(Verdicts):
 
 
 def _profiled() -> sa.ColumnElement[bool]:
-    """Return the condition that an event is a profile; not as the index by type has it, which knows no runs."""
+    """Return the condition that an event is a profile, in a form for which a database does not take the index by type.
+
+    That index has the events of all runs. The one by run has the few that are asked for.
+    """
     return schema.event.c.type.concat("") == "RowsProfiled"
 
 

@@ -180,12 +180,15 @@ def judge(
     unknown: dict[str, str] = {}
     if "freshness" in of and history.freshness is not None:
         earlier = ledger.profiled(pipeline, limit=history.runs, upto=max(row.sequence for row in rows), standing=True)
-        newest = _newest([profile or NO_ROWS, *ledger.profiles(pipeline, earlier).values()])
         ended = rows[-1].closed_at if rows[-1].state == "done" else None
         now = datetime.fromisoformat(ended) if ended else datetime.now(UTC)
+        times = _newest_of([profile or NO_ROWS, *ledger.profiles(pipeline, earlier).values()])
+        # a record of the far future says nothing of how old the others are, and would hide that none comes any more
+        newest = max((time for time in times if time <= now + history.freshness), default=None)
         late = stale(newest, now, history.freshness)
         if newest is None:
-            unknown["history.freshness"] = "no row with a known time was written yet"
+            of_future = "; the newest row of each run is of the future" if times else ""
+            unknown["history.freshness"] = f"no row with a known time was written yet{of_future}"
     if profile is None:
         return Finding(len(past), history.at_least, (), unknown, late)
     checks, more = compare(history, profile, past, of=of)
@@ -293,6 +296,7 @@ def _figure(profile: Profile, name: str, figure: str) -> float | None:
             return None if column.distinct is None else float(column.distinct)
 
 
-def _newest(profiles: Sequence[Profile]) -> datetime | None:
-    times = [c.high for p in profiles if (c := p.columns.get("_timestamp")) is not None and c.kind == "time"]
-    return datetime.fromisoformat(max(times)) if times else None
+def _newest_of(profiles: Sequence[Profile]) -> list[datetime]:
+    """Return the time of each profile's newest row, where it is known."""
+    found = [c.high for p in profiles if (c := p.columns.get("_timestamp")) is not None and c.kind == "time"]
+    return [datetime.fromisoformat(time) for time in found]

@@ -306,7 +306,10 @@ def _decimals_between(kwargs: Mapping[str, Any], field: _Field, low: float | Non
             return None
         found = _decimal(bound).quantize(Decimal(1).scaleb(-field.type.scale), rounding=how, context=_MANY)
         limit = Decimal(10) ** (field.type.precision - field.type.scale)  # no value reaches it
-        return pa.scalar(max(-limit, min(limit, found)), wide)
+        try:
+            return pa.scalar(max(-limit, min(limit, found)), wide)
+        except pa.ArrowInvalid as error:  # neither the bound nor the limit has a form with so many digits
+            raise NotInSubsetError(f"{bound} is compared with column {field.name}, which is {field.type}") from error
 
     lowest = rounded(low, ROUND_FLOOR if strict_min else ROUND_CEILING)
     highest = rounded(high, ROUND_CEILING if strict_max else ROUND_FLOOR)

@@ -13,14 +13,14 @@ from pyspark.sql import SparkSession
 from sluice.text import length
 from sluice_spark.engine.logs import logger
 
-__all__ = ["in_words", "told"]
+__all__ = ["in_words", "watched"]
 
 _EVERY, _LOOK = 10.0, 1.0
 """Seconds between two lines, and between two looks at the tasks."""
 
 
 @contextmanager
-def told(spark: SparkSession, what: str) -> Iterator[None]:
+def watched(spark: SparkSession, what: str) -> Iterator[None]:
     """Log every ten seconds how many tasks of the present stage are done, and about how long the others take.
 
     Parameters

@@ -16,7 +16,7 @@ from sluice_spark.batch.writer import BatchWriter
 from sluice_spark.engine.failures import classify
 from sluice_spark.engine.logs import logger
 from sluice_spark.engine.progress import Progress
-from sluice_spark.engine.tasks import told as tasks_told
+from sluice_spark.engine.tasks import watched
 from sluice_spark.runs.context import RunContext
 from sluice_spark.runs.forecast import Forecast
 from sluice_spark.runs.source_check import CheckedRecords, SourceCheck
@@ -159,7 +159,7 @@ class MicroBatches:
         fence = None if sink is None else Fence(sink.table_version(), lambda note: note.get("of") == "lost")
         prepared = gate.given_up(writer, (epoch, number), batch.ranges)
         if prepared is None:
-            with watch.phase("batches"), tasks_told(self.spark, f"batch {number}"):
+            with watch.phase("batches"), watched(self.spark, f"batch {number}"):
                 prepared = writer.profiled(self.context.strategy.prepare(writer, batch))
             with watch.phase("judging"):
                 gate.admit(self.lease, self.spark, writer, prepared, (epoch, number))

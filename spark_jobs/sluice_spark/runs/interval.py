@@ -22,7 +22,7 @@ from sluice.run.resolve import Resolved
 from sluice.sources.state import Key, TopicState, joined_ids
 from sluice_spark.batch.writer import BatchWriter, PreparedBatch
 from sluice_spark.engine.logs import logger
-from sluice_spark.engine.tasks import told as tasks_told
+from sluice_spark.engine.tasks import watched
 from sluice_spark.runs.closing import emptied
 from sluice_spark.runs.interval_offsets import IntervalOffsets
 from sluice_spark.runs.reconcile import (
@@ -32,6 +32,7 @@ from sluice_spark.runs.reconcile import (
     replace_quarantined,
     replaced_in,
     take_over,
+    written_before,
 )
 from sluice_spark.runs.redrive import REDRIVING
 from sluice_spark.runs.run import Run
@@ -45,11 +46,20 @@ __all__ = ["IntervalRun", "Leaving"]
 
 
 class Leaving(NamedTuple):
-    """What leaves sink and quarantine; ``check`` gets the offsets that leave the sink and raises if they must stay."""
+    """What leaves sink and quarantine.
+
+    Attributes
+    ----------
+    check
+        Gets the offsets that leave the sink, and raises if they must stay.
+    notes
+        What the account of the run has to say of it.
+    """
 
     rows: Slice
     refused: Slice
     check: Callable[[Mapping[Key, Any]], None]
+    notes: tuple[str, ...] = ()
 
 
 _AS_BEFORE = "this run replaced nothing in sink and quarantine"
@@ -232,7 +242,7 @@ class IntervalRun(Run):
         with self.context.watch.phase("ledger"):
             self.ledger.batch_started(lease, epoch=tables.epoch.number, batch=batch, ranges=ranges)
         point("batch-started")
-        with self.context.watch.phase("batches"), tasks_told(spark, str(self.interval)):
+        with self.context.watch.phase("batches"), watched(spark, str(self.interval)):
             prepared = writer.profiled(self._prepare(writer, name, ranges, readable, lost, passed, source))
         with self.context.watch.phase("judging"):
             self.context.gate.admit(lease, spark, writer, prepared)
@@ -244,6 +254,9 @@ class IntervalRun(Run):
             self.ledger.degraded(lease, f"{between}: counted as filtered")
         with self.context.watch.phase("commits"):
             leaving = self._leaving(writer, tables, prepared, readable, passed, source)
+            for told in leaving.notes:
+                logger.warning("%s", told)
+                self.ledger.degraded(lease, told)
             lease.verify()
             self._beside_redriving()
             self._alone_in_its_time()
@@ -286,7 +299,12 @@ class IntervalRun(Run):
                 epoch=tables.epoch.number,
                 batch=batch,
                 accounts=prepared.accounts,
-                replaced=replaced_in(prepared.accounts, taken, moved, windows=windows is not None),
+                replaced=replaced_in(
+                    prepared.accounts,
+                    taken,
+                    moved,
+                    None if windows is None else written_before(self.ledger, self.pipeline.name),
+                ),
                 evolved=tables.evolved(batch),
                 windows=windows,
                 rescued=prepared.rescued.as_dict(),

@@ -21,7 +21,7 @@ from sluice.recovery import Recovery
 from sluice_spark.arrow.path import ArrowCopies
 from sluice_spark.batch.writer import BatchWriter
 from sluice_spark.engine.logs import logger
-from sluice_spark.engine.tasks import told as tasks_told
+from sluice_spark.engine.tasks import watched
 from sluice_spark.runs.applying import StateApplier
 from sluice_spark.runs.batches import MicroBatches
 from sluice_spark.runs.stateful import define
@@ -143,7 +143,7 @@ class LogRoute:
             name = tables.landing_name(number)
             if number > known:
                 ranges = tables.checkpoint.ranges_of(number)
-                with tasks_told(self.batches.spark, f"landing batch {number}"):
+                with watched(self.batches.spark, f"landing batch {number}"):
                     landed = landing.stage(records, name, ranges, tables.batch_name(number))
                 lease.verify()
                 landing.seal(number, landed)

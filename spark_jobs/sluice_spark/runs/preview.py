@@ -7,7 +7,6 @@ from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
-from pyspark.sql.types import StructType
 
 from sluice.decoders.explain import Explainer
 from sluice.decoders.registry import ask
@@ -22,6 +21,7 @@ from sluice_spark.batch.split import Split
 from sluice_spark.batch.split import told as told_of_suite
 from sluice_spark.decoders.base import COLUMN, RULE, source_columns
 from sluice_spark.rules.records import decoded
+from sluice_spark.sinks.base import of_table
 from sluice_spark.sinks.delta import shape
 from sluice_spark.sinks.delta.evolution import difference, told, ways_out
 from sluice_spark.sinks.delta.handle import Handle
@@ -65,7 +65,6 @@ def preview(spark: SparkSession, pipeline: Pipeline, home: Home, records: int) -
     ask(pipeline.decode.needs)
     transform = transforms.transformer(pipeline)
     schema = shape_of(spark, pipeline, transform).schema
-    of_table = StructType([field for field in schema.fields if field.name != TAKES_AWAY])
     split = Split.of(spark, pipeline, schema)
     with pipeline.source.kind.opened(pipeline.source.config, home, pipeline.name) as source:
         ranges = newest(source.snapshot(), records)
@@ -89,8 +88,8 @@ def preview(spark: SparkSession, pipeline: Pipeline, home: Home, records: int) -
         "refused": [_refused(row, Explainer.of(pipeline.decode.key, pipeline.decode.config)) for row in refused],
         "rows": made,
         "shown": shown,
-        "columns": [{"name": f.name, "type": f.dataType.simpleString()} for f in of_table.fields],
-        "table": _beside_table(pipeline, home, of_table),
+        "columns": [{"name": f.name, "type": f.dataType.simpleString()} for f in of_table(schema).fields],
+        "table": _beside_table(pipeline, home, of_table(schema)),
         "suite": told_of_suite(spark, pipeline, schema) if split is not None else [],
     }
 

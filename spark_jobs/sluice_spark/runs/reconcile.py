@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from sluice.audit.books import Books
 from sluice.delta.names import interval_app_id
 from sluice.errors import CheckpointError, LeaseHeldError, SinkError, begin_again
 from sluice.ledger import REDRIVEN, IntervalRow, Lease, Ledger, RunRow
@@ -38,6 +39,7 @@ __all__ = [
     "replace_quarantined",
     "replaced_in",
     "take_over",
+    "written_before",
 ]
 
 RETRACTED = "retracted"
@@ -227,7 +229,9 @@ def enter_interval(ledger: Ledger, lease: Lease, tables: Tables, *, forgo: bool 
             epoch=number,
             batch=note["version"],
             accounts=accounts,
-            replaced=replaced_in(accounts, taken, aside, windows=windows is not None),
+            replaced=replaced_in(
+                accounts, taken, aside, None if windows is None else written_before(ledger, lease.pipeline)
+            ),
             evolved=note.get("evolved") or (),
             profile=note.get("profile"),
             windows=windows,
@@ -258,8 +262,7 @@ def replaced_in(
     accounts: Sequence[RangeAccount],
     taken: Mapping[tuple[str, int], int],
     aside: Mapping[tuple[str, int], int],
-    *,
-    windows: bool,
+    standing: Mapping[tuple[str, int], int] | None = None,
 ) -> dict[OffsetRange, tuple[int, int]]:
     """Return how many offsets each range of an interval took from sink and quarantine; pure.
 
@@ -270,15 +273,23 @@ def replaced_in(
     ----------
     taken, aside
         What left the sink and the quarantine, per topic and partition.
-    windows
-        Whether the sink's rows are windows.
+    standing
+        If the sink's rows are windows: how many offsets count as written before, :func:`written_before`. No more than
+        these are taken: what is refused now may have been filtered before, which nobody knows of single records.
     """
     found = {}
     for account in accounts:
         key, counts = (account.range.topic, account.range.partition), account.counts
-        moved = aside.get(key, 0)
-        found[account.range] = counts.written + counts.quarantined - moved if windows else taken.get(key, 0), moved
+        moved, gone = aside.get(key, 0), taken.get(key, 0)
+        if standing is not None:
+            gone = counts.written + min(counts.quarantined - moved, standing.get(key, 0))
+        found[account.range] = gone, moved
     return found
+
+
+def written_before(ledger: Ledger, pipeline: str) -> dict[tuple[str, int], int]:
+    """Return how many offsets of each topic and partition count as written, after all redrives and intervals."""
+    return {(page.topic, page.partition): page.counts.written for page in Books.read(ledger, pipeline).pages}
 
 
 def _open(ledger: Ledger, lease: Lease) -> list[RunRow]:

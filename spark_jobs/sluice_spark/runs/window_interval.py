@@ -81,6 +81,7 @@ class WindowIntervalRun(IntervalRun):
         self._nothing_compacted(prepared, readable)
         refused = tables.quarantine.staged_offsets(prepared.quarantine) if prepared.quarantine is not None else {}
         held = tables.quarantine.held(Slice(readable))
+        newly = sum(len(np.setdiff1d(offsets, held.get(key, []))) for key, offsets in refused.items())
         before = {key: np.setdiff1d(offsets, refused.get(key, [])) for key, offsets in held.items()}
         absorbed = self._absorbed(
             cast(RecomputedWindows, writer), {k: o for k, o in before.items() if len(o)}, readable, source
@@ -91,7 +92,11 @@ class WindowIntervalRun(IntervalRun):
             for key, offsets in found.items()
             for span in runs_of(*key, map(int, offsets))
         ]
-        return Leaving(self._gone(), Slice(gone), lambda _: None)
+        notes = (
+            f"{newly:,} records are refused now and were not before, also where their windows are none of the "
+            "interval's: these windows still have them, until they are made again",
+        )  # fmt: skip
+        return Leaving(self._gone(), Slice(gone), lambda _: None, notes if newly else ())
 
     def _absorbed(
         self,

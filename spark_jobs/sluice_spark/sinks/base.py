@@ -15,6 +15,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
 from sluice.errors import CheckpointError, LeaseHeldError
+from sluice.fields import TAKES_AWAY
 from sluice.profile import ColumnProfile
 
 __all__ = [
@@ -28,8 +29,14 @@ __all__ = [
     "StagedFile",
     "TakenBackError",
     "Tally",
+    "of_table",
     "overtaken",
 ]
+
+
+def of_table(schema: StructType) -> StructType:
+    """Return the columns of staged rows that the table gets: all but the one that says of a row that it deletes."""
+    return StructType([field for field in schema.fields if field.name != TAKES_AWAY])
 
 
 @dataclass(frozen=True)

@@ -222,3 +222,17 @@ def test_a_pattern_is_found_in_the_same_texts(spark: SparkSession, patterns: lis
 def test_other_patterns_are_left_to_spark(pattern: str) -> None:
     with pytest.raises(NotInSubsetError, match="the pattern"):
         translated(pattern)
+
+
+@pytest.mark.parametrize(
+    ("digits", "scale", "bound"), [(38, 18, 1e20), (38, 18, -1e25), (38, 0, 1e38), (38, 0, 1e20), (20, 2, 1e30)]
+)
+def test_a_bound_for_which_arrow_has_no_digits_is_left_to_spark(digits: int, scale: int, bound: float) -> None:
+    schema = pa.schema([("m", pa.decimal128(digits, scale))])
+    item = {"type": "expect_column_values_to_be_between", "kwargs": {"column": "m", "max_value": bound}}
+    if abs(bound) < 10.0 ** (38 - scale) or digits < 38:
+        (broken,) = RowRules.of([item], schema).broken
+        assert broken(pa.table({"m": [Decimal(1)]}, schema)).to_pylist() == [False]
+    else:
+        with pytest.raises(NotInSubsetError, match="is compared with column m, which is decimal128"):
+            RowRules.of([item], schema)

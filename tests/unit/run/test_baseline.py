@@ -218,6 +218,20 @@ def test_freshness_needs_no_baseline_and_judges_a_run_without_records_too(place:
     assert [item.what for item in broken_by(late)] == ["history.freshness"]
 
 
+def test_a_record_of_the_future_does_not_hide_that_none_comes_any_more(place: Place) -> None:
+    """A producer's clock was wrong once; one that is ahead by less than is asked for is taken as it is."""
+    history, ahead = History(freshness="1h"), datetime.now(UTC) + timedelta(minutes=10)
+    stamps = [NOW.isoformat(), "2099-01-01T00:00:00.000000Z", ahead.isoformat(timespec="microseconds")]
+    late = []
+    for n, stamp in enumerate(stamps):
+        there = Profile(1, {"_timestamp": ColumnProfile(1, 0, "time", stamp, stamp)})
+        place.commit(f"r{n}", split(10 * n, 10 * n + 10), profile=there.as_dict())
+        found = judge(place.ledger, "p", history, [f"r{n}"])
+        assert found is not None
+        late.append(found.late is not None)
+    assert late == [True, True, False]
+
+
 def test_of_ten_thousand_runs_those_that_count_are_found_at_once(place: Place) -> None:
     """The database must not look through the past of the pipeline for each run."""
     ran(place, "first", 1000)

@@ -121,15 +121,20 @@ def _show_statistics(held: Handle) -> None:
     )  # fmt: skip
 
 
-def check_replaceable(held: Handle) -> None:
+def check_replaceable(held: Handle, table: DeltaTable | None = None) -> None:
     """Refuse to replace rows of a table with deletion vectors: rewriting a file would restore deleted rows.
+
+    Parameters
+    ----------
+    table
+        The version that is looked at; by default the newest.
 
     Raises
     ------
     ConfigError
         If the table has deletion vectors, or may get some at any time.
     """
-    table = held.table()
+    table = table or held.table()
     if table is None or "deletionVectors" not in (table.protocol().reader_features or []):
         return
     enabled = table.metadata().configuration.get("delta.enableDeletionVectors", "").lower() == "true"

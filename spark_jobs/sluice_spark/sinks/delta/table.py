@@ -322,6 +322,7 @@ class DeltaSink(StagesParquet, Writer):
                 return None
             self._guard.let_pass(table)
             self._guard.keep_out(table, fence)
+            shape.check_replaceable(self, table)
             try:
                 if staged.files and (columns := self._add_columns(table, schema)):
                     evolved += columns

@@ -17,9 +17,8 @@ from pyspark.sql import types as T
 
 from sluice.delta.names import KEY
 from sluice.errors import BEGIN_ANEW, ConfigError
-from sluice.fields import TAKES_AWAY
 from sluice.sinks.base import SinkConfig
-from sluice_spark.sinks.base import Fence, Staged
+from sluice_spark.sinks.base import Fence, Staged, of_table
 from sluice_spark.sinks.delta.table import DeltaSink
 from sluice_spark.sinks.parquet.merged import Merge
 
@@ -55,7 +54,7 @@ class DeltaUpsert(DeltaSink):
         ConfigError
             If they do not, or rows of the table cannot be replaced.
         """
-        rows = _rows(schema)
+        rows = of_table(schema)
         kinds = {field.name: field.dataType for field in rows.fields}
         problems = [f"{name} of the key is no column" for name in self._compared if name not in kinds]
         problems += [
@@ -92,7 +91,7 @@ class DeltaUpsert(DeltaSink):
         SinkError
             If a row has no value in a column of its key, too.
         """
-        rows = _rows(schema)
+        rows = of_table(schema)
         if not staged.files:
             return super().commit(staged, rows, version, note, fence=fence)
         if self.version() >= version:  # and whoever committed it removed the files of this attempt
@@ -102,9 +101,8 @@ class DeltaUpsert(DeltaSink):
         name = posixpath.basename(posixpath.dirname(staged.files[0].path)).rpartition("-")[0]
         merge = Merge.of(self.path, staged, self._key, self._sequence)
         if self.table() is None:
-            done = super().commit(merge.added(self.path, name, staged), rows, version, note, fence=fence)
-        else:
-            done = self.replace(merge, staged, rows, version, note, name=name, fence=fence) is not None
+            self._made(rows)  # somebody else may do so, too, and put rows there: they are merged with
+        done = self.replace(merge, staged, rows, version, note, name=name, fence=fence) is not None
         if done:
             self._forget(staged, merge.added(self.path, name, staged))
         return done
@@ -116,8 +114,3 @@ class DeltaUpsert(DeltaSink):
         for folder in folders[0] - folders[1]:
             with suppress(OSError):
                 fs.rm(f"{base}/{folder}", recursive=True)
-
-
-def _rows(schema: T.StructType) -> T.StructType:
-    """Return the columns of the table, without the one that says of a staged row that it only deletes."""
-    return T.StructType([field for field in schema.fields if field.name != TAKES_AWAY])

@@ -172,7 +172,9 @@ class Merge(Slice):
         rows = total = 0
         stronger: set[tuple[Any, ...]] = set()
         with fs.open(f"{base}/{unquote(path)}", "rb") as handle:
-            for batch in opened(handle).iter_batches(_AT_A_TIME, columns=_columns(self.keys, self.sequence)):
+            parquet = opened(handle)
+            names = [name for name in _columns(self.keys, self.sequence) if name in parquet.schema_arrow.names]
+            for batch in parquet.iter_batches(_AT_A_TIME, columns=names):
                 total += batch.num_rows
                 for _, key, weaker in self._compared(batch):
                     rows += weaker
@@ -188,6 +190,8 @@ class Merge(Slice):
 
     def _compared(self, batch: Any) -> Iterator[tuple[int, tuple[Any, ...], bool]]:
         """Yield the number and the key of each row whose key came, and whether it is older than what came."""
+        if self.keys[0] not in batch.schema.names:
+            return  # written before the table had the column, so no row has this key
         batch = readable(batch)
         column = told(batch.column(self.keys[0]))
         if column.type not in self._first:
@@ -204,15 +208,23 @@ def _columns(keys: Sequence[str], sequence: str | None) -> list[str]:
 
 
 def _keys(batch: Any, keys: Sequence[str]) -> Iterator[tuple[Any, ...]]:
-    return zip(*(told(batch.column(name)).to_pylist() for name in keys), strict=True)
+    return zip(*(_values(batch, name) for name in keys), strict=True)
 
 
 def _orders(batch: Any, sequence: str | None) -> Iterator[Order]:
-    values = [None] * batch.num_rows if sequence is None else told(batch.column(sequence)).to_pylist()
-    places = [told(batch.column(name)).to_pylist() for name in _PLACE]
+    values = [None] * batch.num_rows if sequence is None else _values(batch, sequence)
+    places = [_values(batch, name) for name in _PLACE]
     for value, time, topic, partition, offset in zip(values, *places, strict=True):
         of_sequence: tuple[Any, ...] = () if sequence is None else (0,) if value is None else (1, value)
         yield Order(of_sequence, time, topic, partition, offset)
+
+
+def _values(batch: Any, name: str) -> list[Any]:
+    """Return a column's values; null for a file that is older than the column, or by somebody who left it out."""
+    if name not in batch.schema.names:
+        return [None] * batch.num_rows
+    found: list[Any] = told(batch.column(name)).to_pylist()
+    return found
 
 
 def _copy(source: Any, sink: Any, rows: Any) -> None:

@@ -27,7 +27,7 @@ from sluice.fields import TAKES_AWAY
 from sluice.postgres import literal, name_of
 from sluice.ranges import OffsetRange
 from sluice.sinks.postgres import LONGEST, PostgresSink
-from sluice_spark.sinks.base import Fence, Staged, TakenBackError, overtaken
+from sluice_spark.sinks.base import Fence, Staged, TakenBackError, of_table, overtaken
 from sluice_spark.sinks.parquet.attempts import written_to
 from sluice_spark.sinks.parquet.slice import Slice
 from sluice_spark.sinks.parquet.staging import StagesParquet
@@ -314,7 +314,7 @@ class PostgresTable(StagesParquet):
                 state="nothing of this batch was committed",
                 next_step="run again",
             )
-        fields = _rows(schema).fields
+        fields = of_table(schema).fields
         names = [name_of(f.name) for f in fields]
         given = [
             f"{name}::{kinds[f.name]}" if is_text_to(kinds[f.name]) else name
@@ -407,7 +407,7 @@ class PostgresTable(StagesParquet):
                     next_step="change the table back, then run again",
                 )
         else:
-            parts = [f"{name_of(f.name)} {column_type(f.dataType)}" for f in _rows(schema).fields]
+            parts = [f"{name_of(f.name)} {column_type(f.dataType)}" for f in of_table(schema).fields]
             if self._config.keyed:
                 parts.append(f"PRIMARY KEY ({', '.join(map(name_of, self._config.key))})")
             cursor.execute(f"CREATE TABLE {self._table} ({', '.join(parts)})")
@@ -476,7 +476,7 @@ class PostgresTable(StagesParquet):
         if not columns:
             return []
         there = {column.name: column for column in columns}
-        ours = {f.name: f.dataType for f in _rows(schema).fields}
+        ours = {f.name: f.dataType for f in of_table(schema).fields}
         if not reading.is_table(cursor, self._table):
             return ["it is a view or a foreign table, which may hold back rows"]
         found = [
@@ -516,11 +516,6 @@ class PostgresTable(StagesParquet):
 
     def _begun(self) -> Any:
         return reading.begun(self._connected(), self._commits)
-
-
-def _rows(schema: T.StructType) -> T.StructType:
-    """Return the columns of the table, without the one that says of a staged row that it only deletes."""
-    return T.StructType([field for field in schema.fields if field.name != TAKES_AWAY])
 
 
 def _groups(parquet: Any) -> Iterator[int]:

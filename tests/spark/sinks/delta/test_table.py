@@ -364,6 +364,27 @@ def test_rows_of_a_table_with_deletion_vectors_are_not_replaced(spark: SparkSess
     DeltaSink(str(tmp_path / "none"), "live").check_replaceable()
 
 
+def test_deletion_vectors_that_come_between_two_attempts_are_seen(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sink = DeltaSink(str(tmp_path / "t"), "live")
+    put(sink, rows(spark, 0, 10), 0)
+    real = Slice.find
+
+    def find(self: Slice, *arguments: Any) -> Any:
+        found = real(self, *arguments)
+        if DeltaTable(sink.path).version() == 1:
+            spark.sql(f"ALTER TABLE delta.`{sink.path}` SET TBLPROPERTIES ('delta.enableDeletionVectors' = true)")
+            spark.sql(f"DELETE FROM delta.`{sink.path}` WHERE id = 7")
+        return found
+
+    monkeypatch.setattr(Slice, "find", find)
+    with pytest.raises(ConfigError, match="deletion vectors"):
+        anew(DeltaSink(sink.path, "interval"), march(3, 9), rows(spark, 3, 7), 0)
+    left = Counter([*range(7), 8, 9])
+    assert Counter(r.id for r in spark.read.format("delta").load(sink.path).collect()) == left
+
+
 def test_notes_are_found_however_far_back_they_lie(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -54,7 +54,7 @@ def test_lines_come_until_the_step_ends_and_no_trouble_ends_it(
     caplog.set_level(logging.INFO, logger.name)
     spoken = threading.Event()
     spark: Any = SimpleNamespace(sparkContext=SimpleNamespace(statusTracker=lambda: Tracker(spoken)))
-    with tasks.told(spark, "batch 3"):
+    with tasks.watched(spark, "batch 3"):
         assert spoken.wait(30)
     lines = list(caplog.messages)
     assert lines[0].startswith("batch 3: 1 of 40 tasks are done (2%)")

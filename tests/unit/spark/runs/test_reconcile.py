@@ -19,7 +19,7 @@ from sluice.pipeline import Pipeline
 from sluice.ranges import Counts, OffsetRange, RangeAccount
 from sluice.recovery import Route
 from sluice_spark.runs.closing import HANDOVER
-from sluice_spark.runs.reconcile import half_done, reconcile
+from sluice_spark.runs.reconcile import half_done, reconcile, replaced_in
 from sluice_spark.runs.tables import Tables
 from sluice_spark.sinks.base import NOTHING, Staged, TakenBackError
 from sluice_spark.sinks.delta.table import DeltaSink
@@ -262,3 +262,22 @@ def test_a_sink_that_is_ahead_of_the_log_is_refused(tmp_path: Path) -> None:
     with pytest.raises(CheckpointError, match=r"holds batch 1, but the write-ahead log .* holds only up to 0"):
         pipe.reconcile()
     assert pipe.ledger.accounts("p") == []
+
+
+@pytest.mark.parametrize(
+    ("counts", "moved", "standing", "taken"),
+    [
+        (Counts(written=4, filtered=2), 0, 4, 4),  # the same as live runs counted
+        (Counts(written=5, filtered=1), 1, 4, 4),  # one was in the quarantine
+        (Counts(written=3, filtered=2, quarantined=1), 0, 4, 4),  # one is refused now
+        (Counts(written=3, filtered=2, quarantined=1), 1, 3, 3),  # again
+        (Counts(filtered=5, quarantined=1), 0, 0, 0),  # it came too late before, and is refused now
+    ],
+)
+def test_what_an_interval_of_windows_takes_leaves_no_count_below_nothing(
+    counts: Counts, moved: int, standing: int, taken: int
+) -> None:
+    account, key = RangeAccount(OffsetRange("t", 0, 0, 6), counts), ("t", 0)
+    assert replaced_in([account], {}, {key: moved}, {key: standing}) == {account.range: (taken, moved)}
+    assert standing + counts.written - taken >= 0
+    assert replaced_in([account], {key: 2}, {key: moved}) == {account.range: (2, moved)}

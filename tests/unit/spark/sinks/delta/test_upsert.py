@@ -261,3 +261,37 @@ def test_columns_are_added_with_the_rows_that_have_them(tmp_path: Path) -> None:
     found = DeltaTable(str(path)).to_pyarrow_table().to_pylist()
     assert sorted((r["id"], r["new"], r["_offset"]) for r in found) == [(1, 7, 5), (2, None, 2)]
     assert sink.evolved(1) == [{"column": "new", "type": "bigint"}]
+
+
+def test_rows_that_are_older_than_the_sequence_column_have_the_lowest_one(tmp_path: Path) -> None:
+    """The file orders by a column that earlier rows do not have: their files lack it."""
+    path = tmp_path / "t"
+    write(table(path), [row(1, 50), row(2, 60), row(3, 70)], 0)
+    config = Config(path=str(path), mode="upsert", key=("shop", "id"), sequence="new", evolve="add")
+    sink: Any = opened(config, str(path), "sluice:p:1")
+    wider = T.StructType([*OWN, T.StructField("new", T.LongType()), *META])
+    sink.check(wider)
+    folder = new_folder("p-e1-000001")
+    (path / folder).mkdir()
+    arrow = ARROW.remove(4).insert(4, pa.field("new", pa.int64()))
+    rows = [row(1, 5, new=7), row(2, 6, new=None), row(4, 8, new=1)]
+    pq.write_table(pa.Table.from_pylist(rows, arrow), path / folder / "part.parquet")
+    assert sink.commit(read_back(str(path), folder, offsets=True), wider, 1, {"run": "r"})
+    found = DeltaTable(str(path)).to_pyarrow_table().to_pylist()
+    assert sorted((r["id"], r["new"], r["_offset"]) for r in found) == [
+        (1, 7, 5), (2, None, 60), (3, None, 70), (4, 1, 8),
+    ]  # fmt: skip
+
+
+def test_a_table_that_somebody_fills_as_it_is_made_is_merged_with(tmp_path: Path, monkeypatch: Any) -> None:
+    real = DeltaSink._made
+
+    def made(self: DeltaSink, schema: T.StructType) -> Any:
+        found = real(self, schema)
+        theirs = row(1, 0, _offset=None, _timestamp=None, _topic=None, _partition=None, name="inserted")
+        write_deltalake(self.path, pa.Table.from_pylist([theirs], ARROW.remove(4)), mode="append")
+        return found
+
+    monkeypatch.setattr(DeltaSink, "_made", made)
+    assert write(table(tmp_path / "t"), [row(1, 3, name="ours"), row(2, 4)], 0)
+    assert held(tmp_path / "t") == {("s1", 1): ("ours", 3), ("s0", 2): ("", 4)}

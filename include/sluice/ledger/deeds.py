@@ -1,0 +1,134 @@
+"""Queries about what batches did beside moving records: to windows, to duplicates and to unknown fields."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import reduce
+from typing import Any
+
+import sqlalchemy as sa
+
+from sluice.ledger import schema
+from sluice.ledger.store import reading, spoken
+from sluice.ranges import OffsetRange, Times
+from sluice.rescued import NONE, Rescued
+
+__all__ = ["REDRIVEN", "Deeds"]
+
+REDRIVEN = 0
+"""The epoch number of redrives: live epochs count from 1 upwards, intervals from -1 downwards."""
+
+
+class Deeds:
+    """What the events of batches tell."""
+
+    def __init__(self, engine: sa.Engine) -> None:
+        self._engine = engine
+
+    def latest_event_time(self, pipeline: str, epoch: int) -> int | None:
+        """Return the latest event time that an epoch's windows absorbed, in milliseconds since 1970."""
+        told = self.window_moves(pipeline)
+        return max((p["latest"] for p in told if p["epoch"] == epoch and p["latest"] is not None), default=None)
+
+    def closed_to(self, pipeline: str, epoch: int) -> int:
+        """Return up to where all windows of an epoch are closed, in milliseconds since 1970; 0 if none is."""
+        return max((p["closed_to"] for p in self.window_moves(pipeline) if p["epoch"] == epoch), default=0)
+
+    def event_times(self, pipeline: str, timing: str) -> list[Times]:
+        """Return the event times of ranges that windows absorbed, where they are known; a reset forgets them.
+
+        Parameters
+        ----------
+        timing
+            Where the file decided otherwise then which event time a record has, they do not count:
+            :attr:`sluice.pipeline.Pipeline.timing`.
+        """
+        table, found = schema.account, []
+        query = sa.select(table.c.epoch, table.c.batch).where(table.c.pipeline == pipeline, table.c.closed.is_(None))
+        standing = {(row["epoch"], row["batch"]) for row in self._rows(query.distinct())}
+        for told in self.window_moves(pipeline):
+            if told.get("timing") != timing or (told["epoch"], told["batch"]) not in standing:
+                continue
+            for topic, partition, start, end, first, last in told["times"]:
+                span = OffsetRange(topic, partition, start, end)
+                found.append(Times.none(span) if first is None else Times(span, first, last))
+        return found
+
+    def window_moves(self, pipeline: str) -> list[dict[str, Any]]:
+        """Return what each batch did to windows, oldest first: as ``WindowWriter`` counts it, with epoch and batch."""
+        table = schema.event
+        query = sa.select(table.c.payload).where(table.c.pipeline == pipeline, table.c.type == "WindowsMoved")
+        return [dict(row["payload"]) for row in self._rows(query.order_by(table.c.id))]
+
+    def windows(self, pipeline: str, run_id: str) -> dict[str, Any]:
+        """Return what a run did to windows of event time; empty if it did nothing to any.
+
+        Returns
+        -------
+        dict
+            ``rows`` (windows that it wrote), ``late`` (records that were late for all of their windows; they are among
+            the filtered ones), ``partly_late`` (late for some), and in milliseconds since 1970 ``late_by`` (the latest
+            watermark by which records were late) and ``closed_to`` (all windows up to there are closed). Of an
+            interval also ``replaced``: how many windows it removed; it is missing if the driver died before it told.
+        """
+        told = self._of_batches(pipeline, run_id, "WindowsMoved")
+        if not told:
+            return {}
+        if told[-1]["epoch"] < REDRIVEN:  # each commit of an interval replaces the one before
+            told = told[-1:]
+        late = [p for p in told if p["late"] or p["partly_late"]]
+        return {
+            "rows": sum(p["rows"] for p in told),
+            "late": _sum_of(told, "late"),
+            "partly_late": sum(p["partly_late"] for p in told),
+            "late_by": max((p["late_by"] for p in late), default=None),
+            "closed_to": max(p["closed_to"] for p in told),
+            **({"replaced": told[-1]["replaced"]} if "replaced" in told[-1] else {}),
+        }
+
+    def window_runs(self, pipeline: str) -> set[str]:
+        """Return the ids of the runs that did something to windows, also of those that read no record."""
+        table = schema.event
+        query = sa.select(table.c.run).where(table.c.pipeline == pipeline, table.c.type == "WindowsMoved").distinct()
+        return {str(row["run"]) for row in self._rows(query)}
+
+    def dedupe(self, pipeline: str, run_id: str) -> dict[str, Any]:
+        """Return what ``dedupe`` dropped in a run; empty if it dropped nothing.
+
+        Returns
+        -------
+        dict
+            ``duplicate`` and ``late``: records, which are among the filtered ones. ``late_by``: the latest watermark by
+            which records were late, in milliseconds since 1970; None if none was.
+        """
+        told = self._of_batches(pipeline, run_id, "DuplicatesDropped")
+        if not told:
+            return {}
+        return {
+            "duplicate": _sum_of(told, "duplicates"),
+            "late": _sum_of(told, "late"),
+            "late_by": max((p["late_by"] for p in told if p["late"]), default=None),
+        }
+
+    def rescued(self, pipeline: str, run_id: str) -> Rescued:
+        """Return which fields of a run's records the schema does not have, if the pipeline keeps them."""
+        told = self._of_batches(pipeline, run_id, "FieldsRescued")
+        return reduce(Rescued.__or__, (Rescued(p["records"], p["fields"]) for p in told), NONE)
+
+    def _of_batches(self, pipeline: str, run_id: str, kind: str) -> list[dict[str, Any]]:
+        """Return the events of a kind that a run has, one per batch: of those recorded again, the newest counts."""
+        table = schema.event
+        query = sa.select(table.c.payload).where(
+            table.c.pipeline == pipeline, table.c.run == run_id, table.c.type == kind
+        )
+        found = (row["payload"] for row in self._rows(query.order_by(table.c.id)))
+        return list({(p["epoch"], p["batch"]): p for p in found}.values())
+
+    def _rows(self, query: sa.Select[Any]) -> Sequence[Any]:
+        with spoken(), reading(self._engine) as connection:
+            return connection.execute(query).mappings().all()
+
+
+def _sum_of(told: Sequence[Mapping[str, Any]], key: str) -> int:
+    """Return the sum of the counts that events have for ranges."""
+    return sum(item[-1] for payload in told for item in payload[key])
