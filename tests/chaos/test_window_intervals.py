@@ -156,6 +156,10 @@ def test_a_change_of_the_file_reaches_the_interval_and_nothing_is_lost(sandbox: 
         assert set(held.values()) == {1}
         refused = {(sandbox.topic, *place) for place, r in stream.records.items() if r is None or r[1] == "b"}
         assert set(held) - {odd[1]} == refused
+        said = any(
+            "are refused now and were not before" in n for n in sandbox.ledger.account(sandbox.name, run)["notes"]
+        )
+        assert said is (run == "changed")
         sandbox.assert_balanced()
     sandbox.run("that hour", interval=interval(0, 60))
     assert odd[1] not in sandbox.quarantine()
