@@ -14,6 +14,7 @@ from tests.bench.drain import fixed, shapes, volume
 from tests.bench.harness import Bench, Options
 from tests.bench.history import history
 from tests.bench.intervals import intervals
+from tests.bench.judging import judging
 from tests.bench.lag import lag
 from tests.bench.ledger import ledger
 from tests.bench.postgres import postgres
@@ -38,6 +39,7 @@ COMPARISONS = {
     "intervals": intervals,
     "wide": wide,
     "split": split,
+    "judging": judging,
 }
 
 

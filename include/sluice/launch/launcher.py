@@ -6,7 +6,8 @@ import os
 import signal
 import subprocess
 import sys
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -15,7 +16,22 @@ from sluice.launch.submit import Connections, SparkSubmit, bounded_run
 from sluice.pipeline import Pipeline
 from sluice.run.request import RunRequest
 
-__all__ = ["Interrupted", "Launcher", "LocalProcess"]
+__all__ = ["NOISE", "Interrupted", "Launcher", "LocalProcess"]
+
+NOISE = "WARNING: Using incubator modules: "
+"""How the line begins that the JVM writes because Spark asks for its vector module; no option of the JVM hides it."""
+
+_FILTER = """
+import sys
+noise = sys.argv[1].encode()
+for line in sys.stdin.buffer:
+    if not line.startswith(noise):
+        sys.stdout.buffer.write(line)
+        sys.stdout.buffer.flush()
+"""
+
+_LINGERING = 5
+"""Seconds in which the rest of a log comes after its writer has ended."""
 
 
 class Interrupted(SystemExit):
@@ -90,15 +106,44 @@ class LocalProcess:
             If this process got one of these signals; the application has ended then.
         """
         env = {**os.environ, **submission.env}
-        with subprocess.Popen(
-            submission.argv(), env=env, stdout=sys.stderr, stderr=sys.stderr, start_new_session=True
-        ) as child:
+        asked: list[int] = []
+        started: list[int] = []
 
-            def end(number: int, _frame: Any) -> None:
-                with suppress(ProcessLookupError):
-                    os.killpg(child.pid, signal.SIGTERM)
-                raise Interrupted(number)
+        def end(number: int, _frame: Any) -> None:
+            if not started:  # it may exist already
+                asked.append(number)
+                return
+            with suppress(ProcessLookupError):
+                os.killpg(started[0], signal.SIGTERM)
+            raise Interrupted(number)
 
-            for number in (signal.SIGINT, signal.SIGTERM):
-                signal.signal(number, end)
+        for handled in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(handled, end)
+        with (
+            _without_noise() as log,
+            subprocess.Popen(submission.argv(), env=env, stdout=log, stderr=log, start_new_session=True) as child,
+        ):
+            started.append(child.pid)
+            for number in asked:
+                end(number, None)
             return child.wait()
+
+
+@contextmanager
+def _without_noise() -> Iterator[Any]:
+    """Yield a file for a log that goes to stderr without :data:`NOISE`.
+
+    A process of its own takes the line out, so that the application can go on writing if this one is killed.
+    """
+    argv = [sys.executable, "-I", "-S", "-c", _FILTER, NOISE]
+    # in a session of its own, Ctrl-C does not end it before the application has said its last words
+    screen = subprocess.Popen(
+        argv, stdin=subprocess.PIPE, stdout=sys.stderr, stderr=subprocess.DEVNULL, start_new_session=True
+    )
+    assert screen.stdin is not None
+    try:
+        with screen.stdin as log:
+            yield log
+    finally:
+        with suppress(subprocess.TimeoutExpired):  # a worker of Spark may hold the log open for longer
+            screen.wait(_LINGERING)

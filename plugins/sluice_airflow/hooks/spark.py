@@ -1,4 +1,4 @@
-"""spark-submit as Airflow's Spark provider starts it, with four additions."""
+"""spark-submit as Airflow's Spark provider starts it, with additions."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import Any
 
 from airflow.providers.apache.spark.hooks.spark_submit import SparkSubmitHook
 
+from sluice.launch.launcher import NOISE
 from sluice.launch.submit import SparkSubmit
 from sluice.pipeline.spark import WEB_UI
 
@@ -25,6 +26,7 @@ class SparkHook(SparkSubmitHook):
     - Secrets go to the child's environment; on YARN and Kubernetes the provider's ``env_vars`` would be in argv.
     - ``on_web_ui`` is called with the address of Spark's web UI once the driver has one.
     - :attr:`exit_code` and :attr:`output` survive a failure; the provider's exception has them only as prose.
+    - The JVM's warning about a module that Spark asks for is left out of the log.
 
     The child stays in the task's process group on purpose: Airflow's supervisor ends the whole group, so that a JVM
     does not outlive a task that was killed by SIGKILL.
@@ -71,6 +73,8 @@ class SparkHook(SparkSubmitHook):
 
     def _kept(self, lines: Iterator[Any]) -> Iterator[Any]:
         for line in lines:
+            if line.startswith(NOISE):
+                continue
             self.output.append(line.rstrip())
             if WEB_UI in line:
                 self._on_web_ui(line.partition(WEB_UI)[2].strip())

@@ -1,0 +1,51 @@
+"""The log of an application: the JVM's warning about its vector module is not in it, all else is, to the end."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+_START = """
+import sys
+from types import SimpleNamespace
+from sluice.launch.launcher import LocalProcess
+
+said = SimpleNamespace(argv=lambda: ["/bin/sh", "-c", sys.argv[1]], env={})
+sys.exit(LocalProcess.start(said))
+"""
+_WARNING = "WARNING: Using incubator modules: jdk.incubator.vector"
+
+
+def _started(script: str) -> subprocess.Popen[bytes]:
+    return subprocess.Popen([sys.executable, "-c", _START, script], stderr=subprocess.PIPE)
+
+
+def test_a_log_is_without_the_warning_and_otherwise_whole() -> None:
+    script = f"echo '{_WARNING}' >&2; echo first; printf '\\377 no text\\n' >&2; echo 'the {_WARNING}'; exit 3"
+    child = _started(script)
+    _, log = child.communicate()
+    assert child.returncode == 3
+    assert log.splitlines() == [b"first", b"\xff no text", f"the {_WARNING}".encode()]
+
+
+def test_the_last_words_after_ctrl_c_are_there() -> None:
+    child = _started("trap 'echo last words; exit 1' TERM; echo ready; while :; do sleep 0.1; done")
+    assert child.stderr is not None
+    assert child.stderr.readline() == b"ready\n"
+    child.send_signal(signal.SIGINT)
+    _, log = child.communicate()
+    assert child.returncode == 128 + signal.SIGINT
+    assert log.splitlines()[-1] == b"last words"  # the shell may say how its own child ended
+
+
+def test_an_application_outlives_the_one_that_started_it(tmp_path: Path) -> None:
+    go = tmp_path / "go"
+    child = _started(f"echo ready; until [ -e {go} ]; do sleep 0.05; done; echo more")
+    assert child.stderr is not None
+    assert child.stderr.readline() == b"ready\n"
+    child.kill()
+    child.wait()
+    go.touch()
+    assert child.stderr.read() == b"more\n"
