@@ -11,12 +11,13 @@ from pathlib import Path
 
 import pytest
 from pyspark.sql import SparkSession
+from tests.chaos.states.catalog import SCENARIOS
 from tests.chaos.states.likeness import likeness
 from tests.chaos.states.moments import DEATH, POWER, moments
 from tests.chaos.states.progress import spread
 from tests.chaos.states.recorder import why_not
 from tests.chaos.states.resumer import Recorded
-from tests.chaos.states.scenarios import RUN, SCENARIOS
+from tests.chaos.states.scenarios import RUN
 from tests.chaos.states.steps import BEGIN, BETWEEN, UnknownStepError, kinds, unguarded
 from tests.chaos.states.tree import Operation, Tree
 from tests.fixtures.runs import KeptSandbox
@@ -64,6 +65,16 @@ def test_a_spread_of_states_goes_on_to_the_same_rows(recorded: Recorded, summary
     seconds = (time.monotonic() - began) / len(chosen)
     summary(f"{recorded.scenario.name:13} {len(chosen)} of {len(states)} recorded states, {seconds:.1f} s each")
     assert {f"{m.number} {m.what}": f.problems for m, f in resumed if f.problems} == {}
+
+
+@pytest.mark.parametrize("name", ["gate-accept", pytest.param("retract", marks=pytest.mark.long)])
+def test_a_command_beside_runs_goes_on_from_its_states(kept: KeptSandbox, tmp_path: Path, name: str) -> None:
+    recorded = Recorded.make(SCENARIOS[name], kept, tmp_path)
+    assert unguarded(recorded.recording) == []
+    states = [m for m in moments(recorded.recording) if m.kind == DEATH]
+    resumed = [(moment, recorded.resume(moment).found) for moment in spread(states, 3)]
+    assert {f"{m.number} {m.what}": f.problems for m, f in resumed if f.problems} == {}
+    assert {(f.lost, f.doubled, f.unaccounted) for _, f in resumed} == {(0, 0, 0)}
 
 
 @pytest.mark.long

@@ -22,10 +22,10 @@ from concurrent.futures import ThreadPoolExecutor
 from importlib import metadata
 from pathlib import Path
 
+from tests.chaos.states.catalog import SCENARIOS
 from tests.chaos.states.moments import DEATH, KILL, POWER, kills, moments
 from tests.chaos.states.progress import spread, summary, table
 from tests.chaos.states.recorder import why_not
-from tests.chaos.states.scenarios import SCENARIOS
 from tests.chaos.states.steps import unguarded
 from tests.chaos.states.workshop import Workshop
 from tests.fixtures.spark import kept_session

@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import os
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 from unittest import mock
@@ -18,7 +19,7 @@ from sluice.home import Home
 from sluice.ledger import Ledger
 from sluice.pipeline import load
 
-__all__ = ["Found", "Oracle", "number_of"]
+__all__ = ["Found", "Oracle", "ledger_of", "number_of"]
 
 
 @dataclass
@@ -29,6 +30,16 @@ class Found:
     lost: int = 0
     doubled: int = 0
     unaccounted: int = 0
+
+
+@contextmanager
+def ledger_of(box: KeptSandbox) -> Iterator[Ledger]:
+    """Open a sandbox's ledger, and let go of it: the next state's database is another file of the same name."""
+    ledger = Ledger.open(box.ledger_url)
+    try:
+        yield ledger
+    finally:
+        ledger._engine.dispose()
 
 
 def number_of(record: Any) -> int | None:
@@ -50,6 +61,8 @@ class Oracle:
         Whether these and no others may be lost; otherwise they and what was in a batch with one.
     more
         What else a row holds, by its record.
+    sound
+        Whether a record belongs into the sink; by default whether it decodes.
     """
 
     def __init__(
@@ -59,11 +72,12 @@ class Oracle:
         deadly: Sequence[int] = (),
         exactly: bool = True,
         more: Callable[[Any], dict[str, Any]] = lambda _: {},
+        sound: Callable[[Any], bool] = lambda record: number_of(record) is not None,
     ) -> None:
         self._sandbox = sandbox
         self._records = {(r.topic, r.partition, r.offset): r for r in consume(sandbox.broker, sandbox.topic)}
         self._deadly = {at for at, r in self._records.items() if number_of(r) in set(deadly)}
-        self._exactly, self._more = exactly, more
+        self._exactly, self._more, self._sound = exactly, more, sound
 
     def look(self, *, live: bool) -> Found:
         """Compare sink, quarantine, ledger and files with the topic.
@@ -74,8 +88,7 @@ class Oracle:
             Whether only live runs ran: then the ledger's sums are those of the tables.
         """
         box, found = self._sandbox, Found()
-        ledger = Ledger.open(box.ledger_url)
-        try:
+        with ledger_of(box) as ledger:
             lost = self._lost(ledger)
             rows, refused = _rows(box, "table"), _rows(box, "table_quarantine")
             self._compare(rows, refused, lost, found)
@@ -85,8 +98,6 @@ class Oracle:
                     said = sum(getattr(a.counts, part) for a in ledger.accounts(box.name))
                     if said != sum(held.values()):
                         found.problems.append(f"the ledger says {said} {part}, there are {sum(held.values())}")
-        finally:
-            ledger._engine.dispose()
         for path in ("table", "table_quarantine", f"logs/{box.name}"):
             for folder in sorted(box.never_committed(path)):
                 found.problems.append(f"orphan {path}/batches/{folder}")
@@ -105,13 +116,11 @@ class Oracle:
         if found.doubled or found.unaccounted or strangers:
             doubled, nowhere = [o for o, n in at.items() if n > 1], sorted(self._records.keys() - at.keys())
             found.problems.append(f"doubled {doubled}, unaccounted {nowhere}, of nothing {sorted(strangers)}")
-        good = {o: r for o, r in self._records.items() if o not in lost and number_of(r) is not None}
+        good = {o: r for o, r in self._records.items() if o not in lost and self._sound(r)}
         want = Counter((o, _frozen(self._row(r))) for o, r in good.items())
         if rows != want:
             found.problems.append(f"sink: too much {rows - want}, missing {want - rows}")
-        want = Counter(
-            (o, (r.key, r.value)) for o, r in self._records.items() if o not in lost and number_of(r) is None
-        )
+        want = Counter((o, (r.key, r.value)) for o, r in self._records.items() if o not in lost and not self._sound(r))
         if refused != want:
             found.problems.append(f"quarantine: too much {refused - want}, missing {want - refused}")
         if not self._deadly <= lost.keys() or (self._exactly and self._deadly != lost.keys()):
@@ -144,4 +153,4 @@ def _rows(box: KeptSandbox, path: str) -> Counter[Any]:
 
 
 def _frozen(row: dict[str, Any]) -> tuple[tuple[str, Any], ...]:
-    return tuple(sorted(row.items()))
+    return tuple(sorted((k, _frozen(v) if isinstance(v, dict) else v) for k, v in row.items()))

@@ -5,14 +5,12 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from tests.chaos.states.trace import SYSCALLS, read_trace
 from tests.chaos.states.tree import Operation, Tree
-
-from sluice.launch.submit import SparkSubmit
 
 __all__ = ["Recording", "record", "why_not"]
 
@@ -53,31 +51,35 @@ class Recording:
         return tree
 
 
-def record(home: Path, submit: SparkSubmit, env: Mapping[str, str], scratch: Path) -> Recording:
-    """Run an application to its end under strace.
+def record(home: Path, argv: Sequence[str], env: Mapping[str, str], scratch: Path, ends: int = 0) -> Recording:
+    """Run an application, or a command, to its end under strace.
 
     Parameters
     ----------
+    argv, env
+        Its command line, and its whole environment.
+    ends
+        The exit code that it must have.
     scratch
         A folder for the trace, which is removed again.
 
     Raises
     ------
     AssertionError
-        When the run does not end well, or what was recorded, played back, is not byte for byte what it left.
+        When it ends in another way, or what was recorded, played back, is not byte for byte what it left.
     """
     home = home.resolve()
     before = Tree.read(home)
     trace = scratch / "trace"
-    environment = {**env, **submit.env, "SLUICE_MARKS": str(home / _MARKS)}
+    environment = {**env, "SLUICE_MARKS": str(home / _MARKS)}
     environment["PYTHONPATH"] = os.pathsep.join(filter(None, [str(_MARKING), environment.get("PYTHONPATH", "")]))
     (home / _MARKS).unlink(missing_ok=True)
     done = subprocess.run(
         ["strace", "-f", "--seccomp-bpf", "-y", "-xx", "-q", "-s", _WHOLE_WRITES, "-e", f"trace={SYSCALLS}",
-         "-o", str(trace), *submit.argv()],
+         "-o", str(trace), *argv],
         env=environment, capture_output=True, text=True, check=False,
     )  # fmt: skip
-    assert done.returncode == 0, f"exit code {done.returncode}:\n{done.stderr[-6000:]}"
+    assert done.returncode == ends, f"exit code {done.returncode}:\n{done.stderr[-6000:]}"
     with trace.open(errors="surrogateescape") as lines:
         recording = Recording(before, read_trace(lines, home, _MARKS))
     trace.unlink()

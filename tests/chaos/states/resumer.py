@@ -7,13 +7,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tests.chaos.states.moments import KILL, POWER, Moment
-from tests.chaos.states.oracle import Found, Oracle
+from tests.chaos.states.moments import DEATH, KILL, POWER, Moment
+from tests.chaos.states.oracle import Found, Oracle, ledger_of
 from tests.chaos.states.recorder import Recording, record
-from tests.chaos.states.scenarios import RUN, Scenario
+from tests.chaos.states.scenarios import Scenario
 from tests.fixtures.runs import KeptSandbox
-
-from sluice.ledger import Ledger
 
 __all__ = ["Recorded", "Resumed"]
 
@@ -46,7 +44,9 @@ class Recorded:
 
     def __init__(self, scenario: Scenario, box: KeptSandbox, recording: Recording) -> None:
         self.scenario, self.box, self.recording = scenario, box, recording
-        self._oracle: Oracle = scenario.oracle(box)
+        self.file = box.file.read_text()
+        self._oracle = scenario.oracle(box)
+        self._last = scenario.last(box)
 
     @classmethod
     def make(cls, scenario: Scenario, box: KeptSandbox, scratch: Path) -> Recorded:
@@ -58,10 +58,8 @@ class Recorded:
             When it is not.
         """
         scenario.prepare(box)
-        env = box.env(**scenario.poison)
-        options = {key: value for key, value in scenario.options.items() if key not in scenario.poison}
-        recorded = cls(scenario, box, record(box.home, box.submission(RUN, env, **options), env, scratch))
-        found = recorded._look()
+        recorded = cls(scenario, box, record(box.home, *scenario.command(box), scratch, scenario.ends))
+        found = recorded._look(recorded._oracle)
         assert not found.problems, found.problems
         return recorded
 
@@ -69,20 +67,28 @@ class Recorded:
         """Go on from a state, twice, and look at what is there then; for a kill, kill a driver first."""
         began = time.monotonic()
         moment.tree.write(self.box.home)
-        refused = False
+        self.box.file.write_text(self.file)
+        scenario, refused = self.scenario, False
         try:
             if moment.kind == KILL:
-                self.box.run(RUN, kill_at=moment.what, **self.scenario.options)
-            ended = self.box.run(RUN, expect=None, **self.scenario.options)
-            if moment.kind == POWER and ended.code in _REFUSALS:
+                scenario.go(self.box, kill_at=moment.what)
+            if moment.number % 2 and moment.kind == DEATH:  # a killed process may take a moment to be gone
+                scenario.beside(self.box)
+            ended = scenario.go(self.box)
+            if moment.kind == POWER and ended.code in _REFUSALS and ended.code != scenario.ends:
                 refused = True
                 self._remove_empty_commits()
-                ended = self.box.run(RUN, expect=None, **self.scenario.options)
-            if ended.code:
+                ended = scenario.go(self.box)
+            if ended.code != scenario.ends:
                 found = Found([f"exit code {ended.code}:\n{ended.stderr}"])
             else:
-                found = self._look()
-                found.problems += self._again()
+                found = self._look(self._oracle)
+                found.problems += self._again() if scenario.ends == 0 else []
+                if scenario.later(self.box):
+                    before = found.problems
+                    found = self._look(self._last)
+                    found.problems = [*before, *found.problems]
+                found.problems += scenario.also(self.box)
         except Exception as error:  # whatever a run dies of is what is looked for
             found = Found([f"{type(error).__name__}: {error}"])
         return Resumed(found, round(time.monotonic() - began, 3), refused)
@@ -92,25 +98,24 @@ class Recorded:
             if commit.stat().st_size == 0:
                 commit.unlink()
 
-    def _look(self) -> Found:
-        return self._oracle.look(live=self.scenario.kind == "live")
+    def _look(self, oracle: Oracle | None) -> Found:
+        return Found() if oracle is None else oracle.look(live=self.scenario.only_live)
 
     def _again(self) -> list[str]:
         """Run once more: there must be nothing to do. An interval is recreated each time, and is the same."""
         before = self._state()
-        self.box.run(RUN, **self.scenario.options)
+        ended = self.scenario.go(self.box)
+        if ended.code:
+            return [f"run again, it ended with {ended.code}:\n{ended.stderr}"]
         if self.scenario.kind == "interval":
-            return [f"when run again: {problem}" for problem in self._look().problems]
+            return [f"when run again: {problem}" for problem in self._look(self._oracle).problems]
         after = self._state()
         problems = [] if before[0] == after[0] else [f"run again, it committed: {before[0]} became {after[0]}"]
         done = set(after[1][len(before[1]) :]) - _NOTHING_DONE
         return problems + ([f"run again, it did {sorted(done)}"] if done else [])
 
     def _state(self) -> tuple[list[int], list[Any]]:
-        ledger = Ledger.open(self.box.ledger_url)
-        try:
+        with ledger_of(self.box) as ledger:
             events = [event["type"] for event in ledger.events(self.box.name, limit=10_000)]
-        finally:
-            ledger._engine.dispose()
         tables = [self.box.table(path) for path in ("table", "table_quarantine", f"logs/{self.box.name}")]
         return [-1 if table is None else table.version() for table in tables], events

@@ -1,15 +1,14 @@
-"""What is recorded: strategy, number of batches, what went before, kind of run. One row a scenario."""
+"""What a scenario is; and those of the strategies: number of batches, what went before, kind of run. One row each."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from tests.chaos.states.oracle import Oracle
-from tests.fixtures.runs import KeptSandbox, good
+from tests.fixtures.runs import KeptSandbox, Outcome, good
 
-__all__ = ["RUN", "SCENARIOS", "Scenario"]
+__all__ = ["RECOVERIES", "RUN", "Scenario"]
 
 RUN = "recorded"
 _DAY = 86_400_000
@@ -55,7 +54,7 @@ class Scenario:
         asked: dict[str, Any] = {"validate": self.validate}
         if self.kind == "interval":
             asked["interval"] = ("2013-03-02", "2013-03-04")
-        elif self.kind != "live":
+        elif self.kind in ("lost", "quarantined"):
             asked["redriven"] = self.kind
         return asked | self.poison
 
@@ -75,8 +74,43 @@ class Scenario:
         if self.killed_at:
             box.run(RUN, kill_at=self.killed_at, **self.options)
 
-    def oracle(self, box: KeptSandbox) -> Oracle:
-        """Return what judges its states."""
+    @property
+    def ends(self) -> int:
+        """The exit code of what is recorded."""
+        return 0
+
+    def command(self, box: KeptSandbox) -> tuple[list[str], dict[str, str]]:
+        """Return the command line and the environment of what is recorded."""
+        env = box.env(**self.poison)
+        submit = box.submission(RUN, env, **{k: v for k, v in self.options.items() if k not in self.poison})
+        return submit.argv(), {**env, **submit.env}
+
+    def go(self, box: KeptSandbox, *, kill_at: str | None = None) -> Outcome:
+        """Do once more what was recorded, as a retry would; or let it be killed."""
+        return box.run(RUN, kill_at=kill_at, expect=None, **self.options)
+
+    def beside(self, box: KeptSandbox) -> None:
+        """Do what others may do before that; of each second state."""
+
+    def later(self, box: KeptSandbox) -> bool:
+        """Go on until all records are where they belong; return whether there was something to do."""
+        return False
+
+    @property
+    def only_live(self) -> bool:
+        """Whether only live runs ran: then the ledger's sums are those of the tables."""
+        return self.kind in ("live", "evolve", "split")
+
+    def last(self, box: KeptSandbox) -> Oracle:
+        """Return what judges its states after :meth:`later`."""
+        return Oracle(box)
+
+    def also(self, box: KeptSandbox) -> list[str]:
+        """Return what else is wrong in the end."""
+        return []
+
+    def oracle(self, box: KeptSandbox) -> Oracle | None:
+        """Return what judges its states before :meth:`later`; None if nothing can be said of them."""
         if self.kind == "interval":
             return Oracle(box, more=lambda r: {"version": 2 if 1 <= (r.timestamp - _EPOCH) // _DAY < 3 else 1})
         deadly = self.deadly if self.kind == "live" else ()
@@ -129,7 +163,7 @@ def _version(number: int) -> dict[str, Any]:
     return {"sql": f"SELECT *, {number} AS version FROM source"}
 
 
-_ALL = (
+RECOVERIES = (
     Scenario("replay-one", "replay"),
     Scenario("replay-many", "replay", records=10, size=6),
     Scenario("replay-half", "replay", records=10, size=6, killed_at="before-sink-commit"),
@@ -169,4 +203,3 @@ _ALL = (
     Scenario("quarantined-unsunk", "replay", kind="quarantined", killed_at="before-sink-commit"),
     Scenario("quarantined-half", "replay", kind="quarantined", killed_at="sink-committed"),
 )
-SCENARIOS: Mapping[str, Scenario] = {scenario.name: scenario for scenario in _ALL}

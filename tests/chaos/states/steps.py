@@ -33,6 +33,9 @@ _PLANNING = _window(BEGIN, "run-planned")
 _BETWEEN_BATCHES = _window("session-started batch-recorded", "batch-started query-ended")
 _LANDING = _window("session-started seal-recorded", "segments-staged query-ended")
 _AFTER = _window("query-ended run-planned")
+# of retractions and resets
+_TAKING_BACK = _window("before-sink-commit", "sink-committed epoch-closed")
+_TAKING_OUT = _window("epoch-closed", "quarantine-emptied")
 
 BETWEEN: Mapping[str, tuple[Window, ...]] = {
     # of the run's frame; what is recorded before a plan is of no consequence to anybody: one point for all of it
@@ -58,15 +61,26 @@ BETWEEN: Mapping[str, tuple[Window, ...]] = {
     ),
     "ledger SegmentSealed": (_window("sealed", "seal-recorded"), _PLANNING),
     # a batch; what a dead driver left undone is made good while the next run plans
-    "ledger BatchStarted": (_window("session-started batch-recorded", "batch-started"),),
-    "sink files": (_window("session-started", "query-ended"),),  # batches are read ahead, and while they are landed
+    "ledger BatchStarted": (
+        _window("session-started batch-recorded", "batch-started"),
+        _window("run-planned", "batch-started"),  # of a retraction, which needs no session
+    ),
+    "sink files": (
+        _window("session-started", "query-ended"),  # batches are read ahead, and while they are landed
+        _TAKING_BACK,
+    ),
     "quarantine files": (
+        _TAKING_OUT,
         _window("rows-staged", "before-sink-commit"),
         _window("sink-committed", "quarantine-committed"),
         _PLANNING,
     ),
-    "sink commit": (_window("before-sink-commit", "sink-committed"), _window("session-started", "epoch-closed")),
-    "quarantine commit": (_window("sink-committed", "quarantine-committed"), _PLANNING),
+    "sink commit": (
+        _window("before-sink-commit", "sink-committed"),
+        _window("session-started", "epoch-closed"),
+        _TAKING_BACK,
+    ),
+    "quarantine commit": (_window("sink-committed", "quarantine-committed"), _TAKING_OUT, _PLANNING),
     "ledger Degraded": (
         _window("session-started batch-recorded", "batch-started"),
         _window("rows-staged quarantine-staged", "before-sink-commit"),  # what an interval left out
@@ -76,7 +90,17 @@ BETWEEN: Mapping[str, tuple[Window, ...]] = {
     "ledger SchemaEvolved": (_window("sink-committed", "batch-recorded"), _PLANNING),
     "ledger RowsProfiled": (_window("sink-committed", "batch-recorded"), _PLANNING),
     "ledger RangeRedriven": (_window("sink-committed", "batch-recorded"), _PLANNING),
-    "sink sweep": (_window("session-started", "query-ended"), _PLANNING),  # attempts, and what was read for nothing
+    "ledger RangeRetracted": (_window("sink-committed", "batch-recorded"), _PLANNING),
+    "ledger PipelineReset": (_window("epoch-closed", "epoch-opened"), _PLANNING),
+    # one event of a command that changes nothing else: it is there or not
+    "ledger VerdictAccepted": (_window(BEGIN),),
+    "ledger BatchGivenUp": (_window(BEGIN),),
+    "sink sweep": (
+        _window("session-started", "query-ended"),  # attempts, and what was read for nothing
+        _window("sink-committed", "batch-recorded"),
+        _window("epoch-closed", "epoch-opened"),
+        _PLANNING,
+    ),
     "sweep": (
         _window("sink-committed", "batch-recorded"),
         _window("sealed seal-recorded", "segments-staged query-ended"),

@@ -60,7 +60,7 @@ class Workshop:
         scratch = self.folder / "traces" / scenario.name  # others are recorded at the same time
         scratch.mkdir(parents=True, exist_ok=True)
         recorded = Recorded.make(scenario, box, scratch)
-        known = {"topic": topic, "name": box.name, "file": box.file.read_text(), "code": code(*_CODE)}
+        known = {"topic": topic, "name": box.name, "file": recorded.file, "code": code(*_CODE)}
         known["recording"] = recorded.recording
         kept.write_bytes(pickle.dumps(known))
         return recorded

@@ -1,0 +1,13 @@
+"""All scenarios, by name."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from tests.chaos.states.contracts import CONTRACTS
+from tests.chaos.states.scenarios import RECOVERIES, Scenario
+from tests.chaos.states.settling import SETTLING
+
+__all__ = ["SCENARIOS"]
+
+SCENARIOS: Mapping[str, Scenario] = {s.name: s for s in (*RECOVERIES, *CONTRACTS, *SETTLING)}

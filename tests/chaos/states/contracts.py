@@ -1,0 +1,174 @@
+"""Scenarios of what readers of a table are promised: columns that come, rows that are split off, rows that go."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import Any
+
+from tests.chaos.states.oracle import Oracle, ledger_of, number_of
+from tests.chaos.states.scenarios import Scenario
+from tests.fixtures.runs import KeptSandbox
+
+from sluice.launch.submit import SparkSubmit, reset, retract
+
+__all__ = ["CONTRACTS", "Evolving", "Resetting", "Retracting", "Splitting"]
+
+_WHY = "wrong currency"
+_ALL = {"max_quarantined": "100%"}
+
+
+@dataclass(frozen=True)
+class Evolving(Scenario):
+    """With ``sink.evolve: add``, records come with two fields more than those before."""
+
+    kind: str = "evolve"
+
+    def prepare(self, box: KeptSandbox) -> None:
+        """Fill a table of two columns, and ask for four."""
+        keys: dict[str, Any] = {"kafka": {"max_records_per_batch": self.size}, "recovery": self.strategy}
+        box.configure(**keys)
+        box.feed(4, bad_every=4)
+        box.run("before")
+        wider = {"json": {"schema": "id BIGINT, name STRING, tax BIGINT, at STRUCT<city: STRING>"}}
+        box.configure(decode=wider, sink={"delta": {"path": "table", "evolve": "add"}}, **keys)
+        for n in range(10, 10 + self.records):
+            value = {"id": n, "name": f"n{n}", "tax": n * 2, "at": {"city": "Köln"}}
+            box.produce([(n % 2, b"k", b"{" if n % 4 == 3 else json.dumps(value).encode())])
+
+    def oracle(self, box: KeptSandbox) -> Oracle:
+        """Return what judges its states: rows of before have no values in the new columns."""
+        return Oracle(box, more=lambda r: {name: json.loads(r.value).get(name) for name in ("tax", "at")})
+
+    def also(self, box: KeptSandbox) -> list[str]:
+        """Return what else is wrong: the ledger must tell once of the columns."""
+        with ledger_of(box) as ledger:
+            events = ledger.events(box.name, limit=10_000)
+        told = [[c["column"] for c in e["payload"]["added"]] for e in events if e["type"] == "SchemaEvolved"]
+        return [] if told == [["tax", "at"]] else [f"the ledger tells of added columns: {told}"]
+
+
+@dataclass(frozen=True)
+class Splitting(Scenario):
+    """With ``quality.split: critical``, some rows break critical expectations, and some records do not decode."""
+
+    kind: str = "split"
+    validate: bool = True
+
+    def prepare(self, box: KeptSandbox) -> None:
+        """Let them wait."""
+        expectations = [
+            {"type": "expect_column_values_to_be_between", "kwargs": {"column": "id", "min_value": 0}},
+            {"type": "expect_column_values_to_not_be_null", "kwargs": {"column": "name"}},
+        ]
+        suite = {"name": "s", "expectations": [e | {"severity": "critical"} for e in expectations]}
+        (box.home / "suite.json").write_text(json.dumps(suite))
+        quality = {"suite": "suite.json", "split": "critical", **_ALL}
+        box.configure(kafka={"max_records_per_batch": self.size}, recovery=self.strategy, quality=quality)
+        values = [{"id": n, "name": f"n{n}"} for n in range(self.records)]
+        values += [{"id": -5, "name": "x"}, {"id": 50, "name": None}, {"id": -6, "name": None}]
+        box.produce([(n % 2, b"k%d" % n, v) for n, v in enumerate([*(json.dumps(v).encode() for v in values), b"{"])])
+
+    def oracle(self, box: KeptSandbox) -> Oracle:
+        """Return what judges its states: what breaks an expectation is verbatim in the quarantine."""
+        return Oracle(box, sound=_kept)
+
+    def also(self, box: KeptSandbox) -> list[str]:
+        """Return what else is wrong: each refused record must name the rules that it broke."""
+        table = box.rows("table_quarantine")
+        rows = [] if table is None else table.to_pylist()
+        broke = sorted(sorted(error["rule"] for error in row["_errors"]) for row in rows)
+        between, null = "expect_column_values_to_be_between", "expect_column_values_to_not_be_null"
+        firsts = sorted(rules[0] for rules in broke)
+        return [] if firsts == [between, between, null, "json"] else [f"the quarantine has the rules {broke}"]
+
+
+def _kept(record: Any) -> bool:
+    number = number_of(record)
+    return number is not None and number >= 0 and json.loads(record.value)["name"] is not None
+
+
+@dataclass(frozen=True)
+class Retracting(Scenario):
+    """``sluice retract`` takes back what the first of two runs wrote."""
+
+    kind: str = "retract"
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """How the run is asked for, each time."""
+        return {"job": _retracted}
+
+    def prepare(self, box: KeptSandbox) -> None:
+        """Write in two runs."""
+        box.configure(kafka={"max_records_per_batch": self.size}, recovery=self.strategy)
+        for run in ("first", "second"):
+            box.feed(self.records, bad_every=4)
+            box.run(run)
+
+    def oracle(self, box: KeptSandbox) -> Oracle:
+        """Return what judges its states: what the first run wrote is open as lost, and nothing else is."""
+        return Oracle(box, deadly=[n for n in range(self.records) if n % 4])
+
+    def beside(self, box: KeptSandbox) -> None:
+        """Let a live run enter what a dead retraction committed."""
+        box.run("live")
+
+    def later(self, box: KeptSandbox) -> bool:
+        """Bring the rows back."""
+        box.run("back", redriven="lost")
+        return True
+
+
+def _retracted(spec: Any, run: str, **connections: Any) -> SparkSubmit:
+    return retract(spec, run, spark=connections["spark"], of_run="first", reason=_WHY)
+
+
+@dataclass(frozen=True)
+class Resetting(Scenario):
+    """``sluice reset`` begins a pipeline again: ``earliest``, after all its rows left; or ``latest``."""
+
+    kind: str = "reset"
+    begin: str = "earliest"
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """How the run is asked for, each time."""
+        return {"job": self._job}
+
+    def prepare(self, box: KeptSandbox) -> None:
+        """Write something; of what waits then, a reset to the latest offsets skips all."""
+        box.configure(kafka={"max_records_per_batch": self.size}, recovery=self.strategy)
+        box.feed(self.records, bad_every=4)
+        box.run("first")
+        box.feed(4)
+
+    def oracle(self, box: KeptSandbox) -> Oracle | None:
+        """Return what judges the states before :meth:`later`: nothing, for the rows have left."""
+        return None
+
+    def beside(self, box: KeptSandbox) -> None:
+        """Let a live run finish what a dead reset began; if it began nothing, it reads on."""
+        box.run("live")
+
+    def later(self, box: KeptSandbox) -> bool:
+        """Write what the new epoch reads, and what it skipped."""
+        box.run("again")
+        if self.begin == "latest":
+            box.run("back", redriven="lost")
+        return True
+
+    def _job(self, spec: Any, run: str, **connections: Any) -> SparkSubmit:
+        truncate = self.begin == "earliest"
+        return reset(spec, run, **connections, begin=self.begin, truncate=truncate, agreed=True, reason=_WHY)
+
+
+CONTRACTS = (
+    Evolving("evolve", "replay"),
+    Splitting("split", "replay", records=4),
+    Retracting("retract", "replay", records=8),
+    Retracting("retract-wal", "wal", records=8),
+    Resetting("reset", "replay", records=8),
+    Resetting("reset-wal", "wal", records=8),
+    Resetting("reset-latest", "replay", records=8, begin="latest"),
+)
