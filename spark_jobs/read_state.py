@@ -7,7 +7,7 @@ from pathlib import Path
 
 from sluice_spark.engine.logs import set_up
 from sluice_spark.engine.session import Parser, run_main, session
-from sluice_spark.windows.state import open_windows, remembered_keys
+from sluice_spark.windows.state import PaneSpans, open_windows, remembered_keys
 
 
 def main() -> None:
@@ -17,9 +17,19 @@ def main() -> None:
     parser.add_argument("--batch", required=True, type=int, help="a committed batch")
     parser.add_argument("--result", required=True, metavar="FILE", help="JSON output")
     parser.add_argument("--dedupe", action="store_true", help="the pipeline has dedupe, and no window")
+    parser.add_argument(
+        "--panes",
+        type=int,
+        nargs=3,
+        metavar="MS",
+        help="windows are made of panes: their size and slide, the watermark",
+    )
     args = parser.parse_args()
-    read = remembered_keys if args.dedupe else open_windows
-    found = read(session(), args.checkpoint, args.batch)
+    if args.dedupe:
+        found = remembered_keys(session(), args.checkpoint, args.batch)
+    else:
+        panes = PaneSpans(*args.panes) if args.panes else None
+        found = open_windows(session(), args.checkpoint, args.batch, panes)
     Path(args.result).write_text(json.dumps(found), encoding="utf-8")
 
 

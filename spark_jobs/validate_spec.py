@@ -20,6 +20,7 @@ from sluice_spark.engine.settings import wrong_settings
 from sluice_spark.quality.building import problems_of, warm_up
 from sluice_spark.transforms import transform as transforms
 from sluice_spark.transforms.sample import shape_of
+from sluice_spark.windows.decomposed import told as way_of
 
 
 def main() -> None:
@@ -39,6 +40,7 @@ def main() -> None:
             "problems": list(problems(spark, pipeline)),
             "path": path(spark, pipeline),
             "suite": suite(spark, pipeline),
+            "windows": windows(spark, pipeline),
         }
         for pipeline in pipelines
     }
@@ -82,6 +84,17 @@ def path(spark: SparkSession, pipeline: Pipeline) -> str | None:
     except ConfigError:
         return None
     return "Arrow path"
+
+
+def windows(spark: SparkSession, pipeline: Pipeline) -> str | None:
+    """Return how a new epoch makes sliding windows, and why; None for other pipelines, or if the file has a mistake."""
+    if pipeline.window is None or pipeline.window.slide is None:
+        return None
+    try:
+        taken = shape_of(spark, pipeline, transforms.transformer(pipeline)).rows
+    except ConfigError:
+        return None
+    return way_of(spark, pipeline.window, taken)
 
 
 def suite(spark: SparkSession, pipeline: Pipeline) -> list[dict[str, Any]]:

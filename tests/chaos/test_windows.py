@@ -36,6 +36,7 @@ HOURLY: dict[str, Any] = {
     "time": "at", "size": "1h", "by": ["k"], "aggregates": {"n": "count(*)", "total": "sum(v)"}, "watermark": "30m",
 }  # fmt: skip
 SLIDING = {**HOURLY, "size": "30m", "slide": "10m"}
+PANES = {**SLIDING, "panes": "auto"}
 SESSIONS = {key: value for key, value in HOURLY.items() if key != "size"} | {"gap": "10m"}
 POINTS = (
     "run-planned",
@@ -223,7 +224,11 @@ def _span(text: str) -> timedelta:
     return timedelta(**{{"m": "minutes", "h": "hours"}[text[-1]]: int(text[:-1])})
 
 
-@pytest.mark.parametrize("window", [pytest.param(HOURLY, marks=pytest.mark.long), SLIDING], ids=["tumbling", "sliding"])
+@pytest.mark.parametrize(
+    "window",
+    [pytest.param(HOURLY, marks=pytest.mark.long), pytest.param(SLIDING, marks=pytest.mark.long), PANES],
+    ids=["tumbling", "sliding", "panes"],
+)
 def test_windows_stay_open_between_runs(sandbox: Sandbox, window: dict[str, Any]) -> None:
     stream = Stream(sandbox, window)
     stream.configure()
@@ -393,19 +398,23 @@ def reset_plan(sandbox: Sandbox, epoch: str = "epoch-1") -> None:
     (folder / "offsets" / f".{newest}.crc").unlink()
 
 
+CLOSING = ("sink-committed:2", "batch-recorded:2", "batch-started:2", "before-sink-commit:2")
+
+
 @pytest.mark.parametrize(
-    "points",
+    ("window", "points"),
     [
-        ("sink-committed",),
-        pytest.param(POINTS, marks=pytest.mark.long),
-        pytest.param(
-            ("sink-committed:2", "batch-recorded:2", "batch-started:2", "before-sink-commit:2"), marks=pytest.mark.long
-        ),
+        (HOURLY, ("sink-committed",)),
+        pytest.param(HOURLY, POINTS, marks=pytest.mark.long),
+        pytest.param(HOURLY, CLOSING, marks=pytest.mark.long),
+        (PANES, ("sink-committed", "before-sink-commit:2")),
+        pytest.param(PANES, POINTS, marks=pytest.mark.long),
+        pytest.param(PANES, CLOSING, marks=pytest.mark.long),
     ],
-    ids=["in-the-sink", "every-point", "closing"],
+    ids=["in-the-sink", "every-point", "closing", "panes", "panes-every-point", "panes-closing"],
 )
-def test_kills_neither_lose_nor_double(sandbox: Sandbox, points: tuple[str, ...]) -> None:
-    stream = Stream(sandbox, HOURLY)
+def test_kills_neither_lose_nor_double(sandbox: Sandbox, window: dict[str, Any], points: tuple[str, ...]) -> None:
+    stream = Stream(sandbox, window)
     stream.configure()
     for number, point in enumerate(points):
         stream.feed(number * 90, number * 90 + 100, 6, bad=True)

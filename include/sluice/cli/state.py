@@ -50,7 +50,7 @@ def state(pipeline: str, *, as_json: bool) -> int:
     if spec.window is not None:
         told["windows"] = []
     if committed:
-        found = _read(spec, checkpoint.path, committed[-1])
+        found = _read(spec, checkpoint, committed[-1])
         defined = first.definition()
         told |= {
             "batch": committed[-1],
@@ -100,10 +100,18 @@ def _show(told: dict[str, Any]) -> None:
     )
 
 
-def _read(spec: Pipeline, checkpoint: str, batch: int) -> list[dict[str, Any]]:
+def _panes(spec: Pipeline, checkpoint: Checkpoint) -> tuple[int, ...]:
+    if spec.window is None or checkpoint.panes() is None:
+        return ()
+    spans = (round(span.total_seconds() * 1000) for span in (spec.window.length, spec.window.step))
+    return *spans, checkpoint.watermark()
+
+
+def _read(spec: Pipeline, checkpoint: Checkpoint, batch: int) -> list[dict[str, Any]]:
     with tempfile.TemporaryDirectory(prefix="sluice-") as folder:
         result = Path(folder) / "result.json"
-        submit = read_state(spec, checkpoint, batch, result, Connection("spark_default", "spark", host="local[2]"))
+        spark = Connection("spark_default", "spark", host="local[2]")
+        submit = read_state(spec, checkpoint.path, batch, result, spark, _panes(spec, checkpoint))
         done = subprocess.run(
             submit.argv(),
             env={**os.environ, **submit.env},

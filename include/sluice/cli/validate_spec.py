@@ -51,11 +51,13 @@ def check(files: Sequence[str] | None, *, spark: bool, as_json: bool) -> int:
     unchecked = f"{_UNCHECKED} (--no-spark)"
     paths: dict[str, str] = {}
     suites: dict[str, list[dict[str, Any]]] = {}
+    windows: dict[str, str] = {}
     if spark:
         unchecked, checked = _with_spark(good) if good else ("", {})
         problems = {file: result["problems"] for file, result in checked.items()}
         errors |= {file: str(_refusal(good[file], lines)) for file, lines in problems.items() if lines}
         paths = {file: result["path"] for file, result in checked.items() if result["path"]}
+        windows = {file: result["windows"] for file, result in checked.items() if result.get("windows")}
         suites = {file: result["suite"] for file, result in checked.items() if result["suite"] and file not in errors}
     if as_json:
         print_json(
@@ -63,6 +65,7 @@ def check(files: Sequence[str] | None, *, spark: bool, as_json: bool) -> int:
                 {"file": f, "valid": f not in errors, "error": errors.get(f)}
                 | ({"not_checked": unchecked} if unchecked and f not in errors else {})
                 | ({"path": paths[f]} if f in paths else {})
+                | ({"windows": windows[f]} if f in windows else {})
                 | ({"suite": suites[f]} if f in suites else {})
                 for f in found
             ]
@@ -74,6 +77,8 @@ def check(files: Sequence[str] | None, *, spark: bool, as_json: bool) -> int:
             if file in good and good[file].file.stem != good[file].name:
                 line += f"; its pipeline is {good[file].name!r}, and commands find it by both names"
             err.print(errors.get(file, line), markup=False)
+            if file in windows and file not in errors:
+                err.print(f"  a new epoch has {windows[file]}", markup=False)
             for said in judges(suites.get(file, [])):
                 err.print(f"  {said}", markup=False)
         if unchecked and len(errors) < len(found):

@@ -348,7 +348,9 @@ def validate_spec(pipelines: Sequence[Pipeline], result: Path) -> SparkSubmit:
     return _submit("validate_spec.py", pipelines[0], arguments, spark, (), small=True, settings=Spark())
 
 
-def read_state(pipeline: Pipeline, checkpoint: str, batch: int, result: Path, spark: Connection) -> SparkSubmit:
+def read_state(
+    pipeline: Pipeline, checkpoint: str, batch: int, result: Path, spark: Connection, panes: Sequence[int] = ()
+) -> SparkSubmit:
     """Return the application that reads which windows are open, or which keys are remembered.
 
     Parameters
@@ -357,8 +359,12 @@ def read_state(pipeline: Pipeline, checkpoint: str, batch: int, result: Path, sp
         The checkpoint's path, and a batch that it has committed.
     result
         The file to which it writes what it found, as a JSON list.
+    panes
+        If windows are made of panes: their size, their slide and the watermark, in milliseconds.
     """
     arguments = ["--checkpoint", checkpoint, "--batch", str(batch), "--result", str(result)]
+    if panes:
+        arguments += ["--panes", *map(str, panes)]
     if pipeline.dedupe is not None:
         arguments.append("--dedupe")
     return _submit("read_state.py", pipeline, arguments, spark, (), small=True)

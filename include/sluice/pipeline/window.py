@@ -45,6 +45,9 @@ class Window(Strict):
     output: Literal["append", "update"] = "append"
     """When a window is written: ``append``, once, when the watermark has passed its end; ``update``, by each batch that
     changes it, in place of what it was before."""
+    panes: Literal["auto", "off"] = "off"
+    """Whether sliding windows are made of panes of one ``slide``, where that gives the same rows: ``auto``, or ``off``.
+    An epoch keeps the way in which it began."""
     ahead: Duration = timedelta(days=1)
     """A record whose event time is later than its batch's time by more than this goes to the quarantine."""
 

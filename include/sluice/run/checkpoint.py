@@ -27,6 +27,7 @@ _DEFINITIONS = {"window": "sluice-window.json", "dedupe": "sluice-dedupe.json"}
 """By key of the pipeline file: where the definition lies of what the checkpoint keeps state for."""
 
 _TYPES = "sluice-window-types.json"
+_PANES = "sluice-window-panes.json"
 
 
 @dataclass(frozen=True)
@@ -304,6 +305,14 @@ class Checkpoint:
     def note_types(self, types: Mapping[str, str]) -> None:
         """Note what :meth:`types` returns."""
         self._put(_TYPES, json.dumps(dict(types)).encode())
+
+    def panes(self) -> dict[str, Any] | None:
+        """Return of what panes the state here consists; None if it has windows, or nobody noted it."""
+        return (self._json(_PANES, 0) or None) if _PANES in self._names("") else None
+
+    def note_panes(self, panes: Mapping[str, Any] | None) -> None:
+        """Note what :meth:`panes` returns, before Spark makes any state."""
+        self._put(_PANES, json.dumps(dict(panes or {})).encode())
 
     def _put(self, name: str, content: bytes) -> None:
         """Write a file that appears as a whole."""

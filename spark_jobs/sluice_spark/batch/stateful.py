@@ -12,7 +12,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
@@ -21,7 +21,7 @@ from sluice.faults import point
 from sluice.pipeline import Rows
 from sluice.ranges import Counts, LostRange, OffsetRange, RangeAccount, subtract
 from sluice.rescued import NONE, Rescued
-from sluice.run.checkpoint import Clock
+from sluice.run.checkpoint import Checkpoint, Clock
 from sluice_spark.batch.account import account_for
 from sluice_spark.batch.split import blamed
 from sluice_spark.batch.tally import ReadTally
@@ -70,6 +70,10 @@ class StatefulWriter(BatchWriter, ABC):
     def output(self) -> str:
         """Spark's output mode."""
         return "append"
+
+    def at(self, checkpoint: Checkpoint, number: int) -> Self:
+        """Return the writer of a batch."""
+        return replace(self, clock=checkpoint.clock_of(number))
 
     # --- what an operator says of itself -----------------------------------------------------------------------------
 

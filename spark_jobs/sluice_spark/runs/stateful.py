@@ -17,6 +17,7 @@ from sluice.pipeline.window import Window
 from sluice.ranges import OffsetRange
 from sluice.text import length
 from sluice_spark.batch.deduped import DedupeWriter
+from sluice_spark.batch.paned import PaneWriter
 from sluice_spark.batch.stateful import StatefulWriter
 from sluice_spark.batch.windowed import WindowWriter
 from sluice_spark.batch.writer import BatchWriter
@@ -28,6 +29,7 @@ from sluice_spark.sinks.base import ReadableSink
 from sluice_spark.sources.base import Records, within
 from sluice_spark.sources.log import LogReader
 from sluice_spark.strategies.base import Batch
+from sluice_spark.windows.decomposed import NotDecomposedError, decompose
 
 __all__ = ["StatefulRoute", "define", "plan_closing", "plan_flush", "refuse_other"]
 
@@ -68,6 +70,7 @@ class StatefulRoute:
         entered = context.ledger.last_batch(context.pipeline.name, tables.epoch.number)
         source: Records = log or self.batches.records(tables)
         if isinstance(writer, WindowWriter):
+            writer = _in_its_way(spark, tables, writer)
             _refuse_other_types(context.pipeline, tables, writer.types)
         if log is None:
             define(context.pipeline, tables)
@@ -91,8 +94,7 @@ class StatefulRoute:
                 _consume(let_out, source, ranges)
                 return
             batch = Batch(tables.batch_name(number), ranges, source, let_out, spark)
-            of_batch = replace(writer, clock=tables.checkpoint.clock_of(number))
-            self.batches.process(tables, of_batch, number, batch, sweep=number in sweep)
+            self.batches.process(tables, writer.at(tables.checkpoint, number), number, batch, sweep=number in sweep)
 
         with _settings(spark, context.pipeline):
             limit = self.batches.limit(arrow=False)
@@ -132,6 +134,52 @@ def refuse_other(pipeline: Pipeline, tables: Tables) -> None:
         state="nothing was read or written; what is kept between runs is in the checkpoint as it was",
         next_step=f"undo the change in {pipeline.file.name}; or, for the new definition, drop what is kept: "
         f"{begin_again(pipeline.name)}; with --truncate --from earliest all rows are written by the new definition",
+    )
+
+
+def _in_its_way(spark: SparkSession, tables: Tables, writer: WindowWriter) -> WindowWriter:
+    """Return the writer that makes windows as this epoch began to; a new epoch takes panes if they do.
+
+    Raises
+    ------
+    CheckpointError
+        If the epoch keeps panes, and the pipeline file asks for others.
+    """
+    pipeline, checkpoint = writer.pipeline, tables.checkpoint
+    begun = bool(checkpoint.planned())
+    noted = checkpoint.panes() if begun else None
+    if begun and noted is None:
+        return writer
+    # what was begun in panes goes on in them
+    window = writer.window.model_copy(update={"panes": "auto"}) if begun else writer.window
+    try:
+        how = decompose(spark, window, writer.taken)
+    except NotDecomposedError as why:
+        if not begun:
+            logger.info("windows are Spark's own: %s", why)
+            checkpoint.note_panes(None)
+            return writer
+        raise _other_panes(pipeline, tables, str(why)) from why
+    if begun and noted != how.as_dict():
+        raise _other_panes(
+            pipeline, tables, f"it has {_listed(noted)}, and the pipeline file needs {_listed(how.as_dict())}"
+        )
+    if not begun:
+        checkpoint.note_panes(how.as_dict())
+        logger.info("windows are made of %d panes each", window.length // window.step)
+    return PaneWriter.of(writer, how)
+
+
+def _listed(panes: Mapping[str, Any] | None) -> str:
+    return ", ".join(f"{function} {kind.upper()}" for function, kind in (panes or {}).get("parts", ()))
+
+
+def _other_panes(pipeline: Pipeline, tables: Tables, what: str) -> CheckpointError:
+    return CheckpointError(
+        f"pipeline {pipeline.name!r}: epoch {tables.epoch.number} keeps panes of its windows that do not fit: {what}",
+        state="nothing was read or written; what is kept between runs is in the checkpoint as it was",
+        next_step=f"undo it in {pipeline.file.name}, or cast the column in the transform; or drop what is kept: "
+        f"{begin_again(pipeline.name)}",
     )
 
 

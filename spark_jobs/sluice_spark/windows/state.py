@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
@@ -10,10 +10,20 @@ from pyspark.sql.types import StructType
 
 from sluice.pipeline.window import END, START
 
-__all__ = ["open_windows", "remembered_keys"]
+__all__ = ["PaneSpans", "open_windows", "read", "remembered_keys"]
 
 
-def open_windows(spark: SparkSession, checkpoint: str, batch: int) -> list[dict[str, Any]]:
+class PaneSpans(NamedTuple):
+    """Of windows that are made of panes: their size and slide, and the watermark, in milliseconds."""
+
+    size: int
+    step: int
+    watermark: int
+
+
+def open_windows(
+    spark: SparkSession, checkpoint: str, batch: int, panes: PaneSpans | None = None
+) -> list[dict[str, Any]]:
     """Return the windows that are open after a batch, with the number of their keys, in the order of their ends.
 
     Sessions are summed up by the hour in which they end: from the first start to the last end.
@@ -24,9 +34,13 @@ def open_windows(spark: SparkSession, checkpoint: str, batch: int) -> list[dict[
         Its path or URL.
     batch
         A batch that Spark committed, one of about the last hundred.
+    panes
+        If the state has panes: what windows they make, and the watermark after the batch.
     """
-    state = _read(spark, checkpoint, batch)
+    state = read(spark, checkpoint, batch)
     key: Any = state.schema["key"].dataType
+    if panes is not None:
+        return _of_panes(state, key, panes)
     if not isinstance(key.fields[0].dataType, StructType):
         value: Any = state.schema["value"].dataType
         return _sessions(state, F.col("value")[value.fields[0].name])
@@ -36,6 +50,17 @@ def open_windows(spark: SparkSession, checkpoint: str, batch: int) -> list[dict[
         F.unix_millis(span["start"]).alias(START), F.unix_millis(span["end"]).alias(END)
     ).agg(F.count("*").alias("keys"))  # fmt: skip
     return [row.asDict() for row in found.orderBy(END, START).collect()]
+
+
+def _of_panes(state: DataFrame, key: StructType, panes: PaneSpans) -> list[dict[str, Any]]:
+    # a key's first column is the end of the pane's last window; the others are those of the window's key
+    last = F.unix_millis(F.col("key")[key.fields[0].name])
+    ends = F.sequence(last - F.lit(panes.size - panes.step), last, F.lit(panes.step))
+    columns = [F.col("key")[field.name].alias(f"k{n}") for n, field in enumerate(key.fields[1:])]
+    windows = state.select(F.explode(ends).alias(END), *columns).where(F.col(END) > panes.watermark).distinct()
+    found = windows.groupBy(END).agg(F.count("*").alias("keys"))
+    start = (F.col(END) - F.lit(panes.size)).alias(START)
+    return [row.asDict() for row in found.select(start, END, "keys").orderBy(END, START).collect()]
 
 
 def _sessions(state: DataFrame, span: Column) -> list[dict[str, Any]]:
@@ -56,7 +81,7 @@ def remembered_keys(spark: SparkSession, checkpoint: str, batch: int) -> list[di
         As for :func:`open_windows`.
     """
     until = F.col("value.expiresAtMicros") / 1000
-    found = _read(spark, checkpoint, batch).agg(
+    found = read(spark, checkpoint, batch).agg(
         F.count("*").alias("keys"),
         F.ceil(F.min(until)).alias("first_forgotten_at"),
         F.ceil(F.max(until)).alias("last_forgotten_at"),
@@ -64,7 +89,8 @@ def remembered_keys(spark: SparkSession, checkpoint: str, batch: int) -> list[di
     return [row.asDict() for row in found.collect()]
 
 
-def _read(spark: SparkSession, checkpoint: str, batch: int) -> DataFrame:
+def read(spark: SparkSession, checkpoint: str, batch: int) -> DataFrame:
+    """Return the state after a batch: structs of keys and of values."""
     # an application that has run no stream lacks the coordinator of state stores, which readers of RocksDB's ask; the
     # manager of streams starts it
     _ = spark.streams.active

@@ -1,0 +1,109 @@
+"""One batch of a pipeline whose sliding windows are made of panes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, fields, replace
+from typing import Any, Self
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from sluice.errors import CheckpointError, begin_again
+from sluice.ranges import LostRange, OffsetRange
+from sluice.run.checkpoint import Checkpoint
+from sluice_spark.batch.windowed import WindowWriter
+from sluice_spark.batch.writer import PreparedBatch
+from sluice_spark.sources.base import Records
+from sluice_spark.windows.decomposed import Decomposed
+from sluice_spark.windows.paned import StrangeStateError, closing, kept, panes_of, windows_from
+
+__all__ = ["PaneWriter"]
+
+
+@dataclass(frozen=True)
+class PaneWriter(WindowWriter):
+    """Prepares and commits batches of which Spark passes the panes that they change.
+
+    What windows a batch closes, and what is in them, follows from the state of the batch before, from the records, and
+    from the times of the batch: a batch that is repeated writes the same.
+
+    Parameters
+    ----------
+    how
+        How windows are made of panes.
+    state
+        The checkpoint, and the batch before; None for the first batch.
+    """
+
+    how: Decomposed = field(default_factory=lambda: Decomposed((), ()))
+    state: tuple[str, int] | None = None
+
+    @classmethod
+    def of(cls, writer: WindowWriter, how: Decomposed) -> Self:
+        """Return the writer of windows that are made of panes, from that of Spark's own windows."""
+        same = {f.name: getattr(writer, f.name) for f in fields(WindowWriter)}
+        return cls(**same, how=how)
+
+    def at(self, checkpoint: Checkpoint, number: int) -> Self:
+        """Return the writer of a batch."""
+        state = (checkpoint.path, number - 1) if number > 0 else None
+        return replace(super().at(checkpoint, number), state=state)
+
+    def let_out(self, records: DataFrame) -> DataFrame:
+        """Return the stream of changed panes, from the stream of records."""
+        rows = self.transformed(self.decoded(records))
+        # in a stream, Spark puts the time there with which it planned the batch
+        return panes_of(rows.where(self.strange(F.current_timestamp()).isNull()), self.window, self.how)
+
+    @property
+    def output(self) -> str:
+        """Spark's output mode: it passes what a batch changes, and keeps what it may still need."""
+        return "update"
+
+    @property
+    def types(self) -> dict[str, str]:
+        """None: the types of panes are compared by themselves."""
+        return {}
+
+    def prepare(
+        self,
+        records: DataFrame,
+        name: str,
+        ranges: Sequence[OffsetRange],
+        source: Records,
+        lost: Sequence[LostRange] = (),
+        passed: Sequence[OffsetRange] = (),
+    ) -> PreparedBatch:
+        """Write the windows that the batch closes to files and account for each offset: :meth:`StatefulWriter.prepare`.
+
+        Parameters
+        ----------
+        records
+            The panes that the batch changes, as the engine passed them.
+        """
+        return super().prepare(self._closed(records), name, ranges, source, lost, passed)
+
+    def _closed(self, changed: DataFrame) -> DataFrame:
+        spark = changed.sparkSession
+        ends = closing(self.window, self.clock.late, self.clock.closing)
+        if ends is None:
+            # no window is closed, but Spark makes its state only of a frame that is consumed
+            changed.write.format("noop").mode("overwrite").save()
+            columns = [f for f in self.schema.fields if f.name != "_run"]
+            return spark.createDataFrame([], type(self.schema)(columns))
+        return windows_from(changed, self._before(spark), self.window, self.how, ends, self.schema)
+
+    def _before(self, spark: SparkSession) -> Any:
+        if self.state is None:
+            return None
+        try:
+            return kept(spark, *self.state, self.window, self.how)
+        except StrangeStateError as error:
+            raise CheckpointError(
+                f"pipeline {self.pipeline.name!r}: the panes in {self.state[0]} are not those of the pipeline file: "
+                f"{error}",
+                state="nothing of this batch was written; what is kept between runs is in the checkpoint as it was",
+                next_step=f"undo the last change in {self.pipeline.file.name}; or drop what is kept: "
+                f"{begin_again(self.pipeline.name)}",
+            ) from error

@@ -1,0 +1,146 @@
+"""Sliding windows made of panes: Spark's state has a row for each key and slide, not one for each key and window.
+
+The state keeps a pane until the last of its windows is closed, and so decides by itself, by Spark's own rules, which
+records are late for all of them. A batch gets the panes that its records changed. The windows that it closes are made
+of these and of the state of the batch before.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql.types import StructType
+
+from sluice.pipeline.window import END, START, Window
+from sluice_spark.windows.aggregate import column, seconds
+from sluice_spark.windows.decomposed import Decomposed
+from sluice_spark.windows.merging import Merging
+from sluice_spark.windows.state import read
+
+__all__ = ["StrangeStateError", "closing", "kept", "panes_of", "windows_from"]
+
+_LAST = "__sluice_last_end"
+"""The end of a pane's last window, by which Spark judges lateness and forgets panes."""
+_PANE, _NEW, _PANES, _KEY = "__sluice_pane", "__sluice_new", "__sluice_panes", "__sluice_k"
+
+
+class StrangeStateError(Exception):
+    """The state is not that of these panes."""
+
+
+def panes_of(rows: DataFrame, window: Window, how: Decomposed) -> DataFrame:
+    """Return the stream of changed panes: the end of the last window, the keys, and the values.
+
+    Parameters
+    ----------
+    rows
+        As for :func:`~sluice_spark.windows.aggregate.windows_of`.
+    """
+    timely = rows.withWatermark(window.time, seconds(window.watermark))
+    time = F.unix_micros(column(window.time))
+    last = F.timestamp_micros(time - F.pmod(time, F.lit(_micros(window.step))) + F.lit(_micros(window.length)))
+    # with the metadata of the event time, Spark takes it for one: a plain column would never be forgotten
+    named = [last.alias(_LAST, metadata=timely.schema[window.time].metadata)]
+    keys = _keys(window)
+    named += [column(name).alias(key) for name, key in zip(window.by, keys, strict=True)]
+    return timely.select(*named, *how.arguments()).groupBy(_LAST, *keys).agg(*how.columns())
+
+
+def closing(window: Window, late: int, until: int) -> tuple[int, int] | None:
+    """Return the first and the last end of windows that a batch closes, as numbers of slides since 1970; None if none.
+
+    Parameters
+    ----------
+    late, until
+        The watermark by which records are late, and by which windows are closed, in milliseconds since 1970.
+    """
+    step = _micros(window.step)
+    first, last = late * 1000 // step + 1, until * 1000 // step
+    return (first, last) if first <= last else None
+
+
+def kept(spark: SparkSession, checkpoint: str, batch: int, window: Window, how: Decomposed) -> DataFrame:
+    """Return the panes that the state has after a batch, with the columns of :func:`panes_of`.
+
+    Raises
+    ------
+    StrangeStateError
+        If it has other columns.
+    """
+    state = read(spark, checkpoint, batch)
+    key: Any = state.schema["key"].dataType
+    value: Any = state.schema["value"].dataType
+    expected = [kind for part in how.parts for kind in part.kept]
+    found = [f.dataType.simpleString() for f in value.fields]
+    if len(key.fields) != 1 + len(window.by) or found != expected:
+        raise StrangeStateError(f"its columns are {', '.join(found)}, and not {', '.join(expected)}")
+    # two sums have one name: columns are told by their places
+    names = [_LAST, *_keys(window)]
+    keys = F.col("key").cast(_renamed(key, names))
+    values = F.col("value").cast(_renamed(value, [f"f{n}" for n in range(len(found))]))
+    named = state.select(keys.alias("key"), values.alias("value"))
+    columns: list[Column] = [F.col("key")[name].alias(name) for name in names]
+    place = 0
+    for part, name in zip(how.parts, how.values, strict=True):
+        stored = F.col("value")[f"f{place}"]
+        if len(part.kept) > 1:  # a sum of decimals begins with 0, and says that it is empty
+            stored = F.when(~F.col("value")[f"f{place + 1}"], stored)
+        columns.append(stored.alias(name))
+        place += len(part.kept)
+    return named.select(*columns)
+
+
+def windows_from(
+    changed: DataFrame, before: DataFrame | None, window: Window, how: Decomposed, ends: tuple[int, int],
+    schema: StructType,
+) -> DataFrame:  # fmt: skip
+    """Return the windows that end within a span, made of panes.
+
+    Parameters
+    ----------
+    changed, before
+        The panes that the batch changed, and those that were there before it. The first are used once, as a whole.
+    ends
+        From :func:`closing`.
+    schema
+        Has the types of the window's columns.
+    """
+    step, size = _micros(window.step), _micros(window.length)
+    keys = _keys(window)
+
+    def told(panes: DataFrame, *, new: bool) -> DataFrame:
+        pane = F.expr(f"(unix_micros({_LAST}) - {size}L) div {step}L")
+        value = F.struct(pane.alias(_PANE), F.lit(new).alias(_NEW), *map(F.col, how.values))
+        return panes.select(*keys, value.alias(_PANES)).where(F.col(_PANES)[_PANE] < ends[1])
+
+    panes = told(changed, new=True)
+    if before is not None:
+        panes = told(before, new=False).unionAll(panes)
+    listed = panes.groupBy(*keys).agg(F.sort_array(F.collect_list(_PANES)).alias(_PANES))
+    merging = Merging(len(keys), how.aggregates, size // step, step, *ends)
+    # names by place: those of the file may be any
+    made = StructType().add("start", "long").add("end", "long")
+    rest = [*window.by, *window.aggregates]
+    for number, name in enumerate(rest):
+        made.add(f"c{number}", schema[name].dataType)
+    found = listed.mapInArrow(merging.of, made)
+    bounds = F.timestamp_micros("start").alias(START), F.timestamp_micros("end").alias(END)
+    return found.select(*bounds, *(F.col(f"c{number}").alias(name) for number, name in enumerate(rest)))
+
+
+def _keys(window: Window) -> list[str]:
+    return [f"{_KEY}{n}" for n in range(len(window.by))]
+
+
+def _renamed(kind: Any, names: Sequence[str]) -> StructType:
+    found = StructType()
+    for field, name in zip(kind.fields, names, strict=True):
+        found.add(name, field.dataType)
+    return found
+
+
+def _micros(span: Any) -> int:
+    return int(span.total_seconds() * 1_000_000)

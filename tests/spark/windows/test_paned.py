@@ -1,0 +1,182 @@
+"""Windows made of panes are Spark's own, row for row, whatever is late, empty or null, and however batches are cut."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from collections import Counter
+from datetime import UTC, datetime, timedelta
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import strategies as st
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import types as T
+
+from sluice.pipeline.window import Window
+from sluice.run.checkpoint import Checkpoint
+from sluice_spark.windows.aggregate import windows_of
+from sluice_spark.windows.decomposed import decompose, told
+from sluice_spark.windows.paned import closing, kept, panes_of, windows_from
+
+pytestmark = pytest.mark.spark
+
+SCHEMA = T.StructType()
+for _name, _kind in {
+    "at": T.TimestampType(), "k": T.StringType(), "j": T.IntegerType(), "i": T.IntegerType(), "b": T.LongType(),
+    "d": T.DoubleType(), "m": T.DecimalType(10, 2), "w": T.DecimalType(38, 0), "f": T.BooleanType(),
+    "s": T.StringType(), "t": T.DateType(),
+}.items():  # fmt: skip
+    SCHEMA.add(_name, _kind)
+EXACT = {
+    "n": "count(*)", "ni": "count(i)", "nf": "count_if(f)", "si": "sum(i)", "sb": "sum( b )", "sm": "SUM(m * 2)",
+    "sw": "sum(w)", "ai": "avg(i)", "li": "min(i)", "gi": "max(i)", "ld": "min(d)", "gd": "max(d)", "lm": "min(m)",
+    "ls": "min(s)", "gs": "max(s)", "lt": "min(t)", "gt": "max(at)", "all": "bool_and(f)", "some": "bool_or(f)",
+    "again": "sum(i)", "one": "count(1)", "at2": "count(at)",
+}  # fmt: skip
+ROUGH = {"sd": "sum(d)", "ad": "avg(d)", "ab": "avg(b)"}
+NUMBERS = itertools.count()
+
+
+def window(**keys: Any) -> Window:
+    given = {"time": "at", "size": "30m", "slide": "10m", "by": ["k", "j"], "watermark": "15m", "panes": "auto"}
+    return Window(**{**given, "aggregates": {**EXACT, **ROUGH}, **keys})
+
+
+MINUTES = st.integers(0, 40).map(lambda n: n * 5)
+VALUES = st.fixed_dictionaries(
+    {
+        "at": MINUTES,
+        "k": st.sampled_from(["a", "b", None]),
+        "j": st.sampled_from([1, None]),
+        "i": st.none() | st.integers(-(2**31), 2**31 - 1),
+        "b": st.none() | st.integers(-(2**50), 2**50),
+        "d": st.none() | st.floats(-1e6, 1e6) | st.sampled_from([float("inf"), float("nan")]),
+        "m": st.none() | st.decimals(-10, 10, places=2),
+        "w": st.none() | st.integers(-(10**30), 10**30).map(Decimal),
+        "f": st.none() | st.booleans(),
+        "s": st.none() | st.text("aZé😀", max_size=3),
+        "t": st.none() | st.dates(),
+    }
+)
+BEGIN = datetime(2026, 3, 1, tzinfo=UTC)
+
+
+def rows_of(values: list[dict[str, Any]], begin: datetime = BEGIN) -> list[tuple[Any, ...]]:
+    return [(begin + timedelta(minutes=v["at"]), *(v[name] for name in SCHEMA.names[1:])) for v in values]
+
+
+class Both:
+    """The same batches by both ways: what each has written, and Spark's checkpoint."""
+
+    def __init__(self, spark: SparkSession, folder: Path, window: Window, batches: list[list[tuple[Any, ...]]]) -> None:
+        self.spark, self.window, self.folder = spark, window, folder / f"both-{next(NUMBERS)}"
+        self.source = self.folder / "source"
+        self.how = decompose(spark, window, SCHEMA)
+        for number, batch in enumerate(batches):
+            spark.createDataFrame(batch, SCHEMA).coalesce(1).write.parquet(str(self.folder / "made" / str(number)))
+            (self.source).mkdir(exist_ok=True, parents=True)
+            for file in (self.folder / "made" / str(number)).glob("*.parquet"):
+                file.rename(self.source / f"{number:03d}.parquet")
+
+    def stream(self) -> DataFrame:
+        options = {"maxFilesPerTrigger": 1, "latestFirst": False}
+        found: DataFrame = self.spark.readStream.schema(SCHEMA).options(**options).parquet(str(self.source))
+        return found
+
+    def of_panes(self) -> list[Any]:
+        found: list[Any] = []
+        place = str(self.folder / "panes")
+        schema = windows_of(self.spark.createDataFrame([], SCHEMA), self.window).schema
+
+        def on_batch(changed: DataFrame, number: int) -> None:
+            clock = Checkpoint(place).clock_of(number)
+            ends = closing(self.window, clock.late, clock.closing)
+            if ends is None:
+                changed.write.format("noop").mode("overwrite").save()
+                return
+            before = kept(changed.sparkSession, place, number - 1, self.window, self.how) if number else None
+            made = windows_from(changed, before, self.window, self.how, ends, schema)
+            assert made.schema.simpleString() == schema.simpleString()
+            found.extend(made.collect())
+
+        panes = panes_of(self.stream(), self.window, self.how)
+        self._run(panes.writeStream.outputMode("update").foreachBatch(on_batch), place)
+        return found
+
+    def of_spark(self) -> list[Any]:
+        found: list[Any] = []
+        made = windows_of(self.stream(), self.window).writeStream.outputMode("append")
+        self._run(made.foreachBatch(lambda rows, _: found.extend(rows.collect())), str(self.folder / "spark"))
+        return found
+
+    def _run(self, query: Any, place: str) -> None:
+        query.option("checkpointLocation", place).trigger(availableNow=True).start().awaitTermination()
+
+
+@pytest.fixture
+def few(spark: SparkSession) -> Any:
+    wanted = {
+        "spark.sql.shuffle.partitions": "2",
+        "spark.sql.streaming.stateStore.providerClass":
+            "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider",
+        "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled": "true",
+    }  # fmt: skip
+    before = {key: spark.conf.get(key, None) for key in wanted}
+    for key, value in wanted.items():
+        spark.conf.set(key, value)
+    yield spark
+    for key, old in before.items():
+        spark.conf.set(key, old) if old is not None else spark.conf.unset(key)
+
+
+def rounded(rows: list[Any], rough: dict[str, str]) -> Counter[str]:
+    """Return rows as texts; sums of doubles as far as they do not depend on the order in which they were added."""
+    return Counter(
+        json.dumps(
+            {n: f"{round(v, 4) + 0.0:.4f}" if n in rough and v is not None else str(v) for n, v in row.asDict().items()}
+        )
+        for row in rows
+    )
+
+
+BATCHES = st.lists(st.lists(VALUES, min_size=1, max_size=25), min_size=2, max_size=4)
+
+
+@settings(
+    max_examples=2, deadline=None, suppress_health_check=list(HealthCheck), phases=[Phase.generate], derandomize=True
+)  # each example is two streams: too slow to look for the smallest
+@given(batches=BATCHES)
+def test_windows_of_panes_are_those_of_spark(few: SparkSession, tmp_path: Path, batches: Any) -> None:
+    # a last batch closes everything
+    last = {**{key: None for key in batches[0][0]}, "at": 10_000}
+    both = Both(few, tmp_path, window(), [rows_of(batch) for batch in [*batches, [last]]])
+    mine, theirs = both.of_panes(), both.of_spark()
+    assert rounded(mine, ROUGH) == rounded(theirs, ROUGH)
+    assert mine
+
+
+@pytest.mark.parametrize(
+    ("keys", "why"),
+    [
+        ({}, "windows made of 3 panes each"),
+        ({"panes": "off"}, "window.panes is off"),
+        ({"slide": "20m"}, "size is no multiple of slide"),
+        ({"output": "update"}, "output: update is not built yet"),
+        ({"by": ["at"]}, "by: at is TIMESTAMP"),
+        ({"aggregates": {"x": "approx_count_distinct(s)"}}, "aggregates.x: approx_count_distinct(s) is none of count"),
+        ({"aggregates": {"x": "sum(i) + sum(b)"}}, "is none of count"),
+        ({"aggregates": {"x": "sum(i) / count(*)"}}, "is none of count"),
+        ({"aggregates": {"x": "sum(DISTINCT i)"}}, "is none of count"),
+        ({"aggregates": {"x": "count(i, b)"}}, "is none of count"),
+        ({"aggregates": {"x": "count(i) FILTER (WHERE f)"}}, "is none of count"),
+        ({"aggregates": {"x": "percentile(d, 0.5)"}}, "is none of count"),
+        ({"aggregates": {"x": "avg(m)"}}, "avg of DECIMAL(10,2)"),
+        ({"aggregates": {"x": "sum(i -- of )\n)"}}, "is none of count"),
+    ],
+)
+def test_what_cannot_be_made_of_panes_stays_with_spark(spark: SparkSession, keys: dict[str, Any], why: str) -> None:
+    assert why in told(spark, window(**keys), SCHEMA)
