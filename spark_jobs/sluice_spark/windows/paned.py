@@ -8,6 +8,7 @@ of these and of the state of the batch before.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from datetime import timedelta
 from typing import Any
 
 from pyspark.sql import Column, DataFrame, SparkSession
@@ -142,5 +143,5 @@ def _renamed(kind: Any, names: Sequence[str]) -> StructType:
     return found
 
 
-def _micros(span: Any) -> int:
-    return int(span.total_seconds() * 1_000_000)
+def _micros(span: timedelta) -> int:
+    return span // timedelta(microseconds=1)
