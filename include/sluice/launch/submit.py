@@ -17,7 +17,7 @@ from sluice.errors import ConfigError
 from sluice.home import Home
 from sluice.launch import jars
 from sluice.pipeline import Pipeline
-from sluice.pipeline.spark import CORE, DEFAULTS, Spark
+from sluice.pipeline.spark import CORE, DEFAULTS, LOCAL, Spark
 from sluice.ranges import OffsetRange
 from sluice.run.request import RunRequest
 from sluice.shipped import base, shipped
@@ -406,6 +406,7 @@ def _submit(
         arguments=arguments,
         master=master,
         conf=DEFAULTS
+        | (LOCAL if local else {})
         | settings.conf
         | CORE
         | {"spark.sql.warehouse.dir": home.join("warehouse")}  # by default Spark creates one in the working directory

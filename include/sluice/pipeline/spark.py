@@ -11,7 +11,7 @@ from sluice.errors import ConfigError
 from sluice.fields import Strict
 from sluice.pipeline.mistakes import said
 
-__all__ = ["CORE", "RESERVED", "RESOURCES", "Spark"]
+__all__ = ["CORE", "LOCAL", "RESERVED", "RESOURCES", "Spark"]
 
 CORE = {
     "spark.sql.session.timeZone": "UTC",
@@ -41,6 +41,13 @@ CORE = {
 
 DEFAULTS = {"spark.ui.enabled": "false"}
 """Settings of every application where ``conf`` says nothing else. Spark's web UI costs time at each start."""
+
+LOCAL = {
+    # by default Spark ends the JVM when a task runs out of stack, as Java's regular expressions do on long texts, or of
+    # heap: nobody would be told, no strategy could skip the record, and the exit codes 50 and 51 are others here
+    "spark.executor.killOnFatalError.depth": "0",
+}
+"""Settings of every application whose driver is its only executor."""
 
 WEB_UI = "Spark's web UI: "
 """The words before its address in a driver's log."""

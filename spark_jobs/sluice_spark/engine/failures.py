@@ -93,6 +93,14 @@ _ANYBODYS = re.compile(r"java\.(?:lang\.(?!IllegalStateException\b)|util\.(?!con
 """Exception classes that any code may raise. Spark's Kafka reader reports missing offsets as IllegalStateException."""
 
 
+_OF_HEAP, _OF_STACK = "java.lang.OutOfMemoryError", "java.lang.StackOverflowError"
+_TOO_DEEP = (
+    "Java needs its stack for each repetition of a group in a regular expression, such as (a|b)*: write a set, [ab]*; "
+    'or raise it, with spark: {conf: {spark.driver.defaultJavaOptions: "-Xss64m"}} (on a cluster '
+    "spark.executor.defaultJavaOptions); or refuse long texts before, by a row rule"
+)
+
+
 class EngineError(SluiceError):
     """Spark's JVM is gone: a failure now says nothing about records, broker or sink."""
 
@@ -121,6 +129,13 @@ def classify(error: Exception, ask_source: Callable[[], object], signs: Sequence
             state=_SAFE,
             next_step="run again; if it happens again, find what ended it: too little memory, or a kill",
         )
+    raised = set() if of_transform else {found[1] for found in _RAISED.finditer(_of_nobody(error, text))}
+    if _OF_HEAP in raised:  # however many records there are, it is none of theirs
+        return EngineError(
+            f"Spark's memory is used up: {_summary(text)}",
+            state=_SAFE,
+            next_step="raise spark.driver_memory (on a cluster spark.executor_memory), or lower max_records_per_batch",
+        )
     said = "" if of_transform else _said_by_engine(error, text)
     known = (_OF_CHECKPOINT, *signs, _OF_STORAGE)
     sign = next((sign for sign in known if any(text in said for text in sign.texts)), None)
@@ -132,7 +147,8 @@ def classify(error: Exception, ask_source: Callable[[], object], signs: Sequence
             if isinstance(told, OffsetsGoneError) and isinstance(found, OffsetsGoneError):
                 told.ranges = found.ranges
             return told
-    sign = sign or Sign(SluiceError, (), "read the log above; run again when the cause is fixed")
+    step = _TOO_DEEP if _OF_STACK in raised else "read the log above; run again when the cause is fixed"
+    sign = sign or Sign(SluiceError, (), step)
     return sign.kind(f"the query failed: {_summary(text)}", state=_SAFE, next_step=sign.next_step)
 
 
@@ -152,19 +168,24 @@ def _said_by_engine(error: Exception, text: str) -> str:
 
     Such text may quote anything, including an engine error, and must not decide the exit code.
     """
-    if isinstance(error, PySparkException):
-        condition, state = error.getCondition() or "", error.getSqlState() or ""
-        if condition and state[:2] in _OF_EXPRESSIONS:
-            return condition
-    ends = [m.start() for m in _CONDITION.finditer(text) if not m[1].startswith(_ENGINES)]
-    ends += [m.start() for m in _WORKER.finditer(text)]
-    text = text[: min(ends, default=len(text))]
+    text = _of_nobody(error, text)
     parts, begin = [], 0
     for found in _RAISED.finditer(text):
         parts.append(text[begin : found.start()])
         begin = found.start()
     parts.append(text[begin:])
     return "".join(part for part in parts if not _ANYBODYS.match(part))
+
+
+def _of_nobody(error: Exception, text: str) -> str:
+    """Return a message as far as nothing in it is of an expression or a function."""
+    if isinstance(error, PySparkException):
+        condition, state = error.getCondition() or "", error.getSqlState() or ""
+        if condition and state[:2] in _OF_EXPRESSIONS:
+            return condition
+    ends = [m.start() for m in _CONDITION.finditer(text) if not m[1].startswith(_ENGINES)]
+    ends += [m.start() for m in _WORKER.finditer(text)]
+    return text[: min(ends, default=len(text))]
 
 
 def _summary(text: str) -> str:

@@ -10,7 +10,7 @@ from deltalake.exceptions import CommitFailedError, DeltaError
 
 from sluice.delta.names import ADOPTING, HOLDS, OWNER, owner
 from sluice.delta.transactions import transaction_versions
-from sluice.errors import CheckpointError, ConfigError, LeaseHeldError, begin_again
+from sluice.errors import BEGIN_ANEW, CheckpointError, ConfigError, LeaseHeldError, begin_again
 from sluice_spark.sinks.base import Fence, TakenBackError
 from sluice_spark.sinks.delta.commits import Commit, altered, undone
 from sluice_spark.sinks.delta.handle import ATTEMPTS, Handle
@@ -43,6 +43,7 @@ class Guard:
             if keyed
             else "sluice audit --deep compares them with the ledger"
         )
+        self._anew = BEGIN_ANEW if keyed else begin_again(str(self._owner), truncate=True)
         self._seen: int | None = None
         self._passed: int | None = None
 
@@ -177,7 +178,7 @@ class Guard:
             f"the {self.holds} {self.path} was rolled back or replaced by {by}: {which} no longer part of it",
             state="nothing was read or written now; the table's history has what was removed until a VACUUM",
             next_step=f"undo that: RESTORE TABLE delta.`{self.path}` TO VERSION AS OF {by.version - 1}, and run again; "
-            f"or, to write all rows again, {begin_again(str(self._owner), truncate=True)}",
+            f"or, to write all rows again, {self._anew}",
         )
 
     def let_pass(self, table: DeltaTable) -> None:

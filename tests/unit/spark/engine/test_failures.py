@@ -205,6 +205,16 @@ def test_a_jvm_that_is_gone_is_not_taken_for_a_broker_that_is_down(error: Except
     assert found.exit_code is ExitCode.OTHER
 
 
+def test_a_heap_that_is_used_up_is_no_records_fault() -> None:
+    java = "java.lang.OutOfMemoryError: Java heap space\n\tat java.base/java.util.Arrays.copyOf(Arrays.java:3745)"
+    found = classify(RuntimeError(f"Job aborted due to stage failure: Task 0 failed 1 times: {java}"), fine)
+    assert type(found) is EngineError
+    assert "driver_memory" in found.next_step
+    quoted = classify(RuntimeError(f"[CAST_INVALID_INPUT] The value 'x: {java}' of the type"), fine)
+    assert type(quoted) is SluiceError
+    assert "read the log" in quoted.next_step
+
+
 def test_a_typed_error_stays_what_it_is() -> None:
     error = errors.SinkError("full")
     assert classify(error, fine) is error

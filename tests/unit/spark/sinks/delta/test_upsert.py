@@ -17,7 +17,7 @@ from pyspark.sql import types as T
 
 from sluice.errors import ConfigError, LeaseHeldError, SinkError
 from sluice.sinks.delta import DeltaSink as Config
-from sluice_spark.sinks.base import Fence, Staged
+from sluice_spark.sinks.base import Fence, Staged, TakenBackError
 from sluice_spark.sinks.delta.table import DeltaSink, opened
 from sluice_spark.sinks.parquet.attempts import new_folder
 from sluice_spark.sinks.parquet.staged import read_back
@@ -164,6 +164,17 @@ def test_a_rival_is_kept_out(tmp_path: Path) -> None:
     with pytest.raises(LeaseHeldError):
         write(table(path), [row(1, 3)], 1, fence=Fence(since, lambda note: True))
     assert held(path) == {("s1", 1): ("", 2)}
+
+
+def test_a_table_that_was_rolled_back_is_told_a_way_out_that_is_not_refused(tmp_path: Path) -> None:
+    sink = table(tmp_path / "t")
+    write(sink, [row(1, 1)], 0)
+    write(sink, [row(1, 2)], 1)
+    DeltaTable(str(tmp_path / "t")).restore(DeltaTable(str(tmp_path / "t")).version() - 1)
+    with pytest.raises(TakenBackError, match="was rolled back or replaced") as told:
+        table(tmp_path / "t").examine()
+    assert "sluice reset" not in told.value.next_step, "its rows cannot be taken out"
+    assert "another name" in told.value.next_step
 
 
 def test_a_driver_that_wakes_up_late_is_told_that_another_one_was_first(tmp_path: Path) -> None:
