@@ -1,4 +1,4 @@
-"""A record on which Java runs out of stack fails its task, not the JVM."""
+"""What Spark throws where Java runs out of stack: the task fails, not the JVM."""
 
 from __future__ import annotations
 
