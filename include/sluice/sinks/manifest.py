@@ -10,12 +10,13 @@ from __future__ import annotations
 import json
 import os
 import time
-import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+
+from sluice.once import made_once
 
 __all__ = ["FOLDER", "BrokenManifestError", "Manifest", "State", "files_of"]
 
@@ -136,24 +137,7 @@ class Manifest:
         return True
 
     def _write(self, name: str, content: Mapping[str, Any]) -> bool:
-        draft = self._folder / f".{uuid.uuid4().hex}"
-        try:
-            with draft.open("w", encoding="utf-8") as out:
-                json.dump(content, out)
-                out.flush()
-                os.fsync(out.fileno())
-            try:
-                os.link(draft, self._folder / name)
-            except FileExistsError:
-                return False
-            folder = os.open(self._folder, os.O_RDONLY)
-            try:
-                os.fsync(folder)
-            finally:
-                os.close(folder)
-            return True
-        finally:
-            draft.unlink(missing_ok=True)
+        return made_once(self._folder / name, json.dumps(content).encode())
 
     def _numbers(self) -> tuple[list[int], list[int]]:
         """Return the numbers of the commits, and those that have a snapshot."""

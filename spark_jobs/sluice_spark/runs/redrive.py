@@ -26,6 +26,7 @@ from sluice_spark.batch.tally import rescued_in
 from sluice_spark.batch.writer import BatchWriter, PreparedBatch
 from sluice_spark.decoders.base import RULE
 from sluice_spark.engine.logs import logger
+from sluice_spark.engine.tasks import watched
 from sluice_spark.rules.records import decoded
 from sluice_spark.runs.closing import emptied
 from sluice_spark.runs.run import Run
@@ -167,7 +168,8 @@ class RedriveRun(Run):
         self.ledger.batch_started(lease, epoch=REDRIVEN, batch=batch, ranges=ranges)
         point("batch-started")
         try:
-            prepared = self._prepare(writer, name, ranges, source)
+            with watched(self.context.open_session(), f"redriving {sum(map(len, ranges)):,} offsets"):
+                prepared = self._prepare(writer, name, ranges, source)
         except SluiceError as error:
             if not can_be_ignored(error):
                 raise
@@ -331,7 +333,8 @@ class RedriveRun(Run):
             origin = {"kind": "dropped", "reason": self.context.reason or ""}
             prepared = PreparedBatch(tuple(RangeAccount(r, Counts(filtered=len(r))) for r in ranges), NOTHING)
         else:
-            staged, written = self._stage(writer, good, name)
+            with watched(spark, f"redriving {sum(map(len, ranges)):,} records"):
+                staged, written = self._stage(writer, good, name)
             if writer.opaque:
                 writer.compare_metadata(staged, good)
             accounts = account_exactly(self.pipeline.rows, ranges, came, {}, written)

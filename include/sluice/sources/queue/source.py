@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import os
 import uuid
 from collections.abc import Collection
-from contextlib import suppress
 from datetime import datetime
 from pathlib import Path
 from types import TracebackType
 
 from sluice.connections import Connection, find
 from sluice.home import Home
+from sluice.once import made_once
 from sluice.ranges import Positions
 from sluice.sources.base import SourceKind
 from sluice.sources.queue.base import Queue
@@ -84,13 +83,10 @@ class QueueStreams:
 
 def _own_id(folder: Path) -> str:
     """Return what tells this pipeline from one of the same name in another ``SLUICE_HOME``."""
-    file, new = folder / "id", folder / f".{uuid.uuid4().hex}"
+    file = folder / "id"
     if not file.exists():
         folder.mkdir(parents=True, exist_ok=True)
-        new.write_text(uuid.uuid4().hex[:12])
-        with suppress(FileExistsError):
-            os.link(new, file)  # whole, or not at all
-        new.unlink()
+        made_once(file, uuid.uuid4().hex[:12].encode())
     return file.read_text()
 
 

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import json
-import os
 import time
 import uuid
 from collections.abc import Collection
-from contextlib import suppress
 from dataclasses import asdict, dataclass
 from datetime import datetime
 from pathlib import Path
@@ -16,6 +14,7 @@ from typing import Any
 
 from sluice.errors import BEGIN_ANEW, ConfigError, SinkError
 from sluice.home import Home
+from sluice.once import made_once
 from sluice.ranges import Positions
 from sluice.sources.base import SourceKind
 from sluice.sources.rate.config import RateSource
@@ -75,11 +74,7 @@ class MadeUp:
                 folder.mkdir(parents=True, exist_ok=True)
                 begun = time.time_ns() // 1000 - int(config.backlog.total_seconds() * _MICROS)
                 made = Clockwork(uuid.uuid4().hex, begun, config.rows_per_second, config.partitions)
-                new = folder / f".{made.id}"
-                new.write_text(json.dumps(asdict(made)))
-                with suppress(FileExistsError):
-                    os.link(new, file)  # whole, or not at all
-                new.unlink()
+                made_once(file, json.dumps(asdict(made)).encode())
             found = Clockwork(**json.loads(file.read_text()))
         except (OSError, ValueError, TypeError) as error:
             raise SinkError(

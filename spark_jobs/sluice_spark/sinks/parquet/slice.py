@@ -205,7 +205,8 @@ class Slice:
                         gone = np.zeros(batch.num_rows, dtype=bool)
                         for _, chosen in self._masks(batch, values):
                             gone |= chosen
-                        writer.write_batch(batch.filter(pa.array(~gone)))
+                        if not gone.all():  # readers complain of row groups without rows
+                            writer.write_batch(batch.filter(pa.array(~gone)))
         (kept,) = read_back(root, folder, offsets=False).files
         return kept
 
