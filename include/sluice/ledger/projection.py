@@ -61,8 +61,11 @@ def project(connection: sa.Connection, event: Mapping[str, Any]) -> None:
         case "Degraded":
             _note(connection, this_run, payload["note"])
         case "SchemaEvolved":
-            names = ", ".join(f"{column['column']} {column['type']}" for column in payload["added"])
-            _note(connection, this_run, f"columns added to the sink: {names}")
+            added = [f"{c['column']} {c['type']}" for c in payload["added"] if "was" not in c]
+            widened = [f"{c['column']} from {c['was']} to {c['type']}" for c in payload["added"] if "was" in c]
+            for what, names in (("added to", added), ("widened in", widened)):
+                if names:
+                    _note(connection, this_run, f"columns {what} the sink: {', '.join(names)}")
         case "SegmentSealed":
             _put(
                 connection,

@@ -392,7 +392,10 @@ class LedgerQueries(Deeds):
         return Unannounced([RangeAccount.from_dict(r) for r in rows], written, sum(r["replaced"] for r in rows), upto)
 
     def evolved(self, pipeline: str, runs: Collection[str]) -> list[dict[str, str]]:
-        """Return the columns that some runs added to the sink, oldest first: ``column`` and ``type`` of each."""
+        """Return the columns that some runs added to the sink, or widened, oldest first.
+
+        Of each ``column`` and ``type``; of one that was widened also what it ``was``.
+        """
         table = schema.event
         query = sa.select(table.c.payload).where(
             table.c.pipeline == pipeline, table.c.type == "SchemaEvolved", table.c.run.in_(list(runs))

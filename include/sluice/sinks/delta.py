@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import ByteSize, Field, TypeAdapter, model_validator
 
 from sluice.sinks.base import SinkKind
 from sluice.sinks.upsert import UpsertConfig
@@ -20,18 +20,11 @@ class DeltaSink(UpsertConfig):
     """Relative to ``SLUICE_HOME``, absolute, or a URL. The quarantine is by default beside it: ``PATH_quarantine``."""
     partition_by: list[str] = Field(default=[])
     """Partition columns of the table; fixed when the table is created."""
-    evolve: Literal["refuse", "add"] = "refuse"
-    """What happens to columns that only the pipeline has: ``refuse``, or ``add`` them in the commit of the batch."""
-
-    @field_validator("evolve", mode="before")
-    @classmethod
-    def _no_widening(cls, value: Any) -> Any:
-        if value == "widen":
-            raise ValueError(
-                "'widen' is not possible in a Delta table: the table feature that it needs, typeWidening, is refused "
-                "by delta-rs, which commits. Write add, and give wider values a column of a new name"
-            )
-        return value
+    evolve: Literal["refuse", "add", "widen"] = "refuse"
+    """What happens to columns that only the pipeline has: ``refuse``, or ``add`` them in the commit of the batch.
+    ``widen`` adds them, too, and rewrites the table's files if the pipeline has a wider type of one of its columns."""
+    widen_up_to: Annotated[str, Field(pattern=r"^[0-9]+(\.[0-9]+)? ?[KMGT]i?B$")] = "10GB"
+    """The greatest size of a table whose files are rewritten for a wider type, such as ``500MB`` or ``2TB``."""
 
     @model_validator(mode="after")
     def _whole(self) -> DeltaSink:
@@ -49,6 +42,11 @@ class DeltaSink(UpsertConfig):
                 "row back: leave sequence out, then offsets decide; or choose sink.postgres, which remembers it"
             )
         return super().undeletable(columns)
+
+    @property
+    def widened_bytes(self) -> int:
+        """``widen_up_to`` in bytes."""
+        return int(TypeAdapter(ByteSize).validate_python(self.widen_up_to))
 
     @property
     def location(self) -> str:

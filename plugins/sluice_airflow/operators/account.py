@@ -48,7 +48,8 @@ class AccountOperator(BaseOperator):
     - ``ranges``, ``[topic, partition, start, end]`` each: the offsets that are new;
     - ``runs``: for each run that wrote some of them, its id, its verdict and how many offsets it has ``written``;
     - ``version``: the version of the Delta table that holds them all; None for another sink;
-    - ``evolved``: the columns that these runs added to the sink, ``column`` and ``type`` each;
+    - ``evolved``: the columns that these runs added to the sink, ``column`` and ``type`` each, and those that they
+      widened, which have ``was``, too;
     - for an interval run, the ``interval`` and how many offsets it ``replaced``: a consumer must recompute what it
       derived from these.
 

@@ -85,6 +85,11 @@ class Staged:
         """The number of rows in all files."""
         return sum(file.rows for file in self.files)
 
+    @property
+    def batch(self) -> str:
+        """The name of the batch whose files these are; there is at least one."""
+        return self.files[0].path.split("/")[1].rpartition("-")[0]
+
     def __or__(self, other: Staged) -> Staged:
         """Return the files of both writes, as one; no offset may be in both."""
         tallies = dict(self.tallies)

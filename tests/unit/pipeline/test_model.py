@@ -40,14 +40,17 @@ def test_everything_optional_has_a_default_that_works(tmp_path: Path) -> None:
     assert spec.suite_file is None
 
 
-def test_columns_are_added_only_when_the_file_says_so_and_never_widened(tmp_path: Path) -> None:
+def test_columns_are_added_and_widened_only_when_the_file_says_so(tmp_path: Path) -> None:
     def sink(evolve: str) -> str:
         return re.sub(r"\nsink:\n( .*\n)+", f"\nsink: {{delta: {{path: t, evolve: {evolve}}}}}\n", GOOD)
 
     assert load(write(tmp_path, GOOD)).sink.delta.evolve == "refuse"
     assert load(write(tmp_path, sink("add"))).sink.delta.evolve == "add"
-    with pytest.raises(ConfigError, match=r"typeWidening.*Write add"):
-        load(write(tmp_path, sink("widen")))
+    wide = load(write(tmp_path, sink("widen"))).sink.delta
+    assert (wide.evolve, wide.widened_bytes) == ("widen", 10**10)
+    assert load(write(tmp_path, sink("widen, widen_up_to: 1.5GiB"))).sink.delta.widened_bytes == 3 * 2**29
+    with pytest.raises(ConfigError, match="widen_up_to"):
+        load(write(tmp_path, sink("widen, widen_up_to: much")))
 
 
 def test_what_is_given_is_taken(tmp_path: Path) -> None:

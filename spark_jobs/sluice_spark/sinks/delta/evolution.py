@@ -1,7 +1,8 @@
-"""Compares the columns of a pipeline's rows with those of a table, and adds what the table lacks; pure.
+"""Compares the columns of a pipeline's rows with those of a table, adds what the table lacks, widens its types; pure.
 
-Only additions are made: columns, and fields of structs at any depth. A column that only the table has may be one that
-was renamed, and a type that differs may lose values. Both are told, never guessed.
+Columns are added, and fields of structs at any depth. A type becomes a wider one that holds each of its values exactly.
+A column that only the table has may be one that was renamed, and another type may lose values. Both are told, never
+guessed.
 """
 
 from __future__ import annotations
@@ -15,20 +16,28 @@ from pyspark.sql.types import (
     ArrayType,
     BinaryType,
     BooleanType,
+    ByteType,
     DataType,
     DateType,
+    DecimalType,
+    DoubleType,
+    FloatType,
+    IntegerType,
+    LongType,
     MapType,
     NumericType,
+    ShortType,
     StringType,
     StructField,
     StructType,
     TimestampType,
 )
 
-__all__ = ["Added", "Changed", "Difference", "difference", "merged", "nullable", "told", "ways_out"]
+__all__ = ["Added", "Changed", "Difference", "difference", "merged", "nullable", "told", "ways_out", "widened"]
 
 _WORD = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _EXAMPLES = 3
+_WIDER = ([ByteType, ShortType, IntegerType, LongType], [FloatType, DoubleType])
 _STORED = (BinaryType, BooleanType, DateType, NumericType, StringType, TimestampType)
 
 
@@ -57,6 +66,15 @@ class Changed:
     there: DataType
     ours: DataType
 
+    @property
+    def widens(self) -> bool:
+        """Whether the pipeline's type holds each value of the table's exactly, and can take its place."""
+        return _widens(self.there, self.ours)
+
+    def as_dict(self) -> dict[str, str]:
+        """Return a JSON-ready form, of a column that was widened."""
+        return {"column": self.name, "type": self.ours.simpleString(), "was": self.there.simpleString()}
+
 
 @dataclass(frozen=True)
 class Difference:
@@ -80,10 +98,10 @@ class Difference:
     clashing: tuple[str, ...] = ()
     impossible: tuple[str, ...] = ()
 
-    @property
-    def can_be_added(self) -> bool:
-        """Whether adding columns is all that it takes."""
-        return not (self.missing or self.changed or self.clashing or self.impossible)
+    def fits(self, evolve: str) -> bool:
+        """Return whether rows with this difference can be written with ``sink.delta.evolve``."""
+        changed = [c for c in self.changed if not (evolve == "widen" and c.widens)]
+        return not (self.missing or changed or self.clashing or self.impossible or (self.added and evolve == "refuse"))
 
 
 def difference(there: StructType, ours: StructType) -> Difference:
@@ -141,7 +159,7 @@ def ways_out(found: Difference, path: str, evolve: str) -> list[str]:
     """Return what the user can do about the differences, with the statements to copy."""
     steps = []
     addable = [c for c in found.added if c.name not in (*found.clashing, *found.impossible)]
-    if addable and evolve != "add":
+    if addable and evolve == "refuse":
         columns = ", ".join(column.sql for column in addable)
         steps.append(
             f"sink.delta.evolve: add in the pipeline file adds {_names(addable)} with the next batch; or in Spark SQL: "
@@ -160,7 +178,13 @@ def ways_out(found: Difference, path: str, evolve: str) -> list[str]:
             f"if {found.missing[0].name} was renamed, give it its old name in the transform: {renamed}; "
             + (f"if it is gone, write nulls: {how}" if how else "if it is gone, rebuild its struct with a null in it")
         )
-    for column in found.changed[:_EXAMPLES]:
+    wider = [c for c in found.changed if c.widens]
+    if wider and evolve != "widen":
+        names = ", ".join(f"{c.name} to {c.ours.simpleString().upper()}" for c in wider[:_EXAMPLES])
+        steps.append(
+            f"sink.delta.evolve: widen in the pipeline file widens {names}: the table's files are rewritten once"
+        )
+    for column in [c for c in found.changed if not (c.widens and evolve == "widen")][:_EXAMPLES]:
         if isinstance(column.there, StructType | ArrayType | MapType):
             steps.append(f"write {column.name} under a new name")
         elif not {"element", "key", "value"}.isdisjoint(column.name.split(".")[1:]):  # no expression casts these alone
@@ -171,10 +195,7 @@ def ways_out(found: Difference, path: str, evolve: str) -> list[str]:
             )
         else:
             cast = f"CAST({column.name} AS {column.there.simpleString()})"
-            steps.append(
-                f"cast {column.name} in the transform: {cast}; or write it under a new name. A table's column is not "
-                "widened: Delta's feature for that, typeWidening, is refused by delta-rs, which commits"
-            )
+            steps.append(f"cast {column.name} in the transform: {cast}; or write it under a new name")
     return steps
 
 
@@ -208,6 +229,31 @@ def _merged(there: DataType, ours: DataType) -> DataType:
     if isinstance(there, MapType) and isinstance(ours, MapType):
         return MapType(there.keyType, _merged(there.valueType, ours.valueType), there.valueContainsNull)
     return there
+
+
+def widened(there: Any, ours: Any) -> Any:
+    """Return the table's type with the pipeline's types where these are wider ones; nothing is added."""
+    if isinstance(there, StructType) and isinstance(ours, StructType):
+        own = {f.name: f.dataType for f in ours.fields}
+        return StructType(
+            [StructField(f.name, widened(f.dataType, own.get(f.name)), f.nullable, f.metadata) for f in there.fields]
+        )
+    if isinstance(there, ArrayType) and isinstance(ours, ArrayType):
+        return ArrayType(widened(there.elementType, ours.elementType), there.containsNull)
+    if isinstance(there, MapType) and isinstance(ours, MapType):
+        return MapType(there.keyType, widened(there.valueType, ours.valueType), there.valueContainsNull)
+    return ours if _widens(there, ours) else there
+
+
+def _widens(there: Any, ours: Any) -> bool:
+    if isinstance(there, DecimalType) and isinstance(ours, DecimalType):
+        return there != ours and ours.scale >= there.scale and (
+            ours.precision - ours.scale >= there.precision - there.scale
+        )  # fmt: skip
+    for kinds in _WIDER:
+        if type(there) in kinds and type(ours) in kinds:
+            return kinds.index(type(there)) < kinds.index(type(ours))
+    return False
 
 
 def nullable(kind: Any) -> Any:

@@ -13,11 +13,11 @@ from pyspark.sql.types import StructType
 from sluice.delta.names import KEY
 from sluice.errors import BEGIN_ANEW, ConfigError
 from sluice_spark.engine.logs import logger
-from sluice_spark.sinks.delta.evolution import Added, Difference, difference, merged, told, ways_out
+from sluice_spark.sinks.delta.evolution import Added, Changed, Difference, difference, merged, told, ways_out, widened
 from sluice_spark.sinks.delta.handle import Handle, first_line
-from sluice_spark.sinks.delta.statistics import hidden, settings_for
+from sluice_spark.sinks.delta.statistics import files_of, hidden, settings_for
 
-__all__ = ["check", "check_key", "check_replaceable", "columns_of", "to_add"]
+__all__ = ["check", "check_key", "check_replaceable", "columns_of", "to_add", "to_widen"]
 
 _SHOWN = 8
 """Maximum number of differences that a message names."""
@@ -26,13 +26,18 @@ _LOOKS = 5
 """Maximum number of attempts at setting a table's properties while others commit."""
 
 
-def check(held: Handle, schema: StructType, partition_by: Sequence[str], evolve: str = "refuse") -> None:
+def check(
+    held: Handle, schema: StructType, partition_by: Sequence[str], evolve: str = "refuse", widen_up_to: int = 0
+) -> None:
     """Refuse to write rows of this schema into a table with another schema.
 
     Parameters
     ----------
     evolve
-        With ``add``, columns that only the pipeline has are no reason: the commit of a batch adds them.
+        With ``add``, columns that only the pipeline has are no reason: the commit of a batch adds them. With ``widen``,
+        neither are wider types.
+    widen_up_to
+        The greatest size of a table, in bytes, whose files are rewritten for wider types.
 
     Raises
     ------
@@ -51,16 +56,44 @@ def check(held: Handle, schema: StructType, partition_by: Sequence[str], evolve:
     by = []
     if list(table.metadata().partition_columns) != list(partition_by):
         by = [f"partitioned by {table.metadata().partition_columns} in the table, by {list(partition_by)} in the file"]
-    if by or not fits(found, evolve):
+    if by or not found.fits(evolve):
         raise _misfit(held, [*told(found), *by], ways_out(found, held.path, evolve))
+    if found.changed:
+        _check_widening(held, table, found, partition_by, widen_up_to)
     if hidden(table):
         del table  # released, so that the next call gets it from the cache
         _show_statistics(held)
 
 
-def fits(found: Difference, evolve: str) -> bool:
-    """Return whether rows with such a difference can be written, perhaps after columns were added."""
-    return found.can_be_added and (evolve == "add" or not found.added)
+def _check_widening(
+    held: Handle, table: DeltaTable, found: Difference, partition_by: Sequence[str], widen_up_to: int
+) -> None:
+    """Refuse to rewrite a table's files for wider types if that cannot be done; say what it will cost."""
+    wider = ", ".join(f"{c.name} from {c.there.simpleString()} to {c.ours.simpleString()}" for c in found.changed)
+    by = [c.name for c in found.changed if c.name in partition_by]
+    if by:
+        raise _misfit(held, [f"{by[0]} is a partition column, whose type is fixed"], [f"cast {by[0]} in the transform"])
+    check_replaceable(held, table)
+    size = sum(files_of(table).column("size_bytes").to_pylist())
+    if size > widen_up_to:
+        raise ConfigError(
+            f"to widen {wider}, all files of the table {held.path} would be rewritten: {size / 1e9:,.1f} GB",
+            state="nothing was read or written; the position stays where it was",
+            next_step="if that may be, set sink.delta.widen_up_to to more; or cast the column in the transform, or "
+            "write it under a new name",
+        )
+    logger.warning(
+        "the first batch with rows widens %s: all files of the table %s are rewritten, %.1f MB", wider, held.path,
+        size / 1e6,
+    )  # fmt: skip
+
+
+def to_widen(held: Handle, table: DeltaTable, schema: StructType, evolve: str) -> tuple[list[Changed], StructType]:
+    """Return the columns whose type a commit of such rows must widen, and the table's columns with wider types."""
+    there = columns_of(table)
+    if evolve != "widen":
+        return [], there
+    return [c for c in difference(there, schema).changed if c.widens], widened(there, schema)
 
 
 def to_add(held: Handle, table: DeltaTable, schema: StructType, evolve: str) -> tuple[list[Added], StructType]:
@@ -74,12 +107,12 @@ def to_add(held: Handle, table: DeltaTable, schema: StructType, evolve: str) -> 
         If others changed the table since it was checked, so that adding columns is not enough any more.
     """
     there = columns_of(table)
-    if evolve != "add":
-        return [], there
     found = replace(difference(there, schema), missing=())
-    if not fits(found, evolve):
+    if evolve == "refuse":  # the types are compared all the same: another run may have widened one meanwhile
+        found = replace(found, added=(), clashing=(), impossible=())
+    if found.changed or not found.fits(evolve):
         raise _misfit(held, told(found), ways_out(found, held.path, evolve))
-    return list(found.added), merged(there, schema)
+    return list(found.added), merged(there, schema) if found.added else there
 
 
 def columns_of(table: DeltaTable) -> StructType:

@@ -34,6 +34,7 @@ from sluice_spark.sinks.delta.evolution import nullable
 from sluice_spark.sinks.delta.guard import RECENT, Guard
 from sluice_spark.sinks.delta.handle import ATTEMPTS
 from sluice_spark.sinks.delta.statistics import files_of, settings_for
+from sluice_spark.sinks.delta.widening import with_wider_types
 from sluice_spark.sinks.delta.writer import Writer
 from sluice_spark.sinks.parquet.attempts import stray, written_to
 from sluice_spark.sinks.parquet.slice import Found, Slice, offsets_in
@@ -52,7 +53,10 @@ def opened(config: SinkConfig, path: str, app_id: str) -> DeltaSink:
         from sluice_spark.sinks.delta.upsert import DeltaUpsert
 
         return DeltaUpsert(config, path, app_id)
-    return DeltaSink(path, app_id, config.partition_columns, evolve=getattr(config, "evolve", "refuse"))
+    limit = getattr(config, "widened_bytes", 0)
+    return DeltaSink(
+        path, app_id, config.partition_columns, evolve=getattr(config, "evolve", "refuse"), widen_up_to=limit
+    )
 
 
 class DeltaSink(StagesParquet, Writer):
@@ -66,6 +70,9 @@ class DeltaSink(StagesParquet, Writer):
         Further properties of a table that is created here.
     evolve
         ``add``: a commit with rows adds the columns that the table lacks. ``refuse``: :meth:`check` refuses them.
+        ``widen``: a commit with rows adds columns, and widens those of which the rows have a wider type.
+    widen_up_to
+        The greatest size of a table, in bytes, whose files are rewritten for wider types.
     """
 
     def __init__(
@@ -76,13 +83,14 @@ class DeltaSink(StagesParquet, Writer):
         settings: Mapping[str, str] | None = None,
         *,
         evolve: str = "refuse",
+        widen_up_to: int = 0,
     ) -> None:
         super().__init__(path, app_id)
         self.staging = path
         self.partition_by = list(partition_by)
         self._settings = {**_SETTINGS, **(settings or {})}
         self._guard = Guard(self, app_id, keyed=KEY in self._settings)
-        self._evolve = evolve
+        self._evolve, self._widen_up_to = evolve, widen_up_to
 
     def examine(self) -> list[str]:
         """Check what others committed since the last check by this pipeline: :meth:`Guard.examine`."""
@@ -118,7 +126,7 @@ class DeltaSink(StagesParquet, Writer):
 
     def check(self, schema: StructType) -> None:
         """Refuse to write rows of this schema into a table with another schema or key: :func:`shape.check`."""
-        shape.check(self, schema, self.partition_by, self._evolve)
+        shape.check(self, schema, self.partition_by, self._evolve, self._widen_up_to)
         shape.check_key(self, self._settings.get(KEY))
 
     def check_replaceable(self) -> None:
@@ -147,7 +155,8 @@ class DeltaSink(StagesParquet, Writer):
         """Add staged files to the table in one transaction; a batch without rows is a transaction, too.
 
         With ``evolve: add``, the same transaction adds the columns that these rows have and the table lacks. The
-        commit metadata then names them: ``evolved``.
+        commit metadata then names them: ``evolved``. With ``evolve: widen``, wider types come in a transaction of their
+        own before, which changes no row: :meth:`_widen`.
 
         Parameters
         ----------
@@ -168,7 +177,7 @@ class DeltaSink(StagesParquet, Writer):
         SinkError
             If the table cannot be written, or staged files are gone.
         """
-        full = self._metadata(note, version)
+        full, evolved = self._metadata(note, version), list[dict[str, str]]()
         for _ in range(ATTEMPTS):
             try:
                 table = self.table() or self._made(schema)
@@ -178,14 +187,23 @@ class DeltaSink(StagesParquet, Writer):
                 self._guard.let_pass(table)
                 self._guard.keep_out(table, fence)
                 self._still_there(staged)
-                added, columns = shape.to_add(self, table, schema, self._evolve) if staged.files else ([], schema)
+                if staged.files and (wider := self._widen(table, schema, staged.batch)):
+                    evolved += wider
+                    point("columns-widened")
+                    continue  # the table has a new version: examine it
+                added, columns = (
+                    # segments of the log are taken as they are
+                    shape.to_add(self, table, schema, self._evolve)
+                    if staged.files and self._guard.holds != "log"
+                    else ([], schema)
+                )
                 table.create_write_transaction(
                     _entries(staged),
                     **(self._adding(columns) if added else self._appending(schema)),
                     partition_by=self.partition_by,
                     commit_properties=CommitProperties(
                         custom_metadata={
-                            NOTE: full | self._guard.look_back() | _named(column.as_dict() for column in added)
+                            NOTE: full | self._guard.look_back() | _named([*evolved, *(c.as_dict() for c in added)])
                         },
                         # columns are added directly after the version that they were compared with, or not at all
                         max_commit_retries=None if fence is None and not added else 0,
@@ -324,6 +342,10 @@ class DeltaSink(StagesParquet, Writer):
             self._guard.keep_out(table, fence)
             shape.check_replaceable(self, table)
             try:
+                if staged.files and (wider := self._widen(table, schema, name)):
+                    evolved += wider
+                    point("columns-widened")
+                    continue
                 if staged.files and (columns := self._add_columns(table, schema)):
                     evolved += columns
                     point("columns-added")
@@ -376,9 +398,33 @@ class DeltaSink(StagesParquet, Writer):
             )
         return names
 
+    def _widen(self, table: DeltaTable, schema: StructType, name: str) -> list[dict[str, str]]:
+        """Widen the columns of which these rows have a wider type, directly after this version; return what that was.
+
+        All files are rewritten with the wider types, and take the place of those that are there in one transaction. It
+        has the same rows, so a crash behind it leaves nothing to be done.
+        """
+        wider, columns = shape.to_widen(self, table, schema, self._evolve)
+        names = [column.as_dict() for column in wider]
+        if wider:
+            shape.check_replaceable(self, table)
+            kinds = pa.schema(_schema(columns).to_arrow())
+            files = with_wider_types(self.path, name, files_of(table).column("path").to_pylist(), kinds)
+            self._still_there(files)
+            point("columns-rewritten")
+            note = {"app_id": f"{self.app_id}:columns"} | self._guard.look_back() | _named(names)
+            table.create_write_transaction(
+                _entries(files),
+                "overwrite",
+                _schema(columns),
+                partition_by=self.partition_by,
+                commit_properties=CommitProperties(custom_metadata={NOTE: note}, max_commit_retries=0),
+            )
+        return names
+
     def evolved(self, batch: int) -> list[dict[str, str]]:
-        """Return the columns that the commit of a batch added, as name and type."""
-        if self._evolve != "add":
+        """Return the columns that the commit of a batch added or widened: name, type and, if widened, what it was."""
+        if self._evolve == "refuse":
             return []
         return next((n.get("evolved", []) for n in self.notes(newer_than=batch - 1) if n["version"] == batch), [])
 

@@ -43,8 +43,9 @@ class DeltaUpsert(DeltaSink):
     def __init__(self, config: SinkConfig, path: str, app_id: str) -> None:
         self._key: tuple[str, ...] = getattr(config, "key", ())
         self._sequence: str | None = getattr(config, "sequence", None)
-        evolve = getattr(config, "evolve", "refuse")
-        super().__init__(path, app_id, settings={KEY: json.dumps(list(self._key))}, evolve=evolve)
+        evolve, limit = getattr(config, "evolve", "refuse"), getattr(config, "widened_bytes", 0)
+        settings = {KEY: json.dumps(list(self._key))}
+        super().__init__(path, app_id, settings=settings, evolve=evolve, widen_up_to=limit)
 
     def check(self, schema: T.StructType) -> None:
         """Refuse rows that do not fit the table, or whose key cannot be compared.
@@ -98,13 +99,12 @@ class DeltaUpsert(DeltaSink):
             return False
         self.check_replaceable()
         self._still_there(staged)
-        name = posixpath.basename(posixpath.dirname(staged.files[0].path)).rpartition("-")[0]
         merge = Merge.of(self.path, staged, self._key, self._sequence)
         if self.table() is None:
             self._made(rows)  # somebody else may do so, too, and put rows there: they are merged with
-        done = self.replace(merge, staged, rows, version, note, name=name, fence=fence) is not None
+        done = self.replace(merge, staged, rows, version, note, name=staged.batch, fence=fence) is not None
         if done:
-            self._forget(staged, merge.added(self.path, name, staged))
+            self._forget(staged, merge.added(self.path, staged.batch, staged))
         return done
 
     def _forget(self, staged: Staged, added: Staged) -> None:

@@ -7,7 +7,7 @@ without the former, one row group at a time. Everything else stays the same: sch
 from __future__ import annotations
 
 import posixpath
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import unquote
@@ -34,6 +34,7 @@ __all__ = [
     "opened",
     "partition_of",
     "readable",
+    "rewritten",
 ]
 
 _COLUMNS = ["_topic", "_partition", "_offset", "_timestamp"]
@@ -123,7 +124,7 @@ class Slice:
         for path, what in found.items():
             known = self._kept.get(path)
             if path not in self._kept or (known is not None and not fs.exists(f"{base}/{known.path}")):
-                self._kept[path] = None if what.rows == what.of else self._rewrite(fs, root, base, path, name)
+                self._kept[path] = None if what.rows == what.of else self._rewrite(root, path, name)
         files = tuple(file for path in found if (file := self._kept[path]) is not None)
         return Staged("", files, {})
 
@@ -190,25 +191,58 @@ class Slice:
         before = np.searchsorted(starts, offsets, side="right") - 1
         return (before >= 0) & (offsets < ends[before])
 
-    def _rewrite(self, fs: Any, root: str, base: str, path: str, name: str) -> StagedFile | None:
-        below = path.split("/", 2)[2] if path.startswith("batches/") else path
-        folder = new_folder(name)
-        target = f"{base}/{folder}/{unquote(posixpath.dirname(below))}".rstrip("/")
-        fs.makedirs(target, exist_ok=True)
-        with fs.open(f"{base}/{unquote(path)}", "rb") as source, fs.open(f"{target}/kept.parquet", "wb") as sink:
-            parquet, values = opened(source), partition_of(path)
-            schema = as_written(pq.ParquetFile(source, metadata=parquet.metadata).schema_arrow)
-            with pq.ParquetWriter(sink, schema, compression="snappy") as writer:
-                for group in range(parquet.num_row_groups):
-                    table = parquet.read_row_group(group).cast(schema).combine_chunks()
-                    for batch in table.to_batches():
-                        gone = np.zeros(batch.num_rows, dtype=bool)
-                        for _, chosen in self._masks(batch, values):
-                            gone |= chosen
-                        if not gone.all():  # readers complain of row groups without rows
-                            writer.write_batch(batch.filter(pa.array(~gone)))
-        (kept,) = read_back(root, folder, offsets=False).files
-        return kept
+    def _rewrite(self, root: str, path: str, name: str) -> StagedFile | None:
+        values = partition_of(path)
+
+        def kept(batch: Any) -> Any:
+            gone = np.zeros(batch.num_rows, dtype=bool)
+            for _, chosen in self._masks(batch, values):
+                gone |= chosen
+            return batch.filter(pa.array(~gone))
+
+        return rewritten(root, path, name, kept)
+
+
+def rewritten(
+    root: str,
+    path: str,
+    name: str,
+    kept: Callable[[Any], Any] = lambda batch: batch,
+    kinds: Callable[[pa.Schema], pa.Schema] = lambda schema: schema,
+) -> StagedFile | None:
+    """Write a file of a table anew, one row group at a time, in a folder of its own; return it, None without rows.
+
+    Parameters
+    ----------
+    name
+        The name of the batch, as in :meth:`~sluice_spark.sinks.delta.table.DeltaSink.stage`.
+    kept
+        Returns the rows of a record batch that stay.
+    kinds
+        Returns the file's columns with the types that they get.
+
+    Raises
+    ------
+    OSError
+        If a file cannot be read or written.
+    """
+    fs, base = fsspec.core.url_to_fs(root)
+    below = path.split("/", 2)[2] if path.startswith("batches/") else path
+    folder = new_folder(name)
+    target = f"{base}/{folder}/{unquote(posixpath.dirname(below))}".rstrip("/")
+    fs.makedirs(target, exist_ok=True)
+    with fs.open(f"{base}/{unquote(path)}", "rb") as source, fs.open(f"{target}/kept.parquet", "wb") as sink:
+        parquet = opened(source)
+        schema = as_written(pq.ParquetFile(source, metadata=parquet.metadata).schema_arrow)
+        wanted = kinds(schema)
+        with pq.ParquetWriter(sink, wanted, compression="snappy") as writer:
+            for group in range(parquet.num_row_groups):
+                table = parquet.read_row_group(group).cast(schema).combine_chunks()
+                for batch in table.to_batches():
+                    rows = kept(batch)
+                    if rows.num_rows:  # readers complain of row groups without rows
+                        writer.write_batch(rows.cast(wanted))
+    return next(iter(read_back(root, folder, offsets=False).files), None)
 
 
 def partition_of(path: str) -> Mapping[str, str | None]:

@@ -46,7 +46,7 @@ def found(there: str, ours: str) -> Difference:
 def test_what_only_the_pipeline_has_can_be_added(there: str, ours: str, added: list[str]) -> None:
     differences = found(there, ours)
     assert [column.sql for column in differences.added] == added
-    assert differences.can_be_added
+    assert differences.fits("add")
 
 
 @pytest.mark.parametrize(
@@ -74,7 +74,7 @@ def test_what_only_the_pipeline_has_can_be_added(there: str, ours: str, added: l
 )
 def test_what_might_be_a_rename_or_lose_values_is_told(there: str, ours: str, said: str, way: str) -> None:
     differences = found(there, ours)
-    assert not differences.can_be_added
+    assert not differences.fits("add")
     assert said in "; ".join(told(differences))
     assert way in "; ".join(ways_out(differences, "/t", "add"))
 

@@ -1,0 +1,55 @@
+"""Writes files of a table anew with wider types."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import pyarrow as pa
+
+from sluice_spark.sinks.base import Staged
+from sluice_spark.sinks.parquet.slice import rewritten
+
+__all__ = ["with_wider_types"]
+
+
+def with_wider_types(root: str, name: str, paths: Iterable[str], columns: pa.Schema) -> Staged:
+    """Write files of a table anew; numbers get the types that the table's columns have, all else stays as it is.
+
+    Parameters
+    ----------
+    root
+        Path or URL of the table.
+    name
+        The name of the batch, as in :meth:`~sluice_spark.sinks.delta.table.DeltaSink.stage`.
+    paths
+        The files, as the table's log has them.
+    columns
+        The table's columns.
+
+    Raises
+    ------
+    OSError
+        If a file cannot be read or written.
+    """
+
+    def kinds(schema: pa.Schema) -> pa.Schema:
+        known = {field.name: field.type for field in columns}
+        return pa.schema([f.with_type(_wider(f.type, known.get(f.name))) for f in schema], schema.metadata)
+
+    files = (rewritten(root, path, name, kinds=kinds) for path in paths)
+    return Staged("", tuple(file for file in files if file is not None), {})
+
+
+def _wider(kind: Any, wanted: Any) -> Any:
+    if wanted is None:
+        return kind
+    if pa.types.is_struct(kind) and pa.types.is_struct(wanted):
+        known = {field.name: field.type for field in wanted}
+        return pa.struct([field.with_type(_wider(field.type, known.get(field.name))) for field in kind])
+    if pa.types.is_list(kind) and (pa.types.is_list(wanted) or pa.types.is_large_list(wanted)):
+        return pa.list_(kind.value_field.with_type(_wider(kind.value_type, wanted.value_type)))
+    if pa.types.is_map(kind) and pa.types.is_map(wanted):
+        return pa.map_(kind.key_type, kind.item_field.with_type(_wider(kind.item_type, wanted.item_type)))
+    numbers = (pa.types.is_signed_integer, pa.types.is_floating, pa.types.is_decimal)
+    return wanted if any(of(kind) and of(wanted) for of in numbers) else kind
