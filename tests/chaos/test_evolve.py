@@ -80,6 +80,53 @@ def test_rows_and_columns_come_together(sandbox: Sandbox, recovery: str, engine:
     assert sandbox.orphans() == set()
 
 
+@pytest.mark.parametrize(
+    ("recovery", "engine", "point"),
+    [
+        ("replay", "auto", "columns-widened"),
+        *(
+            pytest.param(recovery, engine, point, marks=pytest.mark.long)
+            for recovery, engine in (("replay", "spark"), ("wal", "auto"), ("hot", "auto"), ("ignore_range", "auto"))
+            for point in ("columns-rewritten", "columns-widened", "before-sink-commit", "sink-committed")
+        ),
+    ],
+)
+def test_wider_types_change_no_row(sandbox: Sandbox, recovery: str, engine: str, point: str) -> None:
+    def kinds(number: str) -> dict[str, Any]:
+        return {"decode": {"json": {"schema": f"id {number}, name STRING, at STRUCT<n: {number}>"}}}
+
+    def run(name: str, number: str, evolve: str, **more: Any) -> Any:
+        sink = {"delta": {"path": "table", "evolve": evolve}}
+        quality = {"max_quarantined": "100%"}
+        sandbox.configure(sink=sink, quality=quality, recovery=recovery, engine=engine, **kinds(number))
+        return sandbox.run(name, **more)
+
+    def feed(count: int, plus: int) -> None:
+        for _ in range(count):
+            n = len(sandbox.produced)
+            value = {"id": n + plus, "name": f"n{n}", "at": {"n": n + plus}}
+            sandbox.produce([(n % 2, b"k", b"{" if n % 4 == 3 else json.dumps(value).encode(), 1_772_000_000_000 + n)])
+
+    feed(8, 0)
+    run("before", "INT", "refuse")
+    table = sandbox.table()
+    assert table is not None
+    older = {uri.rpartition("/batches/")[2].split("/")[0] for uri in table.file_uris()}
+    assert "sink.delta.evolve: widen" in run("refused", "BIGINT", "add", expect=10).message
+    feed(8, 2**40)
+    run("killed", "BIGINT", "widen", kill_at=point)
+    run("after", "BIGINT", "widen")
+    sandbox.assert_exact()
+    rows = sandbox.rows()
+    assert rows is not None
+    expected = {n + (2**40 if n >= 8 else 0) for n in range(16) if n % 4 != 3}
+    assert {row["id"] for row in rows.to_pylist()} == {row["at"]["n"] for row in rows.to_pylist()} == expected
+    widened = [{"column": name, "type": "bigint", "was": "int"} for name in ("id", "at.n")]
+    assert recorded(sandbox) == [widened]
+    assert sandbox.orphans() == older, "which older versions of the table have"
+    sandbox.assert_balanced()
+
+
 def test_an_interval_and_a_redrive_add_columns_too(sandbox: Sandbox) -> None:
     configure(sandbox, wider=False)
     for day in (1, 2):

@@ -34,7 +34,7 @@ from sluice_spark.sinks.delta.evolution import nullable
 from sluice_spark.sinks.delta.guard import RECENT, Guard
 from sluice_spark.sinks.delta.handle import ATTEMPTS
 from sluice_spark.sinks.delta.statistics import files_of, settings_for
-from sluice_spark.sinks.delta.widening import with_wider_types
+from sluice_spark.sinks.delta.widening import widened_for, with_wider_types
 from sluice_spark.sinks.delta.writer import Writer
 from sluice_spark.sinks.parquet.attempts import stray, written_to
 from sluice_spark.sinks.parquet.slice import Found, Slice, offsets_in
@@ -177,7 +177,7 @@ class DeltaSink(StagesParquet, Writer):
         SinkError
             If the table cannot be written, or staged files are gone.
         """
-        full, evolved = self._metadata(note, version), list[dict[str, str]]()
+        full = self._metadata(note, version)
         for _ in range(ATTEMPTS):
             try:
                 table = self.table() or self._made(schema)
@@ -187,9 +187,7 @@ class DeltaSink(StagesParquet, Writer):
                 self._guard.let_pass(table)
                 self._guard.keep_out(table, fence)
                 self._still_there(staged)
-                if staged.files and (wider := self._widen(table, schema, staged.batch)):
-                    evolved += wider
-                    point("columns-widened")
+                if staged.files and self._widen(table, schema, staged.batch, version):
                     continue  # the table has a new version: examine it
                 added, columns = (
                     # segments of the log are taken as they are
@@ -197,14 +195,13 @@ class DeltaSink(StagesParquet, Writer):
                     if staged.files and self._guard.holds != "log"
                     else ([], schema)
                 )
+                evolved = [*self._widened(table, version), *(column.as_dict() for column in added)]
                 table.create_write_transaction(
                     _entries(staged),
                     **(self._adding(columns) if added else self._appending(schema)),
                     partition_by=self.partition_by,
                     commit_properties=CommitProperties(
-                        custom_metadata={
-                            NOTE: full | self._guard.look_back() | _named([*evolved, *(c.as_dict() for c in added)])
-                        },
+                        custom_metadata={NOTE: full | self._guard.look_back() | _named(evolved)},
                         # columns are added directly after the version that they were compared with, or not at all
                         max_commit_retries=None if fence is None and not added else 0,
                         app_transactions=[Transaction(self.app_id, version, None)],
@@ -342,9 +339,7 @@ class DeltaSink(StagesParquet, Writer):
             self._guard.keep_out(table, fence)
             shape.check_replaceable(self, table)
             try:
-                if staged.files and (wider := self._widen(table, schema, name)):
-                    evolved += wider
-                    point("columns-widened")
+                if staged.files and self._widen(table, schema, name, version):
                     continue
                 if staged.files and (columns := self._add_columns(table, schema)):
                     evolved += columns
@@ -357,15 +352,14 @@ class DeltaSink(StagesParquet, Writer):
                 for files in (staged, added, kept):
                     self._still_there(files)
                 now = int(time.time() * 1000)
+                names = [*self._widened(table, version), *evolved]
                 replaced = [[*key, count] for key, count in sorted(counts.items())]
                 table.create_write_transaction(
                     [*_removed(found, now), *_entries(kept), *_entries(added)],
                     **self._appending(schema),
                     partition_by=self.partition_by,
                     commit_properties=CommitProperties(
-                        custom_metadata={
-                            NOTE: full | self._guard.look_back() | _named(evolved) | {"replaced": replaced}
-                        },
+                        custom_metadata={NOTE: full | self._guard.look_back() | _named(names) | {"replaced": replaced}},
                         max_commit_retries=0,
                         app_transactions=[Transaction(self.app_id, version, None)],
                     ),
@@ -398,29 +392,35 @@ class DeltaSink(StagesParquet, Writer):
             )
         return names
 
-    def _widen(self, table: DeltaTable, schema: StructType, name: str) -> list[dict[str, str]]:
-        """Widen the columns of which these rows have a wider type, directly after this version; return what that was.
+    def _widen(self, table: DeltaTable, schema: StructType, name: str, version: int) -> bool:
+        """Widen the columns of which these rows have a wider type, directly after this version; return whether any.
 
         All files are rewritten with the wider types, and take the place of those that are there in one transaction. It
         has the same rows, so a crash behind it leaves nothing to be done.
         """
         wider, columns = shape.to_widen(self, table, schema, self._evolve)
-        names = [column.as_dict() for column in wider]
-        if wider:
-            shape.check_replaceable(self, table)
-            kinds = pa.schema(_schema(columns).to_arrow())
-            files = with_wider_types(self.path, name, files_of(table).column("path").to_pylist(), kinds)
-            self._still_there(files)
-            point("columns-rewritten")
-            note = {"app_id": f"{self.app_id}:columns"} | self._guard.look_back() | _named(names)
-            table.create_write_transaction(
-                _entries(files),
-                "overwrite",
-                _schema(columns),
-                partition_by=self.partition_by,
-                commit_properties=CommitProperties(custom_metadata={NOTE: note}, max_commit_retries=0),
-            )
-        return names
+        if not wider:
+            return False
+        shape.check_replaceable(self, table)
+        kinds = pa.schema(_schema(columns).to_arrow())
+        files = with_wider_types(self.path, name, files_of(table).column("path").to_pylist(), kinds)
+        self._still_there(files)
+        point("columns-rewritten")
+        note = {"app_id": f"{self.app_id}:columns", "for": version}
+        note |= self._guard.look_back() | _named(column.as_dict() for column in wider)
+        table.create_write_transaction(
+            _entries(files),
+            "overwrite",
+            _schema(columns),
+            partition_by=self.partition_by,
+            commit_properties=CommitProperties(custom_metadata={NOTE: note}, max_commit_retries=0),
+        )
+        point("columns-widened")
+        return True
+
+    def _widened(self, table: DeltaTable, version: int) -> list[dict[str, str]]:
+        """Return what was widened for a batch, by this attempt or by one that died behind it."""
+        return widened_for(self.history(table, RECENT), self.app_id, version) if self._evolve == "widen" else []
 
     def evolved(self, batch: int) -> list[dict[str, str]]:
         """Return the columns that the commit of a batch added or widened: name, type and, if widened, what it was."""

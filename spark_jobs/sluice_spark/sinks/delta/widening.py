@@ -1,16 +1,24 @@
-"""Writes files of a table anew with wider types."""
+"""Wider types of a table's columns: writes its files anew, and finds out for whom that was done."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import pyarrow as pa
 
 from sluice_spark.sinks.base import Staged
+from sluice_spark.sinks.delta.commits import Commit
 from sluice_spark.sinks.parquet.slice import rewritten
 
-__all__ = ["with_wider_types"]
+__all__ = ["widened_for", "with_wider_types"]
+
+
+def widened_for(commits: Iterable[Commit], app_id: str, version: int) -> list[dict[str, str]]:
+    """Return what was widened for a batch, by this attempt at it or by one that died before its own commit."""
+    notes: list[Mapping[str, Any]] = [commit.note or {} for commit in commits]
+    mine = [note for note in notes if note.get("app_id") == f"{app_id}:columns" and note.get("for") == version]
+    return [dict(column) for note in mine for column in note.get("evolved", ())]
 
 
 def with_wider_types(root: str, name: str, paths: Iterable[str], columns: pa.Schema) -> Staged:

@@ -137,6 +137,7 @@ def test_what_died_before_its_batch_is_no_loss(tmp_path: Path, monkeypatch: pyte
     again = _sink(tmp_path)
     assert again.examine() == []
     assert again.commit(staged, _columns(wide=True), 1, {"run": "r1"})
+    assert again.evolved(1)[0] == {"column": "n", "type": "bigint", "was": "int"}, "the attempt that died widened it"
     assert _same(_read(tmp_path), _expected((0, 10, False), (10, 20, True)))
     again.sweep("p-e1-000001")
     folders = {p.name for p in (tmp_path / "batches").iterdir()}
