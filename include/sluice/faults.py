@@ -24,6 +24,8 @@ POINTS = (
     "quarantine-staged",
     "before-sink-commit",
     "columns-added",
+    "columns-rewritten",
+    "columns-widened",
     "records-sent",
     "rows-handed-over",
     "sink-committed",

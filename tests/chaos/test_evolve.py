@@ -112,8 +112,8 @@ def test_wider_types_change_no_row(sandbox: Sandbox, recovery: str, engine: str,
     table = sandbox.table()
     assert table is not None
     older = {uri.rpartition("/batches/")[2].split("/")[0] for uri in table.file_uris()}
-    assert "sink.delta.evolve: widen" in run("refused", "BIGINT", "add", expect=10).message
     feed(8, 2**40)
+    assert "sink.delta.evolve: widen" in run("refused", "BIGINT", "add", expect=10).message
     run("killed", "BIGINT", "widen", kill_at=point)
     run("after", "BIGINT", "widen")
     sandbox.assert_exact()

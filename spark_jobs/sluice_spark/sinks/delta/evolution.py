@@ -247,12 +247,11 @@ def widened(there: Any, ours: Any) -> Any:
 
 def _widens(there: Any, ours: Any) -> bool:
     if isinstance(there, DecimalType) and isinstance(ours, DecimalType):
-        return there != ours and ours.scale >= there.scale and (
-            ours.precision - ours.scale >= there.precision - there.scale
-        )  # fmt: skip
+        before = ours.precision - ours.scale >= there.precision - there.scale
+        return bool(there != ours and ours.scale >= there.scale and before)
     for kinds in _WIDER:
         if type(there) in kinds and type(ours) in kinds:
-            return kinds.index(type(there)) < kinds.index(type(ours))
+            return bool(kinds.index(type(there)) < kinds.index(type(ours)))
     return False
 
 
