@@ -13,6 +13,9 @@ from sluice_spark.sinks.parquet.slice import rewritten
 
 __all__ = ["widened_for", "with_wider_types"]
 
+_SPARKS = b"org.apache.spark.sql.parquet.row.metadata"
+"""Under which Spark says again, in a file, what types its columns have."""
+
 
 def widened_for(commits: Iterable[Commit], app_id: str, version: int) -> list[dict[str, str]]:
     """Return what was widened for a batch, by this attempt at it or by one that died before its own commit."""
@@ -43,7 +46,8 @@ def with_wider_types(root: str, name: str, paths: Iterable[str], columns: pa.Sch
 
     def kinds(schema: pa.Schema) -> pa.Schema:
         known = {field.name: field.type for field in columns}
-        return pa.schema([f.with_type(_wider(f.type, known.get(f.name))) for f in schema], schema.metadata)
+        metadata = {key: value for key, value in (schema.metadata or {}).items() if key != _SPARKS}
+        return pa.schema([f.with_type(_wider(f.type, known.get(f.name))) for f in schema], metadata)
 
     files = (rewritten(root, path, name, kinds=kinds) for path in paths)
     return Staged("", tuple(file for file in files if file is not None), {})

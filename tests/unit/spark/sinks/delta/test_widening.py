@@ -71,7 +71,9 @@ def _values(first: int, last: int, *, wide: bool) -> pa.Table:
 def _staged(path: Path, batch: int, first: int, last: int, *, wide: bool) -> Staged:
     folder = f"batches/p-e1-{batch:06d}-0123456{batch}"
     (path / folder).mkdir(parents=True)
-    pq.write_table(_values(first, last, wide=wide), path / folder / "part.parquet", row_group_size=4)
+    said = {"org.apache.spark.sql.parquet.row.metadata": "the types", "org.apache.spark.version": "4.2.0"}
+    made = _values(first, last, wide=wide).replace_schema_metadata(said)
+    pq.write_table(made, path / folder / "part.parquet", row_group_size=4)
     return read_back(str(path), folder, offsets=True)
 
 
@@ -114,6 +116,9 @@ def test_a_batch_widens_what_the_table_has(tmp_path: Path) -> None:
         there = {f.name: f.type for f in pq.read_schema(uri)}
         assert {name: there[name] for name in ("n", "b", "f", "d")} == {name: WIDE[name] for name in "nbfd"}
     assert not before & set(DeltaTable(str(tmp_path)).file_uris())
+    told = [pq.read_schema(uri).metadata for uri in DeltaTable(str(tmp_path)).file_uris()]
+    assert all(metadata[b"org.apache.spark.version"] == b"4.2.0" for metadata in told)
+    assert sum(b"org.apache.spark.sql.parquet.row.metadata" in metadata for metadata in told) == 1, "of the new rows"
     assert table.evolved(2)[0] == {"column": "n", "type": "bigint", "was": "int"}
     assert [c["column"] for c in table.evolved(2)] == ["n", "b", "f", "d", "s.x", "l.element.p", "m.value"]
     assert [table.evolved(n) for n in (0, 1)] == [[], []]
