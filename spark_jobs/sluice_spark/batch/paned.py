@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, Self
 
@@ -10,11 +9,8 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from sluice.errors import CheckpointError, begin_again
-from sluice.ranges import LostRange, OffsetRange
 from sluice.run.checkpoint import Checkpoint
 from sluice_spark.batch.windowed import WindowWriter
-from sluice_spark.batch.writer import PreparedBatch
-from sluice_spark.sources.base import Records
 from sluice_spark.windows.decomposed import Decomposed
 from sluice_spark.windows.paned import StrangeStateError, closing, kept, panes_of, windows_from
 
@@ -66,33 +62,16 @@ class PaneWriter(WindowWriter):
         """None: the types of panes are compared by themselves."""
         return {}
 
-    def prepare(
-        self,
-        records: DataFrame,
-        name: str,
-        ranges: Sequence[OffsetRange],
-        source: Records,
-        lost: Sequence[LostRange] = (),
-        passed: Sequence[OffsetRange] = (),
-    ) -> PreparedBatch:
-        """Write the windows that the batch closes to files and account for each offset: :meth:`StatefulWriter.prepare`.
-
-        Parameters
-        ----------
-        records
-            The panes that the batch changes, as the engine passed them.
-        """
-        return super().prepare(self._closed(records), name, ranges, source, lost, passed)
-
-    def _closed(self, changed: DataFrame) -> DataFrame:
-        spark = changed.sparkSession
+    def let_in(self, records: DataFrame) -> DataFrame:
+        """Return the windows that the batch closes, from the panes that it changes."""
+        spark = records.sparkSession
         ends = closing(self.window, self.clock.late, self.clock.closing)
         if ends is None:
             # no window is closed, but Spark makes its state only of a frame that is consumed
-            changed.write.format("noop").mode("overwrite").save()
+            records.write.format("noop").mode("overwrite").save()
             columns = [f for f in self.schema.fields if f.name != "_run"]
             return spark.createDataFrame([], type(self.schema)(columns))
-        return windows_from(changed, self._before(spark), self.window, self.how, ends, self.schema)
+        return windows_from(records, self._before(spark), self.window, self.how, ends, self.schema)
 
     def _before(self, spark: SparkSession) -> Any:
         if self.state is None:

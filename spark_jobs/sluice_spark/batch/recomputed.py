@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Self
 
@@ -10,12 +9,10 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from sluice.pipeline.window import START
-from sluice.ranges import LostRange, OffsetRange
 from sluice.run.checkpoint import Clock
 from sluice_spark.batch.stateful import Seen, dropped
 from sluice_spark.batch.windowed import WindowWriter
 from sluice_spark.batch.writer import PreparedBatch
-from sluice_spark.sources.base import Records
 from sluice_spark.windows.aggregate import windows_of
 from sluice_spark.windows.late import inside
 
@@ -49,25 +46,10 @@ class RecomputedWindows(WindowWriter):
         same = {f.name: getattr(writer, f.name) for f in fields(WindowWriter)}
         return cls(**same | {"clock": Clock(late=0, closing=0, now=now), "span": span, "closed": closed})
 
-    def prepare(
-        self,
-        records: DataFrame,
-        name: str,
-        ranges: Sequence[OffsetRange],
-        source: Records,
-        lost: Sequence[LostRange] = (),
-        passed: Sequence[OffsetRange] = (),
-    ) -> PreparedBatch:
-        """Write the windows of these records to files and account for each offset: :meth:`StatefulWriter.prepare`.
-
-        Parameters
-        ----------
-        records
-            The records of the ranges, without those of ``lost`` and ``passed``.
-        """
+    def let_in(self, records: DataFrame) -> DataFrame:
+        """Return the windows of these records: those of the ranges, without the parts that are not read."""
         start, end = (F.timestamp_millis(F.lit(time)) for time in self.span)
-        made = windows_of(self.absorbed(records), self.window).where((F.col(START) >= start) & (F.col(START) < end))
-        return super().prepare(made, name, ranges, source, lost, passed)
+        return windows_of(self.absorbed(records), self.window).where((F.col(START) >= start) & (F.col(START) < end))
 
     def absorbed(self, records: DataFrame) -> DataFrame:
         """Return the rows that belong to one of the windows."""

@@ -98,6 +98,10 @@ class StatefulWriter(BatchWriter, ABC):
         """Return whether a row is late for a part of what it belongs to."""
         return F.lit(False)
 
+    def let_in(self, records: DataFrame) -> DataFrame:
+        """Return the rows of the table, from what :meth:`prepare` is given; it is used once, as a whole."""
+        return records
+
     @abstractmethod
     def account(self, prepared: PreparedBatch, seen: Seen) -> PreparedBatch:
         """Return the batch with what the operator did in its accounts and in its note."""
@@ -128,7 +132,8 @@ class StatefulWriter(BatchWriter, ABC):
             Parts of the ranges that are not read, as for :meth:`BatchWriter.prepare`; none in a live batch.
         """
         healthy = subtract(ranges, [*(item.range for item in lost), *passed])
-        staged = self.sink.stage(records.withColumn("_run", F.lit(self.run_id)), name, offsets=self.offsets)
+        rows = self.let_in(records).withColumn("_run", F.lit(self.run_id))
+        staged = self.sink.stage(rows, name, offsets=self.offsets)
         point("rows-staged")
         seen = self._count(healthy, source)
         source.verify(seen.read, healthy)

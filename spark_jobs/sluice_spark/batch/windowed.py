@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import posixpath
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -92,8 +91,7 @@ class WindowWriter(StatefulWriter):
         sink.check_replaceable()
         keys = (START, END, *self.window.by)
         gone = Keyed.of(sink.path, staged, keys)
-        name = posixpath.basename(staged.folder).rpartition("-")[0]  # without the attempt's own mark
-        done = sink.replace(gone, staged, self.schema, batch, note, name=name, fence=fence)
+        done = sink.replace(gone, staged, self.schema, batch, note, name=staged.batch, fence=fence)
         return done is not None
 
     def account(self, prepared: PreparedBatch, seen: Seen) -> PreparedBatch:

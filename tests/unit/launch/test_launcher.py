@@ -40,6 +40,30 @@ def test_the_last_words_after_ctrl_c_are_there() -> None:
     assert log.splitlines()[-1] == b"last words"  # the shell may say how its own child ended
 
 
+def test_ctrl_c_while_an_application_is_being_started_ends_it(tmp_path: Path) -> None:
+    ended = tmp_path / "ended"
+    early = """
+import os, signal, subprocess, sluice.launch.launcher as launcher
+
+class Early(subprocess.Popen):
+    def __init__(self, argv, **more):
+        super().__init__(argv, **more)
+        if argv[0] == "/bin/sh":
+            os.read(go, 1)
+            os.kill(os.getpid(), signal.SIGINT)
+
+go, ready = os.pipe()
+os.set_inheritable(ready, True)
+launcher.subprocess.Popen = Early
+"""
+    early = early.replace("super().__init__(argv, **more)", "super().__init__(argv, pass_fds=(ready,), **more)")
+    script = f"trap 'touch {ended}; exit 1' TERM; echo >&$READY; while :; do sleep 0.1; done"
+    argv = [sys.executable, "-c", early + "os.environ['READY'] = str(ready)\n" + _START, script]
+    child = subprocess.run(argv, stderr=subprocess.PIPE, timeout=60, check=False)
+    assert child.returncode == 128 + signal.SIGINT
+    assert ended.exists()
+
+
 def test_an_application_outlives_the_one_that_started_it(tmp_path: Path) -> None:
     go = tmp_path / "go"
     child = _started(f"echo ready; until [ -e {go} ]; do sleep 0.05; done; echo more")

@@ -155,7 +155,7 @@ def _show_statistics(held: Handle) -> None:
 
 
 def check_replaceable(held: Handle, table: DeltaTable | None = None) -> None:
-    """Refuse to replace rows of a table with deletion vectors: rewriting a file would restore deleted rows.
+    """Refuse to replace rows of a table that only takes more, or has deletion vectors: deleted rows would reappear.
 
     Parameters
     ----------
@@ -165,19 +165,29 @@ def check_replaceable(held: Handle, table: DeltaTable | None = None) -> None:
     Raises
     ------
     ConfigError
-        If the table has deletion vectors, or may get some at any time.
+        If the table is append-only, has deletion vectors, or may get some at any time.
     """
     table = table or held.table()
+    if table is not None and _says(table, "delta.appendOnly"):
+        raise ConfigError(
+            f"the table {held.path} is append-only, so its rows cannot be replaced: delta.appendOnly is true",
+            state="nothing was changed",
+            next_step=f"with Spark: ALTER TABLE delta.`{held.path}` SET TBLPROPERTIES ('delta.appendOnly' = false); "
+            "then run again",
+        )
     if table is None or "deletionVectors" not in (table.protocol().reader_features or []):
         return
-    enabled = table.metadata().configuration.get("delta.enableDeletionVectors", "").lower() == "true"
-    if enabled or any(vectors.num_rows for vectors in table.deletion_vectors()):
+    if _says(table, "delta.enableDeletionVectors") or any(vectors.num_rows for vectors in table.deletion_vectors()):
         raise ConfigError(
             f"the table {held.path} has deletion vectors, so its rows cannot be replaced: deleted rows would reappear",
             state="nothing was changed",
             next_step="with Spark: ALTER TABLE … SET TBLPROPERTIES ('delta.enableDeletionVectors' = false), then "
             "REORG TABLE … APPLY (PURGE); then run again",
         )
+
+
+def _says(table: DeltaTable, name: str) -> bool:
+    return str(table.metadata().configuration.get(name, "")).lower() == "true"
 
 
 def check_key(held: Handle, key: str | None) -> None:

@@ -28,7 +28,7 @@ from sluice.delta.notes import NOTE
 from sluice.errors import LeaseHeldError, SinkError
 from sluice.faults import point
 from sluice.sinks.base import SinkConfig
-from sluice_spark.sinks.base import Fence, Staged, overtaken
+from sluice_spark.sinks.base import Fence, Staged, StagedFile, overtaken
 from sluice_spark.sinks.delta import reading, shape
 from sluice_spark.sinks.delta.evolution import nullable
 from sluice_spark.sinks.delta.guard import RECENT, Guard
@@ -177,7 +177,7 @@ class DeltaSink(StagesParquet, Writer):
         SinkError
             If the table cannot be written, or staged files are gone.
         """
-        full = self._metadata(note, version)
+        full, wide = self._metadata(note, version), dict[str, StagedFile | None]()
         for _ in range(ATTEMPTS):
             try:
                 table = self.table() or self._made(schema)
@@ -187,7 +187,7 @@ class DeltaSink(StagesParquet, Writer):
                 self._guard.let_pass(table)
                 self._guard.keep_out(table, fence)
                 self._still_there(staged)
-                if staged.files and self._widen(table, schema, staged.batch, version):
+                if staged.files and self._widen(table, schema, staged.batch, version, wide):
                     continue  # the table has a new version: examine it
                 added, columns = (
                     # segments of the log are taken as they are
@@ -326,6 +326,7 @@ class DeltaSink(StagesParquet, Writer):
             If the table cannot be read or written, or all attempts failed because others committed.
         """
         full, evolved = self._metadata(note, version), list[dict[str, str]]()
+        wide: dict[str, StagedFile | None] = {}
         for _ in range(ATTEMPTS):
             table = self.table()
             if table is None:
@@ -339,7 +340,7 @@ class DeltaSink(StagesParquet, Writer):
             self._guard.keep_out(table, fence)
             shape.check_replaceable(self, table)
             try:
-                if staged.files and self._widen(table, schema, name, version):
+                if staged.files and self._widen(table, schema, name, version, wide):
                     continue
                 if staged.files and (columns := self._add_columns(table, schema)):
                     evolved += columns
@@ -392,7 +393,9 @@ class DeltaSink(StagesParquet, Writer):
             )
         return names
 
-    def _widen(self, table: DeltaTable, schema: StructType, name: str, version: int) -> bool:
+    def _widen(
+        self, table: DeltaTable, schema: StructType, name: str, version: int, known: dict[str, StagedFile | None]
+    ) -> bool:
         """Widen the columns of which these rows have a wider type, directly after this version; return whether any.
 
         All files are rewritten with the wider types, and take the place of those that are there in one transaction. It
@@ -403,7 +406,7 @@ class DeltaSink(StagesParquet, Writer):
             return False
         shape.check_replaceable(self, table)
         kinds = pa.schema(_schema(columns).to_arrow())
-        files = with_wider_types(self.path, name, files_of(table).column("path").to_pylist(), kinds)
+        files = with_wider_types(self.path, name, files_of(table).column("path").to_pylist(), kinds, known)
         self._still_there(files)
         point("columns-rewritten")
         note = {"app_id": f"{self.app_id}:columns", "for": version}

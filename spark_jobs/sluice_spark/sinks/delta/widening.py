@@ -7,7 +7,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from sluice_spark.sinks.base import Staged
+from sluice_spark.sinks.base import Staged, StagedFile
 from sluice_spark.sinks.delta.commits import Commit
 from sluice_spark.sinks.parquet.slice import rewritten
 
@@ -24,13 +24,17 @@ def widened_for(commits: Iterable[Commit], app_id: str, version: int) -> list[di
     return [dict(column) for note in mine for column in note.get("evolved", ())]
 
 
-def with_wider_types(root: str, name: str, paths: Iterable[str], columns: pa.Schema) -> Staged:
+def with_wider_types(
+    root: str, name: str, paths: Iterable[str], columns: pa.Schema, known: dict[str, StagedFile | None]
+) -> Staged:
     """Write files of a table anew; numbers get the types that the table's columns have, all else stays as it is.
 
     Parameters
     ----------
     root
         Path or URL of the table.
+    known
+        What earlier attempts at the same commit wrote, by path; files never change, so none is written twice.
     name
         The name of the batch, as in :meth:`~sluice_spark.sinks.delta.table.DeltaSink.stage`.
     paths
@@ -49,8 +53,11 @@ def with_wider_types(root: str, name: str, paths: Iterable[str], columns: pa.Sch
         metadata = {key: value for key, value in (schema.metadata or {}).items() if key != _SPARKS}
         return pa.schema([f.with_type(_wider(f.type, known.get(f.name))) for f in schema], metadata)
 
-    files = (rewritten(root, path, name, kinds=kinds) for path in paths)
-    return Staged("", tuple(file for file in files if file is not None), {})
+    paths = list(paths)
+    for path in paths:
+        if path not in known:
+            known[path] = rewritten(root, path, name, kinds=kinds)
+    return Staged("", tuple(file for path in paths if (file := known[path]) is not None), {})
 
 
 def _wider(kind: Any, wanted: Any) -> Any:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -16,7 +18,7 @@ from tests.unit.spark.sinks.delta.conftest import SCHEMA, rows
 from sluice.errors import ConfigError
 from sluice.ranges import OffsetRange
 from sluice.sinks.delta import DeltaSink as Config
-from sluice_spark.sinks.base import Staged
+from sluice_spark.sinks.base import Staged, TakenBackError
 from sluice_spark.sinks.delta.table import DeltaSink
 from sluice_spark.sinks.delta.upsert import DeltaUpsert
 from sluice_spark.sinks.parquet.slice import Slice
@@ -177,6 +179,8 @@ def test_what_others_commit_meanwhile_is_widened_too(
     expected = _expected((0, 10, False), (10, 20, True))
     more = {"append": expected + _expected((100, 103, False)), "delete": expected[5:]}
     assert _same(_read(tmp_path), more[others])
+    # the file that others left alone was written once, although the commit was tried twice
+    assert len(list(tmp_path.rglob("kept.parquet"))) == 2
 
 
 def test_a_slower_run_of_the_older_file_is_refused(tmp_path: Path) -> None:
@@ -232,6 +236,53 @@ def test_a_table_that_is_too_large_or_cannot_be_rewritten_is_refused(tmp_path: P
     with pytest.raises(ConfigError, match="n: int in the table, bigint in the pipeline") as caught:
         _sink(tmp_path, "add").check(_columns(wide=True))
     assert "sink.delta.evolve: widen" in caught.value.next_step
+
+
+def test_partitions_stay_what_they_are(tmp_path: Path) -> None:
+    def schema(number: T.DataType) -> T.StructType:
+        rest = [field for field in SCHEMA.fields if field.name not in ("id", "_topic")]
+        return T.StructType([T.StructField("n", number), T.StructField("_topic", T.StringType()), *rest])
+
+    cities = ("Köln", "a b/c%2F", None)
+    for batch, (number, kind) in enumerate([(T.IntegerType(), pa.int32()), (T.LongType(), pa.int64())]):
+        table = DeltaSink(str(tmp_path), "sluice:p:1", ["_topic"], evolve="widen", widen_up_to=10**9)
+        folder = tmp_path / f"batches/p-e1-{batch:06d}-0123456{batch}"
+        for city in cities:
+            below = folder / f"_topic={'__HIVE_DEFAULT_PARTITION__' if city is None else quote(city, safe=' ')}"
+            below.mkdir(parents=True)
+            made = rows(10 * batch, 10 * batch + 3).drop_columns(["id", "_topic"])
+            made = made.add_column(0, "n", pa.array([10 * batch + n for n in range(3)], kind))
+            pq.write_table(made, below / "part.parquet")
+        table.check(schema(number))
+        staged = read_back(str(tmp_path), f"batches/{folder.name}", offsets=False)
+        assert table.commit(staged, schema(number), batch, {"run": f"r{batch}"})
+    found = DeltaTable(str(tmp_path)).to_pyarrow_table()
+    assert found.schema.field("n").type == pa.int64()
+    counted = Counter(zip(found["_topic"].to_pylist(), found["n"].to_pylist(), strict=True))
+    assert counted == Counter((city, n) for city in cities for n in (0, 1, 2, 10, 11, 12))
+
+
+def test_a_table_that_only_takes_more_is_refused_before_anything_is_read(tmp_path: Path) -> None:
+    _put(_sink(tmp_path), 0, wide=False)
+    DeltaTable(str(tmp_path)).alter.set_table_properties({"delta.appendOnly": "true"})
+    with pytest.raises(ConfigError, match="append-only") as caught:
+        _sink(tmp_path).check(_columns(wide=True))
+    assert "'delta.appendOnly' = false" in caught.value.next_step
+    _sink(tmp_path).check(_columns(wide=False))
+    staged = _staged(tmp_path, 1, 2, 5, wide=False)
+    gone = Slice([OffsetRange("t", 0, 2, 5)])
+    with pytest.raises(ConfigError, match="append-only"):
+        _sink(tmp_path).replace(gone, staged, _columns(wide=False), 1, {"run": "again"}, name="p-e1-000001")
+    assert _same(_read(tmp_path), _expected((0, 10, False)))
+
+
+def test_a_restore_to_before_is_told(tmp_path: Path) -> None:
+    _put(_sink(tmp_path), 0, wide=False)
+    before = DeltaTable(str(tmp_path)).version()
+    _put(_sink(tmp_path), 1, wide=True)
+    DeltaTable(str(tmp_path)).restore(before)
+    with pytest.raises(TakenBackError, match="rolled back"):
+        _sink(tmp_path).examine()
 
 
 def test_a_partition_column_is_not_widened(tmp_path: Path) -> None:
