@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import tempfile
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -50,8 +51,8 @@ def state(pipeline: str, *, as_json: bool) -> int:
     if spec.window is not None:
         told["windows"] = []
     if committed:
-        found = _read(spec, checkpoint, committed[-1])
         defined = first.definition()
+        found = _read(spec, checkpoint, committed[-1], _panes(checkpoint, defined[1] if defined else {}))
         told |= {
             "batch": committed[-1],
             "watermark": checkpoint.watermark(),
@@ -100,18 +101,18 @@ def _show(told: dict[str, Any]) -> None:
     )
 
 
-def _panes(spec: Pipeline, checkpoint: Checkpoint) -> tuple[int, ...]:
-    if spec.window is None or checkpoint.panes() is None:
+def _panes(checkpoint: Checkpoint, definition: Mapping[str, Any]) -> tuple[int, ...]:
+    """Return size and slide of windows made of panes, as the epoch began with them, and the watermark."""
+    if "slide" not in definition or checkpoint.panes() is None:
         return ()
-    spans = (round(span.total_seconds() * 1000) for span in (spec.window.length, spec.window.step))
-    return *spans, checkpoint.watermark()
+    return *(round(definition[key] * 1000) for key in ("size", "slide")), checkpoint.watermark()
 
 
-def _read(spec: Pipeline, checkpoint: Checkpoint, batch: int) -> list[dict[str, Any]]:
+def _read(spec: Pipeline, checkpoint: Checkpoint, batch: int, panes: tuple[int, ...]) -> list[dict[str, Any]]:
     with tempfile.TemporaryDirectory(prefix="sluice-") as folder:
         result = Path(folder) / "result.json"
         spark = Connection("spark_default", "spark", host="local[2]")
-        submit = read_state(spec, checkpoint.path, batch, result, spark, _panes(spec, checkpoint))
+        submit = read_state(spec, checkpoint.path, batch, result, spark, panes)
         done = subprocess.run(
             submit.argv(),
             env={**os.environ, **submit.env},

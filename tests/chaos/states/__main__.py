@@ -42,6 +42,7 @@ def main() -> int:
     parser.add_argument("--limit", type=int, metavar="N", help="at most so many states of a scenario, spread evenly")
     parser.add_argument("--every", type=int, default=1, metavar="K", help="only each K-th state")
     parser.add_argument("--kind", choices=(DEATH, POWER, KILL), help="only recorded deaths, power cuts, or real kills")
+    parser.add_argument("--what", metavar="TEXT", help="only states whose last operation names this: a part of a path")
     parser.add_argument("--failed", action="store_true", help="once more those that did not go well")
     parser.add_argument("--at-once", type=int, default=2, metavar="N", help="scenarios at once, each in a process (2)")
     parser.add_argument("--anew", action="store_true", help="forget what was recorded and resumed")
@@ -131,8 +132,8 @@ def _scenario(workshop: Workshop, args: argparse.Namespace) -> int:
         bare = unguarded(recorded.recording)
         for step in bare:
             print(f"{name}: no named points around {step}", flush=True)
-        states = [m for m in moments(recorded.recording) if args.kind in (None, m.kind)]
-        real = [m for m in kills(recorded.recording) if args.kind in (None, KILL)]
+        states = [m for m in moments(recorded.recording) if args.kind in (None, m.kind) and (args.what or "") in m.what]
+        real = [m for m in kills(recorded.recording) if args.kind in (None, KILL) and (args.what or "") in m.what]
         chosen = [*spread(states, args.limit, args.every), *spread(real, args.limit, args.every)]
         done = workshop.progress.done(name, failed_again=args.failed)
         left = [m for m in chosen if (m.kind, m.key) not in done]

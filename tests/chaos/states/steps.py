@@ -51,6 +51,9 @@ BETWEEN: Mapping[str, tuple[Window, ...]] = {
     "checkpoint start": (_window("session-started"),),
     "checkpoint offsets": (_BETWEEN_BATCHES, _LANDING),
     "checkpoint commits": (_BETWEEN_BATCHES, _LANDING),
+    # of an epoch with state: what it is of, then versions of it
+    "checkpoint definition": (_window("session-started", "window-defined"),),
+    "checkpoint state": (_window("batch-started", "rows-staged"),),
     # landing
     "log files": (_window("session-started seal-recorded", "segments-staged"),),
     "log note": (_window("session-started seal-recorded", "segments-staged"), _window("segments-staged", "sealed")),
@@ -86,6 +89,8 @@ BETWEEN: Mapping[str, tuple[Window, ...]] = {
         _window("rows-staged quarantine-staged", "before-sink-commit"),  # what an interval left out
     ),
     "ledger BatchCommitted": (_window("sink-committed", "batch-recorded"), _PLANNING),
+    "ledger WindowsMoved": (_window("sink-committed", "batch-recorded"), _PLANNING),
+    "ledger DuplicatesDropped": (_window("sink-committed", "batch-recorded"), _PLANNING),
     "ledger RangeLost": (_window("sink-committed", "batch-recorded"), _PLANNING),
     "ledger SchemaEvolved": (_window("sink-committed", "batch-recorded"), _PLANNING),
     "ledger RowsProfiled": (_window("sink-committed", "batch-recorded"), _PLANNING),
@@ -122,6 +127,8 @@ _STEPS = (
     (r"checkpoints/[^/]+/[^/]+/sources/0/0", "checkpoint start"),
     (r"checkpoints/[^/]+/[^/]+/offsets/\d+", "checkpoint offsets"),
     (r"checkpoints/[^/]+/[^/]+/commits/\d+", "checkpoint commits"),
+    (r"checkpoints/[^/]+/[^/]+/sluice-(window|window-types|window-panes|dedupe)\.json", "checkpoint definition"),
+    (r"checkpoints/[^/]+/[^/]+/state/.*", "checkpoint state"),
     (r"logs/[^/]+/_delta_log/\d+\.(json|checkpoint\.parquet)|logs/[^/]+/_delta_log/_last_checkpoint", "log commit"),
     (r"logs/[^/]+/batches/[^/]+/_seal\.json", "log note"),
     (r"logs/[^/]+/batches/.*\.parquet", "log files"),
@@ -130,7 +137,7 @@ _STEPS = (
     (r"[^/]+/_delta_log/\d+\.(json|checkpoint\.parquet)", "sink commit"),
     (r"[^/]+/batches/.*\.parquet", "sink files"),
 )
-_IN_PASSING = re.compile(r".*(\.crc|\.tmp|#\d+)$|.*/_temporary(/.*)?|ledger\.db(-wal|-journal)?$")
+_IN_PASSING = re.compile(r".*(\.crc|\.tmp|\.sluice|#\d+)$|.*/_temporary(/.*)?|ledger\.db(-wal|-journal)?$")
 """Files that become others, or are looked at as a whole."""
 
 
