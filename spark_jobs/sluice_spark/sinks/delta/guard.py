@@ -106,7 +106,8 @@ class Guard:
                 raise self._of_another(others[0])
             try:
                 table.alter.set_table_properties(self.mark(), raise_if_not_exists=False)
-            except CommitFailedError:
+            except CommitFailedError as error:
+                self._table.try_again(error)
                 continue  # somebody committed meanwhile: check again
             except (DeltaError, OSError, ValueError) as error:
                 raise self._table.failed(error) from error

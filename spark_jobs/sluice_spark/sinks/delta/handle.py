@@ -3,16 +3,27 @@
 from __future__ import annotations
 
 from deltalake import DeltaTable
-from deltalake.exceptions import DeltaError, TableNotFoundError
+from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
 
-from sluice.errors import SinkError
+from sluice.errors import ConfigError, SinkError
 from sluice_spark.sinks.delta.commits import Commit
 from sluice_spark.sinks.delta.opened import OpenTables
 
-__all__ = ["ATTEMPTS", "Handle", "first_line"]
+__all__ = ["ATTEMPTS", "UNWRITABLE", "Handle", "first_line"]
 
 ATTEMPTS = 100
 """Maximum number of attempts at a commit while others commit."""
+
+UNWRITABLE = frozenset(
+    (
+        "allowColumnDefaults", "clustering", "domainMetadata", "icebergCompatV1", "icebergCompatV2", "identityColumns",
+        "inCommitTimestamp", "rowTracking", "typeWidening", "vacuumProtocolCheck",
+    )
+)  # fmt: skip
+"""Features of tables to which delta-rs commits nothing, as far as they are known; of others, it says so itself."""
+
+_UNSUPPORTED = "Unsupported table features required"
+"""How delta-rs begins to say so."""
 
 _OPEN = OpenTables()
 
@@ -66,6 +77,26 @@ class Handle:
             return [Commit.of(entry) for entry in table.history(newest)]
         except (DeltaError, OSError, ValueError) as error:
             raise self.failed(error) from error
+
+    def try_again(self, error: CommitFailedError) -> None:
+        """Return if a commit that failed may succeed at the next attempt: others may have committed meanwhile.
+
+        Raises
+        ------
+        ConfigError
+            If no attempt can, because the table has features that delta-rs cannot write.
+        """
+        if str(error).startswith(_UNSUPPORTED):
+            raise self.unwritable(str(error).partition(":")[2].strip(" []"))
+
+    def unwritable(self, features: str) -> ConfigError:
+        """Return the error of a table with these features, which delta-rs cannot write."""
+        return ConfigError(
+            f"the table {self.path} has features that delta-rs cannot write: {features}",
+            state="nothing was committed to it; the position stays where it was",
+            next_step=f"where Spark can drop them: ALTER TABLE delta.`{self.path}` DROP FEATURE name; or give the "
+            "pipeline another path, and copy the rows to this table from there",
+        )
 
     def crowded(self) -> SinkError:
         """Return the error of a commit that failed in all attempts because others committed."""

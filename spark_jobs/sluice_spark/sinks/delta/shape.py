@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from deltalake import DeltaTable
@@ -13,14 +13,17 @@ from pyspark.sql.types import StructType
 from sluice.delta.names import KEY
 from sluice.errors import BEGIN_ANEW, ConfigError
 from sluice_spark.engine.logs import logger
+from sluice_spark.sinks.base import Staged
 from sluice_spark.sinks.delta.evolution import Added, Changed, Difference, difference, merged, told, ways_out, widened
-from sluice_spark.sinks.delta.handle import Handle, first_line
+from sluice_spark.sinks.delta.handle import UNWRITABLE, Handle, first_line
 from sluice_spark.sinks.delta.statistics import files_of, hidden, settings_for
 
-__all__ = ["check", "check_key", "check_replaceable", "columns_of", "to_add", "to_widen"]
+__all__ = ["check", "check_key", "check_replaceable", "check_values", "columns_of", "to_add", "to_widen"]
 
 _SHOWN = 8
 """Maximum number of differences that a message names."""
+
+_GENERATED, _INVARIANT = "delta.generationExpression", "delta.invariants"
 
 _LOOKS = 5
 """Maximum number of attempts at setting a table's properties while others commit."""
@@ -52,6 +55,10 @@ def check(
         settings.get("delta.columnMapping.mode", "none") != "none"
     ):
         raise _misfit(held, ["the table has CHECK constraints or column mapping, which staged files cannot support"])
+    if features := sorted(UNWRITABLE & set(table.protocol().writer_features or ())):
+        raise held.unwritable(", ".join(features))
+    if wanting := list(_wanting(columns_of(table))):
+        raise _misfit(held, [f"{what}, which staged files cannot support" for what in wanting])
     found = difference(columns_of(table), schema)
     by = []
     if list(table.metadata().partition_columns) != list(partition_by):
@@ -113,6 +120,36 @@ def to_add(held: Handle, table: DeltaTable, schema: StructType, evolve: str) -> 
     if found.changed or not found.fits(evolve):
         raise _misfit(held, told(found), ways_out(found, held.path, evolve))
     return list(found.added), merged(there, schema) if found.added else there
+
+
+def _wanting(columns: StructType) -> Iterator[str]:
+    """Yield what a table wants of values that whoever writes them has to see to."""
+    for field in columns.fields:
+        if _GENERATED in field.metadata:
+            yield f"{field.name} is generated ({field.metadata[_GENERATED]})"
+        if _INVARIANT in field.metadata:
+            yield f"{field.name} has an invariant ({field.metadata[_INVARIANT]})"
+
+
+def check_values(held: Handle, table: DeltaTable, staged: Staged) -> None:
+    """Refuse to commit nulls to columns that allow none: readers leave out conditions that look for them.
+
+    Raises
+    ------
+    ConfigError
+        If staged files have any.
+    """
+    for field in columns_of(table).fields:
+        found = (file.columns.get(field.name) for file in staged.files) if not field.nullable else ()
+        nulls = sum(column.nulls or 0 for column in found if column is not None)
+        if nulls:
+            raise ConfigError(
+                f"{nulls:,} rows have no value in {field.name}, which allows no nulls in the table {held.path}",
+                state="nothing of this batch was committed; the position stays where it was",
+                next_step="send such records to the quarantine, with a row rule: "
+                f"{{name: has_{field.name}, not_null: {{columns: [{field.name}]}}}}; or with Spark: "
+                f"ALTER TABLE delta.`{held.path}` ALTER COLUMN {field.name} DROP NOT NULL",
+            )
 
 
 def columns_of(table: DeltaTable) -> StructType:
@@ -215,7 +252,8 @@ def check_key(held: Handle, key: str | None) -> None:
             raise _misfit(held, [f"it {there}; the pipeline says {ours}"])
         try:
             table.alter.set_table_properties({KEY: key}, raise_if_not_exists=False)
-        except CommitFailedError:
+        except CommitFailedError as error:
+            held.try_again(error)
             continue  # somebody committed meanwhile: check again
         except (DeltaError, OSError, ValueError) as error:
             raise held.failed(error) from error

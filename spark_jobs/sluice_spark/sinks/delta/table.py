@@ -187,6 +187,7 @@ class DeltaSink(StagesParquet, Writer):
                 self._guard.let_pass(table)
                 self._guard.keep_out(table, fence)
                 self._still_there(staged)
+                shape.check_values(self, table, staged)
                 if staged.files and self._widen(table, schema, staged.batch, version, wide):
                     continue  # the table has a new version: examine it
                 added, columns = (
@@ -208,6 +209,7 @@ class DeltaSink(StagesParquet, Writer):
                     ),
                 )
             except CommitFailedError as error:
+                self.try_again(error)
                 if self.version() >= version:
                     if self._landed(self.existing(), full):
                         return True
@@ -350,6 +352,7 @@ class DeltaSink(StagesParquet, Writer):
                 counts = _distinct(found.values(), check)
                 kept = gone.keep(self.path, name, found)
                 added = gone.added(self.path, name, staged)
+                shape.check_values(self, table, added)
                 for files in (staged, added, kept):
                     self._still_there(files)
                 now = int(time.time() * 1000)
@@ -365,7 +368,8 @@ class DeltaSink(StagesParquet, Writer):
                         app_transactions=[Transaction(self.app_id, version, None)],
                     ),
                 )
-            except CommitFailedError:
+            except CommitFailedError as error:
+                self.try_again(error)
                 if self.version() >= version:
                     if self._landed(self.existing(), full):
                         return counts

@@ -66,9 +66,13 @@ def _wider(kind: Any, wanted: Any) -> Any:
     if pa.types.is_struct(kind) and pa.types.is_struct(wanted):
         known = {field.name: field.type for field in wanted}
         return pa.struct([field.with_type(_wider(field.type, known.get(field.name))) for field in kind])
-    if pa.types.is_list(kind) and (pa.types.is_list(wanted) or pa.types.is_large_list(wanted)):
+    if _is_list(kind) and _is_list(wanted):  # Polars, for one, writes large ones
         return pa.list_(kind.value_field.with_type(_wider(kind.value_type, wanted.value_type)))
     if pa.types.is_map(kind) and pa.types.is_map(wanted):
         return pa.map_(kind.key_type, kind.item_field.with_type(_wider(kind.item_type, wanted.item_type)))
     numbers = (pa.types.is_signed_integer, pa.types.is_floating, pa.types.is_decimal)
     return wanted if any(of(kind) and of(wanted) for of in numbers) else kind
+
+
+def _is_list(kind: pa.DataType) -> bool:
+    return any(of(kind) for of in (pa.types.is_list, pa.types.is_large_list, pa.types.is_fixed_size_list))

@@ -12,6 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable, write_deltalake
+from deltalake.transaction import AddAction
 from pyspark.sql import types as T
 from tests.unit.spark.sinks.delta.conftest import SCHEMA, rows
 
@@ -236,6 +237,24 @@ def test_a_table_that_is_too_large_or_cannot_be_rewritten_is_refused(tmp_path: P
     with pytest.raises(ConfigError, match="n: int in the table, bigint in the pipeline") as caught:
         _sink(tmp_path, "add").check(_columns(wide=True))
     assert "sink.delta.evolve: widen" in caught.value.next_step
+
+
+def test_lists_of_others_are_widened_too(tmp_path: Path) -> None:
+    """Polars writes large ones, and nobody else fixed ones."""
+    _put(_sink(tmp_path), 0, wide=False)
+    for n, kind in enumerate(
+        [pa.large_list(pa.struct([("p", pa.int32())])), pa.list_(pa.struct([("p", pa.int32())]), 1)]
+    ):
+        file, made = tmp_path / f"theirs-{n}.parquet", _values(100 + n, 101 + n, wide=False)
+        made = made.set_column(made.column_names.index("l"), "l", pa.array([[{"p": n}]], kind))
+        pq.write_table(made, file)
+        entry = AddAction(file.name, file.stat().st_size, {}, 1, True, "{}")
+        there = DeltaTable(str(tmp_path))
+        there.create_write_transaction([entry], "append", there.schema())
+    assert _put(_sink(tmp_path), 1, wide=True)
+    for uri in DeltaTable(str(tmp_path)).file_uris():
+        assert pq.read_schema(uri).field("l").type.value_type == WIDE["l"].value_type
+    assert [row["l"] for row in _read(tmp_path)[-2:]] == [[{"p": 0}], [{"p": 1}]]
 
 
 def test_partitions_stay_what_they_are(tmp_path: Path) -> None:
