@@ -99,6 +99,9 @@ def judged_by(spark: SparkSession, expectations: Sequence[Mapping[str, Any]], sc
             found.append(Judged(number, item, compiled(item, schema)))
         except NotARowRuleError as error:
             found.append(Judged(number, item, None, str(error)))
+        except (PySparkException, OverflowError, ValueError) as error:  # a date of the first years, for one
+            why = f"{type(error).__name__}: {error}".splitlines()[0][:200]
+            found.append(Judged(number, item, None, f"Spark cannot evaluate it: {why}"))
     return _tried(spark, schema, found)
 
 

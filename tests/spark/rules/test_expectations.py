@@ -113,6 +113,7 @@ def test_the_same_rows_are_unexpected_of_many_more(
         (expect("values_to_be_between", column="i", min_value={"$PARAMETER": "x"}), "is a parameter"),
         (expect("values_to_be_between", column="i", min_value=5, max_value=1), "greater than max_value"),
         (expect("values_to_be_between", column="day", min_value="2024-02-30"), "day is out of range"),
+        (expect("values_to_be_between", column="day", max_value="0001-01-01"), "Spark cannot evaluate it"),
         (expect("values_to_be_between", column="i"), "neither min_value nor max_value"),
         (expect("values_to_be_in_set", column="s", value_set=[1]), "column s is string"),
         (expect("values_to_be_in_set", column="i", value_set=["1"]), "column i is int"),
