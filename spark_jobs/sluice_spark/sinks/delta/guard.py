@@ -174,7 +174,8 @@ class Guard:
             return
         by, lost = found.by, found.lost
         note = (lost.note if lost is not None else None) or {}
-        which = f"version {lost.version}, the commit of run {note.get('run')}, is" if lost else "its former content is"
+        whose = f"the commit of run {note['run']}" if "run" in note else "which changed its columns"
+        which = f"version {lost.version}, {whose}, is" if lost else "its former content is"
         raise TakenBackError(
             f"the {self.holds} {self.path} was rolled back or replaced by {by}: {which} no longer part of it",
             state="nothing was read or written now; the table's history has what was removed until a VACUUM",

@@ -42,6 +42,9 @@ from sluice_spark.sinks.parquet.staging import StagesParquet
 
 __all__ = ["DeltaSink", "opened"]
 
+_FAR = 500
+"""So many commits of others are looked at for what an attempt that died had done."""
+
 _SETTINGS = {"delta.checkpointInterval": "30"}
 """Properties of a new table. Opening a table reads each commit after the log's last checkpoint; a run does so some
 twenty times and adds a commit. With the default interval of 100, later runs would cost more than earlier ones."""
@@ -427,7 +430,17 @@ class DeltaSink(StagesParquet, Writer):
 
     def _widened(self, table: DeltaTable, version: int) -> list[dict[str, str]]:
         """Return what was widened for a batch, by this attempt or by one that died behind it."""
-        return widened_for(self.history(table, RECENT), self.app_id, version) if self._evolve == "widen" else []
+        if self._evolve != "widen":
+            return []
+        count = RECENT
+        while True:
+            commits = self.history(table, count)
+            found = widened_for(commits, self.app_id, version)
+            # it was done behind the batch before; a writer's first one has none
+            before = any((commit.note or {}).get("app_id") == self.app_id for commit in commits)
+            if found or before or len(commits) < count or count > _FAR:
+                return found
+            count *= 8
 
     def evolved(self, batch: int) -> list[dict[str, str]]:
         """Return the columns that the commit of a batch added or widened: name, type and, if widened, what it was."""

@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from sluice_spark.sinks.base import Staged, StagedFile
 from sluice_spark.sinks.delta.commits import Commit
-from sluice_spark.sinks.parquet.slice import rewritten
+from sluice_spark.sinks.parquet.slice import discard, rewritten
 
 __all__ = ["widened_for", "with_wider_types"]
 
@@ -45,7 +45,7 @@ def with_wider_types(
     Raises
     ------
     OSError
-        If a file cannot be read or written.
+        If a file cannot be read or written; what was written is removed then.
     """
 
     def kinds(schema: pa.Schema) -> pa.Schema:
@@ -54,9 +54,14 @@ def with_wider_types(
         return pa.schema([f.with_type(_wider(f.type, known.get(f.name))) for f in schema], metadata)
 
     paths = list(paths)
-    for path in paths:
-        if path not in known:
-            known[path] = rewritten(root, path, name, kinds=kinds)
+    try:
+        for path in paths:
+            if path not in known:
+                known[path] = rewritten(root, path, name, kinds=kinds)
+    except OSError:  # the disk may be full, and the next attempt writes all of them again
+        discard(root, (file.path for file in known.values() if file is not None))
+        known.clear()
+        raise
     return Staged("", tuple(file for path in paths if (file := known[path]) is not None), {})
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import posixpath
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import unquote
@@ -29,6 +30,7 @@ __all__ = [
     "Key",
     "Slice",
     "as_written",
+    "discard",
     "moments",
     "offsets_in",
     "opened",
@@ -224,14 +226,33 @@ def rewritten(
     Raises
     ------
     OSError
-        If a file cannot be read or written.
+        If a file cannot be read or written; nothing is left of it then.
     """
     fs, base = fsspec.core.url_to_fs(root)
     below = path.split("/", 2)[2] if path.startswith("batches/") else path
     folder = new_folder(name)
     target = f"{base}/{folder}/{unquote(posixpath.dirname(below))}".rstrip("/")
     fs.makedirs(target, exist_ok=True)
-    with fs.open(f"{base}/{unquote(path)}", "rb") as source, fs.open(f"{target}/kept.parquet", "wb") as sink:
+    try:
+        _copy(fs, f"{base}/{unquote(path)}", f"{target}/kept.parquet", kept, kinds)
+    except OSError:
+        discard(root, [f"{folder}/kept.parquet"])
+        raise
+    return next(iter(read_back(root, folder, offsets=False).files), None)
+
+
+def discard(root: str, paths: Iterable[str]) -> None:
+    """Remove the folders that files were written to, as far as that is possible; they are in no version of a table."""
+    fs, base = fsspec.core.url_to_fs(root)
+    for folder in {"/".join(path.split("/")[:2]) for path in paths}:
+        with suppress(OSError):
+            fs.rm(f"{base}/{folder}", recursive=True)
+
+
+def _copy(
+    fs: Any, origin: str, target: str, kept: Callable[[Any], Any], kinds: Callable[[pa.Schema], pa.Schema]
+) -> None:
+    with fs.open(origin, "rb") as source, fs.open(target, "wb") as sink:
         parquet = opened(source)
         schema = as_written(pq.ParquetFile(source, metadata=parquet.metadata).schema_arrow)
         wanted = kinds(schema)
@@ -242,7 +263,6 @@ def rewritten(
                     rows = kept(batch)
                     if rows.num_rows:  # readers complain of row groups without rows
                         writer.write_batch(rows.cast(wanted))
-    return next(iter(read_back(root, folder, offsets=False).files), None)
 
 
 def partition_of(path: str) -> Mapping[str, str | None]:

@@ -16,7 +16,7 @@ from deltalake.transaction import AddAction
 from pyspark.sql import types as T
 from tests.unit.spark.sinks.delta.conftest import SCHEMA, rows
 
-from sluice.errors import ConfigError
+from sluice.errors import ConfigError, SinkError
 from sluice.ranges import OffsetRange
 from sluice.sinks.delta import DeltaSink as Config
 from sluice_spark.sinks.base import Staged, TakenBackError
@@ -142,6 +142,8 @@ def test_what_died_before_its_batch_is_no_loss(tmp_path: Path, monkeypatch: pyte
             _sink(tmp_path).commit(staged, _columns(wide=True), 1, {"run": "r1"})
         monkeypatch.undo()
         assert _same(_read(tmp_path), _expected((0, 10, False)))
+    for n in range(10):
+        DeltaTable(str(tmp_path)).alter.set_table_properties({"others": str(n)}, raise_if_not_exists=False)
     again = _sink(tmp_path)
     assert again.examine() == []
     assert again.commit(staged, _columns(wide=True), 1, {"run": "r1"})
@@ -293,6 +295,43 @@ def test_a_table_that_only_takes_more_is_refused_before_anything_is_read(tmp_pat
     with pytest.raises(ConfigError, match="append-only"):
         _sink(tmp_path).replace(gone, staged, _columns(wide=False), 1, {"run": "again"}, name="p-e1-000001")
     assert _same(_read(tmp_path), _expected((0, 10, False)))
+
+
+@pytest.mark.parametrize("nth", [0, 1])
+def test_a_disk_that_is_full_is_not_filled_by_each_attempt(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, nth: int
+) -> None:
+    for batch in (0, 1):
+        _put(_sink(tmp_path), batch, wide=False)
+    staged = _staged(tmp_path, 2, 20, 30, wide=True)
+    before = sorted(tmp_path.rglob("*"))
+    real, done = pq.ParquetWriter.write_batch, [0]
+
+    def full(self: pq.ParquetWriter, *given: Any) -> None:
+        real(self, *given)
+        done[0] += 1
+        if done[0] > 3 * nth:
+            raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(pq.ParquetWriter, "write_batch", full)
+    with pytest.raises(SinkError, match="No space left"):
+        _sink(tmp_path).commit(staged, _columns(wide=True), 2, {"run": "r"})
+    monkeypatch.undo()
+    assert sorted(tmp_path.rglob("*")) == before
+    assert _sink(tmp_path).commit(staged, _columns(wide=True), 2, {"run": "r"})
+    assert _same(_read(tmp_path), _expected((0, 10, False), (10, 20, False), (20, 30, True)))
+
+
+def test_a_restore_to_before_what_died_widened_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    _put(_sink(tmp_path), 0, wide=False)
+    before = DeltaTable(str(tmp_path)).version()
+    staged = _staged(tmp_path, 1, 10, 20, wide=True)
+    monkeypatch.setattr("sluice_spark.sinks.delta.table.point", lambda name: _die(name, "columns-widened"))
+    with pytest.raises(KeyboardInterrupt):
+        _sink(tmp_path).commit(staged, _columns(wide=True), 1, {"run": "r1"})
+    DeltaTable(str(tmp_path)).restore(before)
+    with pytest.raises(TakenBackError, match=r"version \d+, which changed its columns, is no longer part"):
+        _sink(tmp_path).examine()
 
 
 def test_a_restore_to_before_is_told(tmp_path: Path) -> None:
