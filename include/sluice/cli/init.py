@@ -12,6 +12,9 @@ from sluice.errors import ConfigError
 
 __all__ = ["init"]
 
+_LONGEST = 300
+"""Of a longer doubt, the file has the rest."""
+
 
 def init(
     topic: Annotated[str, typer.Argument(metavar="TOPIC", help="A Kafka topic.")],
@@ -77,6 +80,10 @@ def init(
         typer.echo(path)
     err.print(f"{made.records:,} records, {len(made.columns)} columns. Not certain:", markup=False)
     for doubt in made.doubts:
-        err.print(f"- {doubt}", markup=False)
+        err.print(f"- {_cut(doubt)}", markup=False)
     if written:
         err.print(f"next: read {written[0].name}, then sluice preview {made.name}", markup=False)
+
+
+def _cut(doubt: str) -> str:
+    return doubt if len(doubt) <= _LONGEST else f"{doubt[:_LONGEST]}… (the file has all of it)"

@@ -6,6 +6,7 @@ import json
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -14,12 +15,17 @@ import yaml
 from sluice.draft.infer import Number, Seen, quoted
 from sluice.draft.sample import Sampled
 from sluice.errors import ConfigError
+from sluice.fields import METADATA_COLUMNS
 from sluice.text import instant
 
 __all__ = ["Draft", "draft", "name_for"]
 
 _NAME = re.compile(r"[^a-z0-9_-]+")
-_PLAIN = re.compile(r"[A-Za-z0-9_]+", re.ASCII)
+_LEAF = re.compile(r"\b(?:BIGINT|BOOLEAN|DATE|DECIMAL|DOUBLE|STRING|TIMESTAMP)\b")
+_WIDE = 1_000
+"""With more fields than this, those in objects among them, the code for a record may not fit Spark's memory."""
+_ALIKE = 4
+"""As many fields of which the same is to be said are one doubt."""
 _KEYS = (r"id", r"uuid|key", r".*(_id|Id|_uuid|_key)")
 _TIMES = (r"(event|occurred|created|placed)_?(time|at|ts)?", r"ts|time|timestamp", r".*(_at|_time|_ts|At|Time)")
 
@@ -98,6 +104,14 @@ def draft(records: Sequence[Sampled], *, topic: str, name: str, connection: str)
             doubts.append(f"most records are no JSON object: each value is taken as text{_format(broken)}")
         return _made(name, topic, connection, records, (), "text: {}", None, None, None, doubts)
     columns = tuple(seen.columns("", doubts))
+    fields = sum(len(_LEAF.findall(kind)) for _, kind in columns)
+    if fields > _WIDE:
+        doubts.insert(
+            0,
+            f"{fields:,} fields, with those in objects: Spark takes long for so many, and its default memory holds "
+            f"about {_WIDE:,}. Leave out what nobody needs (rescue: true keeps it as text), or raise "
+            "spark.driver_memory",
+        )
     full = [n for n, _ in columns if seen.fields[n].always and seen.fields[n].count == objects]
     key = _key(seen, full, columns, records, doubts)
     event_time = _event_time(columns, doubts)
@@ -118,9 +132,13 @@ def _made(
     found: tuple[Seen, list[str]] | None,
     doubts: list[str],
 ) -> Draft:
-    renamed = {n: re.sub(r"[^A-Za-z0-9_]+", "_", n) for n, _ in columns if not _PLAIN.fullmatch(n)}
+    renamed = _renamed([n for n, _ in columns])
     if renamed:
-        doubts.append(f"names that tables do not take are renamed in the transform: {', '.join(sorted(renamed))}")
+        doubts.append(
+            "names with other characters than letters, digits and _ are renamed in the transform: "
+            + ", ".join(f"{n} to {renamed[n]}" for n in sorted(renamed))
+        )
+    doubts = _together(doubts)
     expectations = _expectations(found[1], key, renamed) if found else []
     told = "".join(f"#   {' '.join(doubt.split())}\n" for doubt in doubts)
     lines = [
@@ -143,6 +161,35 @@ def _made(
         name, topic, len(records), "\n".join(lines) + "\n", suite if expectations else None, columns, key, event_time,
         tuple(doubts),
     )  # fmt: skip
+
+
+def _renamed(names: Sequence[str]) -> dict[str, str]:
+    """Return other names for those that not every table and tool takes; no two columns get the same one."""
+    odd = [n for n in names if re.search(r"\W", n)]
+    taken = {n.lower() for n in names if n not in odd} | set(METADATA_COLUMNS)
+    found: dict[str, str] = {}
+    for n in odd:
+        plain = re.sub(r"\W+", "_", n)
+        tried = (plain if k == 1 else f"{plain}_{k}" for k in count(1))
+        found[n] = next(name for name in tried if name.lower() not in taken)
+        taken.add(found[n].lower())
+    return found
+
+
+def _together(doubts: Sequence[str]) -> list[str]:
+    """Return the doubts, those that say the same of many fields as one; in the order of the first ones."""
+    fields: dict[str, list[str]] = {}
+    for doubt in doubts:
+        name, _, what = doubt.partition(": ")
+        if what.startswith(("is ", "has times ")):
+            fields.setdefault(what, []).append(name)
+    found: dict[str, None] = {}
+    for doubt in doubts:
+        what = doubt.partition(": ")[2]
+        names = fields.get(what, [])
+        several = f"{len(names)} fields, of which each {what}: {', '.join(names)}"
+        found[several if len(names) >= _ALIKE else doubt] = None
+    return list(found)
 
 
 def _yaml(name: str) -> str:

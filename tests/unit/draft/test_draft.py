@@ -61,6 +61,34 @@ def test_a_topic_of_any_name_makes_a_file_that_loads(
     assert load(made.name).source.config.streams == [topic]
 
 
+def test_renamed_columns_get_names_of_their_own(tmp_path: Path) -> None:
+    names = ["имя", "größe", "Price ($)", "Price (€)", "A B", "a_b", "a-b", "Price__2", "%"]
+    made = drafted(*[json.dumps(dict.fromkeys(names, n)).encode() for n in range(3)])
+    sql = load(str(made.write(tmp_path / "pipelines")[0])).transform.sql or ""
+    columns = [line.strip().rstrip(",").rpartition(" AS ")[2].strip("`") for line in sql.splitlines()[1:-2]]
+    assert columns == ["имя", "größe", "Price_", "Price__3", "A_B_2", "a_b", "a_b_3", "Price__2", "_"]
+    suite = json.loads(made.suite or "")
+    assert {e["kwargs"]["column"] for e in suite["expectations"]} == set(columns)
+    assert "A B to A_B_2" in "\n".join(made.doubts)
+
+
+def test_what_is_the_same_of_many_fields_is_said_once() -> None:
+    some = {f"n{k}": None for k in range(90)} | {f"e{k}": {} for k in range(3)}
+    doubts = drafted(*[json.dumps({"id": n, **some}).encode() for n in range(3)]).doubts
+    nulls = [doubt for doubt in doubts if "is null in the whole sample" in doubt]
+    assert len(nulls) == 1
+    assert nulls[0].startswith("90 fields, of which each is null")
+    assert all(f" n{k}," in f"{nulls[0]}," for k in range(90)), "the file has each of them"
+    assert sum("is an empty object" in doubt for doubt in doubts) == 3, "of a few, each is a line"
+
+
+@pytest.mark.parametrize(("parts", "said"), [(20, False), (50, True)])
+def test_more_fields_than_spark_takes_are_told_first(parts: int, said: bool) -> None:
+    record = {f"o{n}": {f"f{k}": k for k in range(30)} for n in range(parts)}
+    doubts = drafted(*[json.dumps(record).encode()] * 3).doubts
+    assert any("1,500 fields" in doubt and "rescue: true" in doubt for doubt in doubts[:1]) is said
+
+
 def test_nothing_is_overwritten(tmp_path: Path) -> None:
     folder = tmp_path / "pipelines"
     made = drafted(*orders(3))
