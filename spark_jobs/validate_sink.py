@@ -7,6 +7,7 @@ from sluice.home import Home
 from sluice.ledger import Ledger
 from sluice.pipeline import load
 from sluice.run.held import FAILED
+from sluice.run.verdict import causes
 from sluice_spark.engine.logs import set_up
 from sluice_spark.engine.session import Parser, run_main, session
 from sluice_spark.quality.judge import Judge
@@ -31,7 +32,8 @@ def main() -> None:
     ledger.judged(None, pipeline.name, args.run, verdict=judgement.verdict, judgement=judgement.as_dict())
     if judgement.verdict in FAILED:
         raise QualityError(
-            f"run {args.run!r} of {pipeline.name!r}: verdict {judgement.verdict}: {'; '.join(judgement.reasons[:5])}",
+            f"run {args.run!r} of {pipeline.name!r}: verdict {judgement.verdict}: "
+            f"{'; '.join(causes(judgement.reasons)[:5])}",
             state="the rows are in the sink; no data was changed",
             next_step=f"see {judgement.data_docs or 'the log above'}",
         )

@@ -33,6 +33,7 @@ from sluice.cli.validate import validate
 from sluice.cli.verdict import verdict
 from sluice.errors import ConfigError, SluiceError
 from sluice.recovery import Recovery
+from sluice.run.verdict import headed
 
 __all__ = ["main"]
 
@@ -190,7 +191,7 @@ def status(
             moved += [f"dedupe: {of_dedupe(row['dedupe'])}"] if "dedupe" in row else []
             moved += [f"rescued: {of_rescued(row['rescued'])}"] if "rescued" in row else []
             moved += [f"{row['state']}: {row['error']['what']}"] if row["error"] else []
-            for note in [*moved, *row["notes"], *(f"{row['verdict']}: {why}" for why in row.get("reasons", []))]:
+            for note in [*moved, *row["notes"], *headed(row["verdict"], row.get("reasons", []))]:
                 err.print(f"{row['run']}: {note}", markup=False)
         for told in held(ledger, {row["pipeline"] for row in rows}):
             err.print(told, markup=False)

@@ -19,6 +19,7 @@ from sluice.recovery import Recovery, Route
 from sluice.run.held import FAILED, refuse_held, settling
 from sluice.run.redriving import way_out
 from sluice.run.request import RunRequest
+from sluice.run.verdict import headed
 
 __all__ = ["closing", "connections", "decoder_of", "drive", "ended", "spark_of"]
 
@@ -183,5 +184,5 @@ def _show(account: Mapping[str, Any], *, as_json: bool) -> None:
         err.print(f"rescued: {of_rescued(found)}", markup=False)
     for note in account.get("notes", []):
         err.print(f"note: {note}", markup=False)
-    for why in account.get("reasons", []):
-        err.print(f"{account['verdict']}: {why}", markup=False)
+    for why in headed(account["verdict"], account.get("reasons", [])):
+        err.print(why, markup=False)

@@ -10,6 +10,7 @@ from sluice.errors import ConfigError, HeldError
 from sluice.ledger import Ledger, RunRow
 from sluice.pipeline import Pipeline
 from sluice.run.retraction import retractable
+from sluice.run.verdict import causes
 
 __all__ = ["FAILED", "accept", "faults", "give_up", "holder", "refuse_held", "settling", "waiting"]
 
@@ -66,7 +67,7 @@ def refuse_held(ledger: Ledger, pipeline: Pipeline, run_id: str) -> None:
     if run is None or (run.run == run_id and run.state != "done"):
         return
     name, reasons = pipeline.name, (run.judgement or {}).get("reasons") or []
-    why = f": {'; '.join(reasons[:3])}" if reasons else ""
+    why = f": {'; '.join(causes(reasons)[:3])}" if reasons else ""
     waits = waiting(ledger, name, run)
     if waits is None:
         there, back = "what that run wrote is in the sink", "take its rows back"

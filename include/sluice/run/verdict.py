@@ -2,11 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from itertools import groupby
 from typing import Any
 
-__all__ = ["line", "title", "told"]
+__all__ = ["WARNS", "causes", "headed", "line", "title", "told"]
+
+WARNS = ", which only warns"
+"""The end of a reason that alone would not make a verdict fail; it stands behind those that do."""
+
+
+def causes(reasons: Iterable[str]) -> list[str]:
+    """Return the reasons that made a verdict what it is, without those that only warn beside them."""
+    return [why for why in reasons if not why.endswith(WARNS)]
+
+
+def headed(verdict: str, reasons: Iterable[str]) -> Iterator[str]:
+    """Yield each reason behind the verdict that it alone would make."""
+    for why in reasons:
+        yield f"{'warned' if why.endswith(WARNS) else verdict}: {why.removesuffix(WARNS)}"
 
 
 def title(result: Mapping[str, Any]) -> str:
@@ -59,4 +73,4 @@ def _place(record: Mapping[str, Any]) -> tuple[str, int, int]:
 
 def _value(item: Mapping[str, Any]) -> str:
     times = f" × {item['count']:,}" if (item.get("count") or 1) > 1 else ""
-    return f"{item['value']!r}{times}"
+    return f"{'null' if item['value'] is None else repr(item['value'])}{times}"

@@ -11,6 +11,7 @@ from sluice.errors import ConfigError, SluiceError
 from sluice.ledger import Ledger, Unannounced, UnknownRunError
 from sluice.pipeline import Pipeline, load
 from sluice.ranges import joined
+from sluice.run.verdict import headed
 from sluice_airflow import metrics
 from sluice_airflow.last_words import Hopeless, tells
 from sluice_airflow.links.page import PageLink
@@ -118,8 +119,8 @@ class AccountOperator(BaseOperator):
             ) from None
         accounts = ledger.accounts(name, self.run_id)
         self.log.info("Run %s, verdict %s\n%s", self.run_id, account["verdict"], account_table(accounts))
-        for reason in account.get("reasons", []):
-            self.log.info("%s: %s", account["verdict"], reason)
+        for reason in headed(account["verdict"], account.get("reasons", [])):
+            self.log.info("%s", reason)
         metrics.of_run(name, account["verdict"], sum(len(row.range) for row in ledger.lost(name)))
         if failed:
             raise Hopeless(

@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from sluice.run.verdict import told
+from sluice.run.held import FAILED
+from sluice.run.verdict import WARNS, told
 from sluice_spark.quality.limits import Excess
 
 __all__ = ["ExpectationResult", "Judgement"]
@@ -35,6 +36,11 @@ class ExpectationResult:
     def __str__(self) -> str:
         shown = [] if self.exception else told(asdict(self))
         return "; ".join([f"{self.severity}: {self.why(observed=True)}", *shown])
+
+    @property
+    def fails(self) -> bool:
+        """Whether it makes the verdict fail, once it is broken."""
+        return self.severity == "critical" or bool(self.exception)
 
     def why(self, *, observed: bool = False) -> str:
         """Describe what failed, without values of the data unless ``observed``."""
@@ -75,7 +81,7 @@ class Judgement:
             return "error"
         broken = [r for r in self.results if not r.success]
         told = {e.verdict for e in self.excesses}
-        if "failed" in told or any(r.severity == "critical" or r.exception for r in broken):
+        if "failed" in told or any(r.fails for r in broken):
             return "failed"
         if broken or told:
             return "warned"
@@ -83,9 +89,15 @@ class Judgement:
 
     @property
     def reasons(self) -> list[str]:
-        """Messages that say why the verdict is not ``passed``, without values of the data."""
+        """Messages that say why the verdict is not ``passed``, without values of the data.
+
+        What made it fail comes first. What only warns beside that says so (:data:`sluice.run.verdict.WARNS`).
+        """
         error = [f"judging failed: {self.error}"] if self.error is not None else []
-        return [*error, *map(str, self.excesses), *(r.why() for r in self.results if not r.success)]
+        found = [(e.verdict == "failed", str(e)) for e in self.excesses]
+        found += [(r.fails, r.why()) for r in self.results if not r.success]
+        mark = WARNS if self.verdict in FAILED else ""
+        return [*error, *(why for fails, why in found if fails), *(f"{w}{mark}" for fails, w in found if not fails)]
 
     def as_dict(self) -> dict[str, Any]:
         """Return the JSON-ready form that the ledger stores."""

@@ -16,6 +16,7 @@ from sluice.ledger import Lease, Ledger
 from sluice.pipeline import Pipeline
 from sluice.ranges import Counts, LostRange, OffsetRange
 from sluice.run.held import FAILED, faults
+from sluice.run.verdict import causes
 from sluice_spark.batch.writer import BatchWriter, PreparedBatch
 from sluice_spark.engine.logs import logger
 from sluice_spark.quality.judge import Judge
@@ -192,7 +193,7 @@ class Gate:
                 f"retract {name} {run} --reason TEXT"
             )
         return QualityError(
-            f"{which} is judged {judgement.verdict} before it is published: {'; '.join(judgement.reasons[:5])}",
+            f"{which} is judged {judgement.verdict} before it is published: {'; '.join(causes(judgement.reasons)[:5])}",
             state=state,
             next_step=ways,
         )

@@ -14,6 +14,7 @@ from sluice.errors import ConfigError
 from sluice.ledger import Ledger
 from sluice.pipeline.quality import Quality
 from sluice.ranges import Counts, OffsetRange
+from sluice.run.verdict import WARNS
 from sluice_spark.quality.judgement import Judgement
 from sluice_spark.quality.limits import excesses
 
@@ -28,10 +29,10 @@ def test_status_says_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys
         judgement = Judgement("s", 0, excesses=found, wrote=False)
         ledger.judged(lease, "p", "r", verdict=judgement.verdict, judgement=judgement.as_dict())
     assert run_cli(monkeypatch, "status", "p") == 0
-    assert "r: failed: max_quarantined: 5 of 5 records (100 %) are in quarantine, and 1% may be" in (
-        capsys.readouterr().err
-    )
-    assert ledger.account("p", "r")["reasons"] == [str(e) for e in found]
+    said = capsys.readouterr().err
+    assert "r: failed: max_quarantined: 5 of 5 records (100 %) are in quarantine, and 1% may be" in said
+    assert f"r: warned: {found[1]}\n" in said
+    assert [why.removesuffix(WARNS) for why in ledger.account("p", "r")["reasons"]] == [str(e) for e in found]
     with ledger.acquire("p", "s") as lease:
         ledger.run_planned(lease, kind="live", recovery="replay", epoch=1, ranges=[], topic_ids={"t": "i"})
         ledger.run_closed(lease, state="failed", error={"what": "no broker answers"})

@@ -25,7 +25,7 @@ def test_values_come_with_counts_and_offsets_by_partition() -> None:
         "records": [record(1, 7), record(0, 9), record(1, 3), record(0, 1, "a")],
     }
     assert told(found) == [
-        "values: 'x' × 10, None (the first 11 rows of 12)",
+        "values: 'x' × 10, null (the first 11 rows of 12)",
         "offsets: a-0 1; o-0 9; o-1 3, 7, …",
     ]
     assert told(found, most=1) == ["values: 'x' × 10, … (the first 11 rows of 12)", "offsets: o-1 7, …"]
