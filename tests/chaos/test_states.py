@@ -87,12 +87,14 @@ def test_a_command_beside_runs_goes_on_from_its_states(kept: KeptSandbox, tmp_pa
     ],
 )
 def test_state_goes_on_from_its_states(kept: KeptSandbox, tmp_path: Path, name: str) -> None:
-    """The last state is one that nobody plans to go on from: the batch that closes windows is not planned yet."""
+    """Also where nobody has planned the batch that closes windows, and where a power cut left its state empty."""
     recorded = Recorded.make(SCENARIOS[name], kept, tmp_path)
     assert unguarded(recorded.recording) == []
-    states = [m for m in moments(recorded.recording) if m.kind == DEATH]
+    every = list(moments(recorded.recording))
+    states = [m for m in every if m.kind == DEATH]
+    *_, cut = [m for m in every if m.kind == POWER and m.what.startswith("unsynced state")]
     *_, unplanned = [m for m, after in itertools.pairwise(states) if _is_plan(after) and not _is_plan(m)]
-    resumed = [(moment, recorded.resume(moment).found) for moment in [*spread(states, 3), unplanned]]
+    resumed = [(moment, recorded.resume(moment).found) for moment in [*spread(states, 3), unplanned, cut]]
     assert {f"{m.number} {m.what}": f.problems for m, f in resumed if f.problems} == {}
     assert {(f.lost, f.doubled, f.unaccounted) for _, f in resumed} == {(0, 0, 0)}
 

@@ -125,7 +125,10 @@ class Checkpoint:
 
         Spark renames its files into place without syncing them, so the newest may be empty after a power cut. An empty
         ``offsets/N`` is removed if no table holds batch N, an empty ``commits/N`` if one does. Before the first plan,
-        leftover temporary files are removed, because Spark requires an empty ``offsets`` then. Nothing else is touched.
+        leftover temporary files are removed, because Spark requires an empty ``offsets`` then.
+
+        Spark does not sync its state either. If only that of the newest committed batch is empty, its commit is
+        removed with it: Spark makes the state again, from the same ranges. Nothing else is touched.
 
         The caller must hold the pipeline's lease. Idempotent.
 
@@ -136,9 +139,10 @@ class Checkpoint:
 
         Returns
         -------
-        The names of the empty files that were removed.
+        The names of the files that were removed: they were empty, or rested on one that was.
         """
-        planned, committed, removed = self.planned(), self.committed(), []
+        removed = self._mend_state(held)
+        planned, committed = self.planned(), self.committed()
         done = committed[-1] if committed else -1
         if done in planned and done <= held:
             removed += self._remove_empty(f"commits/{done}")
@@ -157,11 +161,24 @@ class Checkpoint:
                 return []
         except FileNotFoundError:
             return []
+        return self._remove(name)
+
+    def _remove(self, name: str) -> list[str]:
         folder, _, base = name.rpartition("/")
         with suppress(FileNotFoundError):  # the checksum file of Hadoop's local file system
             self._fs.rm_file("/".join(filter(None, [self._root, folder, f".{base}.crc"])))
         self._fs.rm_file(f"{self._root}/{name}")
         return [name]
+
+    def _mend_state(self, held: int) -> list[str]:
+        planned, committed, torn = self.planned(), self.committed(), self.torn_state()
+        # once a table holds rows of a batch behind it, that one's plan must stay, and Spark would go on with it
+        if not planned or not committed or committed[-1] != held or torn != [held + 1]:
+            return []
+        removed = self._remove(f"offsets/{planned[-1]}") if planned[-1] > held else []
+        removed += self._remove(f"commits/{held}")
+        self.drop_state(held)
+        return removed
 
     def initial(self) -> Positions | None:
         """Return the position at which the first batch starts; None if ``starting_offsets`` still decides it.
@@ -265,6 +282,25 @@ class Checkpoint:
         """Return the size of all files of the state: the newest version, and those that Spark retains."""
         self._fs.invalidate_cache()
         return sum(int(info["size"]) for info in self._fs.find(f"{self._root}/state", detail=True).values())
+
+    def torn_state(self) -> list[int]:
+        """Return the versions of the state that the next batch needs and that are empty, as after a power cut."""
+        committed = self.committed()
+        if not committed:
+            return []
+        self._fs.invalidate_cache()
+        shares: dict[str, dict[tuple[int, str], int]] = {}
+        for path, info in self._fs.find(f"{self._root}/state", detail=True).items():
+            folder, _, name = path.rpartition("/")
+            number, _, kind = name.partition(".")
+            if number.isdigit() and kind in ("changelog", "zip"):
+                shares.setdefault(folder, {})[int(number), kind] = int(info["size"])
+        newest, torn = committed[-1] + 1, set[int]()
+        for files in shares.values():
+            whole = [number for (number, kind), size in files.items() if kind == "zip" and size and number <= newest]
+            needed = range(max(whole, default=0) + 1, newest + 1)
+            torn |= {number for number in needed if files.get((number, "changelog")) == 0}
+        return sorted(torn)
 
     def drop_state(self, batch: int) -> bool:
         """Remove the state that an attempt at a batch made; return whether there was any. Spark makes it again.

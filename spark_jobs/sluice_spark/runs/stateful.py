@@ -66,6 +66,7 @@ class StatefulRoute:
         context, spark = self.batches.context, self.batches.spark
         writer = writer or context.writer(spark, tables)
         assert isinstance(writer, StatefulWriter)
+        _refuse_torn(context.pipeline, tables)
         sweep = tables.left_over()
         entered = context.ledger.last_batch(context.pipeline.name, tables.epoch.number)
         source: Records = log or self.batches.records(tables)
@@ -135,6 +136,24 @@ def refuse_other(pipeline: Pipeline, tables: Tables) -> None:
         next_step=f"undo the change in {pipeline.file.name}; or, for the new definition, drop what is kept: "
         f"{begin_again(pipeline.name)}; with --truncate --from earliest all rows are written by the new definition",
     )
+
+
+def _refuse_torn(pipeline: Pipeline, tables: Tables) -> None:
+    """Refuse to go on from state that a power cut left empty, and that cannot be made again: it is of several batches.
+
+    Raises
+    ------
+    CheckpointError
+        With its versions.
+    """
+    if torn := tables.checkpoint.torn_state():
+        raise CheckpointError(
+            f"pipeline {pipeline.name!r}: version {', '.join(map(str, torn))} of the state in "
+            f"{tables.checkpoint.path}/state is empty, as after a power cut",
+            state="the sink holds what was committed before; nothing was written now",
+            next_step="restore the checkpoint from a copy that is as new as the table; or drop what is kept between "
+            f"runs: {begin_again(pipeline.name)}; with --truncate --from earliest all rows are written again",
+        )
 
 
 def _in_its_way(spark: SparkSession, tables: Tables, writer: WindowWriter) -> WindowWriter:

@@ -172,8 +172,9 @@ class Tables:
         """Remove incomplete files that no commit depends on, so that Spark can start: :meth:`Checkpoint.mend`."""
         for name in self.checkpoint.mend(self.filled.version()):
             logger.warning(
-                "%s/%s was empty, as after a power cut: removed; Spark writes it again", self.checkpoint.path, name
-            )
+                "%s/%s or the state behind it was empty, as after a power cut: removed; Spark writes it again",
+                self.checkpoint.path, name,
+            )  # fmt: skip
 
     def sweep(self, batch: int) -> None:
         """Remove leftovers of uncommitted attempts at a batch from sink and quarantine.

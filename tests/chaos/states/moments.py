@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import re
 import struct
 from collections import Counter
 from collections.abc import Iterator
@@ -91,6 +92,18 @@ def _all(recording: Recording) -> Iterator[Moment]:
             for inode in dark.below(op.to):
                 inode.data = inode.synced
             yield _moment(number, POWER, f"unsynced: {op}", point, dark)
+        if op.kind == "rename" and re.fullmatch(r".*/commits/\d+", op.to) and (state := _newest_state(tree)):
+            dark = tree.copy()
+            for path in state:
+                dark.files[path].data = dark.files[path].synced
+            yield _moment(number, POWER, f"unsynced state: {op}", point, dark)
+
+
+def _newest_state(tree: Tree) -> list[str]:
+    """Return the files of the newest version of Spark's state: older ones are taken to be on the disk by then."""
+    found = {path: re.fullmatch(r".*/state/\d+/\d+/\.?(\d+)\.changelog(\.crc)?", path) for path in tree.files}
+    versions = {path: int(match[1]) for path, match in found.items() if match}
+    return [path for path, version in versions.items() if version == max(versions.values())]
 
 
 def _moment(number: int, kind: str, what: str, point: str, tree: Tree) -> Moment:

@@ -316,5 +316,8 @@ STATEFUL = (
     _APPEND,
     replace(_APPEND, name="window-update", window={**windows.SLIDING, "output": "update"}),
     replace(_APPEND, name="window-panes", window=windows.PANES),
+    replace(_APPEND, name="window-first", earlier=None),
+    replace(_APPEND, name="window-append-wal", strategy="wal", earlier="wal"),
     Deduped("dedupe", "replay", earlier="replay"),
+    Deduped("dedupe-wal", "wal", earlier="wal"),
 )

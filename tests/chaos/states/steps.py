@@ -53,6 +53,7 @@ BETWEEN: Mapping[str, tuple[Window, ...]] = {
     "checkpoint commits": (_BETWEEN_BATCHES, _LANDING),
     # of an epoch with state: what it is of, then versions of it
     "checkpoint definition": (_window("session-started", "window-defined"),),
+    "checkpoint operators": (_window("session-started", "batch-started"),),
     "checkpoint state": (_window("batch-started", "rows-staged"),),
     # landing
     "log files": (_window("session-started seal-recorded", "segments-staged"),),
@@ -128,6 +129,7 @@ _STEPS = (
     (r"checkpoints/[^/]+/[^/]+/offsets/\d+", "checkpoint offsets"),
     (r"checkpoints/[^/]+/[^/]+/commits/\d+", "checkpoint commits"),
     (r"checkpoints/[^/]+/[^/]+/sluice-(window|window-types|window-panes|dedupe)\.json", "checkpoint definition"),
+    (r"checkpoints/[^/]+/[^/]+/state/\d+/_metadata/.*", "checkpoint operators"),
     (r"checkpoints/[^/]+/[^/]+/state/.*", "checkpoint state"),
     (r"logs/[^/]+/_delta_log/\d+\.(json|checkpoint\.parquet)|logs/[^/]+/_delta_log/_last_checkpoint", "log commit"),
     (r"logs/[^/]+/batches/[^/]+/_seal\.json", "log note"),

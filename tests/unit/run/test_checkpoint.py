@@ -134,6 +134,58 @@ def test_what_a_power_cut_emptied_goes_when_nothing_rests_on_it(
     assert checkpoint.mend(held) == []
 
 
+def with_state(root: Path, versions: int) -> None:
+    for share in "01":
+        folder = root / "state" / "0" / share
+        folder.mkdir(parents=True)
+        for version in range(1, versions + 1):
+            (folder / f"{version}.changelog").write_text("v")
+            (folder / f".{version}.changelog.crc").write_text("c")
+
+
+@pytest.mark.parametrize(
+    ("planned", "committed", "held", "emptied", "torn", "goes"),
+    [
+        (2, 2, 1, [2], [2], ["commits/1"]),
+        (3, 2, 1, [2], [2], ["offsets/2", "commits/1"]),
+        (3, 2, 2, [2], [2], []),  # Spark would go on with the plan of what a table holds
+        (2, 2, 0, [2], [2], []),  # the table was rolled back
+        (3, 3, 2, [2, 3], [2, 3], []),  # the state would have to be made from two batches
+        (3, 2, 1, [3], [], []),  # of a batch that is not committed: its state goes when it is read again
+        (2, 2, 1, [], [], []),
+    ],
+)
+def test_state_that_a_power_cut_emptied_is_made_again(
+    tmp_path: Path, planned: int, committed: int, held: int, emptied: list[int], torn: list[int], goes: list[str]
+) -> None:
+    checkpoint = held_up_to(tmp_path, planned, committed)
+    with_state(tmp_path, planned)
+    for version in emptied:
+        (tmp_path / f"state/0/1/{version}.changelog").write_text("")
+    assert checkpoint.torn_state() == torn
+    assert checkpoint.mend(held) == goes
+    assert all(not (tmp_path / name).exists() for name in goes)
+    assert checkpoint.torn_state() == ([] if goes else torn)
+    left = {path.name for path in (tmp_path / "state/0").rglob("*") if path.is_file()}
+    assert (f"{held + 1}.changelog" in left) is not bool(goes)
+    assert (f".{held + 1}.changelog.crc" in left) is not bool(goes)
+    assert "1.changelog" in left
+
+
+def test_state_rests_on_its_last_snapshot(tmp_path: Path) -> None:
+    checkpoint = held_up_to(tmp_path, 3, 3)
+    with_state(tmp_path, 3)
+    for share in "01":
+        (tmp_path / f"state/0/{share}/2.changelog").write_text("")
+    assert checkpoint.torn_state() == [2]
+    (tmp_path / "state/0/0/2.zip").write_text("z")
+    assert checkpoint.torn_state() == [2]
+    (tmp_path / "state/0/1/2.zip").write_text("")
+    assert checkpoint.torn_state() == [2]
+    (tmp_path / "state/0/1/3.zip").write_text("z")
+    assert checkpoint.torn_state() == []
+
+
 def test_what_is_whole_stays(tmp_path: Path) -> None:
     checkpoint = held_up_to(tmp_path, 3, 2)
     before = sorted(tmp_path.rglob("*"))

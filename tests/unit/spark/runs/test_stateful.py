@@ -10,10 +10,11 @@ from typing import Any
 
 import pytest
 
+from sluice.errors import CheckpointError
 from sluice.pipeline.window import Window
 from sluice.ranges import OffsetRange
 from sluice.run.checkpoint import Checkpoint
-from sluice_spark.runs.stateful import plan_closing, plan_flush
+from sluice_spark.runs.stateful import _refuse_torn, plan_closing, plan_flush
 
 
 def tables(root: Path, watermarks: list[int], committed: dict[int, int], planned_at: int = 0) -> Any:
@@ -46,6 +47,22 @@ def test_nothing_is_made_up_where_nothing_is_due(tmp_path: Path) -> None:
     found = tables(tmp_path, [0, 900], {0: 900, 1: 900})
     plan_closing(found, [])
     assert found.checkpoint.open_batch() is None
+
+
+def test_state_of_several_batches_that_a_power_cut_emptied_is_refused_with_the_way_out(tmp_path: Path) -> None:
+    found = tables(tmp_path, [0, 900], {0: 900, 1: 900})
+    asked: Any = SimpleNamespace(name="p")
+    share = tmp_path / "state/0/0"
+    share.mkdir(parents=True)
+    for version in (1, 2):
+        (share / f"{version}.changelog").write_text("v")
+    _refuse_torn(asked, found)
+    for version in (1, 2):
+        (share / f"{version}.changelog").write_text("")
+    assert found.checkpoint.mend(1) == []
+    with pytest.raises(CheckpointError, match="version 1, 2 of the state") as caught:
+        _refuse_torn(asked, found)
+    assert "sluice reset p" in caught.value.next_step
 
 
 def window(after: str | None, **more: Any) -> Window:
