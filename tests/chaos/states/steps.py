@@ -129,7 +129,7 @@ _STEPS = (
     (r"checkpoints/[^/]+/[^/]+/offsets/\d+", "checkpoint offsets"),
     (r"checkpoints/[^/]+/[^/]+/commits/\d+", "checkpoint commits"),
     (r"checkpoints/[^/]+/[^/]+/sluice-(window|window-types|window-panes|dedupe)\.json", "checkpoint definition"),
-    (r"checkpoints/[^/]+/[^/]+/state/\d+/_metadata/.*", "checkpoint operators"),
+    (r"checkpoints/[^/]+/[^/]+/state/.*/_metadata/.*", "checkpoint operators"),
     (r"checkpoints/[^/]+/[^/]+/state/.*", "checkpoint state"),
     (r"logs/[^/]+/_delta_log/\d+\.(json|checkpoint\.parquet)|logs/[^/]+/_delta_log/_last_checkpoint", "log commit"),
     (r"logs/[^/]+/batches/[^/]+/_seal\.json", "log note"),
