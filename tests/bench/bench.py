@@ -21,6 +21,7 @@ from tests.bench.postgres import postgres
 from tests.bench.recovery import hot, killed, redrive, wal
 from tests.bench.split import split
 from tests.bench.wide import wide
+from tests.bench.windowed import panes, windows
 
 from sluice.cli.output import print_json
 
@@ -40,6 +41,8 @@ COMPARISONS = {
     "wide": wide,
     "split": split,
     "judging": judging,
+    "panes": panes,
+    "windows": windows,
 }
 
 
