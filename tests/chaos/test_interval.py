@@ -86,7 +86,7 @@ def test_a_change_of_the_transform_reaches_the_interval_and_nothing_else(sandbox
     assert "does not fit the pipeline" in outcome.message
     assert "this run replaced nothing" in outcome.message
     sandbox.configure(rows="filter", transform={"sql": "SELECT *, 2 AS version FROM source WHERE id % 10 <> 8"})
-    sandbox.run("march 3", interval=days(3, 4))
+    outcome = sandbox.run("march 3", interval=days(3, 4))
     rows = sandbox.rows()
     assert rows is not None
     changed = {
@@ -97,6 +97,7 @@ def test_a_change_of_the_transform_reaches_the_interval_and_nothing_else(sandbox
     # 12..17 of day 3, but 8 and 18; and what stands behind the first record of the 4th
     refused = {o for o in inside if times[o] == at(3, 31)}
     assert changed == inside - refused
+    assert f"{sum(n for o, n in before.items() if o in inside)} rows replaced by {len(changed)}" in outcome.stderr
     assert {o: n for o, n in sandbox.sink().items() if o not in changed} == {
         o: n for o, n in before.items() if o not in inside
     }

@@ -284,6 +284,7 @@ class IntervalRun(Run):
                     next_step="run again, if it must be replaced once more",
                 )
             self._committed = True
+            left = leaving.rows.found  # before the quarantine is looked at for the same offsets
             point("sink-committed")
             moved = replace_quarantined(
                 tables, leaving.refused, prepared.quarantine or NOTHING, batch, self.context.run_id
@@ -291,7 +292,7 @@ class IntervalRun(Run):
             point("quarantine-committed")
         windows = prepared.windows
         if windows is not None:
-            windows = {**windows, "replaced": leaving.rows.found}
+            windows = {**windows, "replaced": left}
         tables.sweep(batch)  # before the ledger has the batch: if the driver dies, the next run sweeps it, too
         with self.context.watch.phase("ledger"):
             self.ledger.batch_committed(
@@ -311,7 +312,7 @@ class IntervalRun(Run):
                 profile=prepared.profile.as_dict(),
             )
         point("batch-recorded")
-        logger.info("%s: %d rows replaced by %d", self.interval, leaving.rows.found, prepared.staged.rows)
+        logger.info("%s: %d rows replaced by %d", self.interval, left, prepared.staged.rows)
 
     def _due(self, tables: Tables, readable: Sequence[OffsetRange]) -> bool:
         """Return whether there is anything to replace, or to replace it with."""
