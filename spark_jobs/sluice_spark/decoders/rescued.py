@@ -7,18 +7,18 @@ the same in Python; this is Spark's own, because an executor's Python need not h
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from pyspark.sql import Column
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
-__all__ = ["TOKEN", "names_of", "rescued"]
+__all__ = ["TOKEN", "has_objects", "names_of", "rescued"]
 
 TOKEN = r'(?s)"[^"\\]*+(?:\\.[^"\\]*+)*+"|[\[\]{}:,]|[^\[\]{}:,"]++'
 """A text, a mark, or what stands between them: a number, a word, blanks. Possessive, so that no text is too long."""
 _BLANKS = " \t\r\n"
-_START = "struct<depth int, at int, start int, name string, members array<struct<given string, raw string>>>"
+_START = "struct<depth int, at int, start int, name string, parts array<struct<given string, raw string>>>"
 
 
 def rescued(text: Column, fields: Sequence[T.StructField]) -> Column:
@@ -29,19 +29,18 @@ def rescued(text: Column, fields: Sequence[T.StructField]) -> Column:
     text
         Exactly one JSON object, or ``null``.
     fields
-        The schema. In columns of the type ``STRUCT`` unknown members are found, too.
+        The schema. Unknown members of objects within a column, of any depth, are found, too.
     """
     known = [f.name for f in fields]
-    inner = [f for f in fields if isinstance(f.dataType, T.StructType)]
+    inner = [f for f in fields if has_objects(f.dataType)]
 
     def found(members: Column) -> Column:
         own = F.transform(_distinct(F.filter(members, lambda m: ~m["name"].isin(*known))), _written)
-        nested = [_of_struct(members, f) for f in inner]
+        nested = [_of_column(members, f) for f in inner]
         every = F.array_compact(F.concat(own, F.array(*nested))) if nested else own
         return F.when(F.size(every) > 0, F.concat(F.lit("{"), F.array_join(every, ","), F.lit("}")))
 
-    # bound to a variable, or Spark would look for the members wherever they are used
-    whole = F.transform(F.array(_members(text)), found)[0]
+    whole = _once(_members(text), found)
     if inner:
         return whole
     keys = names_of(text)
@@ -49,17 +48,50 @@ def rescued(text: Column, fields: Sequence[T.StructField]) -> Column:
     return F.when(~F.coalesce(none, F.lit(False)), whole)
 
 
+def has_objects(kind: T.DataType) -> bool:
+    """Return whether values of a type hold objects whose fields the schema names."""
+    if isinstance(kind, T.ArrayType):
+        return has_objects(kind.elementType)
+    return has_objects(kind.valueType) if isinstance(kind, T.MapType) else isinstance(kind, T.StructType)
+
+
 def names_of(text: Column) -> Column:
     """Return the names of an object's members."""
     return F.call_function("json_object_keys", text)
 
 
-def _of_struct(members: Column, field: T.StructField) -> Column:
-    """Return ``"name":{...}`` of a column's unknown members; null if there are none."""
-    assert isinstance(field.dataType, T.StructType)
+def _of_column(members: Column, field: T.StructField) -> Column:
+    """Return ``"name":...`` of a column's unknown members; null if there are none."""
     own = F.try_element_at(F.filter(members, lambda m: m["name"] == field.name), F.lit(-1))
-    kept = rescued(own["raw"], field.dataType.fields)
+    kept = _unknown(own["raw"], field.dataType)
     return F.concat(F.lit(json.dumps(field.name, ensure_ascii=False) + ":"), kept)
+
+
+def _unknown(raw: Column, kind: T.DataType) -> Column:
+    """Return the unknown members within a value, in its own shape; null if there are none."""
+    if isinstance(kind, T.StructType):
+        return rescued(raw, kind.fields)
+    if isinstance(kind, T.ArrayType):
+        inner = kind.elementType
+        each = F.transform(_parts(raw, named=False), lambda part: _unknown(part["raw"], inner))
+
+        def listed(found: Column) -> Column:
+            shown = F.concat(F.lit("["), F.array_join(found, ",", "null"), F.lit("]"))
+            return F.when(F.exists(found, lambda one: one.isNotNull()), shown)
+
+        return _once(each, listed)
+    assert isinstance(kind, T.MapType)
+    held = kind.valueType
+    pairs = F.transform(_members(raw), lambda m: F.concat(m["given"], F.lit(":"), _unknown(m["raw"], held)))
+    return _once(
+        F.array_compact(pairs),
+        lambda found: F.when(F.size(found) > 0, F.concat(F.lit("{"), F.array_join(found, ","), F.lit("}"))),
+    )
+
+
+def _once(value: Column, made: Callable[[Column], Column]) -> Column:
+    """Bind a value to a variable: Spark would compute it wherever it is used."""
+    return F.transform(F.array(value), made)[0]
 
 
 def _written(member: Column) -> Column:
@@ -78,27 +110,6 @@ def _distinct(members: Column) -> Column:
 
 def _members(text: Column) -> Column:
     """Return the members of an object: name, the name as it is given, and the value as it is given."""
-    start = F.from_json(F.lit('{"depth":0,"at":0,"start":0,"members":[]}'), _START)
-
-    def step(at: Column, token: Column) -> Column:
-        depth, here, name = at["depth"], at["at"], at["name"]
-        top = depth == 1
-        ends = top & token.isin(",", "}") & name.isNotNull()
-        raw = F.btrim(F.substring(text, at["start"] + 1, here - at["start"]), F.lit(_BLANKS))
-        member = F.struct(name.alias("given"), raw.alias("raw"))
-        after = here + F.char_length(token)
-        return F.struct(
-            (depth + F.when(token.isin("{", "["), 1).when(token.isin("}", "]"), -1).otherwise(0)).alias("depth"),
-            after.alias("at"),
-            F.when(top & (token == ":"), after).otherwise(at["start"]).alias("start"),
-            F.when(ends, F.lit(None))
-            .when(top & name.isNull() & token.startswith('"'), token)
-            .otherwise(name)
-            .alias("name"),
-            F.when(ends, F.array_append(at["members"], member)).otherwise(at["members"]).alias("members"),
-        )
-
-    found = F.aggregate(F.regexp_extract_all(text, F.lit(TOKEN), F.lit(0)), start, step, lambda at: at["members"])
 
     def named(member: Column) -> Column:
         given = member["given"]
@@ -106,4 +117,33 @@ def _members(text: Column) -> Column:
         name = F.when(given.contains("\\"), names_of(F.concat(F.lit("{"), given, F.lit(":0}")))[0]).otherwise(plain)
         return F.struct(name.alias("name"), given.alias("given"), member["raw"].alias("raw"))
 
-    return F.transform(found, named)
+    return F.transform(_parts(text, named=True), named)
+
+
+def _parts(value: Column, *, named: bool) -> Column:
+    """Return the values of an object, with their names as they are given, or those of an array, as they are given."""
+    return _once(value, lambda text: _divided(text, named=named))
+
+
+def _divided(text: Column, *, named: bool) -> Column:
+    start = F.from_json(F.lit('{"depth":0,"at":0,"start":0,"parts":[]}'), _START)
+    opens, ends_at = (":", ("}", ",")) if named else ("[", ("]", ","))
+
+    def step(at: Column, token: Column) -> Column:
+        depth, here, name = at["depth"], at["at"], at["name"]
+        top = depth == 1
+        after = here + F.char_length(token)
+        raw = F.btrim(F.substring(text, at["start"] + 1, here - at["start"]), F.lit(_BLANKS))
+        ends = top & token.isin(*ends_at) & (name.isNotNull() if named else raw != "")
+        begins = top & (token == opens) if named else (top & (token == ",")) | ((depth == 0) & (token == opens))
+        part = F.struct(name.alias("given"), raw.alias("raw"))
+        own = F.when(top & name.isNull() & token.startswith('"'), token).otherwise(name) if named else name
+        return F.struct(
+            (depth + F.when(token.isin("{", "["), 1).when(token.isin("}", "]"), -1).otherwise(0)).alias("depth"),
+            after.alias("at"),
+            F.when(begins, after).otherwise(at["start"]).alias("start"),
+            F.when(~ends, own).alias("name"),
+            F.when(ends, F.array_append(at["parts"], part)).otherwise(at["parts"]).alias("parts"),
+        )
+
+    return F.aggregate(F.regexp_extract_all(text, F.lit(TOKEN), F.lit(0)), start, step, lambda at: at["parts"])

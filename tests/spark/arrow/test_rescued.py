@@ -22,14 +22,21 @@ pytestmark = pytest.mark.spark
 
 FLAT = 'i INT, s STRING, `a"b` INT'
 DEEP = "i INT, o STRUCT<x: INT, p: STRUCT<y: INT, `é\\n`: STRING>>, m MAP<STRING, BIGINT>, a ARRAY<STRUCT<x: INT>>"
-NAMES = ["i", "s", 'a\\"b', "o", "m", "a", "I", "z", "", "zz", "\\u0069", "\\u007a", "é", "\\u00e9", "a.b", " z",
+WITHIN = (
+    "i INT, a ARRAY<STRUCT<x: INT, p: STRUCT<y: INT>>>, aa ARRAY<ARRAY<STRUCT<x: INT>>>, "
+    "o STRUCT<p: ARRAY<STRUCT<x: INT>>>"
+)
+NAMES = ["aa", "i", "s", 'a\\"b', "o", "m", "a", "I", "z", "", "zz", "\\u0069", "\\u007a", "é", "\\u00e9", "a.b", " z",
          "x", "p", "y", "\\n", "é\\\\n", "\\ud83d\\ude00", "😀", "\\ud83d", "{", "}", ",", ":", "\\\\",
          "k" * 300]  # fmt: skip
 VALUES = ["1", "null", "1.50", "1e400", "-0.0", "12345678901234567890123456789012345678901234567890", "true", '""',
           '"x"', '"{"', '"\\""', '"}\\\\"', '",\\"z\\":1"', '"\\ud83d"', '"é😀"', "[]", "[ 1 ,[ ]]", "{}", '{"x":1}',
           '{ "y" : [ {"z":"}"} ] }', '{"x":1,"x":2}', '{"x":1,"y":2,"y":3}', '{"p":{"y":1,"q":2.50},"x":null}',
           '{"p":null,"":[]}', '{"p":{"\\u0079":1,"\\u007a":2}}', "[" * 60 + "]" * 60, '[{"x":1,"w":2}]',
-          '"' + "long " * 500 + '"', "tru", "01"]  # fmt: skip
+          '"' + "long " * 500 + '"', "tru", "01",
+          '[null, {"x":1, "v" : 1.50} ,{}, { } ]', '[[],[ {"\\u0079":"]"} , null],null, [{"x":2}]]',
+          '{"p":[{"x":1},{"q":"{"}]}', '[{"p":{"y":1,"z":2}},{"p":null}]',
+          '[{"w":' + "[" * 600 + "]" * 600 + "}]"]  # fmt: skip
 BLANKS = ["", "", "", " ", "\t", "  "]
 
 
@@ -54,12 +61,12 @@ def compared(
 
 
 @settings(
-    max_examples=3,
+    max_examples=4,
     deadline=None,
     phases=[Phase.explicit, Phase.reuse, Phase.generate],
     suppress_health_check=list(HealthCheck),
 )
-@given(seed=st.integers(0, 2**32), ddl=st.sampled_from([FLAT, DEEP]))
+@given(seed=st.integers(0, 2**32), ddl=st.sampled_from([FLAT, DEEP, WITHIN]))
 def test_what_arrow_keeps_is_what_spark_keeps(spark: SparkSession, tmp_path: Path, seed: int, ddl: str) -> None:
     chance = random.Random(seed)
     kept, wrong = compared(spark, tmp_path, ddl, [made(chance) for _ in range(500)], chance)
@@ -75,7 +82,7 @@ def test_each_name_with_each_value(spark: SparkSession, tmp_path: Path) -> None:
         b'{"z":' + b"[" * 800 + b"]" * 800 + b"}", b'{"z":"' + b"x" * 30_000 + b'"}', None, b"", b"[1]",
         ("{" + ",".join(f'"n{n}":{n}' for n in range(900)) + "}").encode(),
     ]  # fmt: skip
-    for ddl in (FLAT, DEEP):
+    for ddl in (FLAT, DEEP, WITHIN):
         kept, wrong = compared(spark, tmp_path, ddl, values, random.Random(1))
         assert wrong == []
         assert kept > 300

@@ -11,6 +11,8 @@ from sluice_spark.decoders.base import DATA, RULE, decode
 
 pytestmark = pytest.mark.spark
 
+DDL = "i INT, o STRUCT<x: INT>, a ARRAY<STRUCT<x: INT>>, m MAP<STRING, STRUCT<x: INT>>"
+
 
 def kept(spark: SparkSession, ddl: str, values: list[bytes | None], **keys: str) -> list[str | None]:
     frame = decode(records(spark, values), Decode(json={"schema": ddl, "rescue": True, **keys})).orderBy("offset")
@@ -21,9 +23,10 @@ def kept(spark: SparkSession, ddl: str, values: list[bytes | None], **keys: str)
 def test_the_documented_records(spark: SparkSession) -> None:
     section = PAGE.split("## JSON: unknown fields\n")[1].split("\n## ")[0]
     lines = [line.split("|")[1:-1] for line in section.splitlines() if line.startswith("| `")]
+    assert DDL in section
     rows = [[cell.strip().strip("`") for cell in line] for line in lines]
-    assert len(rows) == 8
-    found = kept(spark, "i INT, o STRUCT<x: INT>", [row[0].encode() for row in rows])
+    assert len(rows) == 10
+    found = kept(spark, DDL, [row[0].encode() for row in rows])
     assert [given or "null" for given in found] == [row[1] for row in rows]
 
 
@@ -32,3 +35,18 @@ def test_what_is_huge_is_kept_as_well(spark: SparkSession) -> None:
     long = f'{{"z":"{FIVE_MB}"}}'
     assert kept(spark, "i INT", [many.encode(), long.encode(), None]) == [many, long, "null_value"]
     assert kept(spark, "i INT", [None], tombstone="row") == [None]
+
+
+def test_the_values_of_maps_are_looked_into_at_any_depth(spark: SparkSession) -> None:
+    ddl = "z MAP<STRING, ARRAY<MAP<STRING, STRUCT<x: INT>>>>"
+    found = kept(
+        spark,
+        ddl,
+        [
+            b'{"z": {"\\u006b": [{"l": {"x": 1}}, null, {"l": {"x": 1}, "]": { "w" : "}," }}], "m": [], "n": null}}',
+            b'{"z": {"k": [{"l": {"x": 1}}]}}',
+            b'{"z": null}',
+            b'{"z": { }}',
+        ],
+    )
+    assert found == ['{"z":{"\\u006b":[null,null,{"]":{"w":"},"}}]}}', None, None, None]
