@@ -7,6 +7,7 @@ import os
 import subprocess
 import tempfile
 from collections import Counter
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -19,7 +20,7 @@ from sluice.errors import ConfigError, ExitCode, SluiceError
 if TYPE_CHECKING:
     from sluice.pipeline import Pipeline
 
-__all__ = ["looked", "preview"]
+__all__ = ["looked", "preview", "print_differences"]
 
 _LONGEST = 300
 
@@ -73,13 +74,18 @@ def preview(
         f"{found['rows']:,} rows. Nothing was written.",
         markup=False,
     )
-    table = found["table"]
+    print_differences(found["table"])
+    for line in judges(found.get("suite", [])):
+        err.print(line, markup=False)
+
+
+def print_differences(table: Mapping[str, Any]) -> bool:
+    """Print how the rows differ from the sink's table, and what to do; return whether something has to be done."""
     for line in table.get("differences", []):
         err.print(f"the table differs: {line}", markup=False)
     for line in table.get("ways_out", []):
         err.print(f"- {line}", markup=False)
-    for line in judges(found.get("suite", [])):
-        err.print(line, markup=False)
+    return bool(table.get("ways_out"))
 
 
 def looked(submit: Any, result: Path) -> dict[str, Any]:

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from sluice.cli.output import err, print_json, print_table
-from sluice.cli.preview import looked
+from sluice.cli.preview import looked, print_differences
 from sluice.cli.run import closing, connections, decoder_of, ended, spark_of
 from sluice.errors import ConfigError, SluiceError
 from sluice.home import Home
@@ -107,8 +107,10 @@ def _try_quarantined(
         "nothing was written",
         markup=False,
     )
+    refused = found["decodable"] and print_differences(found["table"])
     if found["decodable"]:
-        err.print(f"to write them: sluice redrive {pipeline} --quarantined", markup=False)
+        then = "to write them, once their rows fit the table" if refused else "to write them"
+        err.print(f"{then}: sluice redrive {pipeline} --quarantined", markup=False)
 
 
 def _states(spec: Pipeline, streams: Iterable[str]) -> list[TopicState]:

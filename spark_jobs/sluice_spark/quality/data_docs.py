@@ -34,6 +34,10 @@ def build(context: Any, folder: Path, pages: Sequence[Any]) -> str:
     str
         The path of the index.
     """
+    from sluice_spark.quality.pages import with_kept_templates  # it imports Great Expectations
+
     index = folder / "gx" / "uncommitted" / "data_docs" / "local_site" / "index.html"
+    # not in the project's file: whoever opens it may lack this package
+    context.variables.data_docs_sites = with_kept_templates(context.variables.data_docs_sites)
     context.build_data_docs(resource_identifiers=list(pages) if index.exists() else None)
     return str(index)

@@ -97,16 +97,20 @@ def preview(spark: SparkSession, pipeline: Pipeline, home: Home, records: int) -
 def still_refused(
     spark: SparkSession, pipeline: Pipeline, home: Home, *, of_run: str | None, ranges: Sequence[OffsetRange] | None
 ) -> dict[str, Any]:
-    """Return how many quarantined records decode and pass all row rules now, and why the others do not."""
+    """Return how many quarantined records decode and pass all row rules now, and why the others do not.
+
+    ``table`` tells whether their rows would fit the sink, as in :func:`preview`.
+    """
     quarantine = opened(home.resolve(pipeline.quarantine_path), "")
-    found = {"pipeline": pipeline.name, "records": 0, "decodable": 0, "still": []}
+    found = {"pipeline": pipeline.name, "records": 0, "decodable": 0, "still": [], "table": {}}
     if quarantine.table() is None:
         return found
+    transform = transforms.transformer(pipeline)
+    schema = shape_of(spark, pipeline, transform).schema
     held = decoded(held_records(spark, quarantine, of_run=of_run, ranges=ranges), pipeline)
     suite = Suite.of(pipeline)
     if suite is not None and suite.splitting(pipeline.quality.split):
-        transform = transforms.transformer(pipeline)
-        split = Split.of(spark, pipeline, shape_of(spark, pipeline, transform).schema)
+        split = Split.of(spark, pipeline, schema)
         held = held if split is None else split.off(held, transform)
     groups = held.groupBy(F.col(RULE).alias("rule"), F.col(COLUMN).alias("column")).count().collect()
     still = [{"rule": g.rule, "column": g.column, "records": g["count"]} for g in groups if g.rule is not None]
@@ -114,6 +118,7 @@ def still_refused(
         "records": sum(g["count"] for g in groups),
         "decodable": sum(g["count"] for g in groups if g.rule is None),
         "still": sorted(still, key=lambda group: (-group["records"], group["rule"], group["column"] or "")),
+        "table": _beside_table(pipeline, home, of_table(schema)),
     }
 
 

@@ -243,6 +243,7 @@ def test_a_dry_run_of_a_redrive_goes_by_the_suite_of_now(spark: SparkSession, tm
             {"rule": NULL[0], "column": NULL[1], "records": 2},
             {"rule": "json", "column": None, "records": 1},
         ],
+        "table": {"differences": [], "ways_out": []},
     }
 
 

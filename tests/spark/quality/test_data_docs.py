@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
+from unittest import mock
 
+import jinja2
 import pytest
 from pyspark.sql import SparkSession
 from tests.spark.quality.conftest import Court, expect
@@ -33,6 +36,27 @@ def test_data_docs_gain_the_pages_of_the_run_alone(spark: SparkSession, tmp_path
     assert {p.stem for p in (site / "expectations").glob("*.html")} == {"judged-slice", "judged-table"}
     index = (site / "index.html").read_text()
     assert all(f"{name}/{run}/" in index for name, run in (("judged-slice", "old"), ("judged-slice", "new")))
+
+
+def test_templates_are_compiled_once_for_all_runs(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    own = Court(spark, tmp_path)
+    expectation = expect("column_values_to_not_be_null", column="n")
+    own.judge(expectation, runs=("old",))
+
+    def compiled(*_: Any, **__: Any) -> None:
+        raise AssertionError("a template was compiled again")
+
+    monkeypatch.setattr(jinja2.Environment, "compile", compiled)
+    assert own.judge(expectation, runs=("new",)).data_docs is not None
+    (project,) = tmp_path.glob("quality/*/gx/great_expectations.yml")
+    assert "sluice" not in project.read_text(), "whoever opens the project need not have this package"
+
+
+def test_pages_are_built_without_a_folder_for_templates(court: Court, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(jinja2.FileSystemBytecodeCache, "_get_default_cache_dir", mock.Mock(side_effect=RuntimeError))
+    assert court.judge(expect("column_values_to_not_be_null", column="n")).data_docs is not None
 
 
 def test_a_failed_run_has_a_page_that_shows_examples(court: Court) -> None:

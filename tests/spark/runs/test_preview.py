@@ -71,7 +71,7 @@ def test_a_preview_decodes_and_transforms_and_writes_nothing(sandbox: Sandbox, s
         ]  # fmt: skip
         assert "ADD COLUMNS (tax double)" in table["ways_out"][0]
         tried = still_refused(spark, spec, Home.from_env(), of_run=None, ranges=None)
-        assert tried == {"pipeline": sandbox.name, "records": 1, "decodable": 1, "still": []}
+        assert tried == {"pipeline": sandbox.name, "records": 1, "decodable": 1, "still": [], "table": table}
         tried = still_refused(spark, spec, Home.from_env(), of_run="nobody", ranges=None)
         assert tried["records"] == 0
     assert len(sandbox.quarantine()) == 1, "it is still there"

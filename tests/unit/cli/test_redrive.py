@@ -43,7 +43,8 @@ def test_a_dry_run_of_the_quarantine_says_how_many_decode_now(
 ) -> None:
     monkeypatch.setenv("SLUICE_HOME", str(tmp_path / "home"))
     asked: list[list[str]] = []
-    found = {"records": 3252, "decodable": 3100, "still": [{"rule": "type", "column": "id", "records": 152}]}
+    still = [{"rule": "type", "column": "id", "records": 152}]
+    found: dict[str, Any] = {"records": 3252, "decodable": 3100, "still": still, "table": {}}
 
     def looked(submit: Any, result: Path) -> dict[str, Any]:
         asked.append(submit.arguments)
@@ -57,7 +58,14 @@ def test_a_dry_run_of_the_quarantine_says_how_many_decode_now(
     said = capsys.readouterr()
     assert "3,100 of 3,252 quarantined records decode and pass the row rules now; nothing was written" in said.err
     assert "type  id          152" in said.out
+    assert "to write them: sluice redrive" in said.err
     assert asked[0][-4:] == ["--range", "t:0:1-5", "--of-run=r", "--quarantined"]
+
+    found["table"] = {"differences": ["tax: only in the pipeline"], "ways_out": ["sink.delta.evolve: add …"]}
+    assert run_cli(monkeypatch, "redrive", file, "--quarantined", "--dry-run") == 0
+    told = capsys.readouterr().err
+    assert "the table differs: tax: only in the pipeline" in told
+    assert "to write them, once their rows fit the table: sluice redrive" in told
 
 
 @pytest.mark.parametrize(
