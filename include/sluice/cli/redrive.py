@@ -147,5 +147,8 @@ def _show(spec: Pipeline, ranges: Sequence[OffsetRange], of_run: str | None, *, 
     ]  # fmt: skip
     if as_json:
         print_json(listed)
+    elif not listed:
+        of = " of that" if ranges or of_run else ""
+        err.print(f"no offset{of} is open as lost: there is nothing to redrive", markup=False)
     else:
         print_table(listed, ["topic", "partition", "start", "end", "offsets", "held by", "lost by", "reason"])

@@ -13,7 +13,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from sluice.decoders.config import CsvDecode
+from sluice.decoders.config import CsvDecode, JsonDecode
+from sluice.decoders.misfits import Number, misfit, nested
 
 __all__ = ["Explainer"]
 
@@ -23,10 +24,6 @@ _NEAR = 40
 _LAST_NAME = re.compile(r'"((?:[^"\\]|\\.)*)"\s*:[^"]*(?:"(?:[^"\\]|\\.)*)?\Z')
 _HALF = re.compile(r"\\u[dD][89a-fA-F][0-9a-fA-F]{2}")
 _KINDS = {dict: "an object", list: "an array", str: "text", bool: "a boolean", type(None): "null"}
-
-
-class _Number(str):
-    """A number as it was written."""
 
 
 @dataclass(frozen=True)
@@ -46,13 +43,15 @@ class Explainer:
     separator: str = ","
     quote: str = '"'
     escape: str | None = None
+    ddl: str | None = None
+    """The declared columns with their types, of JSON."""
 
     @classmethod
     def of(cls, format_: str, config: Any) -> Explainer:
         """Return the explainer of a decoder, by its key in the pipeline file and its settings."""
         if isinstance(config, CsvDecode):
             return cls(format_, tuple(config.names), config.separator, config.quote, config.escape)
-        return cls(format_)
+        return cls(format_, ddl=config.ddl if isinstance(config, JsonDecode) else None)
 
     def detail(self, value: bytes | None, rule: str, column: str | None) -> str | None:
         """Return the offending text, or what is wrong with the record; None if there is no more to say than the rule.
@@ -87,7 +86,15 @@ class Explainer:
         if rule == "surrogate":
             half = _HALF.search(text)
             return f"{half[0]} at character {half.start()}" if half else None
-        return None if column is None else _field(text, column)
+        found = self._within(text, rule, column)
+        return found if found is not None or column is None else _field(text, column)
+
+    def _within(self, text: str, rule: str, column: str | None) -> str | None:
+        """Return where in a nested column the offending value is, and what it is; None if the column says it."""
+        if self.ddl is None or (column is not None and not nested(self.ddl, column)):
+            return None
+        found = misfit(_read(text), self.ddl, rule, column)
+        return None if found is None else f"{found[0]}: {_written(found[1])} is no {found[2]}"
 
     def _csv(self, text: str, rule: str, column: str | None) -> str | None:
         line = text.removesuffix("\n").removesuffix("\r")
@@ -122,6 +129,8 @@ def _no_object(text: str) -> str:
     """Say why a text is not exactly one JSON object."""
     if not text.strip():
         return "no text" if not text else "blanks only"
+    if text.startswith("\ufeff"):
+        return "it begins with a byte order mark"
     decoder = json.JSONDecoder(parse_constant=_refused)
     start = len(text) - len(text.lstrip(" \t\r\n"))
     try:
@@ -147,13 +156,30 @@ def _refused(word: str) -> Any:
 
 def _field(text: str, column: str) -> str | None:
     """Return the text of a field, as it was written; None if the object does not have it."""
-    found = json.loads(text, parse_float=_Number, parse_int=_Number)
+    found = _read(text)
     parts = [column] if column in found else column.split(".")
     for part in parts:
         if not isinstance(found, dict) or part not in found:
             return "is missing"
         found = found[part]
-    return _cut(str(found) if isinstance(found, _Number) else json.dumps(found, ensure_ascii=False))
+    return _written(found)
+
+
+def _read(text: str) -> Any:
+    return json.loads(text, parse_float=Number, parse_int=Number)
+
+
+def _written(value: Any) -> str:
+    return _cut(_text_of(value))
+
+
+def _text_of(value: Any) -> str:
+    """Return a value as JSON, numbers as they were written."""
+    if isinstance(value, dict):
+        return f"{{{', '.join(f'{json.dumps(k, ensure_ascii=False)}: {_text_of(v)}' for k, v in value.items())}}}"
+    if isinstance(value, list):
+        return f"[{', '.join(map(_text_of, value))}]"
+    return str(value) if isinstance(value, Number) else json.dumps(value, ensure_ascii=False)
 
 
 def _near(text: str, at: int) -> str:

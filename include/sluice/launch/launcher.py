@@ -18,17 +18,26 @@ from sluice.run.request import RunRequest
 
 __all__ = ["NOISE", "Interrupted", "Launcher", "LocalProcess"]
 
-NOISE = "WARNING: Using incubator modules: "
-"""How the line begins that the JVM writes because Spark asks for its vector module; no option of the JVM hides it."""
+NOISE = (
+    "WARNING: Using incubator modules: ",
+    "Warning: Java versions > Java 11 can only operate in restricted mode",
+)
+"""How lines begin that the JVM writes because Spark asks for its vector module, and that DataSketches writes when Spark
+looks for what is most frequent; no option hides them."""
 
 _FILTER = """
-import sys
-noise = sys.argv[1].encode()
+import signal, sys
+ended = []
+signal.signal(signal.SIGURG, lambda *_: ended.append(True))
+noise = tuple(text.encode() for text in sys.argv[1:])
 for line in sys.stdin.buffer:
-    if not line.startswith(noise):
+    if not line.startswith(noise) and (not ended or b"sluice: " in line):
         sys.stdout.buffer.write(line)
         sys.stdout.buffer.flush()
 """
+_ENDED = signal.SIGURG
+"""Tells the filter that the application was ended: what Spark's threads say to that is of no use, what Sluice says is.
+Whoever does not know the signal ignores it."""
 
 _LINGERING = 5
 """Seconds in which the rest of a log comes after its writer has ended."""
@@ -113,6 +122,7 @@ class LocalProcess:
             if not started:  # it may exist already
                 asked.append(number)
                 return
+            screen.send_signal(_ENDED)
             with suppress(ProcessLookupError):
                 os.killpg(started[0], signal.SIGTERM)
             raise Interrupted(number)
@@ -120,8 +130,10 @@ class LocalProcess:
         for handled in (signal.SIGINT, signal.SIGTERM):
             signal.signal(handled, end)
         with (
-            _without_noise() as log,
-            subprocess.Popen(submission.argv(), env=env, stdout=log, stderr=log, start_new_session=True) as child,
+            _without_noise() as screen,
+            subprocess.Popen(
+                submission.argv(), env=env, stdout=screen.stdin, stderr=screen.stdin, start_new_session=True
+            ) as child,
         ):
             started.append(child.pid)
             for number in asked:
@@ -130,20 +142,20 @@ class LocalProcess:
 
 
 @contextmanager
-def _without_noise() -> Iterator[Any]:
-    """Yield a file for a log that goes to stderr without :data:`NOISE`.
+def _without_noise() -> Iterator[subprocess.Popen[bytes]]:
+    """Yield a process whose stdin is a file for a log that goes to stderr without :data:`NOISE`.
 
     A process of its own takes the line out, so that the application can go on writing if this one is killed.
     """
-    argv = [sys.executable, "-I", "-S", "-c", _FILTER, NOISE]
+    argv = [sys.executable, "-I", "-S", "-c", _FILTER, *NOISE]
     # in a session of its own, Ctrl-C does not end it before the application has said its last words
     screen = subprocess.Popen(
         argv, stdin=subprocess.PIPE, stdout=sys.stderr, stderr=subprocess.DEVNULL, start_new_session=True
     )
     assert screen.stdin is not None
     try:
-        with screen.stdin as log:
-            yield log
+        with screen.stdin:
+            yield screen
     finally:
         with suppress(subprocess.TimeoutExpired):  # a worker of Spark may hold the log open for longer
             screen.wait(_LINGERING)

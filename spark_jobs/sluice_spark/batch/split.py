@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, reduce
+from typing import Any
 
 from pyspark.sql import Column, DataFrame, Observation, SparkSession
 from pyspark.sql import functions as F
@@ -69,10 +70,10 @@ def told(spark: SparkSession, pipeline: Pipeline, schema: T.StructType) -> list[
     ]
 
 
-def _unwanted(item: Mapping[str, object]) -> str:
+def _unwanted(item: Mapping[str, Any]) -> str:
     if item.get("severity", "critical") != "critical":
         return f"its severity is {item['severity']}: its rows stay, and are counted"
-    return UNASKED
+    return UNASKED if (item.get("meta") or {}).get("split") is None else "its meta.split is false"
 
 
 @dataclass(frozen=True)

@@ -107,9 +107,9 @@ def _json(records: DataFrame, spec: JsonDecode) -> DataFrame:
     return found.withColumn(DATA, F.col(DATA).withField(RESCUED, kept))
 
 
-def _again(text: Column, name: str, kind: str) -> Column:
-    """Return one column of the record, parsed again as another type."""
-    return F.from_json(text, f"{quoted(name)} {kind}, {_CORRUPT} STRING", _JSON).getField(name)
+def _again(text: Column, name: str, kind: str, wanted: str | None = None) -> Column:
+    """Return one column of the record, parsed again as another type; or what else such a parser finds."""
+    return F.from_json(text, f"{quoted(name)} {kind}, {_CORRUPT} STRING", _JSON).getField(wanted or name)
 
 
 def _halves(text: Column) -> Column:
@@ -130,6 +130,10 @@ def _mistyped(raw: Column, text: Column, fields: list[T.StructField]) -> Column:
     """Return the first column that has a value in the text, but none in the parsed result."""
     which = F.when(F.lit(False), "")
     for f in fields:
+        if isinstance(f.dataType, (T.StructType, T.ArrayType, T.MapType)):
+            # a part that does not fit leaves the rest, so the column is not null; alone, it is still corrupt
+            which = which.when(_again(text, f.name, _parsed(f.dataType), _CORRUPT).isNotNull(), f.name)
+            continue
         given = F.schema_of_variant(_again(text, f.name, "VARIANT"))
         which = which.when(raw.getField(f.name).isNull() & (given != "VOID"), f.name)
     return which

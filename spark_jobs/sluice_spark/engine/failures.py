@@ -134,7 +134,8 @@ def classify(error: Exception, ask_source: Callable[[], object], signs: Sequence
         return EngineError(
             f"Spark's memory is used up: {_summary(text)}",
             state=_SAFE,
-            next_step="raise spark.driver_memory (on a cluster spark.executor_memory), or lower max_records_per_batch",
+            next_step="raise spark.driver_memory (on a cluster spark.executor_memory), or lower max_records_per_batch; "
+            "if the schema has a thousand fields or more, leave some out",
         )
     said = "" if of_transform else _said_by_engine(error, text)
     known = (_OF_CHECKPOINT, *signs, _OF_STORAGE)

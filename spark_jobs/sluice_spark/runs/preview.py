@@ -80,7 +80,9 @@ def preview(spark: SparkSession, pipeline: Pipeline, home: Home, records: int) -
             made = rows.count()
             shown = [row.row for row in rows.limit(records).select(_as_json(rows)).collect()]
         except Exception as error:
-            raise reader.diagnose(error, ranges) from error
+            found_out = reader.diagnose(error, ranges)
+            found_out.state = "nothing was written"  # other than of a run, which this is not
+            raise found_out from error
     return {
         "pipeline": pipeline.name,
         "ranges": [r.as_list() for r in ranges],

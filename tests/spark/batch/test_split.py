@@ -209,8 +209,14 @@ def test_who_judges_what(spark: SparkSession, tmp_path: Path) -> None:
     alone = "it is not about single rows, or no expression of Spark"
     unasked = "it could split rows, and neither quality.split nor its meta.split says so"
     warning = "its severity is warning: its rows stay, and are counted"
-    assert told("critical") == [None, alone, warning, unasked]
-    assert told("none", expect("be_null", column="name", split=True)) == [unasked, alone, warning, unasked, None]
+    assert told("critical") == [None, alone, warning, "its meta.split is false"]
+    assert told("none", expect("be_null", column="name", split=True)) == [
+        unasked,
+        alone,
+        warning,
+        "its meta.split is false",
+        None,
+    ]
 
 
 def test_an_expectation_that_must_split_and_cannot_is_refused(spark: SparkSession, tmp_path: Path) -> None:

@@ -97,6 +97,14 @@ DDL = (
 )
 
 
+def test_a_part_of_the_wrong_type_names_its_column(spark: SparkSession) -> None:
+    """Spark leaves the parts that fit, so the column is not null; the record was refused, and no column named."""
+    values = [b'{"o": {"x": "1"}}', b'{"i": 1, "a": [1, "x"]}', b'{"m": {"k": "v"}}', b'{"o": [], "a": []}',
+              b'{"o": {"x": 1}, "a": [1], "i": "x"}']  # fmt: skip
+    found = decode(records(spark, values), Decode(json={"schema": DDL})).select(RULE, COLUMN).collect()
+    assert [tuple(row) for row in found] == [("type", name) for name in ("o", "a", "m", "o", "i")]
+
+
 def test_the_json_contract_value_by_value(spark: SparkSession) -> None:
     found = outcomes(decode(records(spark, [v for v, _ in JSON]), Decode(json={"schema": DDL})))
     wrong = [

@@ -11,6 +11,7 @@ import pytest
 from pyspark.sql import SparkSession
 from tests.fixtures.runs import Sandbox
 
+from sluice.errors import SluiceError
 from sluice.home import Home
 from sluice.pipeline import load
 from sluice.ranges import OffsetRange
@@ -59,6 +60,11 @@ def test_a_preview_decodes_and_transforms_and_writes_nothing(sandbox: Sandbox, s
     told = Counter((r["rule"], r["column"]) for r in found["refused"])
     assert told == {("expect_column_values_to_be_between", "twice"): 2, ("type", "id"): 1}
     assert [item["row_rule"] for item in found["suite"]] == [True, False]
+
+    sandbox.configure(transform={"sql": "SELECT *, raise_error('no') AS e FROM source"})
+    with mock.patch.dict(os.environ, sandbox.env(), clear=True), pytest.raises(SluiceError) as failed:
+        preview(spark, load(sandbox.file), Home.from_env(), 4)
+    assert failed.value.state == "nothing was written"
 
     sandbox.configure()
     sandbox.run("live")

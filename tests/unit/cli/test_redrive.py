@@ -83,3 +83,14 @@ def test_what_there_is_not_is_refused(
     monkeypatch.setenv("SLUICE_HOME", str(tmp_path / "home"))
     assert run_cli(monkeypatch, "redrive", str(write(tmp_path, GOOD)), *options, *more) == 10
     assert said in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("more", [(), ("--range", "t:9:0-5")])
+def test_a_dry_run_says_if_nothing_is_lost(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], more: tuple[str, ...]
+) -> None:
+    monkeypatch.setenv("SLUICE_HOME", str(tmp_path / "home"))
+    assert run_cli(monkeypatch, "redrive", str(write(tmp_path, GOOD)), "--dry-run", *more) == 0
+    said = capsys.readouterr()
+    assert said.out == ""
+    assert f"no offset{' of that' if more else ''} is open as lost: there is nothing to redrive" in said.err

@@ -31,7 +31,7 @@ CSV = Explainer.of("csv", CsvDecode(schema="a INT, b STRING, c DOUBLE"))
         (b'{"id": "x"}', "type", "id", '"x"'),
         (b'{"id": 1.50}', "type", "id", "1.50"),
         (b'{"id": 12345678901234567890123}', "digits", "id", "12345678901234567890123"),
-        (b'{"a": {"b": [1]}}', "time", "a.b", '["1"]'),
+        (b'{"a": {"b": [1]}}', "time", "a.b", "[1]"),
         (b'{"a.b": null}', "not_null", "a.b", "null"),
         (b'{"x": 1}', "not_null", "id", "is missing"),
         (b'{"id": "%s"}' % (b"x" * 300), "type", "id", '"' + "x" * 199 + "… (302 characters)"),
@@ -62,3 +62,39 @@ def test_what_is_wrong_with_csv(value: bytes, rule: str, column: str | None, det
 def test_other_formats_have_no_more_to_say_than_the_rule() -> None:
     assert Explainer("text").detail(b"x", "small", "value") is None
     assert Explainer("text").detail(b"\xff", "utf8", None) == "byte 0xff at 0 is not UTF-8"
+
+
+NESTED = Explainer.of(
+    "json",
+    JsonDecode(
+        schema="id STRING, p STRUCT<sig: BIGINT, at: TIMESTAMP, d: DECIMAL(5,2), ok: BOOLEAN, raw: BINARY>, "
+        "xs ARRAY<DOUBLE>, m MAP<STRING, STRUCT<t: STRING, n: INT>>, `odd.name` ARRAY<DATE>"
+    ),
+)
+
+
+@pytest.mark.parametrize(
+    ("value", "rule", "column", "detail"),
+    [
+        (b'{"p": {"sig": 62.5}}', "type", "p", "p.sig: 62.5 is no BIGINT"),
+        (b'{"p": {"sig": 62.5}}', "type", None, "p.sig: 62.5 is no BIGINT"),
+        (b'{"p": {"sig": 99999999999999999999}}', "type", "p", "p.sig: 99999999999999999999 is no BIGINT"),
+        (b'{"p": [1]}', "type", "p", "p: [1] is no STRUCT"),
+        (b'{"p": {"ok": 1}}', "type", "p", "p.ok: 1 is no BOOLEAN"),
+        (b'{"p": {"raw": "a?"}}', "type", "p", 'p.raw: "a?" is no BINARY'),
+        (b'{"xs": [1, null, "-118"]}', "type", "xs", 'xs[2]: "-118" is no DOUBLE'),
+        (b'{"xs": {}}', "type", None, "xs: {} is no ARRAY<DOUBLE>"),
+        (b'{"m": {"a": {"t": true, "n": 7}, "k.1": {"t": 1.5}}}', "type", "m", "m.k.1.t: 1.5 is no STRING"),
+        (b'{"m": {"a": {"n": 2147483648}}}', "type", "m", "m.a.n: 2147483648 is no INT"),
+        (b'{"p": {"at": "2013"}}', "time", "p", 'p.at: "2013" is no TIMESTAMP'),
+        (b'{"odd.name": ["2013-01-01", "2013-02-30"]}', "time", "odd.name", 'odd.name[1]: "2013-02-30" is no DATE'),
+        (b'{"p": {"d": 1.005}}', "digits", "p", "p.d: 1.005 is no DECIMAL(5, 2)"),
+        (b'{"xs": [9007199254740993]}', "digits", "xs", "xs[0]: 9007199254740993 is no DOUBLE"),
+        (b'{"id": 1.5}', "type", "id", "1.5"),
+        (b'{"xs": [1]}', "type", "xs", "[1]"),
+        (b'{"xs": [1]}', "type", None, None),
+        (b'\xef\xbb\xbf{"id": "x"}', "json", None, "it begins with a byte order mark"),
+    ],
+)  # fmt: skip
+def test_within_a_nested_column_the_value_is_named(value: bytes, rule: str, column: str | None, detail: str) -> None:
+    assert NESTED.detail(value, rule, column) == detail

@@ -1,4 +1,4 @@
-"""The log of an application: the JVM's warning about its vector module is not in it, all else is, to the end."""
+"""The log of an application: what the JVM warns of without need is not in it, all else is, to the end."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ said = SimpleNamespace(argv=lambda: ["/bin/sh", "-c", sys.argv[1]], env={})
 sys.exit(LocalProcess.start(said))
 """
 _WARNING = "WARNING: Using incubator modules: jdk.incubator.vector"
+_OTHER = "Warning: Java versions > Java 11 can only operate in restricted mode"
 
 
 def _started(script: str) -> subprocess.Popen[bytes]:
@@ -23,7 +24,8 @@ def _started(script: str) -> subprocess.Popen[bytes]:
 
 
 def test_a_log_is_without_the_warning_and_otherwise_whole() -> None:
-    script = f"echo '{_WARNING}' >&2; echo first; printf '\\377 no text\\n' >&2; echo 'the {_WARNING}'; exit 3"
+    script = f"echo '{_WARNING}' >&2; echo '{_OTHER}'; echo first; "
+    script += f"printf '\\377 no text\\n' >&2; echo 'the {_WARNING}'; exit 3"
     child = _started(script)
     _, log = child.communicate()
     assert child.returncode == 3
@@ -31,13 +33,15 @@ def test_a_log_is_without_the_warning_and_otherwise_whole() -> None:
 
 
 def test_the_last_words_after_ctrl_c_are_there() -> None:
-    child = _started("trap 'echo last words; exit 1' TERM; echo ready; while :; do sleep 0.1; done")
+    """Of what an application says when it was ended, Sluice's own lines; threads of a JVM end with a trace."""
+    trap = "echo Exception in thread; echo 12:00:00 sluice: last words; echo at java.lang; exit 1"
+    child = _started(f"trap '{trap}' TERM; echo ready; while :; do sleep 0.1; done")
     assert child.stderr is not None
     assert child.stderr.readline() == b"ready\n"
     child.send_signal(signal.SIGINT)
     _, log = child.communicate()
     assert child.returncode == 128 + signal.SIGINT
-    assert log.splitlines()[-1] == b"last words"  # the shell may say how its own child ended
+    assert log == b"12:00:00 sluice: last words\n"
 
 
 def test_ctrl_c_while_an_application_is_being_started_ends_it(tmp_path: Path) -> None:

@@ -173,9 +173,11 @@ def ways_out(found: Difference, path: str, evolve: str) -> list[str]:
     top = [c for c in found.missing if "." not in c.name]
     if found.missing:
         how = ", ".join(f"CAST(NULL AS {c.kind.simpleString()}) AS {c.name}" for c in top[:_EXAMPLES])
-        renamed = f"{addable[0].name} AS {found.missing[0].name}" if addable else f"new_name AS {found.missing[0].name}"
+        lacking = found.missing[0]
+        alike = [c.name for c in addable if c.kind == lacking.kind]  # another type cannot be the same column renamed
+        renamed = f"{alike[0] if alike else 'new_name'} AS {lacking.name}"
         steps.append(
-            f"if {found.missing[0].name} was renamed, give it its old name in the transform: {renamed}; "
+            f"if {lacking.name} was renamed, give it its old name in the transform: {renamed}; "
             + (f"if it is gone, write nulls: {how}" if how else "if it is gone, rebuild its struct with a null in it")
         )
     wider = [c for c in found.changed if c.widens]
@@ -194,8 +196,11 @@ def ways_out(found: Difference, path: str, evolve: str) -> list[str]:
                 f"{whole} under a new name"
             )
         else:
-            cast = f"CAST({column.name} AS {column.there.simpleString()})"
-            steps.append(f"cast {column.name} in the transform: {cast}; or write it under a new name")
+            cast, (whole, dot, _) = f"CAST({column.name} AS {column.there.simpleString()})", column.name.partition(".")
+            how = (
+                f"build {whole} anew in the transform, with {cast}" if dot else f"cast {whole} in the transform: {cast}"
+            )
+            steps.append(f"{how}; or write {whole} under a new name")
     return steps
 
 

@@ -53,10 +53,17 @@ def test_what_only_the_pipeline_has_can_be_added(there: str, ours: str, added: l
     ("there", "ours", "said", "way"),
     [
         ("a INT, old STRING", "a INT, new STRING", "old: only in the table", "new AS old"),
+        ("a INT, old STRING", "a INT, s STRUCT<x: INT>, new STRING", "old: only in the table", "new AS old"),
+        ("a INT, old STRING", "a INT, s STRUCT<x: INT>", "old: only in the table", "new_name AS old"),
         ("a INT, old STRING", "a INT", "old: only in the table", "CAST(NULL AS string) AS old"),
         ("a INT", "a BIGINT", "a: int in the table, bigint in the pipeline", "CAST(a AS int)"),
         ("a BIGINT", "a INT", "a: bigint in the table, int in the pipeline", "CAST(a AS bigint)"),
-        ("s STRUCT<x: INT>", "s STRUCT<x: BIGINT>", "s.x: int in the table", "CAST(s.x AS int)"),
+        (
+            "s STRUCT<x: INT>",
+            "s STRUCT<x: BIGINT>",
+            "s.x: int in the table",
+            "build s anew in the transform, with CAST(s.x AS int)",
+        ),
         (
             "s STRUCT<l: ARRAY<STRING>>",
             "s STRUCT<l: ARRAY<INT>>",
