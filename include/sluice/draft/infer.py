@@ -25,6 +25,10 @@ _TIME = re.compile(
 _DATE = re.compile(r"(?!0000)\d{4}-\d{2}-\d{2}", re.ASCII)
 _WORD = re.compile(r"[A-Za-z_][A-Za-z0-9_]*", re.ASCII)
 _CLOCK = re.compile(r"(^|_)(at|on|ts|time|date|timestamp)$|(Time|Date|At|Timestamp)$")
+_MONEY = re.compile(
+    r"price|amount|cost|total|fee|tax|balance|revenue|pay|fare|tip|paid|charge|salary|wage|discount|money|eur|usd",
+    re.IGNORECASE,
+)
 _DEEPEST = 12
 _MANY = 50
 """With more names than this, of which each is rare, an object is a map."""
@@ -172,7 +176,8 @@ class Seen:
             scale = min(self.decimals, 18)
             doubts.append(f"{name}: has more digits than DOUBLE keeps; check scale and size of DECIMAL(38,{scale})")
             return f"DECIMAL(38,{scale})"
-        if self.decimals <= 4 and not self.exponent:
+        # a temperature has as few decimals: ask where the name says money, or where cents are the smallest part
+        if not self.exponent and (self.decimals == 2 or (self.decimals <= 4 and _MONEY.search(name))):
             doubts.append(
                 f"{name}: if it is an amount of money, declare DECIMAL(18,{max(self.decimals, 2)}), not DOUBLE"
             )
