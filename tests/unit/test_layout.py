@@ -33,6 +33,7 @@ OF_NO_MODULE = {
     "airflow/test_timeout.py": "a driver that hangs: operator, hook and factory",
     "airflow/test_wheel.py": "the three packages as one wheel, where there is no checkout",
     "kafka/test_burrow.py": "another program's numbers beside those of a real run",
+    "unit/launch/test_log_settings.py": "include/spark-log4j2.properties beside Spark's jars",
     "unit/sources/jdbc/test_traps.py": "what tables, servers and clocks do to source, database and intake together",
     "unit/test_documents.py": "README.md and docs",
     "unit/test_environment.py": "what is installed against what is pinned",
