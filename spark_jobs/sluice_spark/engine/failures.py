@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
 
 from sluice.errors import (
     CheckpointError,
@@ -19,7 +20,7 @@ from sluice.errors import (
 from sluice_spark.decoders.told import found_in
 from sluice_spark.transforms.transform import apply
 
-__all__ = ["EngineError", "Sign", "classify", "printable"]
+__all__ = ["EngineError", "Sign", "ask_engine", "classify", "printable"]
 
 _SAFE = "batches that were committed are in the sink and stay; the open batch is read again, exactly, by the next run"
 
@@ -151,6 +152,22 @@ def classify(error: Exception, ask_source: Callable[[], object], signs: Sequence
     step = _TOO_DEEP if _OF_STACK in raised else "read the log above; run again when the cause is fixed"
     sign = sign or Sign(SluiceError, (), step)
     return sign.kind(f"the query failed: {_summary(text)}", state=_SAFE, next_step=sign.next_step)
+
+
+def ask_engine(spark: SparkSession) -> None:
+    """Compute something trivial.
+
+    Raises
+    ------
+    EngineError
+        If Spark's JVM is gone.
+    SluiceError
+        If Spark answers with an error.
+    """
+    try:
+        spark.range(1).count()
+    except Exception as error:
+        raise classify(error, lambda: None) from error
 
 
 def _raised_by_transform(error: Exception) -> bool:

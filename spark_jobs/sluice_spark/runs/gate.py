@@ -18,6 +18,7 @@ from sluice.ranges import Counts, LostRange, OffsetRange
 from sluice.run.held import FAILED, faults
 from sluice.run.verdict import causes
 from sluice_spark.batch.writer import BatchWriter, PreparedBatch
+from sluice_spark.engine.failures import ask_engine
 from sluice_spark.engine.logs import logger
 from sluice_spark.quality.judge import Judge
 from sluice_spark.quality.judgement import Judgement
@@ -95,6 +96,8 @@ class Gate:
         QualityError
             If its verdict is ``failed`` or ``error`` and nobody accepted it, or more is wrong with it than was
             accepted: it must not be committed. The ledger has the verdict then.
+        EngineError
+            If Spark ended while the batch was judged. That is no verdict: the next run judges it.
         """
         if self.judge is None:
             return
@@ -109,6 +112,8 @@ class Gate:
         judgement = self.judge.inspect(rows, rows().count() if deletes else staged.rows, counts)
         judgement = with_past(judgement, self.pipeline, self.ledger, [self.run_id], prepared.profile, of=["columns"])
         if judgement.verdict in FAILED:
+            if judgement.error is not None or any(result.exception for result in judgement.results):
+                ask_engine(spark)
             told = judgement.as_dict()
             reason = None if batch is None else self._accepted(batch, told)
             if batch is not None and reason is not None:

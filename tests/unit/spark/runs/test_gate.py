@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
+from unittest import mock
 
 import pytest
 from tests.fixtures.books import Place, span, split
@@ -13,6 +14,7 @@ from sluice.errors import QualityError
 from sluice.pipeline import load
 from sluice.ranges import Counts, RangeAccount
 from sluice_spark.batch.writer import PreparedBatch
+from sluice_spark.engine.failures import EngineError
 from sluice_spark.quality.judgement import Judgement
 from sluice_spark.runs.gate import Gate
 from sluice_spark.sinks.base import NOTHING
@@ -68,9 +70,24 @@ def test_what_is_given_up_while_it_is_prepared_is_not_taken_for_accepted(tmp_pat
     with place.ledger.acquire("p", "r2") as lease:
         place.ledger.run_planned(lease, kind="live", recovery="replay", epoch=1, ranges=[], topic_ids={})
         with pytest.raises(QualityError, match="judged error before it is published: judging failed: it broke"):
-            gate.admit(lease, cast(Any, None), cast(Any, Writer()), prepared, (1, 0))
+            gate.admit(lease, mock.MagicMock(), cast(Any, Writer()), prepared, (1, 0))
         place.ledger.verdict_accepted("p", "r2", verdict="error", reason="fine", batch=(1, 0))
-        gate.admit(lease, cast(Any, None), cast(Any, Writer()), prepared, (1, 0))
+        gate.admit(lease, mock.MagicMock(), cast(Any, Writer()), prepared, (1, 0))
     found = gate.summary(["r2"])
     assert found is not None
     assert (found.verdict, [e.limit for e in found.excesses]) == ("warned", ["accepted"])
+
+
+def test_the_end_of_spark_is_no_verdict(tmp_path: Path) -> None:
+    """With quality.on_failed: hold, somebody would have to settle a batch that nobody judged."""
+    place = Place(tmp_path)
+    place.configure()
+    judge: Any = SimpleNamespace(name="s", inspect=lambda *_: Judgement("s", 0, error="Connection refused"))
+    gate = Gate(load(str(place.file)), "r", place.ledger, judge)
+    spark = mock.MagicMock()
+    spark.range.side_effect = ConnectionRefusedError("Connection refused")
+    with place.ledger.acquire("p", "r") as lease:
+        place.ledger.run_planned(lease, kind="live", recovery="replay", epoch=1, ranges=[], topic_ids={})
+        with pytest.raises(EngineError, match="does not answer any more"):
+            gate.admit(lease, spark, cast(Any, Writer()), PreparedBatch((split(0, 5),), NOTHING), (1, 0))
+    assert place.ledger.known_run("p", "r").verdict is None
