@@ -51,7 +51,7 @@ class Added:
     @property
     def sql(self) -> str:
         """The column as a statement of Spark SQL defines it."""
-        return f"{self.name} {self.kind.simpleString()}"
+        return f"{self.name} {_sql(self.kind)}"
 
     def as_dict(self) -> dict[str, str]:
         """Return a JSON-ready form."""
@@ -172,7 +172,7 @@ def ways_out(found: Difference, path: str, evolve: str) -> list[str]:
         steps.append(f"cast {name} in the transform: a column of type {kind} is not added to a table that has none")
     top = [c for c in found.missing if "." not in c.name]
     if found.missing:
-        how = ", ".join(f"CAST(NULL AS {c.kind.simpleString()}) AS {c.name}" for c in top[:_EXAMPLES])
+        how = ", ".join(f"CAST(NULL AS {_sql(c.kind)}) AS {c.name}" for c in top[:_EXAMPLES])
         lacking = found.missing[0]
         alike = [c.name for c in addable if c.kind == lacking.kind]  # another type cannot be the same column renamed
         renamed = f"{alike[0] if alike else 'new_name'} AS {lacking.name}"
@@ -196,7 +196,7 @@ def ways_out(found: Difference, path: str, evolve: str) -> list[str]:
                 f"{whole} under a new name"
             )
         else:
-            cast, (whole, dot, _) = f"CAST({column.name} AS {column.there.simpleString()})", column.name.partition(".")
+            cast, (whole, dot, _) = f"CAST({column.name} AS {_sql(column.there)})", column.name.partition(".")
             how = (
                 f"build {whole} anew in the transform, with {cast}" if dot else f"cast {whole} in the transform: {cast}"
             )
@@ -274,6 +274,17 @@ def nullable(kind: Any) -> Any:
 def _quoted(name: str) -> str:
     """Return a name as SQL writes it."""
     return name if _WORD.fullmatch(name) else f"`{name.replace('`', '``')}`"
+
+
+def _sql(kind: DataType) -> str:
+    """Return a type as SQL writes it; Spark's own text of a struct does not quote the names of its fields."""
+    if isinstance(kind, StructType):
+        return f"struct<{','.join(f'{_quoted(f.name)}:{_sql(f.dataType)}' for f in kind.fields)}>"
+    if isinstance(kind, ArrayType):
+        return f"array<{_sql(kind.elementType)}>"
+    if isinstance(kind, MapType):
+        return f"map<{_sql(kind.keyType)},{_sql(kind.valueType)}>"
+    return kind.simpleString()
 
 
 def _path(above: Iterable[str], *names: str) -> str:

@@ -12,7 +12,7 @@ import pytest
 from deltalake import DeltaTable, Field, write_deltalake
 from deltalake.exceptions import CommitFailedError
 from deltalake.schema import PrimitiveType
-from pyspark.sql.types import LongType, StringType, StructField, StructType
+from pyspark.sql.types import ArrayType, LongType, StringType, StructField, StructType
 from tests.unit.spark.sinks.delta.conftest import SCHEMA, put, rows, sink, staged
 
 from sluice.errors import ConfigError
@@ -70,6 +70,11 @@ def test_nothing_is_added_unless_the_file_says_so_nor_by_a_batch_without_rows(tm
     with pytest.raises(ConfigError, match="tax: only in the pipeline") as refused:
         sink(tmp_path).check(WIDER)
     assert "ADD COLUMNS (tax bigint)" in refused.value.next_step
+    odd = StructType([StructField("$oid", StringType()), StructField("b", ArrayType(LongType()))])
+    nested = StructType([*WIDER.fields, StructField("_id", odd)])
+    with pytest.raises(ConfigError) as refused:
+        sink(tmp_path).check(nested)
+    assert "ADD COLUMNS (tax bigint, _id struct<`$oid`:string,b:array<bigint>>)" in refused.value.next_step
     evolving(tmp_path).commit(NOTHING, WIDER, 1, {"run": "r"})
     assert "tax" not in [f.name for f in DeltaTable(str(tmp_path)).schema().fields]
 
