@@ -19,6 +19,7 @@ __all__ = [
     "Strict",
     "duration",
     "given",
+    "meant",
     "one_of",
 ]
 
@@ -69,14 +70,14 @@ def duration(value: Any) -> timedelta:
         raise ValueError(f"{value!r} is a duration without a unit: write {text}s, {text}m, {text}h or {text}d")
     match = _DURATION.match(text)
     if match is None:
-        raise ValueError(f"{value!r} is not a duration: write 30s, 15m, 2h or 7d{_meant(text)}")
+        raise ValueError(f"{value!r} is not a duration: write 30s, 15m, 2h or 7d{meant(text)}")
     seconds = int(match[1]) * _UNITS[match[2]]
     if seconds > _LONGEST:
         raise ValueError(f"{value!r} is longer than 100 years")
     return timedelta(seconds=seconds)
 
 
-def _meant(text: str) -> str:
+def meant(text: str) -> str:
     """Return what a misspelt duration was probably meant to be, for the end of a message."""
     found = _ALMOST.fullmatch(text.strip())
     unit = _WORDS.get(found[2].lower()) if found else None

@@ -43,6 +43,7 @@ def accept(
     from sluice.cli.names import name_of
     from sluice.ledger import Ledger
     from sluice.run.held import accept as settle
+    from sluice.run.held import waiting
 
     ledger = Ledger.open()
     name = name_of(ledger, pipeline)
@@ -53,6 +54,8 @@ def accept(
         print_json({"pipeline": name, "run": run, "verdict": verdict, "accepted": told, **normal})
         return
     err.print(f"run {run} of {name}: the verdict {verdict} is accepted ({told})", markup=False)
+    if (batch := waiting(ledger, name, ledger.known_run(name, run))) is not None:
+        err.print(f"the next run publishes its batch {batch[1]}, unless more is wrong with it by then", markup=False)
     if new_normal:
         err.print("what quality.history compares with begins with this run", markup=False)
 

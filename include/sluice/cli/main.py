@@ -548,7 +548,7 @@ def _age(text: str | None, option: str) -> timedelta | None:
 
 
 def _time(text: str | None, option: str) -> datetime | None:
-    from sluice.fields import duration
+    from sluice.fields import duration, meant
 
     if text is None:
         return None
@@ -561,7 +561,7 @@ def _time(text: str | None, option: str) -> datetime | None:
         return datetime.now(UTC) - duration(text)
     except (ValueError, OverflowError):
         raise ConfigError(
-            f"{option}: {text!r} is neither a time nor an age",
+            f"{option}: {text!r} is neither a time nor an age{meant(text)}",
             state="nothing was read",
             next_step="write a time in ISO 8601, for example 2026-11-01T00:00, or an age, for example 36h or 7d",
         ) from None

@@ -61,7 +61,7 @@ def preview(
         column = f", column {record['column']}" if record["column"] else ""
         why = f": {record['detail']}" if record["detail"] else ""
         typer.echo(f"\n{where} would be refused: {record['rule']}{column}{why}")
-        typer.echo(f"  {_cut(record['value'] or 'no value')}")
+        typer.echo(f"  {_shown(record['value'])}")
     rules = Counter((r["rule"], r["column"]) for r in found["refused"])
     if rules:
         typer.echo("")
@@ -77,6 +77,12 @@ def preview(
     print_differences(found["table"])
     for line in judges(found.get("suite", [])):
         err.print(line, markup=False)
+
+
+def _shown(value: str | None) -> str:
+    if value is None:
+        return "no value"
+    return _cut(value) if value else "an empty value"
 
 
 def print_differences(table: Mapping[str, Any]) -> bool:

@@ -51,6 +51,13 @@ def test_what_is_accepted_no_longer_holds(place: Place, sluice: Callable[..., An
     assert json.loads(again.stdout) == {"pipeline": "p", "run": "a", "verdict": "failed", "accepted": "known gap"}
 
 
+def test_what_becomes_of_a_batch_that_waits_is_told(place: Place, sluice: Callable[..., Any]) -> None:
+    told = {"reasons": ["id: 3 unexpected"], "waits": [1, 7]}
+    place.ledger.judged(None, "p", "a", verdict="failed", judgement=told)
+    done = sluice("accept", "p", "a", "--reason", "fine")
+    assert done.stderr.splitlines()[1:] == ["the next run publishes its batch 7, unless more is wrong with it by then"]
+
+
 def test_a_new_normal_is_said_and_on_record(place: Place, sluice: Callable[..., Any]) -> None:
     done = sluice("accept", "p", "a", "--reason", "a new shop", "--new-normal")
     assert done.stderr.splitlines()[1] == "what quality.history compares with begins with this run"

@@ -66,6 +66,7 @@ def test_a_time_that_is_none_is_told(file: Path) -> None:
         failed = asked(file, option, "yesterday").exception
         assert isinstance(failed, ConfigError)
         assert f"{option}: 'yesterday' is neither a time nor an age" in str(failed)
+        assert "nor an age; did you mean 5m?" in str(asked(file, option, "5min").exception)
 
 
 @pytest.mark.parametrize(
