@@ -284,7 +284,7 @@ def _sql(kind: DataType) -> str:
         return f"array<{_sql(kind.elementType)}>"
     if isinstance(kind, MapType):
         return f"map<{_sql(kind.keyType)},{_sql(kind.valueType)}>"
-    return kind.simpleString()
+    return str(kind.simpleString())
 
 
 def _path(above: Iterable[str], *names: str) -> str:
