@@ -7,7 +7,7 @@ from pathlib import Path
 
 from sluice_spark.engine.logs import set_up
 from sluice_spark.engine.session import Parser, run_main, session
-from sluice_spark.windows.state import PaneSpans, open_windows, remembered_keys
+from sluice_spark.windows.state import PaneSpans, of_key, open_windows, remembered_keys
 
 
 def main() -> None:
@@ -24,11 +24,15 @@ def main() -> None:
         metavar="MS",
         help="windows are made of panes: their size and slide, the watermark",
     )
+    parser.add_argument("--of", metavar="JSON", help="only one key: names of its columns, and values of some")
     args = parser.parse_args()
-    if args.dedupe:
+    panes = PaneSpans(*args.panes) if args.panes else None
+    if args.of:
+        names, wanted = json.loads(args.of)
+        found = of_key(session(), args.checkpoint, args.batch, names, wanted, panes)
+    elif args.dedupe:
         found = remembered_keys(session(), args.checkpoint, args.batch)
     else:
-        panes = PaneSpans(*args.panes) if args.panes else None
         found = open_windows(session(), args.checkpoint, args.batch, panes)
     Path(args.result).write_text(json.dumps(found), encoding="utf-8")
 

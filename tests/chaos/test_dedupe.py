@@ -166,6 +166,10 @@ def test_keys_are_remembered_between_runs(sandbox: Sandbox) -> None:
     assert told["first_forgotten_at"] == _ms(min(remembered.values()))
     assert told["last_forgotten_at"] == _ms(max(remembered.values()))
     assert told["definition"] == {"keys": ["id"], "time": "at"}
+    one, until = next(iter(remembered.items()))
+    (kept,) = json.loads(sandbox.cli("state", str(sandbox.file), "--key", f"id={one}", "--json").stdout)["rows"]
+    assert kept["key"] == {"id": str(one)}
+    assert json.loads(kept["state"]) == {"expiresAtMicros": _ms(until) * 1000}
     deep = json.loads(sandbox.cli("audit", str(sandbox.file), "--deep", "--json").stdout)
     assert deep["problems"] == []
 

@@ -224,6 +224,12 @@ def _span(text: str) -> timedelta:
     return timedelta(**{{"m": "minutes", "h": "hours"}[text[-1]]: int(text[:-1])})
 
 
+def of_key(sandbox: Sandbox, key: str) -> list[dict[str, Any]]:
+    """Return what ``sluice state`` says of a key."""
+    found: dict[str, Any] = json.loads(sandbox.cli("state", str(sandbox.file), "--key", key, "--json").stdout)
+    return list(found["rows"])
+
+
 @pytest.mark.parametrize(
     "window",
     [pytest.param(HOURLY, marks=pytest.mark.long), pytest.param(SLIDING, marks=pytest.mark.long), PANES],
@@ -253,6 +259,16 @@ def test_windows_stay_open_between_runs(sandbox: Sandbox, window: dict[str, Any]
     assert [(w["window_start"], w["window_end"], w["keys"]) for w in told["windows"]] == stream.open()
     assert all(w["closes_at"] == w["window_end"] + delay > told["watermark"] + delay for w in told["windows"])
     assert (told["shares"], told["definition"]["by"]) == (2, ["k"])
+    kept = of_key(sandbox, "k=a")
+    assert {tuple(row["key"].items()) for row in kept} == {(("k", "a"),)}
+    size, slide = (round(told["definition"][key] * 1000) for key in ("size", "slide"))
+    last = size if "panes" in window else slide
+    ends = {e for row in kept for e in range(row["window_end"], row["window_start"] + last + 1, slide)}
+    *_, state = stream.model()
+    assert {e for e in ends if e > told["watermark"]} == {_ms(end) for _, end, k in state if k == "a"}
+    if "panes" not in window:
+        values = {_ms(end): [len(values), sum(values)] for (_, end, k), values in state.items() if k == "a"}
+        assert {row["window_end"]: list(json.loads(row["state"]).values()) for row in kept} == values
 
 
 def test_sessions_stay_open_between_runs(sandbox: Sandbox) -> None:
@@ -273,6 +289,9 @@ def test_sessions_stay_open_between_runs(sandbox: Sandbox) -> None:
     assert [(w["window_start"], w["window_end"], w["keys"]) for w in told["windows"]] == stream.open()
     assert stream.open()
     assert told["definition"]["gap"] == 600.0
+    *_, state = stream.model()
+    kept = {(row["window_start"], row["window_end"]) for row in of_key(sandbox, "k=b")}
+    assert kept == {(_ms(start), _ms(end)) for start, end, k in state if k == "b"}
 
 
 class Updated(Stream):

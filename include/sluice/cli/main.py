@@ -483,14 +483,26 @@ def adopt(
 
 
 @app.command()
-def state(pipeline: Annotated[str, typer.Argument(metavar="NAME_OR_FILE")], as_json: AsJson = False) -> None:
+def state(
+    pipeline: Annotated[str, typer.Argument(metavar="NAME_OR_FILE")],
+    key: Annotated[
+        list[str] | None,
+        typer.Option(metavar="COLUMN=VALUE", help="Only what is kept of this key; again for each of its columns."),
+    ] = None,
+    batch: Annotated[
+        int | None, typer.Option(min=0, metavar="N", help="As it was after this batch. Default: the newest.")
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
     """Show which windows of event time are open, or how many keys dedupe remembers, and until when.
 
-    It reads the checkpoint with Spark, on this machine, beside runs of any kind.
+    With --key, show what Spark keeps of one key: for each of its windows, panes
+    or sessions the values from which the aggregates are made. It reads the
+    checkpoint with Spark, on this machine, beside runs of any kind.
     """
     from sluice.cli.state import state as shown
 
-    raise typer.Exit(shown(pipeline, as_json=as_json))
+    raise typer.Exit(shown(pipeline, key=key or [], batch=batch, as_json=as_json))
 
 
 @app.command("validate-spec")

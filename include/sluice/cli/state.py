@@ -6,7 +6,7 @@ import json
 import os
 import subprocess
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -24,13 +24,20 @@ from sluice.run.checkpoint import Checkpoint
 __all__ = ["state"]
 
 
-def state(pipeline: str, *, as_json: bool) -> int:
+def state(pipeline: str, *, key: Sequence[str] = (), batch: int | None = None, as_json: bool) -> int:
     """Print the state of the present epoch; return the exit code.
+
+    Parameters
+    ----------
+    key
+        Print only what is kept of one key: ``COLUMN=VALUE`` of some of its columns.
+    batch
+        After which committed batch; by default the newest.
 
     Raises
     ------
     ConfigError
-        If the pipeline has neither a window nor ``dedupe``.
+        If the pipeline has neither a window nor ``dedupe``, its keys have no such column, or there is no such batch.
     SluiceError
         If Spark cannot read the state.
     """
@@ -47,16 +54,24 @@ def state(pipeline: str, *, as_json: bool) -> int:
     # by way of the log, a second checkpoint has the state
     checkpoint = Checkpoint(home.applied(spec.name, epoch.number)) if epoch.route is Route.LOG else first
     committed = checkpoint.committed()
+    if batch is not None:
+        _check_batch(spec, committed, batch)
+        committed = [batch]
+    defined = first.definition()
+    definition = defined[1] if defined else {}
+    of = _wanted(spec, definition, key) if key else None
     told: dict[str, Any] = {"pipeline": spec.name, "epoch": epoch.number, "batch": None}
     if spec.window is not None:
         told["windows"] = []
-    if committed:
-        defined = first.definition()
-        found = _read(spec, checkpoint, committed[-1], _panes(checkpoint, defined[1] if defined else {}))
+    if committed and of is not None:
+        found = _read(spec, checkpoint, committed[-1], _panes(checkpoint, definition, committed[-1]), of)
+        told = {**told, "batch": committed[-1], "rows": found}
+    elif committed:
+        found = _read(spec, checkpoint, committed[-1], _panes(checkpoint, definition, committed[-1]))
         told |= {
             "batch": committed[-1],
-            "watermark": checkpoint.watermark(),
-            "definition": defined[1] if defined else None,
+            "watermark": checkpoint.watermark(committed[-1]),
+            "definition": definition or None,
             "shares": checkpoint.shares(),
             "bytes": checkpoint.state_bytes(),
             **(_of_windows(spec.window, found) if spec.window is not None else found[0]),
@@ -70,6 +85,37 @@ def state(pipeline: str, *, as_json: bool) -> int:
     return 0
 
 
+def _check_batch(spec: Pipeline, committed: Sequence[int], batch: int) -> None:
+    if batch not in committed:
+        known = f"{committed[0]} to {committed[-1]}" if committed else "none"
+        raise ConfigError(
+            f"--batch: the checkpoint of {spec.name} has committed no batch {batch}",
+            state="nothing was read",
+            next_step=f"its batches are {known}; Spark keeps the state of about the last hundred",
+        )
+
+
+def _wanted(spec: Pipeline, definition: Mapping[str, Any], key: Sequence[str]) -> tuple[list[str], dict[str, str]]:
+    """Return the columns of the state's keys, and the wanted values of some."""
+    names = list(definition.get("keys") or definition.get("by") or [])
+    if not names and not definition:  # no epoch has begun with it yet
+        names = list(spec.dedupe.keys if spec.dedupe is not None else spec.window.by if spec.window is not None else [])
+    wanted: dict[str, str] = {}
+    for item in key:
+        name, given, value = item.partition("=")
+        if not given or name not in names:
+            what = f"keys have no column {name!r}" if given else f"{item!r} is not COLUMN=VALUE"
+            raise ConfigError(
+                f"--key: {what}",
+                state="nothing was read",
+                next_step=f"write, for example, --key {names[0]}=VALUE; columns of keys are: {', '.join(names)}"
+                if names
+                else "windows without window.by have no key: leave --key out",
+            )
+        wanted[name] = value
+    return names, wanted
+
+
 def _of_windows(window: Window, found: list[dict[str, Any]]) -> dict[str, Any]:
     delay = round(window.watermark.total_seconds() * 1000)
     return {
@@ -79,6 +125,9 @@ def _of_windows(window: Window, found: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def _show(told: dict[str, Any]) -> None:
+    if "rows" in told:
+        _show_rows(told)
+        return
     kept = (
         f"{told['bytes']:,} bytes in {told['shares']} shares; watermark {moment(told['watermark'])}. "
     )  # fmt: skip
@@ -101,18 +150,36 @@ def _show(told: dict[str, Any]) -> None:
     )
 
 
-def _panes(checkpoint: Checkpoint, definition: Mapping[str, Any]) -> tuple[int, ...]:
-    """Return size and slide of windows made of panes, as the epoch began with them, and the watermark."""
+def _show_rows(told: dict[str, Any]) -> None:
+    bounds = ("window_start", "window_end")
+    rows = [
+        {**row["key"], **{n: moment(row[n]) for n in bounds if n in row}, "state": row["state"]} for row in told["rows"]
+    ]
+    if rows:
+        print_table(rows, tuple(rows[0]))
+    else:
+        err.print("nothing is kept of such a key", markup=False)
+    err.print(f"epoch {told['epoch']}, batch {told['batch']}: {len(rows):,} rows of the state", markup=False)
+
+
+def _panes(checkpoint: Checkpoint, definition: Mapping[str, Any], batch: int | None = None) -> tuple[int, ...]:
+    """Return size and slide of windows made of panes, as the epoch began with them, and the watermark after a batch."""
     if "slide" not in definition or checkpoint.panes() is None:
         return ()
-    return *(round(definition[key] * 1000) for key in ("size", "slide")), checkpoint.watermark()
+    return *(round(definition[key] * 1000) for key in ("size", "slide")), checkpoint.watermark(batch)
 
 
-def _read(spec: Pipeline, checkpoint: Checkpoint, batch: int, panes: tuple[int, ...]) -> list[dict[str, Any]]:
+def _read(
+    spec: Pipeline,
+    checkpoint: Checkpoint,
+    batch: int,
+    panes: tuple[int, ...],
+    of: tuple[list[str], dict[str, str]] | None = None,
+) -> list[dict[str, Any]]:
     with tempfile.TemporaryDirectory(prefix="sluice-") as folder:
         result = Path(folder) / "result.json"
         spark = Connection("spark_default", "spark", host="local[2]")
-        submit = read_state(spec, checkpoint.path, batch, result, spark, panes)
+        submit = read_state(spec, checkpoint.path, batch, result, spark, panes, of)
         done = subprocess.run(
             submit.argv(),
             env={**os.environ, **submit.env},

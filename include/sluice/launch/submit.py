@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import importlib.util
+import json
 import os
 import re
 import shutil
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
@@ -349,9 +350,15 @@ def validate_spec(pipelines: Sequence[Pipeline], result: Path) -> SparkSubmit:
 
 
 def read_state(
-    pipeline: Pipeline, checkpoint: str, batch: int, result: Path, spark: Connection, panes: Sequence[int] = ()
+    pipeline: Pipeline,
+    checkpoint: str,
+    batch: int,
+    result: Path,
+    spark: Connection,
+    panes: Sequence[int] = (),
+    of: tuple[Sequence[str], Mapping[str, str]] | None = None,
 ) -> SparkSubmit:
-    """Return the application that reads which windows are open, or which keys are remembered.
+    """Return the application that reads which windows are open, or which keys are remembered, or what is kept of one.
 
     Parameters
     ----------
@@ -361,12 +368,16 @@ def read_state(
         The file to which it writes what it found, as a JSON list.
     panes
         If windows are made of panes: their size, their slide and the watermark, in milliseconds.
+    of
+        Only what is kept of a key: the names of all its columns, and the values of some, as text.
     """
     arguments = ["--checkpoint", checkpoint, "--batch", str(batch), "--result", str(result)]
     if panes:
         arguments += ["--panes", *map(str, panes)]
     if pipeline.dedupe is not None:
         arguments.append("--dedupe")
+    if of is not None:
+        arguments += ["--of", json.dumps(of)]
     return _submit("read_state.py", pipeline, arguments, spark, (), small=True)
 
 

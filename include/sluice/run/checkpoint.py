@@ -265,9 +265,12 @@ class Checkpoint:
         lines[1] = json.dumps(told, separators=(",", ":")).encode()
         self._put(f"offsets/{batch}", b"\n".join(lines))
 
-    def watermark(self) -> int:
-        """Return the watermark after the last committed batch, in milliseconds since 1970; 0 before the first."""
-        committed = self.committed()
+    def watermark(self, batch: int | None = None) -> int:
+        """Return the watermark after a committed batch, by default the last one, in milliseconds since 1970.
+
+        It is 0 before the first batch.
+        """
+        committed = self.committed() if batch is None else [batch]
         return self._next_watermark(committed[-1]) if committed else 0
 
     def shares(self) -> int | None:

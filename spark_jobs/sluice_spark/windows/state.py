@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+from functools import reduce
+from operator import and_
 from typing import Any, NamedTuple
 
 from pyspark.sql import Column, DataFrame, SparkSession
@@ -10,7 +13,10 @@ from pyspark.sql.types import StructType
 
 from sluice.pipeline.window import END, START
 
-__all__ = ["PaneSpans", "open_windows", "read", "remembered_keys"]
+__all__ = ["MOST", "PaneSpans", "of_key", "open_windows", "read", "remembered_keys"]
+
+MOST = 1000
+"""Maximum number of rows of the state that are shown."""
 
 
 class PaneSpans(NamedTuple):
@@ -87,6 +93,59 @@ def remembered_keys(spark: SparkSession, checkpoint: str, batch: int) -> list[di
         F.ceil(F.max(until)).alias("last_forgotten_at"),
     )
     return [row.asDict() for row in found.collect()]
+
+
+def of_key(
+    spark: SparkSession,
+    checkpoint: str,
+    batch: int,
+    names: Sequence[str],
+    wanted: Mapping[str, str],
+    panes: PaneSpans | None = None,
+) -> list[dict[str, Any]]:
+    """Return what is kept of a key after a batch, in the order of time; at most :data:`MOST` rows.
+
+    Parameters
+    ----------
+    checkpoint, batch, panes
+        As for :func:`open_windows`.
+    names
+        The columns of the key.
+    wanted
+        Of some of these columns, the value that they must have, as Spark writes it as text.
+
+    Returns
+    -------
+    list of dict
+        ``key``, as text, and ``state``, the values that Spark keeps, as JSON text. Of windows ``window_start`` and
+        ``window_end``, of panes those of the pane, in milliseconds since 1970.
+    """
+    state = read(spark, checkpoint, batch)
+    key: Any = state.schema["key"].dataType
+    value: Any = state.schema["value"].dataType
+    # by their places: what Spark calls a column may say how long records may be late
+    first = key.fields[0]
+    windowed = panes is not None or isinstance(first.dataType, StructType)
+    columns = [F.col("key")[field.name] for field in key.fields[1 if windowed else 0 :]]
+    texts = {name: column.cast("string") for name, column in zip(names, columns, strict=False)}
+    found = state.where(reduce(and_, (texts[name] == text for name, text in wanted.items())))
+    # from objects made of texts: names of columns may be any
+    told = F.array(*(F.struct(F.lit(name).alias("name"), text.alias("text")) for name, text in texts.items()))
+    bounds = _bounds(F.col("key")[first.name], F.col("value")[value.fields[0].name], windowed, value, panes)
+    shown = found.select(told.alias("key"), *bounds, F.to_json("value", {"ignoreNullFields": "false"}).alias("state"))
+    rows = shown.orderBy(*shown.columns[1:]).limit(MOST).collect()
+    return [row.asDict() | {"key": {part["name"]: part["text"] for part in row["key"]}} for row in rows]
+
+
+def _bounds(first: Column, held: Column, windowed: bool, value: Any, panes: PaneSpans | None) -> list[Column]:
+    """Return the start and the end of what a row of the state is of; none if it is of no time."""
+    if panes is not None:
+        start = F.unix_millis(first) - F.lit(panes.size)
+        return [start.alias(START), (start + F.lit(panes.step)).alias(END)]
+    span = first if windowed else held
+    if not windowed and not isinstance(value.fields[0].dataType, StructType):
+        return []
+    return [F.unix_millis(span["start"]).alias(START), F.unix_millis(span["end"]).alias(END)]
 
 
 def read(spark: SparkSession, checkpoint: str, batch: int) -> DataFrame:

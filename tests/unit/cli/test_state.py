@@ -6,8 +6,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.fixtures.specs import GOOD, write
 
-from sluice.cli.state import _panes
+from sluice.cli.state import _check_batch, _panes, _wanted
+from sluice.errors import ConfigError
+from sluice.pipeline import load
 from sluice.run.checkpoint import Checkpoint
 
 SLIDING: dict[str, Any] = {"time": "at", "size": 1800.0, "slide": 600.0, "by": ["k"]}
@@ -29,3 +32,26 @@ def test_panes_are_those_of_the_epoch(
     checkpoint = Checkpoint(str(tmp_path))
     checkpoint.note_panes(noted)
     assert _panes(checkpoint, definition) == spans
+
+
+def test_a_key_is_told_by_its_columns(tmp_path: Path) -> None:
+    """They are those with which the epoch began."""
+    spec = load(str(write(tmp_path, GOOD)))
+    assert _wanted(spec, {"by": ["k", "l"]}, ["k=a=b", "l="]) == (["k", "l"], {"k": "a=b", "l": ""})
+    assert _wanted(spec, {"keys": ["id"], "time": "at"}, ["id=1"]) == (["id"], {"id": "1"})
+    for definition, key, said, then in [
+        ({"by": ["k"]}, "K=a", "keys have no column 'K'", "--key k=VALUE"),
+        ({"by": ["k"]}, "k", "'k' is not COLUMN=VALUE", "--key k=VALUE"),
+        ({"by": [], "time": "at"}, "k=a", "keys have no column 'k'", "leave --key out"),
+    ]:
+        with pytest.raises(ConfigError, match=said) as refused:
+            _wanted(spec, definition, [key])
+        assert then in refused.value.next_step
+
+
+def test_a_batch_that_was_not_committed_is_refused(tmp_path: Path) -> None:
+    spec = load(str(write(tmp_path, GOOD)))
+    _check_batch(spec, [3, 4, 5], 4)
+    with pytest.raises(ConfigError, match="has committed no batch 6") as refused:
+        _check_batch(spec, [3, 4, 5], 6)
+    assert "its batches are 3 to 5" in refused.value.next_step
