@@ -83,6 +83,24 @@ def test_what_is_accepted_is_what_the_verdict_found(sandbox: Sandbox) -> None:
     assert row.verdict == "warned", "what was accepted and published is not judged once more"
 
 
+@pytest.mark.parametrize("by", [[], pytest.param(["name"], marks=pytest.mark.long)], ids=["whole", "partitions"])
+def test_what_workers_set_aside_for_spark_is_judged_with_the_others(sandbox: Sandbox, by: list[str]) -> None:
+    """It is in files of another write."""
+    gated(sandbox, 9, sink={"delta": {"path": "table", "partition_by": by}})
+    fed(sandbox, 0, 4)
+    aside = [(0, b"k", json.dumps({"id": n, "name": n}).encode(), _EPOCH + n) for n in (4, 5, 99)]
+    sandbox.produce(aside[:1])
+    sandbox.run("both", validate=True)
+    sandbox.produce(aside[1:2])
+    sandbox.run("only", validate=True)
+    sandbox.assert_exact()
+    assert [sandbox.ledger.known_run(sandbox.name, run).verdict for run in ("both", "only")] == ["passed", "passed"]
+    fed(sandbox, 6, 8)
+    sandbox.produce(aside[2:])
+    done = sandbox.run("bad", validate=True, expect=ExitCode.QUALITY_FAILED)
+    assert "expect_column_values_to_be_between on id (slice): 1 unexpected" in done.stderr
+
+
 def test_what_is_given_up_is_lost_and_can_be_redriven(sandbox: Sandbox) -> None:
     gated(sandbox, 9)
     fed(sandbox, 8, 12)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import reduce
 from typing import Any, Protocol
+from urllib.parse import unquote
 
 import fsspec
 from pyspark.sql import DataFrame, SparkSession
@@ -58,15 +60,22 @@ class StagesParquet:
         return staged
 
     def staged_rows(self: _Place, spark: SparkSession, staged: Staged, schema: StructType) -> DataFrame:
-        """Return the rows of staged files.
+        """Return the rows of staged files, which may be of several writes, each with a folder of its own.
 
         Parameters
         ----------
         schema
             The schema of the staged rows.
         """
-        folder = f"{self.staging}/{staged.folder}"
-        return spark.read.schema(schema).option("basePath", folder).parquet(folder)
+        if not staged.files:
+            return spark.createDataFrame([], schema)
+        # the root may be a URL, and the path of a file in a log is one: only the file's own part is quoted
+        paths = [f"{self.staging}/{unquote(file.path)}" for file in staged.files]
+        if not self.partition_by:
+            return spark.read.schema(schema).parquet(*paths)
+        folders = {f"{self.staging}/{'/'.join(file.path.split('/')[:2])}" for file in staged.files}
+        written = [spark.read.schema(schema).option("basePath", f).parquet(f) for f in sorted(folders)]
+        return reduce(DataFrame.unionByName, written)
 
     def refuse_missing(self: _Place, staged: Staged, next_step: str) -> None:
         """Refuse to commit files that somebody removed.
