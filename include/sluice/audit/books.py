@@ -215,12 +215,13 @@ class Page:
         redriven = Cover(self.standing_quarantined)
         live, gone = Cover(a.range for a in self.live), Cover(row.range for row in self.never_read)
         again = Cover(a.range for a in self.of_lost)
-        yield from _doubled(self.standing_quarantined, "was redriven twice, from the quarantine")
+        # what an interval reads again it may refuse again, and that is redriven again
+        anew = Cover(a.range for a, _ in self.replaced)
+        once = [part for span in self.standing_quarantined for part in anew.holes(span)]
+        yield from _doubled(once, "was redriven twice, from the quarantine")
         for span in self.standing_quarantined:
             for part in (*live.holes(span), *gone.cut(span)):
                 yield f"{part} was redriven from the quarantine, but was never in it"
-        # records that an interval refused may have been redriven, too
-        anew = Cover(a.range for a, _ in self.replaced)
         rest = Cover(part for span in self.standing_quarantined for part in again.holes(span))
         of_lost = [(entry.account, redriven, spans) for entry, spans in self.redriven if entry.of == "lost"]
         for account, left, spans in (*((a, rest, [a.range]) for a in self.live), *of_lost):

@@ -49,7 +49,15 @@ class Profiles(Verdicts):
             for run, parts in batches.items()
         }
 
-    def profiled(self, pipeline: str, *, limit: int, upto: int | None = None, standing: bool = False) -> list[str]:
+    def profiled(
+        self,
+        pipeline: str,
+        *,
+        limit: int,
+        upto: int | None = None,
+        standing: bool = False,
+        live: bool | None = None,
+    ) -> list[str]:
         """Return the ids of the newest runs that have a profile, newest first.
 
         Parameters
@@ -58,6 +66,8 @@ class Profiles(Verdicts):
             The :attr:`~sluice.ledger.RunRow.sequence` of the last run that counts.
         standing
             Leave out runs of which something was retracted, or that a reset closed.
+        live
+            Only live runs, or only others.
         """
         table = schema.event
         # from the events, because thousands of runs in a row may have found nothing; without a join, which SQLite may
@@ -74,6 +84,8 @@ class Profiles(Verdicts):
                 known = known.where(runs.c.sequence <= upto)
             if standing:
                 known = known.where(~_closed())
+            if live is not None:
+                known = known.where((runs.c.kind == "live") if live else (runs.c.kind != "live"))
             found += [row["run"] for row in self._rows(known.order_by(runs.c.sequence.desc()))]
             if len(found) >= limit:
                 break

@@ -13,20 +13,28 @@ from sluice.ledger.rows import RunRow
 
 __all__ = ["Verdicts"]
 
+_AT_ONCE = 500
 _SETTLED = ("VerdictAccepted", "BatchGivenUp")
 
 
 class Verdicts(LedgerQueries):
     """What was judged, what was not yet, and which failed verdicts somebody accepted."""
 
-    def unjudged(self, pipeline: str) -> list[str]:
-        """Return the ids of runs that died or failed and whose committed rows have no verdict yet, oldest first."""
+    def unjudged(self, pipeline: str, kind: str) -> list[str]:
+        """Return the ids of runs that died or failed and whose committed rows have no verdict yet, oldest first.
+
+        Parameters
+        ----------
+        kind
+            Only runs of this kind: what an interval replaced says nothing of the live run after it.
+        """
         table, parts = schema.run, schema.account
         has_rows = sa.exists().where(
             parts.c.pipeline == table.c.pipeline, parts.c.run == table.c.run, parts.c.closed.is_(None)
         )
         query = sa.select(table.c.run).where(
             table.c.pipeline == pipeline,
+            table.c.kind == kind,
             table.c.state.in_(("abandoned", "failed")),
             table.c.verdict.is_(None),
             has_rows,
@@ -34,16 +42,26 @@ class Verdicts(LedgerQueries):
         return [r["run"] for r in self._rows(query.order_by(table.c.sequence))]
 
     def newest_judged(self, pipeline: str) -> RunRow | None:
-        """Return the newest live run that was judged and had records; None if there is none."""
-        table = schema.run
-        query = sa.select(table).where(
-            table.c.pipeline == pipeline,
-            table.c.kind == "live",
-            table.c.verdict.is_not(None),
-            table.c.verdict != "empty",
-        )
-        rows = self._rows(query.order_by(table.c.sequence.desc()).limit(1))
-        return RunRow(**rows[0]) if rows else None
+        """Return the live run that was judged, had records and was begun last; None if there is none.
+
+        A run that is tried again is begun again.
+        """
+        table, events = schema.run, schema.event
+        begun = sa.select(events.c.run).where(events.c.pipeline == pipeline, events.c.type == "RunPlanned")
+        begun = begun.group_by(events.c.run).order_by(sa.func.max(events.c.id).desc())
+        names = [row["run"] for row in self._rows(begun)]
+        for start in range(0, len(names), _AT_ONCE):
+            some = names[start : start + _AT_ONCE]
+            query = sa.select(table).where(
+                table.c.pipeline == pipeline,
+                table.c.run.in_(some),
+                table.c.kind == "live",
+                table.c.verdict.is_not(None),
+                table.c.verdict != "empty",
+            )
+            if rows := self._rows(query):
+                return RunRow(**min(rows, key=lambda row: some.index(row["run"])))
+        return None
 
     def settlement(self, pipeline: str, run_id: str) -> tuple[str, str] | None:
         """Return how a failed verdict of a run was settled, and why; None if it was not, since its newest attempt.

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from statistics import median
 from typing import Any
@@ -168,7 +168,8 @@ def judge(
     profile
         That of their rows; by default the one in the ledger.
     of
-        What is judged. Volume and freshness are those of whole runs.
+        What is judged. Volume and freshness are those of whole runs. With ``parts`` instead of ``columns``, the rows
+        are a part of a run: that they have fewer values, or less far ones, than whole runs says nothing.
     """
     rows = [row for run in runs if (row := ledger.run(pipeline, run)) is not None and row.kind == "live"]
     if not rows:
@@ -179,8 +180,14 @@ def judge(
     late: str | None = None
     unknown: dict[str, str] = {}
     if "freshness" in of and history.freshness is not None:
-        earlier = ledger.profiled(pipeline, limit=history.runs, upto=max(row.sequence for row in rows), standing=True)
+        # judged again, a run is judged by what there was when it ended; tried again, by what there is
         ended = rows[-1].closed_at if rows[-1].state == "done" else None
+        upto = max(row.sequence for row in rows) if ended else None
+        earlier = [  # many intervals of long ago must not hide the live runs
+            run
+            for live in (True, False)
+            for run in ledger.profiled(pipeline, limit=history.runs, upto=upto, standing=True, live=live)
+        ]
         now = datetime.fromisoformat(ended) if ended else datetime.now(UTC)
         times = _newest_of([profile or NO_ROWS, *ledger.profiles(pipeline, earlier).values()])
         # a record of the far future says nothing of how old the others are, and would hide that none comes any more
@@ -205,7 +212,7 @@ def compare(
     tuple
         What was compared, and what was not, with the reason.
     """
-    columns = history.columns if "columns" in of and profile.rows else {}
+    columns = history.columns if {"columns", "parts"} & set(of) and profile.rows else {}
     volume = history.volume and "volume" in of
     if not (columns or volume):
         return [], {}
@@ -229,7 +236,8 @@ def compare(
                 )
             else:
                 floor, scale = _floor(figure, name, profile, past, median(values))
-                checks.append(_check(history, figure, name, value, values, floor, scale))
+                check = _check(history, figure, name, value, values, floor, scale)
+                checks.append(check if "columns" in of else _of_part(check))
     return checks, unknown
 
 
@@ -255,6 +263,13 @@ def _check(
     deviation = _NORMAL * median(abs(v - center) for v in values)
     off = history.deviations * max(scale * deviation, floor, _TINY, _TINY * abs(center))
     return Check(figure, column, value, center, center - off, center + off, len(values))
+
+
+def _of_part(check: Check) -> Check:
+    """Return the check of a part of a run: what only the whole run can reach is not expected of it."""
+    if check.figure == "min":
+        return replace(check, high=max(check.high, check.value))
+    return replace(check, low=min(check.low, check.value)) if check.figure in ("max", "distinct") else check
 
 
 def _floor(figure: str, name: str, profile: Profile, past: Sequence[Profile], center: float) -> tuple[float, float]:

@@ -110,7 +110,7 @@ class Gate:
 
         deletes = self.pipeline.decode.deletes
         judgement = self.judge.inspect(rows, rows().count() if deletes else staged.rows, counts)
-        judgement = with_past(judgement, self.pipeline, self.ledger, [self.run_id], prepared.profile, of=["columns"])
+        judgement = with_past(judgement, self.pipeline, self.ledger, [self.run_id], prepared.profile, of=["parts"])
         if judgement.verdict in FAILED:
             if judgement.error is not None or any(result.exception for result in judgement.results):
                 ask_engine(spark)

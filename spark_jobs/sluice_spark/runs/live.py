@@ -149,6 +149,9 @@ class LiveRun(Run):
         epoch = self.ledger.epoch(self.pipeline.name)
         if not self.context.recovery.route is epoch.route is Route.LOG:
             return
+        known = self.ledger.run(self.pipeline.name, self.context.run_id)
+        if known is not None and known.verdict not in (None, "empty"):
+            return  # a new attempt would take its verdict away; the next run lands what there is
         tables = self.context.tables(epoch)
         try:
             reconcile_log(self.ledger, lease, tables)

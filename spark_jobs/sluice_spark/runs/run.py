@@ -182,7 +182,7 @@ class Run(ABC):
 
     def _to_judge(self) -> list[str]:
         # rows of a run whose driver died before judging are judged with this run
-        return [*self.ledger.unjudged(self.pipeline.name), self.context.run_id]
+        return [*self.ledger.unjudged(self.pipeline.name, self.kind), self.context.run_id]
 
     def _close_failed(self, lease: Lease, error: SluiceError, seconds: float) -> None:
         report = {
@@ -190,6 +190,11 @@ class Run(ABC):
             "next": error.next_step,
         }  # fmt: skip
         try:
+            known = self.ledger.run(self.pipeline.name, self.context.run_id)
+            if not self._planned and known is not None and known.verdict not in (None, "empty"):
+                # a new attempt would take the verdict away, and with it what the verdict holds
+                logger.warning("run %s stays as it was: its verdict is %s", known.run, known.verdict)
+                return
             if not self._planned:
                 self._plan(lease, [], [], epoch=self.ledger.epoch(self.pipeline.name).number)
             self.ledger.run_closed(lease, state="failed", seconds=round(seconds, 3), error=report)

@@ -130,6 +130,23 @@ def test_a_wrong_in_the_ledger_is_named_by_its_range(story: Place, wrong: str) -
     assert set(problems) <= set(story.deep().problems)
 
 
+def test_what_an_interval_refuses_again_can_be_dropped_again(place: Place) -> None:
+    place.commit("a", split(0, 10, written=8, quarantined=2))
+    dropped = split(4, 6, filtered=2)
+    redrive(place, "drop", dropped, of="quarantined")
+    scope = "2026-01-01T00:00:00Z/2026-01-02T00:00:00Z"
+    with place.ledger.acquire("p", "i", scope=scope) as lease:
+        new = split(0, 10, written=8, quarantined=2)
+        number = place.ledger.interval_resolved(lease, scope, ranges=[new.range], whole=True, topic_ids={})
+        place.ledger.run_planned(
+            lease, kind="interval", recovery="replay", epoch=-number, ranges=[], topic_ids={}, interval=scope
+        )
+        gone = {new.range: (8, 0)}
+        place.ledger.batch_committed(lease, epoch=-number, batch=0, accounts=[new], replaced=gone)
+    redrive(place, "again", dropped, of="quarantined")
+    assert audit(place.ledger, "p").problems == []
+
+
 def test_what_was_redriven_is_what_it_became(place: Place) -> None:
     place.commit("a", split(0, 100, lost=100), lost=[lost(0, 100)])
     place.commit("b", split(0, 60, written=40, quarantined=20), epoch=REDRIVEN, redriven="lost")

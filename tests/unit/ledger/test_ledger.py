@@ -76,9 +76,19 @@ def test_a_reconciled_batch_belongs_to_the_run_that_wrote_it(ledger_url: str) ->
         plan(ledger, lease)
     assert ledger.account("p", "a")["written"] == 4
     assert ledger.account("p", "b")["written"] == 0
-    assert ledger.unjudged("p") == ["a"]
+    assert ledger.unjudged("p", "live") == ["a"]
     ledger.judged(None, "p", "a", verdict="passed", judgement={})
-    assert ledger.unjudged("p") == []
+    assert ledger.unjudged("p", "live") == []
+
+
+def test_what_an_interval_wrote_is_not_judged_with_a_live_run(ledger_url: str) -> None:
+    ledger = Ledger.open(ledger_url)
+    for run, kind, epoch in (("i", "interval", -1), ("live", "live", 1)):
+        with ledger.acquire("p", run) as lease:
+            ledger.run_planned(lease, kind=kind, recovery="replay", epoch=epoch, ranges=[], topic_ids={})
+            ledger.batch_committed(lease, epoch=epoch, batch=0, accounts=[split(0, 4)])
+            ledger.run_closed(lease, state="abandoned")
+    assert (ledger.unjudged("p", "live"), ledger.unjudged("p", "interval")) == (["live"], ["i"])
 
 
 def test_the_newest_epoch_counts_and_may_change_its_route(ledger_url: str) -> None:

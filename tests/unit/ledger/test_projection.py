@@ -25,7 +25,7 @@ def test_a_verdict_covers_no_rows_that_a_later_attempt_wrote(ledger_url: str) ->
         ledger.run_closed(lease, state="failed", error={"what": "died before it was judged"})
     row = ledger.run("p", "r1")
     assert (row.verdict, row.judgement) == (None, None)
-    assert ledger.unjudged("p") == ["r1"]
+    assert ledger.unjudged("p", "live") == ["r1"]
 
 
 def test_recording_a_batch_twice_counts_it_once(ledger_url: str) -> None:

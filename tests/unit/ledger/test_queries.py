@@ -102,7 +102,7 @@ def test_rows_of_a_run_that_failed_behind_them_wait_for_a_verdict_too(ledger_url
             if batch is not None:
                 ledger.batch_committed(lease, epoch=1, batch=batch, accounts=[split(0, 4)])
             ledger.run_closed(lease, state="failed", error={"exit_code": 20})
-    assert ledger.unjudged("p") == ["rows"]
+    assert ledger.unjudged("p", "live") == ["rows"]
 
 
 def test_questions_about_nothing_have_answers(ledger_url: str) -> None:

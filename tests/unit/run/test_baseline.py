@@ -218,6 +218,43 @@ def test_freshness_needs_no_baseline_and_judges_a_run_without_records_too(place:
     assert [item.what for item in broken_by(late)] == ["history.freshness"]
 
 
+def test_freshness_is_by_all_runs_when_an_older_one_is_tried_again_or_many_intervals_came_between(place: Place) -> None:
+    """Nothing but the newest row counts, whichever run wrote it."""
+    now = datetime.now(UTC)
+
+    def wrote(run: str, at: datetime, number: int, *, epoch: int = 1) -> None:
+        stamp = at.isoformat(timespec="microseconds")
+        there = Profile(1, {"_timestamp": ColumnProfile(1, 0, "time", stamp, stamp)})
+        place.commit(run, split(10 * number, 10 * number + 10), epoch=epoch, profile=there.as_dict())
+
+    wrote("a", now - timedelta(days=3), 0)
+    wrote("b", now - timedelta(minutes=10), 1)
+    for number in range(25):
+        wrote(f"again-{number}", now - timedelta(days=30), number, epoch=0)
+    with place.ledger.acquire("p", "a") as lease:
+        place.ledger.run_planned(lease, kind="live", recovery="replay", epoch=1, ranges=[], topic_ids={})
+        found = judge(place.ledger, "p", History(freshness="2h"), ["a"])
+    assert found is not None
+    assert found.late is None
+
+
+def test_a_part_of_a_run_need_not_have_what_the_whole_has(place: Place) -> None:
+    """Before its commit, a batch is compared with whole runs."""
+    history = History(columns={"a": ["min", "max", "distinct", "nulls"]}, at_least=1)
+
+    def column(low: float, high: float, distinct: int) -> Profile:
+        return Profile(1000, {"a": ColumnProfile(1000, 0, "number", low, high, sketch=tuple(range(distinct)))})
+
+    past = [column(0, 1000, 200)] * 3
+
+    def broken(rows: Profile, of: str) -> list[str]:
+        return [check.name for check in compare(history, rows, past, of=[of])[0] if not check.ok]
+
+    assert broken(column(400, 600, 100), "columns") == ["min(a)", "max(a)", "distinct(a)"]
+    assert broken(column(400, 600, 100), "parts") == []
+    assert broken(column(-9000, 9000, 400), "parts") == ["min(a)", "max(a)", "distinct(a)"]
+
+
 def test_a_record_of_the_future_does_not_hide_that_none_comes_any_more(place: Place) -> None:
     """A producer's clock was wrong once; one that is ahead by less than is asked for is taken as it is."""
     history, ahead = History(freshness="1h"), datetime.now(UTC) + timedelta(minutes=10)

@@ -54,6 +54,15 @@ def test_a_verdict_that_failed_holds_until_it_is_accepted(place: Place, verdict:
     assert holds(place) == "c", "only that run was accepted"
 
 
+def test_an_older_run_that_is_tried_again_holds_by_its_new_verdict(place: Place) -> None:
+    judged(place, "a", "passed")
+    judged(place, "b", "passed", 5)
+    judged(place, "a", "failed", 10)
+    assert holds(place) == "a", "it read what came last"
+    judged(place, "c", "empty", 15)
+    assert holds(place) == "a"
+
+
 def test_a_table_that_is_not_fresh_holds_nothing_and_other_faults_beside_it_do(place: Place) -> None:
     late = {"limit": FRESHNESS, "verdict": "failed", "why": "the newest row is old"}
     judged(place, "a", "failed")

@@ -8,7 +8,7 @@ from typing import Any, ClassVar, cast
 import pytest
 from tests.fixtures.books import Place, split
 
-from sluice.errors import ConfigError
+from sluice.errors import ConfigError, SourceUnreachableError
 from sluice.ledger import Lease
 from sluice.pipeline import load
 from sluice.recovery import Recovery
@@ -45,3 +45,27 @@ def test_a_verdict_is_not_lost_to_a_run_of_another_kind_under_its_id(tmp_path: P
         run()
     row = place.ledger.known_run("p", "a")
     assert (row.kind, row.verdict) == ("live", "failed")
+
+
+class Unlucky(Run):
+    """A live run that finds no broker."""
+
+    kind: ClassVar[str] = "live"
+
+    def _drive(self, lease: Lease) -> str | None:
+        raise SourceUnreachableError("no broker answers", state="nothing was read", next_step="start it")
+
+
+def test_an_attempt_that_never_began_leaves_the_verdict_of_the_one_before(tmp_path: Path) -> None:
+    """It may hold the pipeline; and without it, the next run would answer for the rows."""
+    place = Place(tmp_path)
+    never = cast(Any, None)
+    for run, verdict, state, kept in (("a", "failed", "done", "failed"), ("b", "empty", "failed", None)):
+        place.commit(run, *([split(0, 5)] if run == "a" else []))
+        place.ledger.judged(None, "p", run, verdict=verdict, judgement={"reasons": ["x"]})
+        context = RunContext(load(str(place.file)), run, place.ledger, place.home, never, Recovery.REPLAY, None)
+        with pytest.raises(SourceUnreachableError):
+            Unlucky(context).execute()
+        row = place.ledger.known_run("p", run)
+        assert (row.verdict, row.state) == (kept, state)
+    assert place.ledger.unjudged("p", "live") == []
