@@ -18,7 +18,10 @@ __all__ = ["TOKEN", "has_objects", "names_of", "rescued"]
 TOKEN = r'(?s)"[^"\\]*+(?:\\.[^"\\]*+)*+"|[\[\]{}:,]|[^\[\]{}:,"]++'
 """A text, a mark, or what stands between them: a number, a word, blanks. Possessive, so that no text is too long."""
 _BLANKS = " \t\r\n"
-_START = "struct<depth int, at int, start int, name string, parts array<struct<given string, raw string>>>"
+_LONGEST = 32_768
+"""Bytes of an array or a map that is taken apart: Spark copies all parts for each token, so the time grows with the
+square of their number. The Arrow path takes no longer records."""
+_START = "struct<depth int, at int, start int, name string, parts array<struct<given string, start int, count int>>>"
 
 
 def rescued(text: Column, fields: Sequence[T.StructField]) -> Column:
@@ -79,14 +82,15 @@ def _unknown(raw: Column, kind: T.DataType) -> Column:
             shown = F.concat(F.lit("["), F.array_join(found, ",", "null"), F.lit("]"))
             return F.when(F.exists(found, lambda one: one.isNotNull()), shown)
 
-        return _once(each, listed)
+        return F.when(F.octet_length(raw) <= _LONGEST, _once(each, listed))
     assert isinstance(kind, T.MapType)
     held = kind.valueType
     pairs = F.transform(_members(raw), lambda m: F.concat(m["given"], F.lit(":"), _unknown(m["raw"], held)))
-    return _once(
+    kept = _once(
         F.array_compact(pairs),
         lambda found: F.when(F.size(found) > 0, F.concat(F.lit("{"), F.array_join(found, ","), F.lit("}"))),
     )
+    return F.when(F.octet_length(raw) <= _LONGEST, kept)
 
 
 def _once(value: Column, made: Callable[[Column], Column]) -> Column:
@@ -122,22 +126,23 @@ def _members(text: Column) -> Column:
 
 def _parts(value: Column, *, named: bool) -> Column:
     """Return the values of an object, with their names as they are given, or those of an array, as they are given."""
-    return _once(value, lambda text: _divided(text, named=named))
+    return _once(value.cast("binary"), lambda text: _divided(text, named=named))
 
 
 def _divided(text: Column, *, named: bool) -> Column:
-    start = F.from_json(F.lit('{"depth":0,"at":0,"start":0,"parts":[]}'), _START)
+    """Return the parts of a text. It is of bytes: the place of a character is found by counting from the beginning."""
+    start = F.from_json(F.lit('{"depth":0,"at":1,"start":1,"parts":[]}'), _START)
     opens, ends_at = (":", ("}", ",")) if named else ("[", ("]", ","))
 
     def step(at: Column, token: Column) -> Column:
         depth, here, name = at["depth"], at["at"], at["name"]
         top = depth == 1
-        after = here + F.char_length(token)
-        raw = F.btrim(F.substring(text, at["start"] + 1, here - at["start"]), F.lit(_BLANKS))
-        ends = top & token.isin(*ends_at) & (name.isNotNull() if named else raw != "")
+        ends = top & token.isin(*ends_at)
+        ends = ends & name.isNotNull() if named else ends
         begins = top & (token == opens) if named else (top & (token == ",")) | ((depth == 0) & (token == opens))
-        part = F.struct(name.alias("given"), raw.alias("raw"))
+        part = F.struct(name.alias("given"), at["start"].alias("start"), (here - at["start"]).alias("count"))
         own = F.when(top & name.isNull() & token.startswith('"'), token).otherwise(name) if named else name
+        after = here + F.octet_length(token)
         return F.struct(
             (depth + F.when(token.isin("{", "["), 1).when(token.isin("}", "]"), -1).otherwise(0)).alias("depth"),
             after.alias("at"),
@@ -146,4 +151,10 @@ def _divided(text: Column, *, named: bool) -> Column:
             F.when(ends, F.array_append(at["parts"], part)).otherwise(at["parts"]).alias("parts"),
         )
 
-    return F.aggregate(F.regexp_extract_all(text, F.lit(TOKEN), F.lit(0)), start, step, lambda at: at["parts"])
+    def written(part: Column) -> Column:
+        raw = F.btrim(F.substring(text, part["start"], part["count"]).cast("string"), F.lit(_BLANKS))
+        return F.struct(part["given"].alias("given"), raw.alias("raw"))
+
+    tokens = F.regexp_extract_all(text.cast("string"), F.lit(TOKEN), F.lit(0))
+    found = F.transform(F.aggregate(tokens, start, step, lambda at: at["parts"]), written)
+    return found if named else F.filter(found, lambda part: part["raw"] != "")  # of an array without elements

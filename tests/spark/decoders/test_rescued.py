@@ -37,6 +37,13 @@ def test_what_is_huge_is_kept_as_well(spark: SparkSession) -> None:
     assert kept(spark, "i INT", [None], tombstone="row") == [None]
 
 
+def test_a_long_array_is_not_taken_apart(spark: SparkSession) -> None:
+    """Spark would need minutes for it."""
+    few, many = '{"x":1}', ",".join(['{"x":1}'] * 20_000)
+    records: list[bytes | None] = [f'{{"a":[{elements},{{"y":2}}], "z": 1}}'.encode() for elements in (few, many)]
+    assert kept(spark, "a ARRAY<STRUCT<x: INT>>", records) == ['{"z":1,"a":[null,{"y":2}]}', '{"z":1}']
+
+
 def test_the_values_of_maps_are_looked_into_at_any_depth(spark: SparkSession) -> None:
     ddl = "z MAP<STRING, ARRAY<MAP<STRING, STRUCT<x: INT>>>>"
     found = kept(
