@@ -175,7 +175,10 @@ class Checkpoint:
         # once a table holds rows of a batch behind it, that one's plan must stay, and Spark would go on with it
         if not planned or not committed or committed[-1] != held or torn != [held + 1]:
             return []
-        removed = self._remove(f"offsets/{planned[-1]}") if planned[-1] > held else []
+        removed: list[str] = []
+        if planned[-1] > held:
+            self.drop_state(planned[-1])  # planned anew, the batch may have other records
+            removed += self._remove(f"offsets/{planned[-1]}")
         removed += self._remove(f"commits/{held}")
         self.drop_state(held)
         return removed

@@ -210,7 +210,7 @@ def _refuse_other_types(pipeline: Pipeline, tables: Tables, types: Mapping[str, 
     CheckpointError
         With the columns that have another type now.
     """
-    known = tables.checkpoint.types()
+    known = tables.checkpoint.types() if tables.checkpoint.planned() else None
     if known is None:  # of an earlier version, or there is no state yet
         tables.checkpoint.note_types(types)
         return

@@ -14,7 +14,7 @@ from sluice.errors import CheckpointError
 from sluice.pipeline.window import Window
 from sluice.ranges import OffsetRange
 from sluice.run.checkpoint import Checkpoint
-from sluice_spark.runs.stateful import _refuse_torn, plan_closing, plan_flush
+from sluice_spark.runs.stateful import _refuse_other_types, _refuse_torn, plan_closing, plan_flush
 
 
 def tables(root: Path, watermarks: list[int], committed: dict[int, int], planned_at: int = 0) -> Any:
@@ -47,6 +47,17 @@ def test_nothing_is_made_up_where_nothing_is_due(tmp_path: Path) -> None:
     found = tables(tmp_path, [0, 900], {0: 900, 1: 900})
     plan_closing(found, [])
     assert found.checkpoint.open_batch() is None
+
+
+def test_types_that_were_noted_before_there_was_state_bind_nobody(tmp_path: Path) -> None:
+    asked: Any = SimpleNamespace(name="p", file=Path("p.yaml"))
+    found = SimpleNamespace(checkpoint=Checkpoint(str(tmp_path)), epoch=SimpleNamespace(number=1))
+    _refuse_other_types(asked, found, {"v": "int"})  # this run died before it planned a batch
+    _refuse_other_types(asked, found, {"v": "bigint"})
+    assert found.checkpoint.types() == {"v": "bigint"}
+    tables(tmp_path, [0], {0: 500})
+    with pytest.raises(CheckpointError, match="v was BIGINT and is INT"):
+        _refuse_other_types(asked, found, {"v": "int"})
 
 
 def test_state_of_several_batches_that_a_power_cut_emptied_is_refused_with_the_way_out(tmp_path: Path) -> None:
