@@ -202,7 +202,8 @@ def check_replaceable(held: Handle, table: DeltaTable | None = None) -> None:
     Raises
     ------
     ConfigError
-        If the table is append-only, has deletion vectors, or may get some at any time.
+        If the table is append-only, has deletion vectors, or may get some at any time; or if it has files whose path
+        does not say to which partition they belong, which files that replace them would not belong to.
     """
     table = table or held.table()
     if table is not None and _says(table, "delta.appendOnly"):
@@ -211,6 +212,14 @@ def check_replaceable(held: Handle, table: DeltaTable | None = None) -> None:
             state="nothing was changed",
             next_step=f"with Spark: ALTER TABLE delta.`{held.path}` SET TBLPROPERTIES ('delta.appendOnly' = false); "
             "then run again",
+        )
+    if table is not None and (astray := _astray(table)) is not None:
+        raise ConfigError(
+            f"the table {held.path} has files whose path does not name their partition, such as {astray}, so its rows "
+            "cannot be replaced",
+            state="nothing was changed",
+            next_step="with Spark: ALTER TABLE … SET TBLPROPERTIES ('delta.randomizeFilePrefixes' = false), then "
+            "have it write the files anew: INSERT OVERWRITE TABLE … SELECT * FROM …; then run again",
         )
     if table is None or "deletionVectors" not in (table.protocol().reader_features or []):
         return
@@ -221,6 +230,17 @@ def check_replaceable(held: Handle, table: DeltaTable | None = None) -> None:
             next_step="with Spark: ALTER TABLE … SET TBLPROPERTIES ('delta.enableDeletionVectors' = false), then "
             "REORG TABLE … APPLY (PURGE); then run again",
         )
+
+
+def _astray(table: DeltaTable) -> str | None:
+    """Return a file that does not lie in a folder for each partition column; None if there is none."""
+    count = len(table.metadata().partition_columns)
+    for path in files_of(table).column("path").to_pylist():
+        folders = str(path).split("/")[:-1]
+        folders = folders[2:] if folders[:1] == ["batches"] else folders
+        if len(folders) != count or not all("=" in folder for folder in folders):
+            return str(path)
+    return None
 
 
 def _says(table: DeltaTable, name: str) -> bool:

@@ -18,6 +18,7 @@ from sluice.errors import ConfigError
 from sluice.ranges import OffsetRange
 from sluice_spark.sinks.base import Staged
 from sluice_spark.sinks.delta.handle import UNWRITABLE
+from sluice_spark.sinks.delta.shape import check_replaceable
 from sluice_spark.sinks.parquet.slice import Slice
 from sluice_spark.sinks.parquet.staged import read_back
 
@@ -111,3 +112,18 @@ def test_what_staged_files_are_not_compared_with_is_refused(tmp_path: Path, key:
     column(tmp_path, "id", metadata={key: value})
     with pytest.raises(ConfigError, match=said):
         sink(tmp_path).check(SCHEMA)
+
+
+def test_rows_of_files_that_do_not_name_their_partition_are_not_replaced(tmp_path: Path) -> None:
+    """As with delta.randomizeFilePrefixes: the files in their place would be of no partition."""
+    put(sink(tmp_path), 0)
+    check_replaceable(sink(tmp_path))
+    logs = sorted((tmp_path / "_delta_log").glob("*.json"))
+    lines = [json.loads(line) for log in logs for line in log.read_text().splitlines()]
+    (added,) = [line["add"] for line in lines if "add" in line]
+    (tmp_path / "aB").mkdir()
+    (tmp_path / added["path"]).rename(tmp_path / "aB/part-0.parquet")
+    gone = {"path": added["path"], "deletionTimestamp": 1, "dataChange": False}
+    change(tmp_path, {"remove": gone}, {"add": {**added, "path": "aB/part-0.parquet"}})
+    with pytest.raises(ConfigError, match=r"such as aB/part-0\.parquet"):
+        check_replaceable(sink(tmp_path))
