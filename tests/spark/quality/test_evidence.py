@@ -52,7 +52,7 @@ def test_distinct_values_come_with_counts_and_the_offsets_of_the_first_rows(
         ("o", 1, 3), ("o", 0, 4), ("o", 1, 13), ("o", 0, 14)
     ]  # fmt: skip
     assert str(names).endswith("values: 'secret-a' × 2, 'secret-b' × 2; offsets: o-0 4, 14; o-1 3, 13")
-    assert str(nulls).endswith("values: None; offsets: o-1 5")
+    assert str(nulls).endswith("values: null; offsets: o-1 5")
 
     validations = tmp_path / "quality" / "judged" / "gx" / "uncommitted"
     (page,) = validations.glob("data_docs/local_site/validations/**/*.html")
