@@ -24,12 +24,14 @@ def main() -> None:
         metavar="MS",
         help="windows are made of panes: their size and slide, the watermark",
     )
-    parser.add_argument("--of", metavar="JSON", help="only one key: names of its columns, and values of some")
+    parser.add_argument(
+        "--of", metavar="JSON", help="only one key: names of its columns, values of some, maximum of rows"
+    )
     args = parser.parse_args()
     panes = PaneSpans(*args.panes) if args.panes else None
     if args.of:
-        names, wanted = json.loads(args.of)
-        found = of_key(session(), args.checkpoint, args.batch, names, wanted, panes)
+        names, wanted, limit = json.loads(args.of)
+        found = of_key(session(), args.checkpoint, args.batch, names, wanted, limit, panes)
     elif args.dedupe:
         found = remembered_keys(session(), args.checkpoint, args.batch)
     else:

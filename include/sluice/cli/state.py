@@ -23,6 +23,9 @@ from sluice.run.checkpoint import Checkpoint
 
 __all__ = ["state"]
 
+_MOST = 1000
+"""Maximum number of rows of the state that are shown of a key."""
+
 
 def state(pipeline: str, *, key: Sequence[str] = (), batch: int | None = None, as_json: bool) -> int:
     """Print the state of the present epoch; return the exit code.
@@ -61,11 +64,13 @@ def state(pipeline: str, *, key: Sequence[str] = (), batch: int | None = None, a
     definition = defined[1] if defined else {}
     of = _wanted(spec, definition, key) if key else None
     told: dict[str, Any] = {"pipeline": spec.name, "epoch": epoch.number, "batch": None}
-    if spec.window is not None:
+    if of is not None:
+        told["rows"] = []
+    elif spec.window is not None:
         told["windows"] = []
     if committed and of is not None:
         found = _read(spec, checkpoint, committed[-1], _panes(checkpoint, definition, committed[-1]), of)
-        told = {**told, "batch": committed[-1], "rows": found}
+        told = {**told, "batch": committed[-1], "rows": found[:_MOST], "more": len(found) > _MOST}
     elif committed:
         found = _read(spec, checkpoint, committed[-1], _panes(checkpoint, definition, committed[-1]))
         told |= {
@@ -95,8 +100,8 @@ def _check_batch(spec: Pipeline, committed: Sequence[int], batch: int) -> None:
         )
 
 
-def _wanted(spec: Pipeline, definition: Mapping[str, Any], key: Sequence[str]) -> tuple[list[str], dict[str, str]]:
-    """Return the columns of the state's keys, and the wanted values of some."""
+def _wanted(spec: Pipeline, definition: Mapping[str, Any], key: Sequence[str]) -> tuple[list[str], dict[str, str], int]:
+    """Return the columns of the state's keys, the wanted values of some, and how many rows to look for."""
     names = list(definition.get("keys") or definition.get("by") or [])
     if not names and not definition:  # no epoch has begun with it yet
         names = list(spec.dedupe.keys if spec.dedupe is not None else spec.window.by if spec.window is not None else [])
@@ -113,7 +118,7 @@ def _wanted(spec: Pipeline, definition: Mapping[str, Any], key: Sequence[str]) -
                 else "windows without window.by have no key: leave --key out",
             )
         wanted[name] = value
-    return names, wanted
+    return names, wanted, _MOST + 1
 
 
 def _of_windows(window: Window, found: list[dict[str, Any]]) -> dict[str, Any]:
@@ -153,13 +158,19 @@ def _show(told: dict[str, Any]) -> None:
 def _show_rows(told: dict[str, Any]) -> None:
     bounds = ("window_start", "window_end")
     rows = [
-        {**row["key"], **{n: moment(row[n]) for n in bounds if n in row}, "state": row["state"]} for row in told["rows"]
+        {
+            "key": ", ".join(f"{name}={'null' if text is None else text}" for name, text in row["key"].items()),
+            **{name: moment(row[name]) for name in bounds if name in row},
+            "state": row["state"],
+        }
+        for row in told["rows"]
     ]
     if rows:
         print_table(rows, tuple(rows[0]))
     else:
         err.print("nothing is kept of such a key", markup=False)
-    err.print(f"epoch {told['epoch']}, batch {told['batch']}: {len(rows):,} rows of the state", markup=False)
+    more = "; there are more: add --key for further columns" if told["more"] else ""
+    err.print(f"epoch {told['epoch']}, batch {told['batch']}: {len(rows):,} rows of the state{more}", markup=False)
 
 
 def _panes(checkpoint: Checkpoint, definition: Mapping[str, Any], batch: int | None = None) -> tuple[int, ...]:
@@ -174,7 +185,7 @@ def _read(
     checkpoint: Checkpoint,
     batch: int,
     panes: tuple[int, ...],
-    of: tuple[list[str], dict[str, str]] | None = None,
+    of: tuple[list[str], dict[str, str], int] | None = None,
 ) -> list[dict[str, Any]]:
     with tempfile.TemporaryDirectory(prefix="sluice-") as folder:
         result = Path(folder) / "result.json"

@@ -356,7 +356,7 @@ def read_state(
     result: Path,
     spark: Connection,
     panes: Sequence[int] = (),
-    of: tuple[Sequence[str], Mapping[str, str]] | None = None,
+    of: tuple[Sequence[str], Mapping[str, str], int] | None = None,
 ) -> SparkSubmit:
     """Return the application that reads which windows are open, or which keys are remembered, or what is kept of one.
 
@@ -369,7 +369,7 @@ def read_state(
     panes
         If windows are made of panes: their size, their slide and the watermark, in milliseconds.
     of
-        Only what is kept of a key: the names of all its columns, and the values of some, as text.
+        Only what is kept of a key: the names of all its columns, of some the values, as text; how many rows at most.
     """
     arguments = ["--checkpoint", checkpoint, "--batch", str(batch), "--result", str(result)]
     if panes:

@@ -32,7 +32,8 @@ def rescued(text: Column, fields: Sequence[T.StructField]) -> Column:
     text
         Exactly one JSON object, or ``null``.
     fields
-        The schema. Unknown members of objects within a column, of any depth, are found, too.
+        The schema. Unknown members of objects within a column are found, too, at any depth; but not within an array or
+        a map that is longer than the Arrow path takes records.
     """
     known = [f.name for f in fields]
     inner = [f for f in fields if has_objects(f.dataType)]

@@ -185,6 +185,7 @@ class Run(ABC):
         return [*self.ledger.unjudged(self.pipeline.name, self.kind), self.context.run_id]
 
     def _close_failed(self, lease: Lease, error: SluiceError, seconds: float) -> None:
+        """Record that the run failed, unless an attempt before it has a verdict and this one never began."""
         report = {
             "type": type(error).__name__, "exit_code": int(error.exit_code), "what": error.what, "state": error.state,
             "next": error.next_step,
@@ -192,7 +193,7 @@ class Run(ABC):
         try:
             known = self.ledger.run(self.pipeline.name, self.context.run_id)
             if not self._planned and known is not None and known.verdict not in (None, "empty"):
-                # a new attempt would take the verdict away, and with it what the verdict holds
+                # an attempt on record would take the verdict away, and with it what the verdict holds
                 logger.warning("run %s stays as it was: its verdict is %s", known.run, known.verdict)
                 return
             if not self._planned:

@@ -13,10 +13,7 @@ from pyspark.sql.types import StructType
 
 from sluice.pipeline.window import END, START
 
-__all__ = ["MOST", "PaneSpans", "of_key", "open_windows", "read", "remembered_keys"]
-
-MOST = 1000
-"""Maximum number of rows of the state that are shown."""
+__all__ = ["PaneSpans", "of_key", "open_windows", "read", "remembered_keys"]
 
 
 class PaneSpans(NamedTuple):
@@ -101,9 +98,10 @@ def of_key(
     batch: int,
     names: Sequence[str],
     wanted: Mapping[str, str],
+    limit: int,
     panes: PaneSpans | None = None,
 ) -> list[dict[str, Any]]:
-    """Return what is kept of a key after a batch, in the order of time; at most :data:`MOST` rows.
+    """Return what is kept of a key after a batch, in the order of time.
 
     Parameters
     ----------
@@ -113,6 +111,8 @@ def of_key(
         The columns of the key.
     wanted
         Of some of these columns, the value that they must have, as Spark writes it as text.
+    limit
+        Maximum number of rows.
 
     Returns
     -------
@@ -133,7 +133,7 @@ def of_key(
     told = F.array(*(F.struct(F.lit(name).alias("name"), text.alias("text")) for name, text in texts.items()))
     bounds = _bounds(F.col("key")[first.name], F.col("value")[value.fields[0].name], windowed, value, panes)
     shown = found.select(told.alias("key"), *bounds, F.to_json("value", {"ignoreNullFields": "false"}).alias("state"))
-    rows = shown.orderBy(*shown.columns[1:]).limit(MOST).collect()
+    rows = shown.orderBy(*shown.columns[1:]).limit(limit).collect()
     return [row.asDict() | {"key": {part["name"]: part["text"] for part in row["key"]}} for row in rows]
 
 
