@@ -48,7 +48,7 @@ def test_the_offending_text_is_named_as_far_as_it_is_a_field(spark: SparkSession
         b'{"i": 1.50}': ("type", "i", "1.5"),
         b'{"a.b": "q"}': ("type", "a.b", "q"),
         b'{"it\'s": "q"}': ("type", "it's", None),
-        b'{"o": {"x": "1"}}': ("type", None, None),  # the decoder does not know where in a record of this kind
+        b'{"o": {"x": "1"}}': ("type", "o", '{"x":"1"}'),
         b'{"d": 1.005}': ("digits", "d", "1.005"),
         b'{"i": "%s"}' % (b"x" * 500): ("type", "i", "x" * 200),
         b'{"i": 1, "s": "abc': ("json", None, '18 characters, ending in {"i": 1, "s": "abc'),
