@@ -70,7 +70,7 @@ def calm(window: Browser, server: ApiServer) -> Iterator[None]:
 
 
 def spans(window: Browser) -> str:
-    return str(window.find(".charts[data-spans]").get_attribute("data-spans"))
+    return window.attribute(".charts[data-spans]", "data-spans")
 
 
 def colours(window: Browser) -> set[str]:
@@ -90,23 +90,24 @@ def test_from_all_pipelines_to_one_by_keyboard_alone(window: Browser) -> None:
     assert window.text(".glance tbody tr:nth-child(2)").startswith("orders")
     assert "never ran" in window.text(".glance tbody tr:nth-child(1)")
     window.wait(lambda: "UNKNOWN" in window.text(".glance tbody"))
-    link = window.find(".glance tbody tr:nth-child(2) a")
-    while window.driver.switch_to.active_element.text != link.text:
-        window.driver.switch_to.active_element.send_keys(Keys.TAB)
-    window.driver.switch_to.active_element.send_keys(Keys.ENTER)
-    assert window.text("h1") == "orders"
+    for _ in range(50):
+        if window.run("return document.activeElement.textContent") == "orders":
+            break
+        window.press(Keys.TAB)
+    window.press(Keys.ENTER)
+    window.wait(lambda: window.text("h1") == "orders")
     assert window.driver.current_url.endswith("?pipeline=orders")
     window.driver.back()
-    assert window.text("h1") == "Pipelines"
+    window.wait(lambda: window.text("h1") == "Pipelines")
 
 
 def test_bars_show_what_became_of_the_offsets(window: Browser) -> None:
     window.open("/sluice/?pipeline=orders")
     assert spans(window) == "200"
     window.wait(lambda: {"#5b8def", "#f59e0b"} <= colours(window))
-    window.find(".part.quarantined").click()
+    window.click(".part.quarantined")
     assert "#f59e0b" not in colours(window)
-    window.find(".sizes label:last-of-type span").click()
+    window.click(".sizes label:last-of-type span")
     window.wait(lambda: "50 runs" in window.text(".told"))
     assert spans(window) == "200"
 
@@ -121,18 +122,19 @@ def test_older_runs_follow(window: Browser) -> None:
 
 def test_arrow_keys_walk_the_runs_and_enter_opens_one(window: Browser) -> None:
     window.open("/sluice/?pipeline=orders")
-    charts = window.find(".charts[data-spans]")
+    charts = ".charts[data-spans]"
+    window.find(charts)
     newest = window.text(".told")
-    charts.send_keys(Keys.END)
+    window.type(charts, Keys.END)
     assert window.text(".told") == newest
-    charts.send_keys(Keys.ARROW_LEFT)
+    window.type(charts, Keys.ARROW_LEFT)
     window.wait(lambda: "failed" in window.text(".told"))
     run = next(part for part in window.text(".told").split(" · ") if part.startswith("scheduled__"))
-    charts.send_keys(Keys.ENTER)
+    window.type(charts, Keys.ENTER)
     assert window.text("dialog h2") == run
     window.wait(lambda: "column values to be between" in window.text("dialog"))
     assert "41 unexpected" in window.text("dialog")
-    window.driver.switch_to.active_element.send_keys(Keys.ESCAPE)
+    window.press(Keys.ESCAPE)
     window.wait(lambda: not window.run("return document.querySelector('dialog')"))
 
 
@@ -163,20 +165,20 @@ def test_within_airflow_an_address_opens_a_pipeline_and_a_link_leads_out_to_data
     window.open("/plugin/sluice/sluice/?pipeline=orders")
     window.driver.switch_to.frame(window.find("iframe"))
     assert window.text("h1") == "orders"
-    window.find("header .links a").click()
+    window.click("header .links a")
     window.driver.switch_to.default_content()
     window.wait(lambda: "/sluice/data-docs/orders/" in window.driver.current_url)
-    window.find("tbody a").click()
+    window.click("tbody a")
     assert "judged it is" in window.text("body")
 
 
 def test_the_button_triggers_the_maintenance_dag_and_airflow_says_who_did(window: Browser, server: ApiServer) -> None:
     window.open("/plugin/sluice/sluice/?pipeline=orders")
     window.driver.switch_to.frame(window.find("iframe"))
-    window.find(".bar .act:not([disabled])").click()
+    window.click(".bar .act:not([disabled])")
     assert "Open lost ranges hold 17 offsets" in window.text("dialog")
     window.wait(lambda: "paused" in window.text("dialog .said"))
-    window.find("dialog .main:not([disabled])").send_keys(Keys.ENTER)
+    window.type("dialog .main:not([disabled])", Keys.ENTER)
     assert "Airflow started orders.maintenance" in window.text("#notice")
     window.driver.switch_to.default_content()
     (run,) = server.ask("/api/v2/dags/orders.maintenance/dagRuns", "ada")["dag_runs"]
@@ -190,23 +192,22 @@ def test_who_may_not_trigger_sees_the_button_and_cannot_press_it(server: ApiServ
     with browser(server) as window:
         window.login("vic")
         window.open("/sluice/?pipeline=orders")
-        button = window.find(".bar .act[disabled]")
-        assert button.get_attribute("title") == "You may not trigger orders.maintenance"
+        assert window.attribute(".bar .act[disabled]", "title") == "You may not trigger orders.maintenance"
 
 
 def test_a_connection_to_kafka_is_made_in_the_form_and_tried_by_its_button(window: Browser, server: ApiServer) -> None:
     window.open("/connections")
     press(window, "Add Connection")
-    window.find("input[name=connection_id]").send_keys("shop")
-    kind = window.find("[role=dialog] input[role=combobox]")
-    kind.send_keys("Apache Kafka")
-    kind.send_keys(Keys.ENTER)
-    window.find("input[name=port]").send_keys("9092")
+    window.type("input[name=connection_id]", "shop")
+    kind = "[role=dialog] input[role=combobox]"
+    window.type(kind, "Apache Kafka")
+    window.type(kind, Keys.ENTER)
+    window.type("input[name=port]", "9092")
     press(window, "Extra Fields")
     assert "null" not in window.text("[role=dialog]")
-    window.find("input[name='element_bootstrap.servers']").send_keys("127.0.0.1:1")
+    window.type("input[name='element_bootstrap.servers']", "127.0.0.1:1")
     press(window, "Save")
-    window.find("[aria-label='Test Connection']").click()
+    window.click("[aria-label='Test Connection']")
     window.wait(lambda: "connections/test" in str(window.listen() or window.asked))
     stored = server.ask("/api/v2/connections/shop", "ada")
     assert (stored["conn_type"], stored["port"]) == ("kafka", 9092)
