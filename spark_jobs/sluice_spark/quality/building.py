@@ -1,4 +1,4 @@
-"""Builds a suite's expectations with Great Expectations before a run reads anything."""
+"""Imports Great Expectations, opens a pipeline's project of it, and builds a suite before a run reads anything."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from typing import Any
 
 from sluice.pipeline.suite import Suite, nearest, place
 
-__all__ = ["import_gx", "problems_of", "remember", "remembered", "warm_up"]
+__all__ = ["import_gx", "open_project", "problems_of", "remember", "remembered", "warm_up"]
 
 _STAMP = "suite.checked"
 
@@ -25,6 +25,35 @@ def import_gx() -> None:
     logging.getLogger("great_expectations").setLevel(logging.ERROR)
     import great_expectations
     import great_expectations.expectations  # noqa: F401
+
+
+def open_project(folder: Path) -> Any:
+    """Open the project of Great Expectations in a folder; make it if it is not there.
+
+    Great Expectations reads the project's file of variables each time that it looks at one of its own settings, some
+    70 times per judgement. While that file has no variable but the id that Great Expectations made up for its
+    statistics, which are off, the project does without it.
+    """
+    import_gx()
+    import great_expectations as gx
+
+    context = gx.get_context(mode="file", project_root_dir=str(folder))
+    context.variables.progress_bars = {"globally": False}
+    variables = context.variables.config_variables_file_path
+    if variables and not _has_variables(Path(context.root_directory) / variables):
+        context.variables.config_variables_file_path = None
+        context.variables.save()
+    return context
+
+
+def _has_variables(file: Path) -> bool:
+    try:
+        lines = file.read_text(encoding="utf-8").splitlines()
+    except FileNotFoundError:
+        return False
+    except (OSError, UnicodeDecodeError):
+        return True  # its own message is Great Expectations' to tell
+    return any(line.strip() and not line.lstrip().startswith(("#", "instance_id:")) for line in lines)
 
 
 def warm_up() -> threading.Thread:

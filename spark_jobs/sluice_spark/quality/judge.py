@@ -9,6 +9,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -22,12 +23,13 @@ from sluice.pipeline import Pipeline
 from sluice.pipeline.suite import Suite, missing_columns
 from sluice.ranges import Counts
 from sluice_spark.engine.logs import logger
-from sluice_spark.quality.building import import_gx, problems_of, remember, remembered, warm_up
+from sluice_spark.quality.building import open_project, problems_of, remember, remembered, warm_up
 from sluice_spark.quality.data_docs import build, prune
 from sluice_spark.quality.evidence import evidence_of, fails_on, hide, hush, look, short, shows
 from sluice_spark.quality.judgement import ExpectationResult, Judgement
 from sluice_spark.quality.limits import excesses
 from sluice_spark.quality.past import with_past
+from sluice_spark.quality.shares import few_shares
 from sluice_spark.sinks.base import ReadableSink
 
 __all__ = ["Judge"]
@@ -250,12 +252,8 @@ class Judge:
         *,
         wrote: bool,
     ) -> Judgement:
-        import_gx()
-        import great_expectations as gx
-
         prune(folder)
-        context = gx.get_context(mode="file", project_root_dir=str(folder))
-        context.variables.progress_bars = {"globally": False}
+        context = open_project(folder)
         right_count = {"type": "expect_table_row_count_to_equal", "kwargs": {"value": rows}, "severity": "critical"}
         split: dict[str, list[dict[str, Any]]] = {"slice": [right_count], "table": []}
         for item in self._suite.expectations if self._suite is not None else ():
@@ -268,7 +266,8 @@ class Judge:
             if not expectations:
                 continue
             frame = scopes[scope]()
-            results += self._evaluate(context, scope, frame, expectations, pages)
+            with few_shares(frame.sparkSession, rows) if scope == "slice" else nullcontext():
+                results += self._evaluate(context, scope, frame, expectations, pages)
         try:
             index = build(context, folder, pages)
         except Exception:  # the results are valid without their pages

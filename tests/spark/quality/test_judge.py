@@ -16,6 +16,7 @@ from sluice.home import Home
 from sluice.ledger import Ledger
 from sluice.pipeline import load
 from sluice.ranges import Counts, OffsetRange, RangeAccount
+from sluice_spark.quality.building import open_project
 from sluice_spark.quality.judge import Judge
 from sluice_spark.sinks.delta.table import DeltaSink
 
@@ -255,3 +256,17 @@ def test_a_file_that_is_no_suite_is_refused(text: str, tmp_path: Path) -> None:
     (tmp_path / "judged.yaml").write_text(PIPELINE)
     with pytest.raises(ConfigError, match=r"suite\.json is not a Great Expectations suite"):
         Judge(load(tmp_path / "judged.yaml"), Home(str(tmp_path)), "r")
+
+
+def test_a_file_of_variables_is_read_only_if_it_has_any(tmp_path: Path) -> None:
+    """Great Expectations reads it for each of its own settings."""
+    for _ in range(2):
+        found = open_project(tmp_path)
+        assert (found.variables.config_variables_file_path, found.variables.progress_bars) == (
+            None,
+            {"globally": False},
+        )
+    (tmp_path / "gx/uncommitted/config_variables.yml").write_text("# own\nplace: here\n")
+    found.variables.config_variables_file_path = "uncommitted/config_variables.yml"
+    found.variables.save()
+    assert [open_project(tmp_path).config_variables.get("place") for _ in range(2)] == ["here", "here"]
