@@ -5,18 +5,22 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from typing import Any
+from urllib.parse import unquote
 
 from deltalake import DeltaTable
 from deltalake.exceptions import CommitFailedError, DeltaError
-from pyspark.sql.types import StructType
+from pyspark.sql.types import ArrayType, MapType, StructType
 
 from sluice.delta.names import KEY
 from sluice.errors import BEGIN_ANEW, ConfigError
+from sluice.fields import METADATA_COLUMNS
 from sluice_spark.engine.logs import logger
-from sluice_spark.sinks.base import Staged
+from sluice_spark.sinks.base import Staged, StagedFile
 from sluice_spark.sinks.delta.evolution import Added, Changed, Difference, difference, merged, told, ways_out, widened
 from sluice_spark.sinks.delta.handle import UNWRITABLE, Handle, first_line
 from sluice_spark.sinks.delta.statistics import files_of, hidden, settings_for
+from sluice_spark.sinks.parquet.profiled import nulls_of
 
 __all__ = ["check", "check_key", "check_replaceable", "check_values", "columns_of", "to_add", "to_widen"]
 
@@ -59,6 +63,12 @@ def check(
         raise held.unwritable(", ".join(features))
     if wanting := list(_wanting(columns_of(table))):
         raise _misfit(held, [f"{what}, which staged files cannot support" for what in wanting])
+    if strict := list(_strict(columns_of(table))):
+        raise _misfit(
+            held,
+            [f"{what}, allows no nulls: in nested columns nobody would see to that" for what in strict],
+            [f"with Spark: ALTER TABLE delta.`{held.path}` ALTER COLUMN … DROP NOT NULL, for each of them"],
+        )
     found = difference(columns_of(table), schema)
     by = []
     if list(table.metadata().partition_columns) != list(partition_by):
@@ -131,25 +141,53 @@ def _wanting(columns: StructType) -> Iterator[str]:
             yield f"{field.name} has an invariant ({field.metadata[_INVARIANT]})"
 
 
+def _strict(kind: Any, name: str = "") -> Iterator[str]:
+    """Yield where nulls are forbidden and the footers of staged files do not count them: in nested columns."""
+    nested = ArrayType | MapType | StructType
+    if isinstance(kind, StructType):
+        for field in kind.fields:
+            path = f"{name}.{field.name}" if name else field.name
+            if not field.nullable and (name or isinstance(field.dataType, nested)):
+                yield path
+            yield from _strict(field.dataType, path)
+    elif isinstance(kind, ArrayType):
+        yield from [] if kind.containsNull else [f"{name}, in its elements"]
+        yield from _strict(kind.elementType, f"{name}.element")
+    elif isinstance(kind, MapType):
+        yield from [] if kind.valueContainsNull else [f"{name}, in its values"]
+        yield from _strict(kind.keyType, f"{name}.key")
+        yield from _strict(kind.valueType, f"{name}.value")
+
+
 def check_values(held: Handle, table: DeltaTable, staged: Staged) -> None:
     """Refuse to commit nulls to columns that allow none: readers leave out conditions that look for them.
 
     Raises
     ------
     ConfigError
-        If staged files have any.
+        If staged files have any, or may have some.
     """
     for field in columns_of(table).fields:
-        found = (file.columns.get(field.name) for file in staged.files) if not field.nullable else ()
-        nulls = sum(column.nulls or 0 for column in found if column is not None)
-        if nulls:
+        if field.nullable or field.name in METADATA_COLUMNS:
+            continue
+        counts = [_nulls(held, field.name, file) for file in staged.files]
+        if any(count != 0 for count in counts):
+            known = "an unknown number of" if None in counts else f"{sum(filter(None, counts)):,}"
             raise ConfigError(
-                f"{nulls:,} rows have no value in {field.name}, which allows no nulls in the table {held.path}",
+                f"{known} rows have no value in {field.name}, which allows no nulls in the table {held.path}",
                 state="nothing of this batch was committed; the position stays where it was",
-                next_step="send such records to the quarantine, with a row rule: "
-                f"{{name: has_{field.name}, not_null: {{columns: [{field.name}]}}}}; or with Spark: "
-                f"ALTER TABLE delta.`{held.path}` ALTER COLUMN {field.name} DROP NOT NULL",
+                next_step="if the records have that column, send such ones to the quarantine, with a row rule: "
+                f"{{name: has_{field.name}, not_null: {{columns: [{field.name}]}}}}; or have the transform give it a "
+                f"value; or with Spark: ALTER TABLE delta.`{held.path}` ALTER COLUMN {field.name} DROP NOT NULL",
             )
+
+
+def _nulls(held: Handle, name: str, file: StagedFile) -> int | None:
+    """Return how many rows of a file have no value in a column; None if the file does not say."""
+    known = file.columns.get(name)
+    if known is not None and known.nulls is not None:
+        return known.nulls
+    return nulls_of(held.path, file.path, name)  # of a wide table, only the first columns are profiled
 
 
 def columns_of(table: DeltaTable) -> StructType:
@@ -218,8 +256,9 @@ def check_replaceable(held: Handle, table: DeltaTable | None = None) -> None:
             f"the table {held.path} has files whose path does not name their partition, such as {astray}, so its rows "
             "cannot be replaced",
             state="nothing was changed",
-            next_step="with Spark: ALTER TABLE … SET TBLPROPERTIES ('delta.randomizeFilePrefixes' = false), then "
-            "have it write the files anew: INSERT OVERWRITE TABLE … SELECT * FROM …; then run again",
+            next_step=f"with Spark: ALTER TABLE delta.`{held.path}` SET TBLPROPERTIES ('delta.randomizeFilePrefixes' = "
+            "false, 'delta.enableDeletionVectors' = false), then have it write the files anew: "
+            f"UPDATE delta.`{held.path}` SET _run = _run; then run again",
         )
     if table is None or "deletionVectors" not in (table.protocol().reader_features or []):
         return
@@ -233,12 +272,10 @@ def check_replaceable(held: Handle, table: DeltaTable | None = None) -> None:
 
 
 def _astray(table: DeltaTable) -> str | None:
-    """Return a file that does not lie in a folder for each partition column; None if there is none."""
+    """Return a file whose folders are not one for each partition column; None if there is none."""
     count = len(table.metadata().partition_columns)
     for path in files_of(table).column("path").to_pylist():
-        folders = str(path).split("/")[:-1]
-        folders = folders[2:] if folders[:1] == ["batches"] else folders
-        if len(folders) != count or not all("=" in folder for folder in folders):
+        if sum("=" in unquote(folder) for folder in str(path).split("/")[:-1]) != count:
             return str(path)
     return None
 

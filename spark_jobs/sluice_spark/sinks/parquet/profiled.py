@@ -25,7 +25,7 @@ from sluice.profile import NO_ROWS, SKETCH, ColumnProfile, Profile
 from sluice_spark.engine.logs import logger
 from sluice_spark.sinks.base import Staged
 
-__all__ = ["MOST", "columns_of", "profile_of"]
+__all__ = ["MOST", "columns_of", "nulls_of", "profile_of"]
 
 MOST = 200
 """Columns of a table that are profiled, the first ones: a profile travels in the commit of its batch."""
@@ -59,6 +59,26 @@ def columns_of(metadata: Any, partition: Mapping[str, str | None]) -> dict[str, 
         groups = [metadata.row_group(g).column(i).statistics for g in range(metadata.num_row_groups)]
         found[path] = _column(rows, groups)
     return found
+
+
+def nulls_of(root: str, path: str, name: str) -> int | None:
+    """Return how many rows of a file have no value in a column, by the file's footer; None if it does not say.
+
+    Parameters
+    ----------
+    root, path
+        Path or URL of the folder, and the file's path in it.
+    name
+        A column outside lists and maps. A file that lacks it has no value in any row.
+    """
+    fs, base = fsspec.core.url_to_fs(root)
+    with fs.open(f"{base}/{path}", "rb") as handle:
+        metadata = pq.ParquetFile(handle).metadata
+    leaves = [i for i in range(len(metadata.schema)) if metadata.schema.column(i).path == name]
+    if not leaves:
+        return int(metadata.num_rows)
+    groups = [metadata.row_group(g).column(leaves[0]).statistics for g in range(metadata.num_row_groups)]
+    return _column(metadata.num_rows, groups).nulls
 
 
 def profile_of(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import threading
 from collections import Counter
 from pathlib import Path
@@ -396,3 +397,34 @@ def test_notes_are_found_however_far_back_they_lie(
         monkeypatch.setattr("sluice_spark.sinks.delta.writer._HISTORY", count)
         assert [n["version"] for n in sink.notes(4)] == list(range(19, 4, -1))
         assert [n["version"] for n in sink.notes(-1)] == list(range(19, -1, -1))
+
+
+def test_files_whose_path_does_not_name_their_partition_are_refused_and_can_be_written_anew(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """The files in place of such ones would be of no partition. What the message says to do helps."""
+    sink = DeltaSink(str(tmp_path / "t"), "live", ["part"])
+    put(sink, rows(spark, 0, 10, part="id % 2"), 0)
+    sink.check_replaceable()
+    spark.sql(f"ALTER TABLE delta.`{sink.path}` SET TBLPROPERTIES ('delta.randomizeFilePrefixes' = true)")
+    spark.sql(f"UPDATE delta.`{sink.path}` SET _run = _run WHERE part = 1")
+    new = rows(spark, 3, 7, part="id % 2").withColumn("_run", F.lit("new"))
+    with pytest.raises(ConfigError, match="whose path does not name their partition") as refused:
+        anew(DeltaSink(sink.path, "interval", ["part"]), march(3, 7), new, 0)
+    alter, update = re.findall(r"(?:ALTER|UPDATE) .+?(?=, then|; then)", refused.value.next_step)
+    spark.sql(alter)
+    spark.sql(update)
+    assert anew(DeltaSink(sink.path, "interval", ["part"]), march(3, 7), new, 0) == {("t", 0): 4}
+    assert by_run(tmp_path / "t") == {n: "new" if 3 <= n < 7 else "r" for n in range(10)}
+    assert spark.read.format("delta").load(sink.path).where("part = 1").count() == 5
+    DeltaSink(sink.path, "live", ["part"]).check(rows(spark, 0, 1, part="id % 2").schema)  # nothing was taken back
+
+
+def test_a_table_without_partitions_may_have_files_in_any_folder(spark: SparkSession, tmp_path: Path) -> None:
+    sink = DeltaSink(str(tmp_path / "t"), "live")
+    put(sink, rows(spark, 0, 10), 0)
+    spark.sql(f"ALTER TABLE delta.`{sink.path}` SET TBLPROPERTIES ('delta.randomizeFilePrefixes' = true)")
+    spark.sql(f"UPDATE delta.`{sink.path}` SET _run = _run WHERE id < 5")
+    new = rows(spark, 3, 7).withColumn("_run", F.lit("new"))
+    assert anew(DeltaSink(sink.path, "interval"), march(3, 7), new, 0) == {("t", 0): 4}
+    assert by_run(tmp_path / "t") == {n: "new" if 3 <= n < 7 else "r" for n in range(10)}

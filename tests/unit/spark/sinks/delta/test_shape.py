@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,13 +13,14 @@ import pytest
 from deltalake import DeltaTable
 from deltalake import Schema as DeltaSchema
 from deltalake.exceptions import CommitFailedError
+from pyspark.sql.types import ArrayType, IntegerType, MapType, StringType, StructType
 from tests.unit.spark.sinks.delta.conftest import SCHEMA, put, rows, sink, staged
 
 from sluice.errors import ConfigError
 from sluice.ranges import OffsetRange
 from sluice_spark.sinks.base import Staged
 from sluice_spark.sinks.delta.handle import UNWRITABLE
-from sluice_spark.sinks.delta.shape import check_replaceable
+from sluice_spark.sinks.delta.shape import _strict
 from sluice_spark.sinks.parquet.slice import Slice
 from sluice_spark.sinks.parquet.staged import read_back
 
@@ -100,6 +102,42 @@ def test_a_column_that_allows_no_nulls_gets_none(tmp_path: Path) -> None:
     assert put(table, 3)
 
 
+def test_a_column_without_a_profile_gets_no_nulls_either(tmp_path: Path) -> None:
+    """Only the first columns of a wide table are profiled."""
+    put(sink(tmp_path), 0)
+    column(tmp_path, "id", nullable=False)
+    table = sink(tmp_path)
+    for made, refused in ((without_id(tmp_path, 1, 10, 20), True), (staged(tmp_path, 2, 20, 30), False)):
+        files = tuple(replace(file, columns={}) for file in made.files)
+        if refused:
+            with pytest.raises(ConfigError, match="10 rows have no value in id"):
+                table.commit(replace(made, files=files), SCHEMA, 1, {"run": "r1"})
+        else:
+            table.commit(replace(made, files=files), SCHEMA, 2, {"run": "r2"})
+
+
+@pytest.mark.parametrize(
+    ("kind", "where"),
+    [
+        (StructType().add("a", ArrayType(IntegerType()), nullable=False), ["a"]),
+        (StructType().add("a", ArrayType(IntegerType(), containsNull=False)), ["a, in its elements"]),
+        (StructType().add("o", StructType().add("x", IntegerType(), nullable=False)), ["o.x"]),
+        (StructType().add("m", MapType(StringType(), IntegerType(), valueContainsNull=False)), ["m, in its values"]),
+        (StructType().add("n", IntegerType(), nullable=False).add("a", ArrayType(IntegerType())), []),
+    ],
+)
+def test_nested_columns_that_allow_no_nulls_are_told(kind: StructType, where: list[str]) -> None:
+    assert list(_strict(kind)) == where
+
+
+def test_a_nested_column_that_allows_no_nulls_is_refused(tmp_path: Path) -> None:
+    put(sink(tmp_path), 0)
+    column(tmp_path, "id", nullable=False, type={"type": "array", "elementType": "long", "containsNull": True})
+    with pytest.raises(ConfigError, match="id, allows no nulls: in nested columns nobody would see to that") as caught:
+        sink(tmp_path).check(SCHEMA)
+    assert "DROP NOT NULL" in caught.value.next_step
+
+
 @pytest.mark.parametrize(
     ("key", "value", "said"),
     [
@@ -112,18 +150,3 @@ def test_what_staged_files_are_not_compared_with_is_refused(tmp_path: Path, key:
     column(tmp_path, "id", metadata={key: value})
     with pytest.raises(ConfigError, match=said):
         sink(tmp_path).check(SCHEMA)
-
-
-def test_rows_of_files_that_do_not_name_their_partition_are_not_replaced(tmp_path: Path) -> None:
-    """As with delta.randomizeFilePrefixes: the files in their place would be of no partition."""
-    put(sink(tmp_path), 0)
-    check_replaceable(sink(tmp_path))
-    logs = sorted((tmp_path / "_delta_log").glob("*.json"))
-    lines = [json.loads(line) for log in logs for line in log.read_text().splitlines()]
-    (added,) = [line["add"] for line in lines if "add" in line]
-    (tmp_path / "aB").mkdir()
-    (tmp_path / added["path"]).rename(tmp_path / "aB/part-0.parquet")
-    gone = {"path": added["path"], "deletionTimestamp": 1, "dataChange": False}
-    change(tmp_path, {"remove": gone}, {"add": {**added, "path": "aB/part-0.parquet"}})
-    with pytest.raises(ConfigError, match=r"such as aB/part-0\.parquet"):
-        check_replaceable(sink(tmp_path))
