@@ -32,8 +32,8 @@ def rescued(text: Column, fields: Sequence[T.StructField]) -> Column:
     text
         Exactly one JSON object, or ``null``.
     fields
-        The schema. Unknown members of objects within a column are found, too, at any depth; but not within an array or
-        a map that is longer than the Arrow path takes records.
+        The schema. Unknown members of objects within a column are found, too, at any depth. An array or a map that is
+        longer than the Arrow path takes records, and has any, is kept as a whole.
     """
     known = [f.name for f in fields]
     inner = [f for f in fields if has_objects(f.dataType)]
@@ -83,7 +83,7 @@ def _unknown(raw: Column, kind: T.DataType) -> Column:
             shown = F.concat(F.lit("["), F.array_join(found, ",", "null"), F.lit("]"))
             return F.when(F.exists(found, lambda one: one.isNotNull()), shown)
 
-        return F.when(F.octet_length(raw) <= _LONGEST, _once(each, listed))
+        return _taken_apart(raw, kind, _once(each, listed))
     assert isinstance(kind, T.MapType)
     held = kind.valueType
     pairs = F.transform(_members(raw), lambda m: F.concat(m["given"], F.lit(":"), _unknown(m["raw"], held)))
@@ -91,7 +91,36 @@ def _unknown(raw: Column, kind: T.DataType) -> Column:
         F.array_compact(pairs),
         lambda found: F.when(F.size(found) > 0, F.concat(F.lit("{"), F.array_join(found, ","), F.lit("}"))),
     )
-    return F.when(F.octet_length(raw) <= _LONGEST, kept)
+    return _taken_apart(raw, kind, kept)
+
+
+def _taken_apart(raw: Column, kind: T.DataType, unknown: Column) -> Column:
+    """Return the unknown members within an array or a map; of a long one that has any, all of it, as it was written."""
+    whole = F.when(_has_unknown(raw, kind), raw)
+    return F.when(F.octet_length(raw) <= _LONGEST, unknown).otherwise(whole)
+
+
+def _has_unknown(raw: Column, kind: T.DataType) -> Column:
+    """Return whether a value has members that its type does not name.
+
+    Spark's parser finds that out in one pass, but rewrites what it reads.
+    """
+    if not has_objects(kind):
+        return F.lit(False)
+    if isinstance(kind, T.ArrayType):
+        inner = kind.elementType
+        parts = F.from_json(raw, T.ArrayType(T.StringType()))
+        return F.coalesce(F.exists(parts, lambda part: _has_unknown(part, inner)), F.lit(False))
+    members = F.from_json(raw, T.MapType(T.StringType(), T.StringType()))
+    if isinstance(kind, T.MapType):
+        held = kind.valueType
+        return F.coalesce(F.exists(F.map_values(members), lambda part: _has_unknown(part, held)), F.lit(False))
+    assert isinstance(kind, T.StructType)
+    known = [f.name for f in kind.fields]
+    found = F.exists(F.map_keys(members), lambda name: ~name.isin(*known)) if known else F.size(members) > 0
+    for field in kind.fields:
+        found = found | _has_unknown(F.try_element_at(members, F.lit(field.name)), field.dataType)
+    return F.coalesce(found, F.lit(False))
 
 
 def _once(value: Column, made: Callable[[Column], Column]) -> Column:

@@ -37,11 +37,20 @@ def test_what_is_huge_is_kept_as_well(spark: SparkSession) -> None:
     assert kept(spark, "i INT", [None], tombstone="row") == [None]
 
 
-def test_a_long_array_is_not_taken_apart(spark: SparkSession) -> None:
-    """Spark would need minutes for it."""
-    few, many = '{"x":1}', ",".join(['{"x":1}'] * 20_000)
-    records: list[bytes | None] = [f'{{"a":[{elements},{{"y":2}}], "z": 1}}'.encode() for elements in (few, many)]
-    assert kept(spark, "a ARRAY<STRUCT<x: INT>>", records) == ['{"z":1,"a":[null,{"y":2}]}', '{"z":1}']
+def test_a_long_array_with_unknown_fields_is_kept_as_it_is(spark: SparkSession) -> None:
+    """To take it apart, Spark would need minutes."""
+    few, many = '{"x":1}', ",".join(['{"x":1,"o":{"p":[]}}'] * 20_000)
+    arrays = [f'[{few},{{"y":2}}]', f"[{many}]", f'[{many},{{"y":2}}]', f'[{many},{{"o":{{"q":"\\u0041"}}}}]']
+    records: list[bytes | None] = [f'{{"a":{array}, "z": 1}}'.encode() for array in arrays]
+    found = kept(spark, "a ARRAY<STRUCT<x: INT, o: STRUCT<p: ARRAY<INT>>>>", records)
+    assert found == ['{"z":1,"a":[null,{"y":2}]}', '{"z":1}', *(f'{{"z":1,"a":{array}}}' for array in arrays[2:])]
+
+
+def test_a_long_map_with_unknown_fields_is_kept_as_it_is(spark: SparkSession) -> None:
+    long = ",".join(f'"k{n}":{{"x":{n}}}' for n in range(4000))
+    maps = [f"{{{long}}}", f'{{{long},"z":{{"x":1,"y":[]}}}}', f'{{{long},"z":null}}']
+    found = kept(spark, "m MAP<STRING, STRUCT<x: INT>>", [f'{{"m":{m}}}'.encode() for m in maps])
+    assert found == [None, f'{{"m":{maps[1]}}}', None]
 
 
 def test_the_values_of_maps_are_looked_into_at_any_depth(spark: SparkSession) -> None:
