@@ -8,12 +8,12 @@ from sluice.cli.output import err, print_json, print_table
 from sluice.cli.run import closing, connections, ended
 from sluice.decoders.explain import Explainer
 from sluice.delta.samples import look
-from sluice.errors import ConfigError
+from sluice.errors import ConfigError, ExitCode
 from sluice.home import Home
 from sluice.launch.launcher import LocalProcess
 from sluice.launch.submit import redrive
 from sluice.ledger import Ledger
-from sluice.pipeline import load
+from sluice.pipeline import Pipeline, load
 from sluice.run.redriving import possible, way_out
 
 __all__ = ["drop", "quarantine"]
@@ -27,17 +27,17 @@ def drop(
     Raises
     ------
     ConfigError
-        If there is no valid pipeline file, or no such record.
+        If there is no valid pipeline file, or nobody knows the rule or the run. That no record is old enough is none.
     """
     spec = load(pipeline)
     possible(spec, quarantined=True)
     found = look(Home.from_env().resolve(spec.quarantine_path), rule=rule, run=run, before=before)
     if not found.records:
-        raise ConfigError(
-            f"no such record is in quarantine: {found.path}",
-            state="nothing was changed",
-            next_step=f"sluice quarantine {pipeline} shows what is there",
-        )
+        _refuse_misspelt(spec, pipeline, found.path, rule=rule, run=run)
+        err.print(f"there is nothing to drop, so nothing was changed: {found.path}", markup=False)
+        if as_json:
+            print_json({"pipeline": spec.name, "dropped": 0})
+        return int(ExitCode.DONE)
     err.print(f"{found.records:,} records are to be dropped from {found.path}", markup=False)
     name = f"drop__{datetime.now(UTC).isoformat(timespec='milliseconds')}"
     spark, kafka, sink = connections(spec)
@@ -56,6 +56,19 @@ def drop(
     with closing(spec, name):
         code = LocalProcess.start(submit)
     return ended(spec, name, code, as_json=as_json)
+
+
+def _refuse_misspelt(spec: Pipeline, pipeline: str, path: str, *, rule: str | None, run: str | None) -> None:
+    if run is not None:
+        Ledger.open().known_run(spec.name, run)
+    if rule is None or rule in {known.name for known in spec.rules}:
+        return
+    if not look(path, rule=rule).records:
+        raise ConfigError(
+            f"no such record is in quarantine: {path}",
+            state="nothing was changed",
+            next_step=f"sluice quarantine {pipeline} shows what is there",
+        )
 
 
 def quarantine(

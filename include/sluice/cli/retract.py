@@ -17,6 +17,7 @@ from sluice.errors import ConfigError
 __all__ = ["retract"]
 
 _UNTOUCHED = "nothing was read or written"
+_STAYS = "; what the run published before it stays in the sink"
 
 
 def retract(
@@ -39,9 +40,12 @@ def retract(
     are open, so sluice redrive writes them again, exactly once, for example
     after a fix of the transform; sluice acknowledge closes them for good. What
     the run quarantined stays in the quarantine. Live runs go on afterwards as
-    if nothing had happened. A batch that was judged before its commit, and
-    waits, is given up: the next run counts its offsets as lost. Idempotent.
-    Exit codes: as sluice run.
+    if nothing had happened. Idempotent. Exit codes: as sluice run.
+
+    If a batch of the run was judged before its commit, and waits, only that
+    batch is given up: the next run counts its offsets as lost. What the run
+    published before stays; name its ranges, or the run again after the next
+    one, to take that back, too.
     """
     from sluice.cli.run import closing, connections, ended
     from sluice.launch.launcher import LocalProcess
@@ -56,21 +60,19 @@ def retract(
     spec, ledger = load(pipeline), Ledger.open()
     of_run, ranges = wanted(what, spec.source.config)
     if of_run is not None and dry_run and (waits := waiting(ledger, spec.name, ledger.known_run(spec.name, of_run))):
-        err.print(f"batch {waits[1]} of run {of_run}, which waits, would be given up", markup=False)
-        if not standing(ledger, spec.name, run_id=of_run):
-            if as_json:
-                print_json([])
-            return
+        err.print(f"batch {waits[1]} of run {of_run}, which waits, would be given up{_STAYS}", markup=False)
+        if as_json:
+            print_json([])
+        return
     if of_run is not None and not dry_run and (batch := give_up(ledger, spec.name, of_run, reason=reason)):
         err.print(
             f"batch {batch[1]} of run {of_run}, which waits, is given up: the next run counts its offsets as lost, and "
-            "opens them",
+            f"opens them{_STAYS}",
             markup=False,
         )
-        if not standing(ledger, spec.name, run_id=of_run):
-            if as_json:
-                print_json({"pipeline": spec.name, "run": of_run, "given_up": list(batch), "reason": reason})
-            return
+        if as_json:
+            print_json({"pipeline": spec.name, "run": of_run, "given_up": list(batch), "reason": reason})
+        return
     possible(spec)
     chosen = standing(ledger, spec.name, run_id=of_run, ranges=ranges)
     name = run_id or f"retract__{datetime.now(UTC).isoformat(timespec='milliseconds')}"

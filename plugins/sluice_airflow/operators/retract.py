@@ -46,8 +46,8 @@ class RetractOperator(SubmitOperator):
     -------
     dict
         The XCom ``return_value``: the run's account, with ``retracted``: how many ``written`` offsets left the sink,
-        and how many were ``opened`` as lost. If all there was is a batch that waits (``quality.when: before_commit``):
-        the ``run`` and the batch that was ``given_up``, as epoch and number.
+        and how many were ``opened`` as lost. If a batch of the run waits (``quality.when: before_commit``), only that
+        batch is given up: the ``run``, and the batch that was ``given_up``, as epoch and number.
 
     Raises
     ------
@@ -85,9 +85,11 @@ class RetractOperator(SubmitOperator):
         pipeline, ledger = load(self.pipeline), Ledger.open()
         of_run, ranges = wanted([str(word) for word in words], pipeline.source.config)
         if of_run is not None and (batch := give_up(ledger, pipeline.name, of_run, reason=str(self.reason))):
-            self.log.info("batch %d of run %s is given up: the next run counts its offsets as lost", batch[1], of_run)
-            if not standing(ledger, pipeline.name, run_id=of_run):
-                return {"run": of_run, "given_up": list(batch)}
+            self.log.info(
+                "batch %d of run %s is given up: the next run counts its offsets as lost; what the run published "
+                "before it stays in the sink", batch[1], of_run,
+            )  # fmt: skip
+            return {"run": of_run, "given_up": list(batch)}
         possible(pipeline)
         known = ledger.run(pipeline.name, self.run_id)  # an attempt that died may have been the one that retracted
         if known is None and not standing(ledger, pipeline.name, run_id=of_run, ranges=ranges):

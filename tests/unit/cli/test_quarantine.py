@@ -87,3 +87,17 @@ def test_what_is_not_there_is_not_dropped(
     fill(file)
     assert run_cli(monkeypatch, "quarantine", str(file), "--drop", "--reason", "x", "--rule", "nosuch") == 10
     assert "no such record is in quarantine" in capsys.readouterr().err
+
+
+def test_that_nothing_is_old_enough_to_drop_is_no_mistake(
+    file: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A retention runs each day, from the first day on."""
+    asked = ("quarantine", str(file), "--drop", "--reason", "x", "--json")
+    assert run_cli(monkeypatch, *asked) == 0
+    fill(file)
+    assert run_cli(monkeypatch, *asked, "--before", "2001-01-01T00:00:00Z") == 0
+    said = capsys.readouterr()
+    assert [json.loads(line)["dropped"] for line in said.out.splitlines()] == [0, 0]
+    assert "there is nothing to drop" in said.err
+    assert run_cli(monkeypatch, *asked, "--before", "2001-01-01T00:00:00Z", "--run", "nosuch") == 10

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from typing import Any
 
@@ -59,13 +60,19 @@ def test_what_makes_no_sense_is_refused_before_spark_starts(
     assert not [r for r in story.ledger.runs("p") if r.kind == "retract"]
 
 
-def test_a_dry_run_says_that_a_batch_that_waits_would_be_given_up(story: Place, sluice: Callable[..., Any]) -> None:
-    with story.ledger.acquire("p", "held") as lease:
-        story.ledger.run_planned(lease, kind="live", recovery="replay", epoch=1, ranges=[], topic_ids={})
+def test_while_a_batch_waits_only_that_is_given_up(story: Place, sluice: Callable[..., Any]) -> None:
+    """What the run published was judged, and passed; no Spark is needed, so each sink will do."""
+    (run,) = [r.run for r in story.ledger.runs("p") if story.ledger.accounts("p", r.run, standing=True)][-1:]
+    with story.ledger.acquire("p", run) as lease:
         waits = {"reasons": ["x"], "waits": [story.ledger.epoch("p").number, 99]}
-        story.ledger.judged(lease, "p", "held", verdict="failed", judgement=waits)
-        story.ledger.run_closed(lease, state="failed")
+        story.ledger.judged(lease, "p", run, verdict="failed", judgement=waits)
+    stays = "; what the run published before it stays in the sink\n"
     for _ in range(2):
-        done = sluice("retract", str(story.file), "held", "--reason", "x", "--dry-run")
-        assert (done.exit_code, done.stderr) == (0, "batch 99 of run held, which waits, would be given up\n")
-    assert "is given up" in sluice("retract", str(story.file), "held", "--reason", "x").stderr
+        done = sluice("retract", str(story.file), run, "--reason", "x", "--dry-run")
+        assert (done.exit_code, done.stderr) == (0, f"batch 99 of run {run}, which waits, would be given up{stays}")
+    for _ in range(2):
+        done = sluice("retract", str(story.file), run, "--reason", "x", "--json")
+        assert done.exit_code == 0, done.stderr
+        assert "is given up: the next run counts its offsets as lost, and opens them; what the run" in done.stderr
+        assert json.loads(done.stdout)["given_up"] == [story.ledger.epoch("p").number, 99]
+    assert not [r for r in story.ledger.runs("p") if r.kind == "retract"]
