@@ -100,8 +100,8 @@ def _check_widening(
             "write it under a new name",
         )
     logger.warning(
-        "the first batch with rows widens %s: all files of the table %s are rewritten, %.1f MB", wider, held.path,
-        size / 1e6,
+        "the first batch with rows widens %s: all files of the table %s are rewritten, %.1f MB, and streams that read "
+        "from it see each row again", wider, held.path, size / 1e6,
     )  # fmt: skip
 
 
