@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from sluice.pipeline import load
+from sluice.errors import ConfigError
+from sluice.pipeline import Pipeline, load
 from sluice.pipeline.suite import Suite
+from sluice.recovery import Recovery
+from sluice.run import redriving, resetting, retraction
 from sluice.shipped import CHECKOUT
 
 ROOT = Path(str(CHECKOUT))
@@ -60,3 +66,78 @@ def test_a_newcomers_first_pipeline_is_valid(tmp_path: Path) -> None:
         file.write_text(text)
         assert len(Suite.of(load(file)).expectations) == 3
     assert load(file).schedule == "on_lag"
+
+
+KAFKA: dict[str, Any] = {"kafka": {"topics": ["t"]}}
+SOURCES: dict[str, dict[str, Any]] = {
+    "`kafka`, topics": KAFKA,
+    "`kafka`, `pattern`": {"kafka": {"pattern": "t.*"}},
+    "`kafka`, `clusters`": {"kafka": {"clusters": ["a", "b"], "topics": ["t"], "origin_header": "o"}},
+    "`file`": {"file": {"path": "in", "format": "json"}},
+    "`jdbc`, by a time": {"jdbc": {"connection": "c", "table": "public.t", "key": "at"}},
+    "`jdbc`, by a number": {"jdbc": {"connection": "c", "table": "public.t", "key": "id"}},
+    "`queue`, Redis Streams": {"queue": {"connection": "c", "kind": "redis_streams", "streams": ["t"]}},
+    "`queue`, NATS JetStream": {"queue": {"connection": "c", "kind": "nats_jetstream", "streams": ["t"]}},
+    "`rate`": {"rate": {"rows_per_second": 5}},
+}
+SINKS: dict[str, dict[str, Any]] = {
+    "`delta`": {"delta": {"path": "out"}},
+    "`delta`, `upsert`": {"delta": {"path": "out", "mode": "upsert", "key": ["id"]}},
+    "`iceberg`": {"iceberg": {"table": "a.t"}},
+    "`files`": {"files": {"path": "out"}},
+    "`postgres`": {"postgres": {"table": "public.t"}},
+    "`postgres`, `upsert`": {"postgres": {"table": "public.t", "mode": "upsert", "key": ["id"]}},
+    "`kafka`": {"kafka": {"topic": "out"}},
+    "`foreach`": {"foreach": {"python": "json:JSONEncoder"}},
+    "`console`": {"console": {}},
+}
+WINDOW = {"time": "at", "size": "1h", "aggregates": {"n": "count(*)"}, "watermark": "1h"}
+
+
+def matrix(heading: str) -> dict[str, list[str]]:
+    section = (ROOT / "docs/sources-and-sinks.md").read_text().partition(f"## {heading}\n")[2].partition("\n## ")[0]
+    rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in section.splitlines() if line.startswith("| `")]
+    return {row[0]: row[1:] for row in rows}
+
+
+def pipeline(source: dict[str, Any], sink: dict[str, Any], **more: Any) -> Pipeline:
+    decode = {"json": {"schema": "id BIGINT, at TIMESTAMP"}}
+    return Pipeline.model_validate({"name": "p", "source": source, "decode": decode, "sink": sink, **more})
+
+
+def allowed(check: Callable[[], Any]) -> bool:
+    try:
+        return check() in (None, True)
+    except (ConfigError, ValueError):
+        return False
+
+
+def test_the_matrix_of_sources_says_what_is_refused() -> None:
+    told = matrix("Sources and strategies")
+    assert told.keys() == SOURCES.keys()
+    for name, cells in told.items():
+        spec = pipeline(SOURCES[name], SINKS["`delta`"])
+        really = [*(spec.refusal(strategy) is None for strategy in Recovery), spec.no_intervals is None]
+        assert [cell != "**no**" for cell in cells[:-1]] == really, name
+
+
+def test_the_matrix_of_sinks_says_what_is_refused() -> None:
+    told = matrix("Sinks and kinds of run")
+    assert told.keys() == SINKS.keys()
+    for name, (_, *cells, judged, stateful, _) in told.items():
+        spec = pipeline(KAFKA, SINKS[name])
+        really = [
+            spec.no_intervals is None,
+            allowed(partial(redriving.possible, spec, quarantined=False)),
+            allowed(partial(redriving.possible, spec, quarantined=True)),
+            allowed(partial(retraction.possible, spec)),
+            allowed(partial(resetting.possible, spec, "earliest", truncate=True)),
+            allowed(lambda name=name: bool(pipeline(KAFKA, SINKS[name], window=WINDOW))),
+        ]
+        assert [cell != "**no**" for cell in (*cells, stateful)] == really, name
+        assert spec.sink.kind.whole == (judged != "the staged rows"), name
+
+
+def test_the_matrices_name_tests_that_are_there() -> None:
+    named = set(re.findall(r"`(test_\w+\.py)`", (ROOT / "docs/sources-and-sinks.md").read_text()))
+    assert [name for name in sorted(named) if not (ROOT / "tests/chaos" / name).is_file()] == []
