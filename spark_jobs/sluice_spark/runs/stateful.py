@@ -77,11 +77,12 @@ class StatefulRoute:
             define(context.pipeline, tables)
 
         open_batch = tables.checkpoint.open_batch()
-        again = entered is None or (open_batch is not None and open_batch > entered.batch)
-        if isinstance(writer, DedupeWriter) and not again:
+        in_sink = entered is not None and open_batch is not None and open_batch <= entered.batch
+        if isinstance(writer, DedupeWriter) and in_sink:
             writer = replace(writer, held=_held(tables, spark))
-            again = writer.held is not None
-        if open_batch is not None and again and tables.checkpoint.drop_state(open_batch):
+        # also that of a batch in the sink, whose rows are the same: a power cut may have emptied it, and Spark would
+        # not write it again over the empty file
+        if open_batch is not None and tables.checkpoint.drop_state(open_batch):
             logger.info("batch %d is read again, and the state of an earlier attempt is gone", open_batch)
             point("state-dropped")
 
@@ -358,6 +359,8 @@ def _settings(spark: SparkSession, pipeline: Pipeline) -> Iterator[None]:
     wanted = {
         f"{_STATE}providerClass": "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider",
         f"{_STATE}rocksdb.changelogCheckpointing.enabled": "true",
+        # snapshots and cleaning with each batch, not once a minute: most runs are over by then
+        f"{_STATE}unloadOnCommit": "true",
         _SHARES: pipeline.spark.conf.get(_SHARES, str(cores(spark))),
     }
     before = {key: spark.conf.get(key, None) for key in wanted}
