@@ -87,6 +87,16 @@ def test_what_trying_again_cannot_heal_waits_for_a_person(watch: Watch, code: Ex
     assert watch.seconds_to_the_next() < RETRY_AFTER + 3 * LOOK
 
 
+@pytest.mark.parametrize("code", [ExitCode.QUALITY_FAILED, ExitCode.CHECKPOINT_MISFIT])
+def test_what_a_person_decided_on_starts_a_run(watch: Watch, code: ExitCode) -> None:
+    watch.a_run_fails(PastRun("failed", code=int(code)))
+    assert watch.looks(86_400) == 0
+    watch.last = PastRun("failed", code=int(code), settled=True)  # by sluice accept, retract or reset
+    assert watch.seconds_to_the_next() < RETRY_AFTER + 3 * LOOK
+    watch.a_run_fails(PastRun("failed", code=int(code)))
+    assert watch.looks(86_400) == 0, "another attempt has to be settled, too"
+
+
 def test_a_run_that_is_cleared_is_waited_for(watch: Watch) -> None:
     watch.a_run_fails()
     assert watch.looks(RETRY_AFTER - 5 * LOOK) == 0

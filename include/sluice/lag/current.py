@@ -159,6 +159,12 @@ def waiting(
 def _history(ledger: Ledger, pipeline: str) -> list[PastRun]:
     """Return the newest closed live runs, newest first: as many as the status needs."""
     return [
-        PastRun(row.state, planned, committed, (row.error or {}).get("exit_code"))
-        for row, planned, committed in ledger.past(pipeline, limit=9)
+        PastRun(
+            row.state,
+            planned,
+            committed,
+            (row.error or {}).get("exit_code"),
+            settled=number == 0 and row.state == "failed" and ledger.is_decided(pipeline, row.run),
+        )
+        for number, (row, planned, committed) in enumerate(ledger.past(pipeline, limit=9))  # nobody asks of older ones
     ]

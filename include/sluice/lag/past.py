@@ -24,12 +24,15 @@ class PastRun:
         The ranges that it planned, and those that were committed.
     code
         The exit code of its error, or None.
+    settled
+        Whether somebody decided since how to go on: accepted its verdict, gave its batch up, or reset the pipeline.
     """
 
     state: str
     planned: Sequence[OffsetRange] = ()
     committed: Sequence[OffsetRange] = ()
     code: int | None = None
+    settled: bool = False
 
     @property
     def tells(self) -> bool:

@@ -72,6 +72,7 @@ class Ledger(Histories, Profiles):
         interval: str | None = None,
         reason: str | None = None,
         sources: Mapping[str, Sequence[OffsetRange]] | None = None,
+        gated: bool = False,
     ) -> None:
         """Record that a run begins; the same run id again is another attempt.
 
@@ -83,6 +84,8 @@ class Ledger(Histories, Profiles):
             The user's reason for the run.
         sources
             The ranges by where they are read from, unless all come from Kafka.
+        gated
+            Whether it judges each batch before it commits it.
         """
         payload = {
             "kind": kind,
@@ -94,6 +97,7 @@ class Ledger(Histories, Profiles):
             "interval": interval,
             "reason": reason,
             **({"sources": {name: [r.as_list() for r in parts] for name, parts in sources.items()}} if sources else {}),
+            **({"gated": True} if gated else {}),
         }
         self._record(lease, None, ("RunPlanned", payload))
 

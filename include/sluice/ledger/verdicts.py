@@ -41,6 +41,14 @@ class Verdicts(LedgerQueries):
         )
         return [r["run"] for r in self._rows(query.order_by(table.c.sequence))]
 
+    def is_gated(self, pipeline: str, run_id: str) -> bool:
+        """Return whether each batch of a run, in all of its attempts, was judged before it was committed."""
+        table = schema.event
+        query = sa.select(table.c.payload).where(
+            table.c.pipeline == pipeline, table.c.run == run_id, table.c.type == "RunPlanned"
+        )
+        return all(row["payload"].get("gated", False) for row in self._rows(query))
+
     def newest_judged(self, pipeline: str) -> RunRow | None:
         """Return the live run that was judged, had records and was begun last; None if there is none.
 
@@ -77,6 +85,16 @@ class Verdicts(LedgerQueries):
         )
         rows = self._rows(query.order_by(table.c.id.desc()).limit(1))
         return (rows[0]["type"], str(rows[0]["payload"]["reason"])) if rows and rows[0]["type"] in _SETTLED else None
+
+    def is_decided(self, pipeline: str, run_id: str) -> bool:
+        """Return whether a run's verdict was settled, or the pipeline was reset, since the run's newest attempt."""
+        table = schema.event
+        mine = sa.and_(table.c.run == run_id, table.c.type.in_(("RunPlanned", *_SETTLED)))
+        query = sa.select(table.c.type).where(
+            table.c.pipeline == pipeline, sa.or_(mine, table.c.type == "PipelineReset")
+        )
+        rows = self._rows(query.order_by(table.c.id.desc()).limit(1))
+        return bool(rows) and rows[0]["type"] != "RunPlanned"
 
     def acceptance(self, pipeline: str, run_id: str) -> str | None:
         """Return why somebody accepted what a run wrote; None if nobody did since its newest attempt began."""

@@ -12,7 +12,7 @@ from sluice.pipeline import Pipeline
 from sluice.run.retraction import retractable
 from sluice.run.verdict import causes
 
-__all__ = ["FAILED", "accept", "faults", "give_up", "holder", "refuse_held", "settling", "waiting"]
+__all__ = ["FAILED", "FRESHNESS", "accept", "faults", "give_up", "holder", "refuse_held", "settling", "waiting"]
 
 FAILED = ("failed", "error")
 """The verdicts that hold a pipeline, and that can be accepted."""

@@ -107,7 +107,8 @@ class Crossing:
             return ""
         if is_hopeless(found):
             return (
-                "its last run failed, and trying again cannot help: no run starts until that one is fixed and cleared"
+                "its last run failed, and trying again cannot help: no run starts until that one is fixed and cleared, "
+                "or settled by sluice accept, retract or reset"
             )
         if self.ended is None:
             return ""
@@ -167,9 +168,14 @@ class Crossing:
 
 
 def is_hopeless(found: Backlog) -> bool:
-    """Return whether the last run failed with an error that is never retried, because another run would fail, too."""
+    """Return whether the last run failed with an error that is never retried, because another run would fail, too.
+
+    Not if somebody decided since how to go on: that needs a run.
+    """
     last = found.last
-    return last is not None and last.state == "failed" and error_for_exit_code(last.code or 1).retry is Retry.NEVER
+    if last is None or last.state != "failed" or last.settled:
+        return False
+    return error_for_exit_code(last.code or 1).retry is Retry.NEVER
 
 
 def _delay(failures: int, retry_after: float) -> float:

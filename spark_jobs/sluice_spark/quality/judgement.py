@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
-from sluice.run.held import FAILED
-from sluice.run.verdict import WARNS, told
+from sluice.run.held import FAILED, FRESHNESS, faults
+from sluice.run.verdict import WARNS, causes, told
 from sluice_spark.quality.limits import Excess
 
 __all__ = ["ExpectationResult", "Judgement"]
@@ -86,6 +86,16 @@ class Judgement:
         if broken or told:
             return "warned"
         return "passed" if self.wrote else "empty"
+
+    def after(self, others: Judgement) -> Judgement:
+        """Return this judgement, failed if that of earlier runs is, which this run answers for."""
+        # that the table is not fresh is a fault of this run's, too
+        wrong = [fault for fault in faults(others.as_dict()) if not fault.startswith(FRESHNESS)]
+        if others.verdict not in FAILED or not wrong:
+            return self
+        why = f"{', '.join(others.runs)}, not judged before: {'; '.join(causes(others.reasons)[:3])}"
+        excesses = (*self.excesses, Excess("earlier_runs", "failed", why))
+        return replace(self, excesses=excesses, runs=(*others.runs, *self.runs))
 
     @property
     def reasons(self) -> list[str]:

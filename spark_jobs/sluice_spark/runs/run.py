@@ -15,6 +15,8 @@ from sluice.pipeline import Pipeline
 from sluice.ranges import OffsetRange
 from sluice.sources.state import TopicState, joined_ids
 from sluice_spark.engine.logs import logger
+from sluice_spark.quality.judge import Judge
+from sluice_spark.quality.judgement import Judgement
 from sluice_spark.runs.context import RunContext
 from sluice_spark.runs.reconcile import examine, reconcile
 from sluice_spark.runs.restored import refuse_restored
@@ -143,6 +145,7 @@ class Run(ABC):
             ranges=ranges,
             topic_ids=joined_ids(known, states),
             reason=self.context.reason,
+            gated=self.context.gate.judge is not None,
             **more,
         )
         self._planned = True
@@ -167,18 +170,30 @@ class Run(ABC):
                 return verdict
             if self.context.judge is None:
                 return None
-            judgement = self.context.gate.summary(runs)
-            if judgement is None:
-                judgement = self.context.judge.settle(
-                    self.ledger, self.context.open_session, cast(ReadableSink, sink), runs
-                )
-            for run in runs:
-                self.ledger.judged(lease, name, run, verdict=judgement.verdict, judgement=judgement.as_dict())
+            judgement = self._judgement(lease, self.context.judge, cast(ReadableSink, sink), runs)
             point("judged")
             settled = getattr(sink, "settled", None)  # a sink that keeps rows until they are judged
             if settled is not None:
                 settled()
             return judgement.verdict
+
+    def _judgement(self, lease: Lease, judge: Judge, sink: ReadableSink, runs: Sequence[str]) -> Judgement:
+        """Judge runs, the last of which is this one, and record it; return the verdict of this one."""
+        name, own = self.pipeline.name, self.context.run_id
+        gated = [run for run in runs if run == own or self.ledger.is_gated(name, run)]
+        whole = self.context.gate.summary(gated)
+        rest = list(runs) if whole is None else [run for run in runs if run not in gated]
+        behind = judge.settle(self.ledger, self.context.open_session, sink, rest) if rest else None
+        if behind is not None:
+            for run in rest:
+                self.ledger.judged(lease, name, run, verdict=behind.verdict, judgement=behind.as_dict())
+        if whole is None:
+            return cast(Judgement, behind)
+        if behind is not None:
+            whole = whole.after(behind)
+        for run in gated:
+            self.ledger.judged(lease, name, run, verdict=whole.verdict, judgement=whole.as_dict())
+        return whole
 
     def _to_judge(self) -> list[str]:
         # rows of a run whose driver died before judging are judged with this run

@@ -6,12 +6,13 @@ from pathlib import Path
 from typing import Any, ClassVar, cast
 
 import pytest
-from tests.fixtures.books import Place, split
+from tests.fixtures.books import Place, span, split
 
 from sluice.errors import ConfigError, SourceUnreachableError
 from sluice.ledger import Lease
 from sluice.pipeline import load
 from sluice.recovery import Recovery
+from sluice_spark.quality.judgement import Judgement
 from sluice_spark.runs.context import RunContext
 from sluice_spark.runs.run import Run
 
@@ -69,3 +70,55 @@ def test_an_attempt_that_never_began_leaves_the_verdict_of_the_one_before(tmp_pa
         row = place.ledger.known_run("p", run)
         assert (row.verdict, row.state) == (kept, state)
     assert place.ledger.unjudged("p", "live") == []
+
+
+class Validating:
+    """Judges behind the commit, by rote."""
+
+    name = "s"
+
+    def __init__(self, error: str | None) -> None:
+        self.error, self.asked = error, list[list[str]]()
+
+    def settle(self, ledger: Any, open_session: Any, sink: Any, runs: list[str]) -> Judgement:
+        self.asked.append(runs)
+        return Judgement("s", 5, runs=tuple(runs), error=self.error)
+
+
+class Gated(Run):
+    """A live run whose one batch passed the gate."""
+
+    kind: ClassVar[str] = "live"
+
+    def _drive(self, lease: Lease) -> str | None:
+        self._plan(lease, [span(10, 15)], [], epoch=1)
+        self.context.gate._judgements.append(Judgement("s", 5))
+        self.ledger.batch_committed(lease, epoch=1, batch=2, accounts=[split(10, 15)])
+        return self._judge(lease, cast(Any, None))
+
+
+@pytest.mark.parametrize(
+    ("error", "verdicts"),
+    [(None, ("passed", "passed", "passed")), ("half is null", ("error", "failed", "failed"))],
+)
+def test_what_the_gate_let_through_says_nothing_of_rows_that_nobody_judged(
+    tmp_path: Path, error: str | None, verdicts: tuple[str, ...]
+) -> None:
+    place = Place(tmp_path)
+    place.configure(quality={"when": "before_commit"})
+    never = cast(Any, None)
+    for number, (run, gated) in enumerate((("unjudged", False), ("died", True))):
+        with place.ledger.acquire("p", run) as lease:
+            place.ledger.run_planned(
+                lease, kind="live", recovery="replay", epoch=1, ranges=[], topic_ids={}, gated=gated
+            )
+            place.ledger.batch_committed(lease, epoch=1, batch=number, accounts=[split(number * 5, number * 5 + 5)])
+            place.ledger.run_closed(lease, state="failed")
+    judge: Any = Validating(error)
+    context = RunContext(load(str(place.file)), "own", place.ledger, place.home, never, Recovery.REPLAY, judge)
+    account = Gated(context).execute()
+    assert judge.asked == [["unjudged"]]
+    assert tuple(place.ledger.known_run("p", run).verdict for run in ("unjudged", "died", "own")) == verdicts
+    assert account["verdict"] == verdicts[-1]
+    if error is not None:
+        assert account["reasons"] == ["earlier_runs: unjudged, not judged before: judging failed: half is null"]
