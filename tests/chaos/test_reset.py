@@ -230,6 +230,16 @@ def test_a_changed_window_is_written_by_the_new_definition(sandbox: Sandbox) -> 
 
 
 @pytest.mark.long
+def test_windows_that_would_be_replaced_by_partial_ones_need_agreement(sandbox: Sandbox) -> None:
+    window = {"time": "at", "size": "1h", "aggregates": {"n": "count(*)"}, "watermark": "0m", "output": "update"}
+    sandbox.configure(decode={"json": {"schema": "at TIMESTAMP"}}, window=window)
+    sandbox.produce([(0, b"k", json.dumps({"at": f"2026-01-01T{hour:02}:10:00Z"}).encode()) for hour in (1, 1, 2)])
+    sandbox.run("first")
+    assert "also a closed one" in reset(sandbox, expect=10)
+    reset(sandbox, "--yes")
+
+
+@pytest.mark.long
 @pytest.mark.parametrize("kind", ["files", "postgres", "iceberg"])
 def test_other_sinks_begin_again_too(kind: str, request: pytest.FixtureRequest) -> None:
     sandbox: Sandbox = request.getfixturevalue(f"into_{kind}")

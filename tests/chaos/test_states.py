@@ -92,9 +92,14 @@ def test_state_goes_on_from_its_states(kept: KeptSandbox, tmp_path: Path, name: 
     assert unguarded(recorded.recording) == []
     every = list(moments(recorded.recording))
     states = [m for m in every if m.kind == DEATH]
-    *_, cut = [m for m in every if m.kind == POWER and m.what.startswith("unsynced state")]
+    cuts = [m for m in every if m.kind == POWER]
+    assert [m.what for m in cuts if m.what.startswith("unsynced checkpoint")] == [], "the sink has what is durable"
+    empty = [m for m in cuts if m.what.startswith("empty state")]
+    *_, committed = [m for m in empty if "/commits/" in m.what]
+    *_, in_the_sink = [m for m in empty if "/commits/" not in m.what]
     *_, unplanned = [m for m, after in itertools.pairwise(states) if _is_plan(after) and not _is_plan(m)]
-    resumed = [(moment, recorded.resume(moment).found) for moment in [*spread(states, 3), unplanned, cut]]
+    chosen = [*spread(states, 3), unplanned, in_the_sink, committed]
+    resumed = [(moment, recorded.resume(moment).found) for moment in chosen]
     assert {f"{m.number} {m.what}": f.problems for m, f in resumed if f.problems} == {}
     assert {(f.lost, f.doubled, f.unaccounted) for _, f in resumed} == {(0, 0, 0)}
 

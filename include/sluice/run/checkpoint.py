@@ -1,8 +1,10 @@
 """Reads a Structured Streaming checkpoint: planned batches, committed batches and positions.
 
 Spark owns the checkpoint. This module removes only files that Spark can recreate, and writes only what an epoch with
-state needs: its definition, and the plan of a batch that Spark would have planned itself had its driver lived. The
-layout (Spark 4.2, offset log v1): ``offsets/N`` has a version line, a metadata line and one JSON line per source.
+state needs: its definition, and the plan of a batch that Spark would have planned itself had its driver lived. Spark
+syncs no file of it to the disk: for a batch with state, :meth:`Checkpoint.sync` does.
+
+The layout (Spark 4.2, offset log v1): ``offsets/N`` has a version line, a metadata line and one JSON line per source.
 ``commits/N`` is there once batch N is done. ``sources/0/0`` has the offsets at which the first batch started, after a
 zero byte and a version line.
 """
@@ -153,7 +155,14 @@ class Checkpoint:
                 if name.startswith(".") and name.removesuffix(".crc").endswith(".tmp"):
                     self._fs.rm_file(f"{self._root}/offsets/{name}")
             removed += [name for file in ("metadata", "sources/0/0") for name in self._remove_empty(file)]
+        if not self.committed():  # Spark's first batch describes its state, unless something does
+            removed += [name for file in self._descriptions() for name in self._remove_empty(file)]
         return removed
+
+    def _descriptions(self) -> list[str]:
+        self._fs.invalidate_cache()
+        found = (path.removeprefix(f"{self._root}/") for path in self._fs.find(f"{self._root}/state"))
+        return sorted(name for name in found if "/_metadata/" in name and not name.endswith(".crc"))
 
     def _remove_empty(self, name: str) -> list[str]:
         try:
@@ -300,13 +309,39 @@ class Checkpoint:
             folder, _, name = path.rpartition("/")
             number, _, kind = name.partition(".")
             if number.isdigit() and kind in ("changelog", "zip"):
-                shares.setdefault(folder, {})[int(number), kind] = int(info["size"])
+                shares.setdefault(folder, {})[int(number), kind] = 0 if self._dark(path) else int(info["size"])
         newest, torn = committed[-1] + 1, set[int]()
         for files in shares.values():
             whole = [number for (number, kind), size in files.items() if kind == "zip" and size and number <= newest]
             needed = range(max(whole, default=0) + 1, newest + 1)
             torn |= {number for number in needed if files.get((number, "changelog")) == 0}
         return sorted(torn)
+
+    def _dark(self, path: str) -> bool:
+        """Return whether a file has nothing but zeros, as after a power cut; an object is there as a whole."""
+        if "://" in self.path:
+            return False
+        with open(path, "rb") as file:
+            return not file.read(64).strip(b"\0")  # what Spark writes begins with other bytes
+
+    def sync(self, batch: int) -> None:
+        """Bring to the disk what a batch rests on, its plan and its state: a power cut leaves that whole then.
+
+        Call it when the state is made, before the sink commits the batch: what the sink holds has its state, always.
+        What batches before it rest on was brought there with them. In an object store nothing is to be done.
+        """
+        if "://" in self.path:
+            return
+        folders = {os.path.dirname(self._root), os.path.dirname(os.path.dirname(self._root))}
+        for folder, _, names in os.walk(self._root):
+            folders.add(folder)
+            for name in names:
+                number = name.lstrip(".").partition(".")[0]
+                # a plan has the batch's number, its state the next one, the commit before it the one before
+                if not number.isdigit() or batch - 1 <= int(number) <= batch + 1:
+                    _sync(os.path.join(folder, name))
+        for folder in sorted(folders):
+            _sync(folder)
 
     def drop_state(self, batch: int) -> bool:
         """Remove the state that an attempt at a batch made; return whether there was any. Spark makes it again.
@@ -372,3 +407,12 @@ class Checkpoint:
             file.flush()
             os.fsync(file.fileno())  # a power cut must not leave it empty
         os.replace(temporary, target)
+
+
+def _sync(path: str) -> None:
+    with suppress(FileNotFoundError):  # Spark cleans up
+        handle = os.open(path, os.O_RDONLY)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)

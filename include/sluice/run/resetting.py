@@ -26,7 +26,7 @@ from sluice.recovery import Route
 from sluice.run.interval import moment_of
 from sluice.sources.state import TopicState, joined_ids
 
-__all__ = ["Reset", "asked", "plan", "possible", "still_open", "united"]
+__all__ = ["Reset", "asked", "of_windows", "plan", "possible", "still_open", "united"]
 
 _UNTOUCHED = "nothing was read or written; the table and the ledger are unchanged"
 
@@ -286,6 +286,34 @@ def still_open(definition: tuple[str, Mapping[str, Any]] | None, latest: int | N
         return True
     length = float(definition[1].get("size") or definition[1].get("gap") or 0.0)
     return latest + round(length * 1000) + 1 > closed_to
+
+
+def of_windows(*, written: bool, are_open: bool, updates: bool) -> tuple[list[str], list[str]]:
+    """Return what does not come back of windows when their table stays, and what else is to be known.
+
+    Parameters
+    ----------
+    written
+        Whether batches have absorbed anything since the table was empty.
+    are_open
+        Whether windows may be open that no row has yet: :func:`still_open`.
+    updates
+        Whether each batch of the new epoch writes the windows that it changes: ``output: update``.
+    """
+    again = "--truncate with an earlier --from writes all windows again"
+    if updates and written:  # the new epoch has no state of them, closed or not, and a watermark of its own
+        return [
+            "with output: update, a window in the table is replaced by what the new epoch alone reads of it, also a "
+            "closed one, if a record of its time comes: what it had absorbed before goes on to count as written, and "
+            f"no row has it. {again}"
+        ], []
+    given_up = []
+    if are_open:
+        given_up = [
+            "windows that are open are dropped: the records that they had absorbed count as written, and no row "
+            f"has them. {again}"
+        ]
+    return given_up, ["windows that were written before are written once more if records of their time come"]
 
 
 def _place(positions: Positions) -> str:

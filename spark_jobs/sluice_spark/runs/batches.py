@@ -163,6 +163,9 @@ class MicroBatches:
                 prepared = writer.profiled(self.context.strategy.prepare(writer, batch))
             with watch.phase("judging"):
                 gate.admit(self.lease, self.spark, writer, prepared, (epoch, number))
+        if self.context.pipeline.stateful is not None:
+            with watch.phase("commits"):
+                tables.checkpoint.sync(number)  # or a power cut leaves rows in the sink, and not their state
         with watch.phase("ledger"):
             self.lease.verify()
         with watch.phase("commits"):

@@ -14,7 +14,7 @@ from sluice.ledger.resets import told as telling
 from sluice.ranges import Positions
 from sluice.run.interval import moment_of
 from sluice.run.preflight import unread_of
-from sluice.run.resetting import Reset, asked, plan, possible, still_open, united
+from sluice.run.resetting import Reset, asked, of_windows, plan, possible, still_open, united
 from sluice.sources.base import Source
 from sluice.sources.state import TopicState
 from sluice_spark.engine.logs import logger
@@ -220,13 +220,16 @@ class ResetRun(Run):
             notes.append(
                 f"batch {waiting} was {what} ({decided[1]}), which is void: what the new epoch reads is judged as new"
             )
-        if still_open(known, latest, closed):
-            given_up.append(
-                "windows that are open are dropped: the records that they had absorbed count as written, and no row "
-                "has them. --truncate with an earlier --from writes all windows again"
+        window = self.pipeline.window
+        if latest is not None or window is not None:
+            since = self.ledger.base(name)
+            dropped, told = of_windows(
+                written=any(m["epoch"] >= since and m["rows"] for m in self.ledger.window_moves(name)),
+                are_open=still_open(known, latest, closed),
+                updates=window is not None and window.output == "update",
             )
-        if latest is not None or self.pipeline.window is not None:
-            notes.append("windows that were written before are written once more if records of their time come")
+            given_up += dropped
+            notes += told
         if (known is not None and known[0] == "dedupe") or self.pipeline.dedupe is not None:
             notes.append("the keys of earlier records are forgotten: a duplicate of one of them is written")
         return replace(reset, given_up=tuple(given_up), notes=tuple(notes))

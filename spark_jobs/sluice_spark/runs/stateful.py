@@ -94,6 +94,7 @@ class StatefulRoute:
                 _refuse_other_rows(context.pipeline, tables, number)
                 logger.info("batch %d is already in the sink; only its state is made again", number)
                 _consume(let_out, source, ranges)
+                tables.checkpoint.sync(number)
                 return
             batch = Batch(tables.batch_name(number), ranges, source, let_out, spark)
             self.batches.process(tables, writer.at(tables.checkpoint, number), number, batch, sweep=number in sweep)

@@ -92,16 +92,24 @@ def _all(recording: Recording) -> Iterator[Moment]:
             for inode in dark.below(op.to):
                 inode.data = inode.synced
             yield _moment(number, POWER, f"unsynced: {op}", point, dark)
-        if op.kind == "rename" and re.fullmatch(r".*/commits/\d+", op.to) and (state := _newest_state(tree)):
+        sunk = op.kind in ("rename", "link") and re.fullmatch(r"table/_delta_log/\d+\.json", op.to)
+        if sunk:
+            dark = tree.copy()
+            for checkpoint in {path.partition("/state/")[0] for path in tree.files if "/state/" in path}:
+                for inode in dark.below(checkpoint):
+                    inode.data = inode.synced
+            yield _moment(number, POWER, f"unsynced checkpoint: {op}", point, dark)
+        done = op.kind == "rename" and re.fullmatch(r".*/commits/\d+", op.to)
+        if (sunk or done) and (state := _newest_state(tree)):
             dark = tree.copy()
             for path in state:
-                dark.files[path].data = dark.files[path].synced
-            yield _moment(number, POWER, f"unsynced state: {op}", point, dark)
+                dark.files[path].data = b""  # as if it had not been synced: a disk may lie
+            yield _moment(number, POWER, f"empty state: {op}", point, dark)
 
 
 def _newest_state(tree: Tree) -> list[str]:
     """Return the files of the newest version of Spark's state: older ones are taken to be on the disk by then."""
-    found = {path: re.fullmatch(r".*/state/\d+/\d+/\.?(\d+)\.changelog(\.crc)?", path) for path in tree.files}
+    found = {path: re.fullmatch(r".*/state/\d+/\d+/\.?(\d+)\.(changelog|zip)(\.crc)?", path) for path in tree.files}
     versions = {path: int(match[1]) for path, match in found.items() if match}
     return [path for path, version in versions.items() if version == max(versions.values())]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -186,6 +187,53 @@ def test_state_rests_on_its_last_snapshot(tmp_path: Path) -> None:
     assert checkpoint.torn_state() == [2]
     (tmp_path / "state/0/1/3.zip").write_text("z")
     assert checkpoint.torn_state() == []
+
+
+def test_state_of_nothing_but_zeros_is_as_good_as_empty(tmp_path: Path) -> None:
+    checkpoint = held_up_to(tmp_path, 3, 3)
+    with_state(tmp_path, 3)
+    (tmp_path / "state/0/0/3.changelog").write_bytes(bytes(4096))
+    assert checkpoint.torn_state() == [3]
+    (tmp_path / "state/0/0/3.zip").write_bytes(bytes(100))
+    assert checkpoint.torn_state() == [3]
+
+
+@pytest.mark.parametrize("committed", [0, 1])
+def test_an_empty_description_of_the_state_goes_until_a_batch_is_committed(tmp_path: Path, committed: int) -> None:
+    checkpoint = held_up_to(tmp_path, 1, committed)
+    described = [tmp_path / "state/0/_metadata/metadata", tmp_path / "state/0/0/_metadata/schema"]
+    for file in described:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text("")
+        (file.parent / f".{file.name}.crc").write_text("")
+    whole = tmp_path / "state/0/1/_metadata/schema"
+    whole.parent.mkdir(parents=True)
+    whole.write_text("v2")
+    assert len(checkpoint.mend(0)) == (0 if committed else 2)
+    assert [file.exists() for file in described] == [bool(committed)] * 2
+    assert whole.exists()
+    assert checkpoint.mend(0) == []
+
+
+def test_what_a_batch_rests_on_is_brought_to_the_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    root = tmp_path / "checkpoints/p/epoch-1"
+    root.mkdir(parents=True)
+    checkpoint = held_up_to(root, 12, 11)
+    with_state(root, 12)
+    for name in ("state/0/_metadata/metadata", "state/0/0/SSTs/7-a.sst"):
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).write_text("x")
+    synced = set()
+    monkeypatch.setattr(os, "fsync", lambda handle: synced.add(Path(os.readlink(f"/proc/self/fd/{handle}"))))
+    checkpoint.sync(11)
+    needed = ["offsets/11", "commits/10", "state/0/_metadata/metadata", "state/0/0/SSTs/7-a.sst"]
+    needed += [f"state/0/{share}/{name}" for share in "01" for name in ("12.changelog", ".12.changelog.crc")]
+    assert {root / name for name in needed} <= synced
+    assert {folder for name in needed for folder in (root / name).parents if folder.is_relative_to(tmp_path)} - {
+        tmp_path
+    } <= synced
+    assert root / "state/0/0/9.changelog" not in synced, "it is on the disk since batch 8"
+    Checkpoint("memory://nowhere").sync(1)  # objects appear as a whole
 
 
 def test_what_is_whole_stays(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from sluice.ledger import REDRIVEN, Epoch
 from sluice.pipeline import Pipeline, load
 from sluice.ranges import OffsetRange, Positions
 from sluice.recovery import Route
-from sluice.run.resetting import Reset, asked, plan, possible, still_open, united
+from sluice.run.resetting import Reset, asked, of_windows, plan, possible, still_open, united
 from sluice.sources.state import PartitionState, TopicState
 
 SPEC: dict[str, Any] = {
@@ -180,6 +180,25 @@ def test_what_cannot_be_done_is_refused_by_name(
 )
 def test_windows_that_no_row_has_yet(definition: Any, latest: int | None, closed_to: int, found: bool) -> None:
     assert still_open(definition, latest, closed_to) is found
+
+
+@pytest.mark.parametrize(
+    ("written", "are_open", "updates", "given_up", "note"),
+    [
+        (True, False, True, "also a closed one", None),
+        (True, True, True, "also a closed one", None),
+        (False, False, True, None, "once more"),
+        (True, True, False, "windows that are open are dropped", "once more"),
+        (True, False, False, None, "once more"),
+    ],
+)
+def test_what_becomes_of_windows_in_the_table(
+    written: bool, are_open: bool, updates: bool, given_up: str | None, note: str | None
+) -> None:
+    said = of_windows(written=written, are_open=are_open, updates=updates)
+    for expected, found in zip((given_up, note), said, strict=True):
+        assert len(found) == (expected is not None)
+        assert (expected or "") in " ".join(found)
 
 
 def carried_out(place: Place, *, begin: str | None, truncate: bool = False, **ends: int) -> Reset:
