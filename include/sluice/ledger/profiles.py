@@ -103,7 +103,11 @@ class Profiles(Verdicts):
         before
             The :attr:`~sluice.ledger.RunRow.sequence` of that run.
         """
-        table = schema.run
+        table, events = schema.run, schema.event
+        # however many runs failed since: they are not among those that are looked at
+        settled = sa.exists().where(
+            events.c.pipeline == pipeline, events.c.run == table.c.run, events.c.type == "VerdictAccepted"
+        )
         query = sa.select(
             table.c.run,
             table.c.verdict,
@@ -112,7 +116,9 @@ class Profiles(Verdicts):
         ).where(
             table.c.pipeline == pipeline,
             table.c.kind == "live",
-            table.c.verdict.in_(("passed", "warned", "failed", "error")),
+            sa.or_(
+                table.c.verdict.in_(("passed", "warned")), sa.and_(table.c.verdict.in_(("failed", "error")), settled)
+            ),
             table.c.sequence < before,
             table.c.sequence >= self._normal_since(pipeline),
             ~_closed(),

@@ -135,8 +135,10 @@ def faults(judgement: Mapping[str, Any]) -> dict[str, int | None]:
         found["error"] = None
     for item in judgement.get("results") or []:
         if not item["success"]:
+            name = f"{item['expectation']} on {item.get('column')} ({item.get('scope')})"
             count = item.get("unexpected_count")
-            found[f"{item['expectation']} on {item.get('column')} ({item.get('scope')})"] = count
+            # several of one type may be on one column, with other bounds: all of them count
+            found[name] = count if name not in found else (found[name] or 0) + (count or 0)
     figures = {_named(check): check["value"] for check in (judgement.get("history") or {}).get("checks") or []}
     for item in judgement.get("excesses") or []:
         if item["verdict"] == "failed":

@@ -54,8 +54,13 @@ class PreparedBatch:
     """The unknown fields of its records, if the pipeline keeps them."""
     origins: Mapping[str, Any] | None = None
     """What it settles of other clusters: :meth:`sluice.run.settled.Screened.as_dict`."""
-    profile: Profile = NO_ROWS
-    """What its rows look like, without values of masked columns."""
+    profile: Profile | None = NO_ROWS
+    """What its rows look like, without values of masked columns; None if that says nothing of what is normal."""
+
+    @property
+    def profiled(self) -> dict[str, Any] | None:
+        """The profile, as commit metadata and ledger have it."""
+        return None if self.profile is None else self.profile.as_dict()
 
 
 class _Written(NamedTuple):
@@ -321,9 +326,12 @@ class BatchWriter:
             )
 
     def give_up(self, ranges: Sequence[OffsetRange], lost: Sequence[LostRange]) -> PreparedBatch:
-        """Return a batch that writes nothing and counts all of its offsets as lost."""
+        """Return a batch that writes nothing and counts all of its offsets as lost.
+
+        It has no profile: that somebody gave it up says nothing of how many rows are normal.
+        """
         accounts = [RangeAccount(item, Counts(lost=len(item))) for item in ranges]
-        return PreparedBatch(tuple(accounts), NOTHING, None, tuple(lost))
+        return PreparedBatch(tuple(accounts), NOTHING, None, tuple(lost), profile=None)
 
     def explain_gaps(self, accounts: Sequence[RangeAccount], healthy: Sequence[OffsetRange], source: Records) -> None:
         """Refuse gaps unless the broker still had the range's start after the read; only then they are ``absent``."""
@@ -403,7 +411,7 @@ class BatchWriter:
             **({"dedupe": dict(prepared.dedupe)} if prepared.dedupe is not None else {}),
             **({"rescued": prepared.rescued.as_dict()} if prepared.rescued.records else {}),
             **({"origins": dict(prepared.origins)} if prepared.origins is not None else {}),
-            "profile": prepared.profile.as_dict(),
+            **({"profile": prepared.profiled} if prepared.profiled is not None else {}),
         }
         if not self.commit_rows(prepared.staged, batch, full, fence):
             # entered since this batch began, so the rows there, and their account, are another driver's

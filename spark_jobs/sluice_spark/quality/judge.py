@@ -371,7 +371,8 @@ def _scope(expectation: dict[str, Any]) -> str:
 def _result(result: Any, scope: str) -> ExpectationResult:
     config, detail = result.expectation_config, result.result or {}
     raised = _raised(result)
-    columns = config.kwargs.get("column") or ", ".join(config.kwargs.get("column_list", [])) or None
+    of = [config.kwargs[key] for key in ("column", "column_A", "column_B") if config.kwargs.get(key)]
+    columns = ", ".join([*of, *config.kwargs.get("column_list", [])]) or None
     severity = getattr(config.severity, "value", config.severity) or "critical"
     return ExpectationResult(
         expectation=config.type,

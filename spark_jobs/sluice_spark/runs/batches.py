@@ -184,7 +184,7 @@ class MicroBatches:
                 dedupe=prepared.dedupe,
                 rescued=prepared.rescued.as_dict(),
                 origins=prepared.origins,
-                profile=prepared.profile.as_dict(),
+                profile=prepared.profiled,
             )
         point("batch-recorded")
         self.progress.end(number, batch.ranges, prepared.accounts)

@@ -270,7 +270,7 @@ class IntervalRun(Run):
                 "accounts": [a.as_dict() for a in prepared.accounts],
                 "slice": [r.as_list() for r in leaving.refused.ranges],
                 "refused": prepared.quarantine.folder if prepared.quarantine else None,
-                "profile": prepared.profile.as_dict(),
+                "profile": prepared.profiled,
                 **({"windows": dict(prepared.windows)} if prepared.windows is not None else {}),
             }
             taken = tables.replacing().replace(
@@ -309,7 +309,7 @@ class IntervalRun(Run):
                 evolved=tables.evolved(batch),
                 windows=windows,
                 rescued=prepared.rescued.as_dict(),
-                profile=prepared.profile.as_dict(),
+                profile=prepared.profiled,
             )
         point("batch-recorded")
         logger.info("%s: %d rows replaced by %d", self.interval, left, prepared.staged.rows)

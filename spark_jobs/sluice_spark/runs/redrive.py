@@ -266,7 +266,7 @@ class RedriveRun(Run):
             evolved=tables.evolved(batch),
             rescued=prepared.rescued.as_dict(),
             origins=prepared.origins,
-            profile=prepared.profile.as_dict(),
+            profile=prepared.profiled,
         )
         point("batch-recorded")
         counts = sum((a.counts for a in prepared.accounts), Counts()).as_dict()

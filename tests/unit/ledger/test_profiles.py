@@ -43,3 +43,15 @@ def test_runs_of_earlier_versions_have_no_profile_and_an_empty_batch_has_one(tmp
     assert place.ledger.profile("p", ["empty"]) == NO_ROWS
     assert place.ledger.profiled("p", limit=5) == ["empty", "new"]
     assert place.ledger.profiled("p", limit=1) == ["empty"]
+
+
+def test_what_was_accepted_is_found_behind_any_number_of_failed_runs(tmp_path: Path) -> None:
+    """Otherwise what fails each time would become normal."""
+    place = Place(tmp_path)
+    for number in range(33):
+        run, verdict = f"r{number}", "passed" if number < 2 else "failed"
+        place.commit(run, split(number * 5, number * 5 + 5), profile=told(number + 1))
+        place.ledger.judged(None, "p", run, verdict=verdict, judgement={})
+    place.ledger.verdict_accepted("p", "r2", verdict="failed", reason="x")
+    found = place.ledger.accepted("p", before=1 << 40, limit=3)
+    assert [profile.rows for profile in found] == [3, 2, 1]

@@ -12,8 +12,7 @@ from tests.fixtures.books import Place, span, split
 
 from sluice.errors import QualityError
 from sluice.pipeline import load
-from sluice.ranges import Counts, RangeAccount
-from sluice_spark.batch.writer import PreparedBatch
+from sluice_spark.batch.writer import BatchWriter, PreparedBatch
 from sluice_spark.engine.failures import EngineError
 from sluice_spark.quality.judgement import Judgement
 from sluice_spark.runs.gate import Gate
@@ -41,10 +40,7 @@ class Writer:
     """Gives up, as a batch's writer does, and has staged nothing."""
 
     sink = schema = None
-
-    def give_up(self, ranges: Any, lost: Any) -> PreparedBatch:
-        accounts = [RangeAccount(item, Counts(lost=len(item))) for item in ranges]
-        return PreparedBatch(tuple(accounts), NOTHING, None, tuple(lost))
+    give_up = BatchWriter.give_up
 
 
 def test_what_was_decided_counts_also_in_a_run_that_judges_nothing(tmp_path: Path) -> None:
@@ -56,6 +52,7 @@ def test_what_was_decided_counts_also_in_a_run_that_judges_nothing(tmp_path: Pat
     prepared = gate.given_up(writer, (1, 1), [span(5, 9), span(0, 0, 1)])
     assert prepared is not None
     assert [(item.range, item.reason) for item in prepared.lost] == [(span(5, 9), "retracted: wrong unit")]
+    assert prepared.profiled is None, "that it has no rows is not what is normal, and is judged by nothing"
     gate.admit(cast(Any, None), cast(Any, None), writer, prepared, (1, 0))
     assert gate.summary(["r2"]) is None
 
