@@ -146,7 +146,11 @@ def ended(spec: Pipeline, run_id: str, code: int, *, as_json: bool) -> int:
     if code != ExitCode.DONE:
         # what it did before it failed; the failure itself was printed above, and decides the exit code
         with contextlib.suppress(SluiceError):
-            _show(Ledger.open().account(spec.name, run_id), as_json=as_json)
+            ledger = Ledger.open()
+            error = ledger.known_run(spec.name, run_id).error or {}
+            failed = {"error": error} if error.get("exit_code") == code else {}
+            if failed or code not in (ExitCode.LEASE_HELD, ExitCode.HELD):  # these leave an earlier attempt as it was
+                _show({**ledger.account(spec.name, run_id), **failed}, as_json=as_json)
     else:
         ledger = Ledger.open()
         account = ledger.account(spec.name, run_id)

@@ -30,6 +30,14 @@ class Deeds:
         told = self.window_moves(pipeline)
         return max((p["latest"] for p in told if p["epoch"] == epoch and p["latest"] is not None), default=None)
 
+    def given_up(self, pipeline: str, run_id: str) -> set[tuple[int, int]]:
+        """Return epoch and number of the batches of a run that somebody gave up."""
+        table = schema.event
+        query = sa.select(table.c.payload).where(
+            table.c.pipeline == pipeline, table.c.run == run_id, table.c.type == "BatchGivenUp"
+        )
+        return {(row["payload"]["batch"][0], row["payload"]["batch"][1]) for row in self._rows(query)}
+
     def closed_to(self, pipeline: str, epoch: int) -> int:
         """Return up to where all windows of an epoch are closed, in milliseconds since 1970; 0 if none is."""
         return max((p["closed_to"] for p in self.window_moves(pipeline) if p["epoch"] == epoch), default=0)

@@ -244,13 +244,20 @@ class LedgerQueries(Deeds):
         return -1 if rows[0]["batch"] is None else int(rows[0]["batch"])
 
     def lost(self, pipeline: str, *, state: str | None = "open", run_id: str | None = None) -> list[LostRow]:
-        """Return lost ranges in the order of offsets: those in a state, by default the open ones, or all (None)."""
+        """Return lost ranges in the order of offsets: those in a state, by default the open ones, or all (None).
+
+        Of one run: what it lost, and what the next run counted as lost because that run's batch was given up.
+        """
         table = schema.lost
         query = sa.select(table).where(table.c.pipeline == pipeline)
         if state is not None:
             query = query.where(table.c.state == state)
         if run_id is not None:
-            query = query.where(table.c.run == run_id)
+            given_up = [
+                sa.and_(table.c.epoch == epoch, table.c.batch == batch, table.c.reason.startswith("retracted: "))
+                for epoch, batch in self.given_up(pipeline, run_id)
+            ]
+            query = query.where(sa.or_(table.c.run == run_id, *given_up))
         names = ("epoch", "batch", "run", "at", "reason", "sample", "state", "redriven_by")
         return [
             LostRow(OffsetRange.of(r), **{n: r[n] for n in names})

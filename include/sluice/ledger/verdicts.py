@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import sqlalchemy as sa
@@ -52,7 +53,7 @@ class Verdicts(LedgerQueries):
     def newest_judged(self, pipeline: str) -> RunRow | None:
         """Return the live run that was judged, had records and was begun last; None if there is none.
 
-        A run that is tried again is begun again.
+        A run that is tried again is begun again. It is returned :meth:`as_judged`.
         """
         table, events = schema.run, schema.event
         begun = sa.select(events.c.run).where(events.c.pipeline == pipeline, events.c.type == "RunPlanned")
@@ -60,31 +61,62 @@ class Verdicts(LedgerQueries):
         names = [row["run"] for row in self._rows(begun)]
         for start in range(0, len(names), _AT_ONCE):
             some = names[start : start + _AT_ONCE]
+            ever = sa.select(events.c.run).where(events.c.pipeline == pipeline, events.c.type == "Judged")
             query = sa.select(table).where(
-                table.c.pipeline == pipeline,
-                table.c.run.in_(some),
-                table.c.kind == "live",
-                table.c.verdict.is_not(None),
-                table.c.verdict != "empty",
+                table.c.pipeline == pipeline, table.c.run.in_(some), table.c.kind == "live", table.c.run.in_(ever)
             )
-            if rows := self._rows(query):
-                return RunRow(**min(rows, key=lambda row: some.index(row["run"])))
+            for row in sorted(self._rows(query), key=lambda row: some.index(row["run"])):
+                found = self.as_judged(RunRow(**row))
+                if found.verdict not in (None, "empty"):
+                    return found
+        return None
+
+    def as_judged(self, run: RunRow) -> RunRow:
+        """Return a run with its newest verdict, also if that is of an earlier attempt: none since then was done.
+
+        Its rows, or its batch that waits, are there whatever became of the attempts since. The epoch is that of the
+        attempt that was judged.
+        """
+        if run.verdict is not None or run.state == "done":
+            return run
+        attempt = self._judged_attempt(run.pipeline, run.run)
+        if attempt is None:
+            return run
+        plan, judged = attempt
+        return replace(run, verdict=judged["verdict"], judgement=judged["judgement"], epoch=plan["epoch"])
+
+    def _judged_attempt(self, pipeline: str, run_id: str) -> tuple[dict[str, Any], dict[str, Any]] | None:
+        """Return plan and newest verdict of a run's newest attempt that was judged; None if none was."""
+        table, judged = schema.event, None
+        query = sa.select(table.c.type, table.c.payload).where(
+            table.c.pipeline == pipeline, table.c.run == run_id, table.c.type.in_(("RunPlanned", "Judged"))
+        )
+        for row in self._rows(query.order_by(table.c.id.desc())):
+            if row["type"] == "Judged":
+                judged = judged or dict(row["payload"])
+            elif judged is not None:
+                return dict(row["payload"]), judged
         return None
 
     def settlement(self, pipeline: str, run_id: str) -> tuple[str, str] | None:
-        """Return how a failed verdict of a run was settled, and why; None if it was not, since its newest attempt.
+        """Return how a failed verdict of a run was settled, and why; None if it was not, since the attempt that has it.
 
         Returns
         -------
         tuple
             The event, ``VerdictAccepted`` or ``BatchGivenUp``, and the reason.
         """
-        table = schema.event
+        table, settled, judged = schema.event, None, False
         query = sa.select(table.c.type, table.c.payload).where(
-            table.c.pipeline == pipeline, table.c.run == run_id, table.c.type.in_(("RunPlanned", *_SETTLED))
+            table.c.pipeline == pipeline, table.c.run == run_id, table.c.type.in_(("RunPlanned", "Judged", *_SETTLED))
         )
-        rows = self._rows(query.order_by(table.c.id.desc()).limit(1))
-        return (rows[0]["type"], str(rows[0]["payload"]["reason"])) if rows and rows[0]["type"] in _SETTLED else None
+        for row in self._rows(query.order_by(table.c.id.desc())):
+            if row["type"] in _SETTLED:
+                settled = settled or (row["type"], str(row["payload"]["reason"]))
+            judged = judged or row["type"] == "Judged"
+            if row["type"] == "RunPlanned" and (judged or settled):
+                break
+        return settled
 
     def is_decided(self, pipeline: str, run_id: str) -> bool:
         """Return whether a run's verdict was settled, or the pipeline was reset, since the run's newest attempt."""
@@ -97,7 +129,7 @@ class Verdicts(LedgerQueries):
         return bool(rows) and rows[0]["type"] != "RunPlanned"
 
     def acceptance(self, pipeline: str, run_id: str) -> str | None:
-        """Return why somebody accepted what a run wrote; None if nobody did since its newest attempt began."""
+        """Return why somebody accepted what a run wrote; None if nobody did, as :meth:`settlement`."""
         found = self.settlement(pipeline, run_id)
         return found[1] if found is not None and found[0] == "VerdictAccepted" else None
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
 from typing import Any
 
@@ -76,6 +76,7 @@ def refuse_held(ledger: Ledger, pipeline: Pipeline, run_id: str) -> None:
         there, back, anew = f"its batch {waits[1]} is not published", "give it up", f"sluice run {name} --run {run.run}"
     retract = f"{back}: sluice retract {name} {run.run} --reason TEXT"
     others = [other for other in (run.judgement or {}).get("runs") or [] if other != run.run]
+    others = [other for other in others if _has_rows(ledger, name, [other])]
     if others:
         retract += f", and the same of what was judged with it: {', '.join(others)}"
     retract += "; or "
@@ -91,6 +92,7 @@ def refuse_held(ledger: Ledger, pipeline: Pipeline, run_id: str) -> None:
 
 def waiting(ledger: Ledger, pipeline: str, run: RunRow) -> tuple[int, int] | None:
     """Return epoch and number of the batch that a run judged and did not publish, and that nobody published since."""
+    run = ledger.as_judged(run)
     told = (run.judgement or {}).get("waits") if run.verdict in FAILED else None
     if told is None:
         return None
@@ -173,7 +175,7 @@ def accept(ledger: Ledger, pipeline: str, run_id: str, *, reason: str, new_norma
     unchanged = "nothing was changed"
     if not reason.strip():
         raise ConfigError("the reason is empty", state=unchanged, next_step="say why, in a few words")
-    run = ledger.known_run(pipeline, run_id)
+    run = ledger.as_judged(ledger.known_run(pipeline, run_id))
     if new_normal and run.kind != "live":
         raise ConfigError(
             f"run {run_id!r} of {pipeline!r} is of the kind {run.kind}: quality.history compares live runs",
@@ -221,7 +223,11 @@ def _decision(what: str) -> str:
 def _was_retracted(ledger: Ledger, run: RunRow) -> bool:
     # with it, runs may have been judged whose drivers had died: their rows may be those that failed
     runs = {run.run, *((run.judgement or {}).get("runs") or [])}
-    counts = [account.counts for name in runs for account in ledger.accounts(run.pipeline, name, standing=True)]
-    if sum(c.written + c.filtered for c in counts):
-        return False
-    return bool(runs & {item["run"] for item in ledger.retractions(run.pipeline)})
+    return not _has_rows(ledger, run.pipeline, runs) and bool(
+        runs & {item["run"] for item in ledger.retractions(run.pipeline)}
+    )
+
+
+def _has_rows(ledger: Ledger, pipeline: str, runs: Iterable[str]) -> bool:
+    counts = [account.counts for name in runs for account in ledger.accounts(pipeline, name, standing=True)]
+    return any(c.written + c.filtered for c in counts)

@@ -200,7 +200,7 @@ class Run(ABC):
         return [*self.ledger.unjudged(self.pipeline.name, self.kind), self.context.run_id]
 
     def _close_failed(self, lease: Lease, error: SluiceError, seconds: float) -> None:
-        """Record that the run failed, unless an attempt before it has a verdict and this one never began."""
+        """Record that the run failed. The verdict of an attempt before stays, if this one never began."""
         report = {
             "type": type(error).__name__, "exit_code": int(error.exit_code), "what": error.what, "state": error.state,
             "next": error.next_step,
@@ -209,7 +209,8 @@ class Run(ABC):
             known = self.ledger.run(self.pipeline.name, self.context.run_id)
             if not self._planned and known is not None and known.verdict not in (None, "empty"):
                 # an attempt on record would take the verdict away, and with it what the verdict holds
-                logger.warning("run %s stays as it was: its verdict is %s", known.run, known.verdict)
+                logger.warning("run %s keeps its verdict %s", known.run, known.verdict)
+                self.ledger.run_closed(lease, state="failed", error=report)
                 return
             if not self._planned:
                 self._plan(lease, [], [], epoch=self.ledger.epoch(self.pipeline.name).number)

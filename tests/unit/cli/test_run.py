@@ -37,3 +37,21 @@ def test_a_run_that_failed_has_an_account_as_far_as_it_came(
     assert drive.ended(SPEC, "r", 30, as_json=True) == 30
     account = json.loads(capsys.readouterr().out)
     assert (account["run"], account["planned"], account["written"]) == ("r", 4, 4)
+
+
+def test_an_attempt_that_never_began_is_not_taken_for_the_one_before(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("SLUICE_HOME", str(tmp_path))
+    monkeypatch.delenv("SLUICE_LEDGER_URL", raising=False)
+    ledger = Ledger.open()
+    with ledger.acquire("p", "r") as lease:
+        ledger.run_planned(lease, kind="live", recovery="replay", epoch=1, ranges=[], topic_ids={})
+        ledger.judged(lease, "p", "r", verdict="passed", judgement={})
+        ledger.run_closed(lease, state="done")
+        assert drive.ended(SPEC, "r", 40, as_json=True) == 40
+        assert capsys.readouterr().out == ""
+        ledger.run_closed(lease, state="failed", error={"exit_code": 20, "what": "no broker answers"})
+    assert drive.ended(SPEC, "r", 20, as_json=True) == 20
+    account = json.loads(capsys.readouterr().out)
+    assert (account["verdict"], account["error"]) == ("passed", {"exit_code": 20, "what": "no broker answers"})

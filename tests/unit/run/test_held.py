@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,7 @@ from tests.fixtures.books import Place, span, split
 from sluice.errors import ConfigError, ExitCode, HeldError, LeaseHeldError, error_for_exit_code
 from sluice.ledger import REDRIVEN, UnknownRunError
 from sluice.pipeline import load
+from sluice.ranges import LostRange
 from sluice.recovery import Route
 from sluice.run.held import FRESHNESS, accept, faults, give_up, holder, refuse_held, settling, waiting
 from sluice.run.resetting import Reset
@@ -287,3 +289,72 @@ def test_a_reset_lets_it_go_on_if_the_rows_or_the_batch_that_waits_are_gone(
         place.ledger.reset(lease, reset.as_dict())
         place.ledger.run_closed(lease, state="done")
     assert holds(place) == held
+
+
+def again(place: Place, run: str, *, epoch: int = 1) -> None:
+    """Begin another attempt, which dies at once."""
+    with place.ledger.acquire("p", run) as lease:
+        place.ledger.run_planned(lease, kind="live", recovery="replay", epoch=epoch, ranges=[], topic_ids={})
+        place.ledger.run_closed(lease, state="abandoned")
+
+
+def test_a_verdict_holds_whatever_becomes_of_the_attempts_after_it(place: Place) -> None:
+    spec = load(str(place.file))
+    judged(place, "a", "failed")
+    again(place, "a")
+    assert place.ledger.known_run("p", "a").verdict is None
+    assert holds(place) == "a"
+    with pytest.raises(HeldError, match="run 'a' has the verdict failed: id: 3 unexpected"):
+        refuse_held(place.ledger, spec, "b")
+    refuse_held(place.ledger, spec, "a")
+    assert accept(place.ledger, "p", "a", reason="known gap") == "failed"
+    assert holds(place) is None
+    again(place, "a")
+    assert holds(place) is None, "what was accepted is"
+    place.ledger.judged(None, "p", "a", verdict="failed", judgement={})
+    assert holds(place) == "a", "another verdict is not"
+    again(place, "a")
+    judged(place, "b", "passed", 5)
+    assert holds(place) is None
+
+
+def test_a_verdict_of_an_earlier_attempt_is_gone_with_its_rows(place: Place) -> None:
+    judged(place, "a", "failed")
+    reset = Reset(2, Route.DIRECT, {"t": {0: 5}}, (), True, (), {}, "another suite")
+    with place.ledger.acquire("p", "reset") as lease:
+        place.ledger.run_planned(lease, kind="reset", recovery="replay", epoch=1, ranges=[], topic_ids={})
+        place.ledger.reset(lease, reset.as_dict())
+        place.ledger.run_closed(lease, state="done")
+    again(place, "a", epoch=2)
+    assert holds(place) is None
+
+
+@pytest.mark.parametrize("decide", [accept, give_up])
+def test_a_batch_waits_whatever_becomes_of_the_attempts_after_it(gated: Place, decide: Callable[..., object]) -> None:
+    again(gated, "a")
+    assert (holds(gated), waits(gated, "a")) == ("a", (1, 1))
+    decide(gated.ledger, "p", "a", reason="x")
+    assert gated.ledger.settled_batch("p", 1, 1) is not None
+    assert holds(gated) is None
+    again(gated, "a")
+    assert holds(gated) is None
+
+
+def test_what_was_lost_as_a_batch_was_given_up_is_found_by_the_run_of_the_batch(gated: Place) -> None:
+    give_up(gated.ledger, "p", "a", reason="wrong")
+    gated.ends["sluice:p:1"] = 0
+    gone = LostRange(span(5, 9), "retracted: wrong")
+    gated.commit("b", split(5, 9, lost=4), lost=[gone])
+    gated.commit("c", split(9, 12, lost=3), lost=[LostRange(span(9, 12), "poison")])
+    found = {run: [row.range for row in gated.ledger.lost("p", run_id=run)] for run in ("a", "b", "c")}
+    assert found == {"a": [span(5, 9)], "b": [span(5, 9)], "c": [span(9, 12)]}
+
+
+def test_what_has_no_rows_need_not_be_retracted(place: Place) -> None:
+    for run, start in (("dead", 0), ("idle", 0), ("b", 5)):
+        place.commit(run, *([] if run == "idle" else [split(start, start + 5)]))
+    together = {"reasons": ["x"], "runs": ["dead", "idle", "b"]}
+    place.ledger.judged(None, "p", "b", verdict="failed", judgement=together)
+    with pytest.raises(HeldError) as caught:
+        refuse_held(place.ledger, load(str(place.file)), "next")
+    assert "and the same of what was judged with it: dead; or" in caught.value.next_step

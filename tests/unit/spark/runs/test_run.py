@@ -61,14 +61,17 @@ def test_an_attempt_that_never_began_leaves_the_verdict_of_the_one_before(tmp_pa
     """It may hold the pipeline; and without it, the next run would answer for the rows."""
     place = Place(tmp_path)
     never = cast(Any, None)
-    for run, verdict, state, kept in (("a", "failed", "done", "failed"), ("b", "empty", "failed", None)):
+    for run, verdict, kept in (("a", "failed", "failed"), ("dead", "passed", "passed"), ("b", "empty", None)):
         place.commit(run, *([split(0, 5)] if run == "a" else []))
+        if run == "dead":
+            place.execute("UPDATE sluice_run SET state = 'open', seconds = NULL WHERE run = 'dead'")
         place.ledger.judged(None, "p", run, verdict=verdict, judgement={"reasons": ["x"]})
         context = RunContext(load(str(place.file)), run, place.ledger, place.home, never, Recovery.REPLAY, None)
         with pytest.raises(SourceUnreachableError):
             Unlucky(context).execute()
         row = place.ledger.known_run("p", run)
-        assert (row.verdict, row.state) == (kept, state)
+        assert (row.verdict, row.state) == (kept, "failed")
+        assert (row.error or {})["exit_code"] == 20
     assert place.ledger.unjudged("p", "live") == []
 
 
