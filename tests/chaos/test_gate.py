@@ -46,6 +46,8 @@ def test_a_batch_that_fails_is_not_published_until_it_is_accepted(sandbox: Sandb
     sandbox.run("bad", validate=True, kill_at="judged")
     assert sandbox.sink() == first
     assert waits(sandbox, "bad") == (1, 1)
+    sandbox.run("bad", validate=True, kill_at="run-planned")
+    assert waits(sandbox, "bad") == (1, 1), "it was not judged again"
     again = sandbox.run("later", validate=True, expect=ExitCode.HELD)
     assert "its batch 1 is not published" in again.stderr, again.stderr
     done = sandbox.run("bad", validate=True, expect=ExitCode.QUALITY_FAILED)
@@ -144,6 +146,19 @@ def test_a_fixed_suite_publishes_and_an_interval_that_fails_changes_nothing(sand
     assert sandbox.rows() == before
     sandbox.run("unjudged", interval=day)
     assert sandbox.sink() == sandbox.on_broker()
+
+
+def test_rows_that_nobody_judged_are_judged_behind_the_next_run(sandbox: Sandbox) -> None:
+    gated(sandbox, 9, on_failed="fail")
+    fed(sandbox, 8, 12)
+    sandbox.run("unjudged", kill_at="batch-recorded")
+    fed(sandbox, 0, 4)
+    sandbox.run("good", validate=True)
+    sandbox.assert_exact()
+    told = {run: sandbox.ledger.known_run(sandbox.name, run) for run in ("unjudged", "good")}
+    assert {run: row.verdict for run, row in told.items()} == {"unjudged": "failed", "good": "failed"}
+    (why,) = (told["good"].judgement or {})["reasons"]
+    assert why.startswith("earlier_runs: unjudged, not judged before: expect_column_values_to_be_between on id")
 
 
 def test_limits_count_before_anything_is_published(sandbox: Sandbox) -> None:
