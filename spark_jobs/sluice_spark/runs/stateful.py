@@ -362,6 +362,7 @@ def _settings(spark: SparkSession, pipeline: Pipeline) -> Iterator[None]:
         f"{_STATE}rocksdb.changelogCheckpointing.enabled": "true",
         # snapshots and cleaning with each batch, not once a minute: most runs are over by then
         f"{_STATE}unloadOnCommit": "true",
+        f"{_STATE}rocksdb.trackTotalNumberOfRows": "false",  # it costs a read for each key put
         _SHARES: pipeline.spark.conf.get(_SHARES, str(cores(spark))),
     }
     before = {key: spark.conf.get(key, None) for key in wanted}

@@ -1,4 +1,4 @@
-"""Windows from panes on Arrow batches: a row for each key comes in, with a list of its panes; windows go out."""
+"""Windows from panes on Arrow batches: panes come in, all of a key together; windows go out."""
 
 from __future__ import annotations
 
@@ -42,8 +42,9 @@ class Merging:
     Parameters
     ----------
     by
-        The number of columns of the key, which come first; then comes the list of panes. A pane is a struct of its
-        index, whether it is a newer version of the one before it, and its columns; in the order of the first two.
+        The number of columns of the key. A row has a hash of the key, its place, the key, and the columns of a pane.
+        Its place is twice the index of the pane, plus 1 if it is newer than another row of this pane. Rows are in the
+        order of hashes.
     width, first, last
         As for :func:`~sluice_spark.windows.spans.spans_of`.
     step
@@ -65,31 +66,66 @@ class Merging:
         ArithmeticError
             If a sum does not fit into its type.
         """
+        waiting: list[pa.RecordBatch] = []  # what has come of the last hash: more of it may follow
         for batch in batches:
-            yield from self._of(batch)
+            if not batch.num_rows:
+                continue
+            hashes = _numbers(batch.column(0))
+            begin = int(np.searchsorted(hashes, hashes[-1]))
+            if begin or (waiting and waiting[0].column(0)[0].as_py() != hashes[-1]):
+                yield from self._of([*waiting, batch.slice(0, begin)])
+                waiting = []
+            waiting.append(batch.slice(begin))
+        if waiting:
+            yield from self._of(waiting)
 
-    def _of(self, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
-        lists = batch.column(self.by)
-        panes = lists.flatten()
-        sizes = pc.fill_null(pc.list_value_length(lists), 0).to_numpy(zero_copy_only=False)
-        keys = np.repeat(np.arange(batch.num_rows), sizes)
-        index = panes.field(0).to_numpy(zero_copy_only=False)
+    def _of(self, pieces: list[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Yield the windows of whole keys."""
+        rows = pa.concat_batches(pieces)
+        keys, order = self._keyed(rows)
+        index = _numbers(rows.column(1))[order] >> 1
         there = latest(keys, index)
-        keys, index, panes = keys[there], index[there], panes.filter(pa.array(there))
+        keys, index, rows = keys[there], index[there], rows.take(pa.array(order[there]))
         counts, _ = counted(keys, index, self.width, self.first, self.last)
-        for rows in _shares(keys, counts):
-            spans = spans_of(keys[rows], index[rows], self.width, self.first, self.last)
+        for share in _shares(keys, counts):
+            spans = spans_of(keys[share], index[share], self.width, self.first, self.last)
             if len(spans.ends):
-                yield self._made(batch, panes.slice(rows.start, rows.stop - rows.start), spans)
+                yield self._made(rows.slice(share.start, share.stop - share.start), spans)
 
-    def _made(self, batch: pa.RecordBatch, panes: Any, spans: Spans) -> pa.RecordBatch:
-        taken = pa.array(spans.keys)
+    def _keyed(self, rows: pa.RecordBatch) -> tuple[Any, Any]:
+        """Return the order of keys, panes and age, and the number of the key of each row in this order."""
+        hashes, place = _numbers(rows.column(0)), _numbers(rows.column(1))
+        order = np.lexsort((place, hashes))
+        # a code for each value: null is one, and so is what is no number, as for Spark
+        codes = [_codes(rows.column(2 + n)) for n in range(self.by)]
+        borders = _changes(hashes[order])
+        if any((_changes(code[order]) & ~borders).any() for code in codes):
+            # two keys have one hash, such as (a, null) and (null, a)
+            order = np.lexsort((place, *codes, hashes))
+            borders = np.logical_or.reduce([_changes(column[order]) for column in (hashes, *codes)])
+        return np.cumsum(borders), order
+
+    def _made(self, rows: pa.RecordBatch, spans: Spans) -> pa.RecordBatch:
+        newest = pa.array(spans.newest)
         names = ["start", "end", *(f"c{n}" for n in range(self.by + len(self.aggregates)))]
         made = [pa.array((spans.ends - self.width) * self.step), pa.array(spans.ends * self.step)]
-        made += [batch.column(n).take(taken) for n in range(self.by)]
-        parts = [_Part(panes.field(2 + n), spans) for n in range(panes.type.num_fields - 2)]
+        made += [rows.column(2 + n).take(newest) for n in range(self.by)]
+        parts = [_Part(column, spans) for column in rows.columns[2 + self.by :]]
         made += [_KINDS[a.kind](*(parts[n] for n in a.parts)) for a in self.aggregates]
         return pa.RecordBatch.from_arrays(made, names)
+
+
+def _numbers(column: Any) -> Any:
+    return column.to_numpy(zero_copy_only=False)
+
+
+def _codes(column: Any) -> Any:
+    return _numbers(column.dictionary_encode(null_encoding="encode").indices)
+
+
+def _changes(values: Any) -> Any:
+    """Return which values differ from the one before; the first does not."""
+    return np.append(False, values[1:] != values[:-1])
 
 
 def _shares(keys: Any, counts: Any) -> Iterator[slice]:

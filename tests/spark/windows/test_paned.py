@@ -28,7 +28,7 @@ SCHEMA = T.StructType()
 for _name, _kind in {
     "at": T.TimestampType(), "k": T.StringType(), "j": T.IntegerType(), "i": T.IntegerType(), "b": T.LongType(),
     "d": T.DoubleType(), "m": T.DecimalType(10, 2), "w": T.DecimalType(38, 0), "f": T.BooleanType(),
-    "s": T.StringType(), "t": T.DateType(),
+    "s": T.StringType(), "t": T.DateType(), "x": T.BinaryType(),
 }.items():  # fmt: skip
     SCHEMA.add(_name, _kind)
 EXACT = {
@@ -60,6 +60,7 @@ VALUES = st.fixed_dictionaries(
         "f": st.none() | st.booleans(),
         "s": st.none() | st.text("aZé😀", max_size=3),
         "t": st.none() | st.dates(),
+        "x": st.none() | st.binary(max_size=2),
     }
 )
 BEGIN = datetime(2026, 3, 1, tzinfo=UTC)
@@ -146,17 +147,64 @@ def rounded(rows: list[Any], rough: dict[str, str]) -> Counter[str]:
 BATCHES = st.lists(st.lists(VALUES, min_size=1, max_size=25), min_size=2, max_size=4)
 
 
+@pytest.mark.parametrize(
+    "keys", [{}, {"size": "70m", "by": [], "watermark": "5m"}], ids=["three-panes", "seven-panes-without-by"]
+)
 @settings(
     max_examples=2, deadline=None, suppress_health_check=list(HealthCheck), phases=[Phase.generate], derandomize=True
 )  # each example is two streams: too slow to look for the smallest
 @given(batches=BATCHES)
-def test_windows_of_panes_are_those_of_spark(few: SparkSession, tmp_path: Path, batches: Any) -> None:
+def test_windows_of_panes_are_those_of_spark(
+    few: SparkSession, tmp_path: Path, keys: dict[str, Any], batches: Any
+) -> None:
     # a last batch closes everything
     last = {**{key: None for key in batches[0][0]}, "at": 10_000}
-    both = Both(few, tmp_path, window(), [rows_of(batch) for batch in [*batches, [last]]])
+    both = Both(few, tmp_path, window(**keys), [rows_of(batch) for batch in [*batches, [last]]])
     mine, theirs = both.of_panes(), both.of_spark()
     assert rounded(mine, ROUGH) == rounded(theirs, ROUGH)
     assert mine
+
+
+def at_once(spark: SparkSession, shape: Window, rows: DataFrame) -> DataFrame:
+    """Return all windows of rows that are no stream."""
+    how, schema = decompose(spark, shape, SCHEMA), windows_of(rows, shape).schema
+    ends = closing(shape, 0, int(BEGIN.timestamp() + 10**6) * 1000)
+    assert ends is not None
+    return windows_from(panes_of(rows, shape, how), None, shape, how, ends, schema)
+
+
+@pytest.fixture
+def cut(few: SparkSession) -> Any:
+    """A session whose Python workers get three rows at a time."""
+    name = "spark.sql.execution.arrow.maxRecordsPerBatch"
+    before = few.conf.get(name)
+    few.conf.set(name, "3")
+    yield few
+    few.conf.set(name, before)
+
+
+@pytest.mark.parametrize(
+    "by",
+    # (a, null) and (null, a) have one hash
+    [["s", "k"], ["d"], ["j", "m", "t", "f"], ["x", "w", "b"]],
+    ids=["texts", "doubles", "numbers", "bytes"],
+)
+def test_keys_are_those_of_spark_however_rows_are_cut(cut: SparkSession, by: list[str]) -> None:
+    values: dict[str, list[Any]] = {
+        "s": [None, "a", "", "é"], "k": ["a", None, "", "b"], "d": [0.0, -0.0, float("nan"), None, float("-inf"), 1.5],
+        "j": [1, None, -1], "i": list(range(9)), "b": [None, 2**62, -1], "m": [None, Decimal("1.10"), Decimal(0)],
+        "w": [None, Decimal(10**37)], "f": [True, False, None], "t": [None, BEGIN.date()], "x": [b"", None, b"\x00"],
+    }  # fmt: skip
+    names, places = SCHEMA.names[1:], itertools.product(range(0, 80, 5), range(8))
+    made = [
+        (BEGIN + timedelta(minutes=at), *(values[name][(n * 7 + at // 5) % len(values[name])] for name in names))
+        for at, n in places
+    ]
+    rows = cut.createDataFrame(made, SCHEMA)
+    shape = window(by=by, aggregates={"n": "count(*)", "si": "sum(i)", "li": "min(i)", "gt": "max(at)"})
+    mine, theirs = at_once(cut, shape, rows).collect(), windows_of(rows, shape).collect()
+    assert rounded(mine, {}) == rounded(theirs, {})
+    assert len({tuple(str(row[name]) for name in by) for row in mine}) > 3
 
 
 @pytest.mark.parametrize(
