@@ -52,7 +52,7 @@ def retract(
     from sluice.launch.submit import retract as submission
     from sluice.ledger import Ledger
     from sluice.pipeline import load
-    from sluice.run.held import give_up, waiting
+    from sluice.run.held import give_up, holder, waiting
     from sluice.run.retraction import possible, standing, wanted
 
     if not reason.strip():
@@ -102,6 +102,12 @@ def retract(
             )
         else:
             err.print("nothing was retracted: the sink and the ledger are as they were")
+            if (held := holder(ledger, spec)) is not None and held.run == of_run:
+                err.print(
+                    f"the pipeline is still held by the verdict of that run: sluice accept {pipeline} {of_run} "
+                    "--reason TEXT",
+                    markup=False,
+                )
     raise typer.Exit(code)
 
 

@@ -11,6 +11,7 @@ import sqlalchemy as sa
 from sluice.ledger import schema
 from sluice.ledger.queries import LedgerQueries
 from sluice.ledger.rows import RunRow
+from sluice.ranges import OffsetRange
 
 __all__ = ["Verdicts"]
 
@@ -137,6 +138,28 @@ class Verdicts(LedgerQueries):
         """Return how a batch that waited for somebody's decision was settled, and why, as :meth:`settlement`."""
         found = self._settled(pipeline).get((epoch, batch))
         return None if found is None else (found[0], str(found[1]["reason"]))
+
+    def decided_on(self, pipeline: str, epoch: int, batch: int) -> list[OffsetRange] | None:
+        """Return what a batch consisted of when somebody decided on it; None if the ledger does not say.
+
+        A power cut may have taken its plan away since, so that Spark planned another batch under this number.
+        """
+        table = schema.event
+        mine = sa.select(table.c.id, table.c.run, table.c.type, table.c.payload).where(table.c.pipeline == pipeline)
+        decided = [
+            row
+            for row in self._rows(mine.where(table.c.type.in_(_SETTLED)).order_by(table.c.id))
+            if row["payload"].get("batch") == [epoch, batch]
+        ]
+        if not decided:
+            return None
+        started = mine.where(
+            table.c.run == decided[-1]["run"], table.c.type == "BatchStarted", table.c.id < decided[-1]["id"]
+        )
+        for row in self._rows(started.order_by(table.c.id.desc())):
+            if (row["payload"]["epoch"], row["payload"]["batch"]) == (epoch, batch):
+                return [OffsetRange(*item) for item in row["payload"]["ranges"]]
+        return None
 
     def accepted_faults(self, pipeline: str, epoch: int, batch: int) -> dict[str, int | None] | None:
         """Return what was wrong with a batch when somebody accepted it; None if the ledger does not say.

@@ -60,6 +60,8 @@ class Gate:
     ) -> PreparedBatch | None:
         """Return the batch without its rows if somebody gave it up; None if it is to be prepared.
 
+        A decision is about records. If another batch was planned under its number since, it is void.
+
         Parameters
         ----------
         batch
@@ -69,7 +71,7 @@ class Gate:
         """
         found = self.ledger.settled_batch(self.pipeline.name, *batch)
         self._done.add(batch[1])
-        if found is None or found[0] != "BatchGivenUp":
+        if found is None or found[0] != "BatchGivenUp" or not self._is_the_same(batch, ranges):
             return None
         lost = [LostRange(item, f"retracted: {found[1]}") for item in ranges if len(item)]
         count = sum(len(item.range) for item in lost)
@@ -115,7 +117,8 @@ class Gate:
             if judgement.error is not None or any(result.exception for result in judgement.results):
                 ask_engine(spark)
             told = judgement.as_dict()
-            reason = None if batch is None else self._accepted(batch, told)
+            ranges = [account.range for account in prepared.accounts]
+            reason = None if batch is None else self._accepted(batch, ranges, told)
             if batch is not None and reason is not None:
                 self._decide("accepted", f"batch {batch[1]} was published although its verdict failed: {reason}")
                 return
@@ -150,14 +153,24 @@ class Gate:
         )
         return with_past(whole, self.pipeline, self.ledger, runs, of=["volume", "freshness"])
 
-    def _accepted(self, batch: tuple[int, int], told: Mapping[str, Any]) -> str | None:
+    def _is_the_same(self, batch: tuple[int, int], ranges: Sequence[OffsetRange]) -> bool:
+        """Return whether a batch has the records that somebody decided on."""
+        decided = self.ledger.decided_on(self.pipeline.name, *batch)
+        same = decided is None or _whole(decided) == _whole(ranges)
+        if not same:
+            logger.warning(
+                "batch %d has other records than the one that somebody decided on: that does not count", batch[1]
+            )
+        return same
+
+    def _accepted(self, batch: tuple[int, int], ranges: Sequence[OffsetRange], told: Mapping[str, Any]) -> str | None:
         """Return why somebody accepted a batch; None if nobody did, or if more is wrong with it now.
 
         The transform, the suite or the limits may have changed since.
         """
         name = self.pipeline.name
         found = self.ledger.settled_batch(name, *batch)
-        if found is None or found[0] != "VerdictAccepted":
+        if found is None or found[0] != "VerdictAccepted" or not self._is_the_same(batch, ranges):
             return None
         known = self.ledger.accepted_faults(name, *batch)
         if known is None:
@@ -202,3 +215,12 @@ class Gate:
             state=state,
             next_step=ways,
         )
+
+
+def _whole(ranges: Sequence[OffsetRange]) -> dict[tuple[str, int], tuple[int, int]]:
+    """Return what ranges cover of each partition: its first offset, and the one behind its last."""
+    found: dict[tuple[str, int], tuple[int, int]] = {}
+    for item in filter(len, ranges):
+        start, end = found.get((item.topic, item.partition), (item.start, item.end))
+        found[item.topic, item.partition] = min(start, item.start), max(end, item.end)
+    return found

@@ -57,6 +57,29 @@ def test_what_was_decided_counts_also_in_a_run_that_judges_nothing(tmp_path: Pat
     assert gate.summary(["r2"]) is None
 
 
+def test_a_decision_is_about_records_and_not_about_a_number(tmp_path: Path) -> None:
+    """A power cut took the plan of a batch away, and Spark planned more under its number."""
+    place = Place(tmp_path)
+    place.configure()
+    judge: Any = SimpleNamespace(name="s", inspect=lambda *_: Judgement("s", 0, error="it broke"))
+    gate, writer = Gate(load(str(place.file)), "r2", place.ledger, judge), cast(Any, Writer())
+    with place.ledger.acquire("p", "r") as lease:
+        place.ledger.run_planned(lease, kind="live", recovery="replay", epoch=1, ranges=[], topic_ids={})
+        for batch in (0, 1):
+            place.ledger.batch_started(lease, epoch=1, batch=batch, ranges=[span(5, 9), span(0, 0, 1)])
+    place.ledger.batch_given_up("p", "r", reason="wrong unit", batch=(1, 0))
+    place.ledger.verdict_accepted("p", "r", verdict="error", reason="fine", batch=(1, 1))
+    with place.ledger.acquire("p", "r2") as lease:
+        place.ledger.run_planned(lease, kind="live", recovery="replay", epoch=1, ranges=[], topic_ids={})
+        more = [span(5, 12), span(0, 2, 1)]
+        place.ledger.batch_started(lease, epoch=1, batch=0, ranges=more)
+        assert gate.given_up(writer, (1, 0), more) is None
+        assert gate.given_up(writer, (1, 0), [span(5, 9)]) is not None
+        with pytest.raises(QualityError, match="judged error"):
+            gate.admit(lease, mock.MagicMock(), writer, PreparedBatch((split(5, 12),), NOTHING), (1, 1))
+        gate.admit(lease, mock.MagicMock(), writer, PreparedBatch((split(5, 7), split(7, 9)), NOTHING), (1, 1))
+
+
 def test_what_is_given_up_while_it_is_prepared_is_not_taken_for_accepted(tmp_path: Path) -> None:
     place = Place(tmp_path)
     place.configure()
