@@ -206,6 +206,7 @@ def _begin(ledger: Ledger, pipeline: str, run_id: str, reason: str) -> None:
 def _accept(ledger: Ledger, pipeline: str, run: RunRow, reason: str) -> str:
     run_id, verdict = run.run, str(run.verdict)
     if ledger.acceptance(pipeline, run_id) is not None:
+        _refuse_outdated(ledger, pipeline, run)
         return verdict
     if waiting(ledger, pipeline, run) is None:
         ledger.verdict_accepted(pipeline, run_id, verdict=verdict, reason=reason)
@@ -214,6 +215,19 @@ def _accept(ledger: Ledger, pipeline: str, run: RunRow, reason: str) -> str:
         batch, wrong = waiting(ledger, pipeline, run), faults(run.judgement or {})
         ledger.verdict_accepted(pipeline, run_id, verdict=verdict, reason=reason, batch=batch, faults=wrong)
     return verdict
+
+
+def _refuse_outdated(ledger: Ledger, pipeline: str, run: RunRow) -> None:
+    """Refuse to accept once more a batch that a later run found worse than what was accepted."""
+    batch, newest = waiting(ledger, pipeline, run), ledger.newest_judged(pipeline)
+    if batch is None or newest is None or newest.run == run.run or waiting(ledger, pipeline, newest) != batch:
+        return
+    raise ConfigError(
+        f"batch {batch[1]} of run {run.run!r} was accepted, and run {newest.run!r} found more that is wrong with it",
+        state="nothing was changed; the batch waits",
+        next_step=f"look at what was found then: sluice verdict {pipeline} {newest.run}; and accept that: "
+        f"sluice accept {pipeline} {newest.run} --reason TEXT",
+    )
 
 
 def _decision(what: str) -> str:

@@ -226,6 +226,19 @@ def test_a_batch_that_waits_is_accepted_or_given_up_and_the_last_word_counts(gat
     assert give_up(ledger, "p", "a", reason="too late") is None
 
 
+def test_what_was_accepted_is_not_accepted_again_when_a_later_run_found_more(gated: Place) -> None:
+    for _ in range(2):
+        accept(gated.ledger, "p", "a", reason="fine")
+    with gated.ledger.acquire("p", "b") as lease:
+        gated.ledger.run_planned(lease, kind="live", recovery="replay", epoch=1, ranges=[], topic_ids={})
+        gated.ledger.judged(lease, "p", "b", verdict="failed", judgement={"reasons": ["y"], "waits": [1, 1]})
+        gated.ledger.run_closed(lease, state="failed")
+    with pytest.raises(ConfigError, match="batch 1 of run 'a' was accepted, and run 'b' found more") as caught:
+        accept(gated.ledger, "p", "a", reason="fine")
+    assert "sluice accept p b --reason TEXT" in caught.value.next_step
+    assert accept(gated.ledger, "p", "b", reason="fine, too") == "failed"
+
+
 def test_rows_of_a_dead_run_that_were_judged_with_it_hold_it_too(place: Place) -> None:
     place.commit("dead", split(0, 5))
     place.commit("b", split(5, 10))
