@@ -64,7 +64,10 @@ class Verdicts(LedgerQueries):
             some = names[start : start + _AT_ONCE]
             ever = sa.select(events.c.run).where(events.c.pipeline == pipeline, events.c.type == "Judged")
             query = sa.select(table).where(
-                table.c.pipeline == pipeline, table.c.run.in_(some), table.c.kind == "live", table.c.run.in_(ever)
+                table.c.pipeline == pipeline,
+                table.c.run.in_(some),
+                table.c.kind == "live",
+                sa.or_(table.c.verdict.is_not(None), table.c.run.in_(ever)),
             )
             for row in sorted(self._rows(query), key=lambda row: some.index(row["run"])):
                 found = self.as_judged(RunRow(**row))
