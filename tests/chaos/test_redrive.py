@@ -134,7 +134,8 @@ def test_what_is_older_than_a_retention_is_dropped_and_nothing_else(sandbox: San
     assert done.returncode == 0, done.stderr
     assert "2 records are to be dropped" in done.stderr
     assert sandbox.quarantine() == Counter({(sandbox.topic, n % 2, 1): 1 for n in (2, 3)})
-    assert sandbox.cli(*drop).returncode == 10, "there is nothing left to drop"
+    again = sandbox.cli(*drop)
+    assert (again.returncode, "there is nothing to drop" in again.stderr) == (0, True), "each day is such a day"
     deep = sandbox.cli("audit", "--deep", str(sandbox.file), "--json")
     assert deep.returncode == 0, deep.stdout + deep.stderr
 
