@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -140,24 +140,22 @@ class Verdicts(LedgerQueries):
     def settled_batch(self, pipeline: str, epoch: int, batch: int) -> tuple[str, str] | None:
         """Return how a batch that waited for somebody's decision was settled, and why, as :meth:`settlement`."""
         found = self._settled(pipeline).get((epoch, batch))
-        return None if found is None else (found[0], str(found[1]["reason"]))
+        return None if found is None else (found["type"], str(found["payload"]["reason"]))
 
     def decided_on(self, pipeline: str, epoch: int, batch: int) -> list[OffsetRange] | None:
         """Return what a batch consisted of when somebody decided on it; None if the ledger does not say.
 
         A power cut may have taken its plan away since, so that Spark planned another batch under this number.
         """
-        table = schema.event
-        mine = sa.select(table.c.id, table.c.run, table.c.type, table.c.payload).where(table.c.pipeline == pipeline)
-        decided = [
-            row
-            for row in self._rows(mine.where(table.c.type.in_(_SETTLED)).order_by(table.c.id))
-            if row["payload"].get("batch") == [epoch, batch]
-        ]
-        if not decided:
+        decided = self._settled(pipeline).get((epoch, batch))
+        if decided is None:
             return None
-        started = mine.where(
-            table.c.run == decided[-1]["run"], table.c.type == "BatchStarted", table.c.id < decided[-1]["id"]
+        table = schema.event
+        started = sa.select(table.c.payload).where(
+            table.c.pipeline == pipeline,
+            table.c.run == decided["run"],
+            table.c.type == "BatchStarted",
+            table.c.id < decided["id"],
         )
         for row in self._rows(started.order_by(table.c.id.desc())):
             if (row["payload"]["epoch"], row["payload"]["batch"]) == (epoch, batch):
@@ -169,8 +167,8 @@ class Verdicts(LedgerQueries):
 
         See :func:`sluice.run.held.faults`.
         """
-        kind, payload = self._settled(pipeline).get((epoch, batch), ("", {}))
-        return payload.get("faults") if kind == "VerdictAccepted" else None
+        found = self._settled(pipeline).get((epoch, batch))
+        return found["payload"].get("faults") if found is not None and found["type"] == "VerdictAccepted" else None
 
     def settled_of(self, pipeline: str, runs: Sequence[str]) -> list[tuple[int, str, str]]:
         """Return which committed batches of some runs somebody had decided on: number, event and reason of each."""
@@ -180,14 +178,16 @@ class Verdicts(LedgerQueries):
         )
         settled = self._settled(pipeline)
         keys = sorted({(row["epoch"], row["batch"]) for row in self._rows(query)} & set(settled)) if settled else []
-        return [(key[1], settled[key][0], str(settled[key][1]["reason"])) for key in keys]
+        return [(key[1], settled[key]["type"], str(settled[key]["payload"]["reason"])) for key in keys]
 
-    def _settled(self, pipeline: str) -> dict[tuple[int, int], tuple[str, dict[str, Any]]]:
-        """Return the newest decision on each batch that ever waited, with the event's payload."""
+    def _settled(self, pipeline: str) -> dict[tuple[int, int], Mapping[str, Any]]:
+        """Return the event of the newest decision on each batch that ever waited."""
         table = schema.event
-        query = sa.select(table.c.type, table.c.payload).where(table.c.pipeline == pipeline, table.c.type.in_(_SETTLED))
+        query = sa.select(table.c.id, table.c.run, table.c.type, table.c.payload).where(
+            table.c.pipeline == pipeline, table.c.type.in_(_SETTLED)
+        )
         return {
-            (payload["batch"][0], payload["batch"][1]): (row["type"], dict(payload))
+            (batch[0], batch[1]): row
             for row in self._rows(query.order_by(table.c.id))
-            if (payload := row["payload"]).get("batch") is not None
+            if (batch := row["payload"].get("batch")) is not None
         }

@@ -21,7 +21,7 @@ def few_shares(spark: SparkSession, rows: int) -> Iterator[None]:
     """Let Spark divide so many rows into few shares when it shuffles them; the setting is put back at the end.
 
     Spark divides any rows, however few, into ``spark.sql.shuffle.partitions`` shares (200) and joins small ones
-    afterwards. For half a million rows this cost a third of the time of a judgement. Only queries with adaptive
+    afterwards. That is a part of the time of a small judgement. Only queries with adaptive
     execution read the setting; stateful streaming queries, whose number of shares must not change, are none of them.
 
     Parameters
