@@ -18,7 +18,7 @@ from sluice.ledger import Ledger
 from sluice.pipeline import Pipeline, load
 from sluice.ranges import OffsetRange, overlaps
 from sluice.run.locate import locate
-from sluice.run.redriving import possible, states_for
+from sluice.run.redriving import check_ranges, possible, states_for
 from sluice.sources.state import TopicState
 from sluice.wal import WriteAheadLog
 
@@ -37,16 +37,17 @@ def redrive(
     as_json: bool,
 ) -> int:
     """Redrive, or with ``dry_run`` show what could be redriven; return the exit code."""
-    spec = load(pipeline)
+    spec, ledger = load(pipeline), Ledger.open()
     for item in ranges:
-        if not spec.source.config.reads(item.topic) and item.topic not in Ledger.open().topic_ids(spec.name):
+        if not spec.source.config.reads(item.topic) and item.topic not in ledger.topic_ids(spec.name):
             raise ConfigError(
                 f"--range: {spec.name} does not read {item.topic!r}",
                 state="nothing was read or written",
                 next_step=f"name one of: {', '.join(spec.source.config.labels)}",
             )
     if of_run is not None:
-        Ledger.open().known_run(spec.name, of_run)
+        ledger.known_run(spec.name, of_run)
+    check_ranges(ledger, spec.name, ranges)
     possible(spec, quarantined=quarantined)
     if dry_run and quarantined:
         _try_quarantined(spec, pipeline, ranges, of_run, as_json=as_json)
@@ -54,7 +55,6 @@ def redrive(
     if dry_run:
         _show(spec, ranges, of_run, as_json=as_json)
         return 0
-    ledger = Ledger.open()
     if not quarantined and not ledger.lost(spec.name, run_id=of_run):
         err.print(f"{spec.name} has no open lost range: there is nothing to redrive", markup=False)
     spark, kafka, sink = connections(spec)

@@ -30,7 +30,8 @@ def verdict(
     For each expectation that failed: its distinct values with counts, and the
     topic, partition and offset of the first rows. Values of the columns in
     quality.masked are not shown. What made the verdict fail comes before what
-    only warns. Nothing is judged again: for that, sluice validate. Exit code 0
+    only warns. If the newest attempt of a run ended before it was judged, its
+    verdict is that of the attempt before. Nothing is judged again: for that, sluice validate. Exit code 0
     whatever the verdict.
     """
     from sluice.cli.names import name_of
@@ -38,7 +39,7 @@ def verdict(
 
     ledger = Ledger.open()
     name = name_of(ledger, pipeline)
-    row = _newest(ledger, name) if run is None else ledger.known_run(name, run)
+    row = _newest(ledger, name) if run is None else ledger.as_judged(ledger.known_run(name, run))
     judgement = (row.judgement if row else None) or {}
     accepted = ledger.acceptance(name, row.run) if row else None
     if as_json:
@@ -53,7 +54,8 @@ def verdict(
 
 
 def _newest(ledger: Ledger, name: str) -> RunRow | None:
-    return next((run for run in ledger.runs(name, limit=_ENOUGH) if run.verdict is not None), None)
+    runs = (ledger.as_judged(run) for run in ledger.runs(name, limit=_ENOUGH))
+    return next((run for run in runs if run.verdict is not None), None)
 
 
 def _show(name: str, row: RunRow, judgement: Mapping[str, Any], accepted: str | None) -> None:

@@ -179,6 +179,15 @@ class LedgerQueries(Deeds):
             ends.setdefault(r["topic"], {})[int(r["partition"])] = int(r["end"])
         return ends
 
+    def partitions(self, pipeline: str) -> dict[str, set[int]]:
+        """Return, per topic, the partitions of which anything was ever read or lost."""
+        found: dict[str, set[int]] = {}
+        for table in (schema.account, schema.lost):
+            query = sa.select(table.c.topic, table.c.partition).where(table.c.pipeline == pipeline).distinct()
+            for r in self._rows(query):
+                found.setdefault(r["topic"], set()).add(int(r["partition"]))
+        return found
+
     def running(self, pipeline: str) -> str | None:
         """Return the id of the run whose driver holds the pipeline's lease and may be alive; None if there is none."""
         return self.at_work(pipeline).get("")

@@ -8,6 +8,7 @@ from datetime import UTC, datetime
 from sluice.errors import ConfigError
 from sluice.ledger import Ledger
 from sluice.ranges import OffsetRange, overlaps
+from sluice.run.redriving import check_ranges
 
 __all__ = ["acknowledge"]
 
@@ -33,7 +34,7 @@ def acknowledge(
     Raises
     ------
     ConfigError
-        If the reason is empty, or the ledger does not have the run.
+        If the reason is empty, or the ledger does not have the run, or nothing of a range's partition.
     LeaseHeldError
         If a run of the pipeline is at work.
     """
@@ -41,6 +42,7 @@ def acknowledge(
         raise ConfigError("the reason is empty", state="nothing was changed", next_step="say why, in a few words")
     if of_run is not None:
         ledger.known_run(pipeline, of_run)
+    check_ranges(ledger, pipeline, ranges)
     with ledger.acquire(pipeline, f"acknowledge__{datetime.now(UTC).isoformat(timespec='milliseconds')}") as lease:
         rows = ledger.lost(pipeline, state="acknowledged" if undo else "open", run_id=of_run)
         chosen = [row.range for row in rows]

@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from sluice.errors import ConfigError
+from sluice.ledger import Ledger
 from sluice.pipeline import Pipeline
+from sluice.ranges import OffsetRange
 from sluice.sources.base import Source
 from sluice.sources.state import TopicState
 
-__all__ = ["possible", "states_for", "way_out"]
+__all__ = ["check_ranges", "possible", "states_for", "way_out"]
 
 _AGAIN = "send the records to the source again, corrected"
 
@@ -38,6 +40,20 @@ def possible(pipeline: Pipeline, *, quarantined: bool) -> None:
             next_step=f"{_AGAIN}; or use a sink that can replace rows, such as sink.delta with mode: append. Lost "
             "ranges can be redriven",
         )
+
+
+def check_ranges(ledger: Ledger, pipeline: str, ranges: Iterable[OffsetRange]) -> None:
+    """Raise a :class:`~sluice.errors.ConfigError` if a range is of a partition of which the ledger has no offset."""
+    ranges = list(ranges)
+    known = ledger.partitions(pipeline) if ranges else {}
+    for item in ranges:
+        if item.partition not in known.get(item.topic, ()):
+            there = ", ".join(map(str, sorted(known.get(item.topic, ()))))
+            raise ConfigError(
+                f"{pipeline} has read nothing of partition {item.partition} of {item.topic!r}",
+                state="nothing was read or written",
+                next_step=f"name one of its partitions: {there}" if there else "name a topic that it has read",
+            )
 
 
 def states_for(source: Source, streams: Iterable[str]) -> list[TopicState]:

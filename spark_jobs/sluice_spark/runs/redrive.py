@@ -18,7 +18,7 @@ from sluice.pipeline import Rows
 from sluice.ranges import Counts, OffsetRange, RangeAccount, describe, overlaps, runs_of, subtract
 from sluice.rescued import NONE, Rescued
 from sluice.run.locate import Located, locate
-from sluice.run.redriving import possible, states_for
+from sluice.run.redriving import check_ranges, possible, states_for
 from sluice.sources.kafka.cluster import TopicState
 from sluice_spark.batch.account import Offsets, PromiseError, account_exactly
 from sluice_spark.batch.quarantine import SCHEMA, held_records, refused_records
@@ -86,6 +86,7 @@ class RedriveRun(Run):
 
     def _drive(self, lease: Lease) -> str | None:
         possible(self.pipeline, quarantined=self.quarantined)
+        check_ranges(self.ledger, self.pipeline.name, self.ranges or ())
         refuse_other(self.pipeline, self._reconciled(lease))  # the file may have no dedupe any more
         tables = self.context.redriven()
         if self.quarantined:

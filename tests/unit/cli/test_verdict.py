@@ -96,3 +96,11 @@ def test_a_run_without_a_verdict_is_no_error(place: Place, sluice: Callable[...,
     assert (done.exit_code, done.stderr) == (0, "run b of p has no verdict: sluice validate p b judges\n")
     assert isinstance(sluice("verdict", "p", "c").exception, UnknownRunError)
     assert json.loads(sluice("verdict", "p", "b", "--json").stdout)["verdict"] is None
+
+
+def test_a_verdict_outlives_an_attempt_that_dies_before_it_is_judged(place: Place, sluice: Callable[..., Any]) -> None:
+    with place.ledger.acquire("p", "a") as lease:
+        place.ledger.run_planned(lease, kind="live", recovery="replay", epoch=1, ranges=[], topic_ids={})
+        place.ledger.run_closed(lease, state="failed")
+    for asked in (("p",), ("p", "a")):
+        assert sluice("verdict", *asked).stderr.startswith("run a of p: verdict failed (suite demo, 7 rows)")

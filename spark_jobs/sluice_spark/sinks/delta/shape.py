@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
@@ -10,7 +11,7 @@ from urllib.parse import unquote
 
 from deltalake import DeltaTable
 from deltalake.exceptions import CommitFailedError, DeltaError
-from pyspark.sql.types import ArrayType, MapType, StructType
+from pyspark.sql.types import ArrayType, MapType, StringType, StructField, StructType
 
 from sluice.delta.names import KEY
 from sluice.errors import BEGIN_ANEW, ConfigError
@@ -20,7 +21,7 @@ from sluice_spark.sinks.base import Staged, StagedFile
 from sluice_spark.sinks.delta.evolution import Added, Changed, Difference, difference, merged, told, ways_out, widened
 from sluice_spark.sinks.delta.handle import UNWRITABLE, Handle, first_line
 from sluice_spark.sinks.delta.statistics import files_of, hidden, settings_for
-from sluice_spark.sinks.parquet.profiled import nulls_of
+from sluice_spark.sinks.parquet.profiled import longest_of, nulls_of
 
 __all__ = ["check", "check_key", "check_replaceable", "check_values", "columns_of", "to_add", "to_widen"]
 
@@ -28,6 +29,9 @@ _SHOWN = 8
 """Maximum number of differences that a message names."""
 
 _GENERATED, _INVARIANT = "delta.generationExpression", "delta.invariants"
+
+_LENGTH = "__CHAR_VARCHAR_TYPE_STRING"
+"""Where Spark keeps the declared type of a ``CHAR(n)`` or ``VARCHAR(n)`` column; in the log it is a string."""
 
 _LOOKS = 5
 """Maximum number of attempts at setting a table's properties while others commit."""
@@ -61,8 +65,13 @@ def check(
         raise _misfit(held, ["the table has CHECK constraints or column mapping, which staged files cannot support"])
     if features := sorted(UNWRITABLE & set(table.protocol().writer_features or ())):
         raise held.unwritable(", ".join(features))
-    if wanting := list(_wanting(columns_of(table))):
-        raise _misfit(held, [f"{what}, which staged files cannot support" for what in wanting])
+    if wanting := list(_wanting(columns_of(table), table.metadata().partition_columns)):
+        limited = [f.name for f in columns_of(table).fields if _LENGTH in f.metadata and f.dataType == StringType()]
+        raise _misfit(
+            held,
+            [f"{what}, which staged files cannot support" for what in wanting],
+            [f"with Spark: ALTER TABLE delta.`{held.path}` ALTER COLUMN {name} TYPE STRING" for name in limited],
+        )
     if strict := list(_strict(columns_of(table))):
         raise _misfit(
             held,
@@ -132,13 +141,15 @@ def to_add(held: Handle, table: DeltaTable, schema: StructType, evolve: str) -> 
     return list(found.added), merged(there, schema) if found.added else there
 
 
-def _wanting(columns: StructType) -> Iterator[str]:
-    """Yield what a table wants of values that whoever writes them has to see to."""
+def _wanting(columns: StructType, partition_by: Sequence[str]) -> Iterator[str]:
+    """Yield what a table wants of values that whoever writes them has to see to, and :func:`check_values` does not."""
     for field in columns.fields:
         if _GENERATED in field.metadata:
             yield f"{field.name} is generated ({field.metadata[_GENERATED]})"
         if _INVARIANT in field.metadata:
             yield f"{field.name} has an invariant ({field.metadata[_INVARIANT]})"
+        if _LENGTH in field.metadata and (_most(field) is None or field.name in partition_by):
+            yield f"{field.name} is a {field.metadata[_LENGTH]}, of a limited length"
 
 
 def _strict(kind: Any, name: str = "") -> Iterator[str]:
@@ -160,14 +171,18 @@ def _strict(kind: Any, name: str = "") -> Iterator[str]:
 
 
 def check_values(held: Handle, table: DeltaTable, staged: Staged) -> None:
-    """Refuse to commit nulls to columns that allow none: readers leave out conditions that look for them.
+    """Refuse to commit nulls to columns that allow none, and longer texts than a ``VARCHAR(n)`` allows.
+
+    Readers rely on both: they leave out conditions that look for nulls.
 
     Raises
     ------
     ConfigError
-        If staged files have any, or may have some.
+        If staged files have any, or may have some nulls.
     """
     for field in columns_of(table).fields:
+        if (most := _most(field)) is not None:
+            _check_length(held, field.name, most, staged)
         if field.nullable or field.name in METADATA_COLUMNS:
             continue
         counts = [_nulls(held, field.name, file) for file in staged.files]
@@ -180,6 +195,24 @@ def check_values(held: Handle, table: DeltaTable, staged: Staged) -> None:
                 f"{{name: has_{field.name}, not_null: {{columns: [{field.name}]}}}}; or have the transform give it a "
                 f"value; or with Spark: ALTER TABLE delta.`{held.path}` ALTER COLUMN {field.name} DROP NOT NULL",
             )
+
+
+def _most(field: StructField) -> int | None:
+    """Return how many characters a ``VARCHAR(n)`` column allows; None for any other, which includes ``CHAR(n)``."""
+    found = re.fullmatch(r"varchar\((\d+)\)", field.metadata.get(_LENGTH, ""), re.IGNORECASE)
+    return int(found[1]) if found else None
+
+
+def _check_length(held: Handle, name: str, most: int, staged: Staged) -> None:
+    longest = max((longest_of(held.path, file.path, name) for file in staged.files), default=0)
+    if longest > most:
+        raise ConfigError(
+            f"{name} has texts of up to {longest:,} characters, and is a VARCHAR({most}) in the table {held.path}",
+            state="nothing of this batch was committed; the position stays where it was",
+            next_step="send such records to the quarantine, with a row rule: "
+            f"{{name: {name}_fits, sql: {{passes: char_length({name}) <= {most}}}}}; or cut them in the transform; or "
+            f"with Spark: ALTER TABLE delta.`{held.path}` ALTER COLUMN {name} TYPE STRING",
+        )
 
 
 def _nulls(held: Handle, name: str, file: StagedFile) -> int | None:

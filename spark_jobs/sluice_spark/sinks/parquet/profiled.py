@@ -25,7 +25,7 @@ from sluice.profile import NO_ROWS, SKETCH, ColumnProfile, Profile
 from sluice_spark.engine.logs import logger
 from sluice_spark.sinks.base import Staged
 
-__all__ = ["MOST", "columns_of", "nulls_of", "profile_of"]
+__all__ = ["MOST", "columns_of", "longest_of", "nulls_of", "profile_of"]
 
 MOST = 200
 """Columns of a table that are profiled, the first ones: a profile travels in the commit of its batch."""
@@ -79,6 +79,25 @@ def nulls_of(root: str, path: str, name: str) -> int | None:
         return int(metadata.num_rows)
     groups = [metadata.row_group(g).column(leaves[0]).statistics for g in range(metadata.num_row_groups)]
     return _column(metadata.num_rows, groups).nulls
+
+
+def longest_of(root: str, path: str, name: str) -> int:
+    """Return how many characters the longest text in a column of a file has; 0 if there is none.
+
+    Parameters
+    ----------
+    root, path
+        Path or URL of the folder, and the file's path in it.
+    name
+        A column of strings, outside of others. A file may lack it.
+    """
+    fs, base = fsspec.core.url_to_fs(root)
+    with fs.open(f"{base}/{path}", "rb") as handle:
+        file = pq.ParquetFile(handle)
+        if name not in file.schema_arrow.names:
+            return 0
+        parts = (batch.column(0) for batch in file.iter_batches(columns=[name]))
+        return max((pc.max(pc.utf8_length(texts)).as_py() or 0 for texts in parts), default=0)
 
 
 def profile_of(

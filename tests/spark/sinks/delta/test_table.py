@@ -428,3 +428,33 @@ def test_a_table_without_partitions_may_have_files_in_any_folder(spark: SparkSes
     new = rows(spark, 3, 7).withColumn("_run", F.lit("new"))
     assert anew(DeltaSink(sink.path, "interval"), march(3, 7), new, 0) == {("t", 0): 4}
     assert by_run(tmp_path / "t") == {n: "new" if 3 <= n < 7 else "r" for n in range(10)}
+
+
+def test_texts_that_are_longer_than_a_column_of_another_table_allows_are_not_committed(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """Spark sees to the length as it writes; of staged files nobody else does. What the message says to do helps."""
+    sink = DeltaSink(str(tmp_path / "t"), "live")
+    long = rows(spark, 0, 3).withColumn("name", F.lit("äbcd"))
+    kinds = ", ".join(f"{f.name} {f.dataType.simpleString()}" for f in long.schema.fields)
+    spark.sql(f"CREATE TABLE delta.`{sink.path}` ({kinds.replace('name string', 'name VARCHAR(3)')}) USING delta")
+    sink.check(long.schema)
+    short = long.withColumn("name", F.when(F.col("id") > 0, "äbc"))
+    assert put(sink, short, 0)
+    with pytest.raises(ConfigError, match=r"name has texts of up to 4 characters, and is a VARCHAR\(3\)") as refused:
+        put(sink, long, 1)
+    (alter,) = re.findall(r"ALTER .+? TYPE STRING", refused.value.next_step)
+    spark.sql(alter)
+    assert put(sink, long, 1)
+    assert spark.table(f"delta.`{sink.path}`").count() == 6
+
+
+def test_a_column_of_a_fixed_length_is_refused_and_can_be_made_a_string(spark: SparkSession, tmp_path: Path) -> None:
+    sink = DeltaSink(str(tmp_path / "t"), "live")
+    kinds = ", ".join(f"{f.name} {f.dataType.simpleString()}" for f in rows(spark, 0, 1).schema.fields)
+    spark.sql(f"CREATE TABLE delta.`{sink.path}` ({kinds.replace('_topic string', '_topic CHAR(1)')}) USING delta")
+    with pytest.raises(ConfigError, match=r"_topic is a char\(1\), of a limited length") as refused:
+        sink.check(rows(spark, 0, 1).schema)
+    (alter,) = re.findall(r"ALTER .+? TYPE STRING", refused.value.next_step)
+    spark.sql(alter)
+    sink.check(rows(spark, 0, 1).schema)
