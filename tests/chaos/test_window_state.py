@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from datetime import datetime
 from pathlib import Path
@@ -66,6 +67,35 @@ def test_state_does_not_grow_with_the_number_of_runs(
         assert len(list(share.glob("*.changelog"))) <= 1.3 * retained + 21
     stream.assert_exact()
     assert stream.held()
+    told = json.loads(sandbox.cli("state", str(sandbox.file), "--history", "--limit", str(runs), "--json").stdout)
+    assert [row["run"] for row in told["runs"]] == [f"run-{run}" for run in range(runs)]
+    *_, state = stream.model()
+    assert (told["runs"][-1]["keys"], told["runs"][-1]["windows"]) == (len(state), len({end for _, end, _ in state}))
+    assert sum(row["removed"] for row in told["runs"]) == sum(stream.held().values())
+    assert told["alarm"] is None
+
+
+def test_state_that_grows_and_is_not_cleaned_is_told(sandbox: Sandbox) -> None:
+    """Event time stands still, and each run brings new keys."""
+    window = {**HOURLY, "size": "1s", "watermark": "0s"}
+    sandbox.configure(
+        decode={"json": {"schema": "at TIMESTAMP, k STRING, v INT"}}, window=window, state={"growing_runs": 2}
+    )
+    for run in range(3):
+        value = json.dumps({"at": "2026-03-01T00:00:00Z", "k": f"k{run}", "v": 1}).encode()
+        sandbox.produce([(0, b"", value)])
+        ended = sandbox.run(f"run-{run}")
+        assert ("grows and is not cleaned" in ended.stderr) is (run == 2)
+    history = json.loads(sandbox.cli("state", str(sandbox.file), "--history", "--json").stdout)
+    counts = [(row["keys"], row["windows"], row["updated"], row["removed"]) for row in history["runs"]]
+    assert counts == [(1, 1, 1, 0), (2, 1, 1, 0), (3, 1, 1, 0)]
+    live = [row["live"] for row in history["runs"]]
+    assert live == [live[0], 2 * live[0], 3 * live[0]], "what Spark reads to find what is over, is all there is"
+    assert all(row["bytes"] > 0 for row in history["runs"])
+    assert "bytes in 2 runs" in history["alarm"]
+    said = sandbox.cli("status", str(sandbox.file)).stderr
+    assert f"run-2: the state of {sandbox.name} grows and is not cleaned" in said
+    assert "is not cleaned" in sandbox.cli("state", str(sandbox.file)).stderr
 
 
 @pytest.mark.parametrize("kind", [Stream, pytest.param(Deduped, marks=pytest.mark.long)], ids=["window", "dedupe"])

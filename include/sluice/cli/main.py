@@ -492,6 +492,10 @@ def state(
     batch: Annotated[
         int | None, typer.Option(min=0, metavar="N", help="As it was after this batch. Default: the newest.")
     ] = None,
+    history: Annotated[
+        bool, typer.Option("--history", help="Instead, how large it was after each run, as the ledger has it.")
+    ] = False,
+    limit: Annotated[int, typer.Option(min=1, metavar="N", help="With --history: maximum number of runs.")] = 20,
     as_json: AsJson = False,
 ) -> None:
     """Show which windows of event time are open, or how many keys dedupe remembers, and until when.
@@ -499,10 +503,30 @@ def state(
     With --key, show what Spark keeps of one key: for each of its windows, panes
     or sessions the values from which the aggregates are made. It reads the
     checkpoint with Spark, on this machine, beside runs of any kind.
-    """
-    from sluice.cli.state import state as shown
 
-    raise typer.Exit(shown(pipeline, key=key or [], batch=batch, as_json=as_json))
+    With --history, it reads the ledger alone, and shows for each run:
+    keys     keys of open windows, or those that dedupe remembers (a dash: too
+             many to count them in each run)
+    windows  open windows
+    live     bytes of all keys and values that the last batch found
+    updated  keys that the run put or changed
+    removed  keys that the run removed: their windows were closed
+    bytes    files of the state, of all versions that the checkpoint retains
+    memory   bytes of memory that Spark's state stores had
+
+    It warns if the state grows and is not cleaned (key state of the file).
+    """
+    from sluice.cli import state as shown
+
+    if history:
+        if key or batch is not None:
+            raise ConfigError(
+                "--history shows what the ledger has of each run, and neither one key nor one batch",
+                state="nothing was read",
+                next_step="leave out --key and --batch, or --history",
+            )
+        raise typer.Exit(shown.history(pipeline, limit=limit, as_json=as_json))
+    raise typer.Exit(shown.state(pipeline, key=key or [], batch=batch, as_json=as_json))
 
 
 @app.command("validate-spec")

@@ -7,10 +7,11 @@ import os
 import subprocess
 import tempfile
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from sluice.cli.output import err, moment, print_json, print_table
+from sluice.cli.output import err, moment, print_json, print_table, say_empty
 from sluice.connections import Connection
 from sluice.errors import ConfigError, SluiceError
 from sluice.home import Home
@@ -20,8 +21,9 @@ from sluice.pipeline import Pipeline, load
 from sluice.pipeline.window import Window
 from sluice.recovery import Route
 from sluice.run.checkpoint import Checkpoint
+from sluice.run.growth import warning
 
-__all__ = ["state"]
+__all__ = ["history", "state"]
 
 _MOST = 1000
 """Maximum number of rows of the state that are shown of a key."""
@@ -44,15 +46,9 @@ def state(pipeline: str, *, key: Sequence[str] = (), batch: int | None = None, a
     SluiceError
         If Spark cannot read the state.
     """
-    spec = load(pipeline)
-    if spec.stateful is None:
-        raise ConfigError(
-            f"pipeline {spec.name!r} has neither a window nor dedupe, and keeps nothing between runs",
-            state="nothing was read or written",
-            next_step=f"sluice status {spec.name} shows its runs",
-        )
-    home = Home.from_env()
-    epoch = Ledger.open().epoch(spec.name)
+    spec = _stateful(pipeline)
+    home, ledger = Home.from_env(), Ledger.open()
+    epoch = ledger.epoch(spec.name)
     first = Checkpoint(home.checkpoint(spec.name, epoch.number), epoch.positions)
     # by way of the log, a second checkpoint has the state
     checkpoint = Checkpoint(home.applied(spec.name, epoch.number)) if epoch.route is Route.LOG else first
@@ -81,13 +77,64 @@ def state(pipeline: str, *, key: Sequence[str] = (), batch: int | None = None, a
             "bytes": checkpoint.state_bytes(),
             **(_of_windows(spec.window, found) if spec.window is not None else found[0]),
         }
+    wrong = warning(ledger, spec)
     if as_json:
-        print_json(told)
+        print_json(told if of is not None else {**told, "alarm": wrong})
     elif not committed:
         err.print(f"{spec.name} has no state yet: no batch was committed in epoch {epoch.number}", markup=False)
     else:
         _show(told)
+    if wrong is not None and not as_json:
+        err.print(wrong, markup=False)
     return 0
+
+
+def history(pipeline: str, *, limit: int, as_json: bool) -> int:
+    """Print the state that the newest runs left behind, as the ledger has it; return the exit code.
+
+    Raises
+    ------
+    ConfigError
+        If the pipeline has neither a window nor ``dedupe``.
+    """
+    spec = _stateful(pipeline)
+    ledger = Ledger.open()
+    rows = [{**asdict(row), **row.sums} for row in ledger.states(spec.name, limit=limit)]
+    wrong = warning(ledger, spec)
+    if as_json:
+        print_json({"pipeline": spec.name, "runs": rows, "alarm": wrong})
+        return 0
+    shown = (
+        "run",
+        "at",
+        "epoch",
+        "batch",
+        "keys",
+        "windows",
+        "live",
+        "updated",
+        "removed",
+        "bytes",
+        "memory",
+        "watermark",
+    )
+    print_table([{**row, "watermark": moment(row["watermark"])} for row in rows], shown)
+    if not rows:
+        say_empty(spec.name, "run with state")
+    if wrong is not None:
+        err.print(wrong, markup=False)
+    return 0
+
+
+def _stateful(pipeline: str) -> Pipeline:
+    spec = load(pipeline)
+    if spec.stateful is None:
+        raise ConfigError(
+            f"pipeline {spec.name!r} has neither a window nor dedupe, and keeps nothing between runs",
+            state="nothing was read or written",
+            next_step=f"sluice status {spec.name} shows its runs",
+        )
+    return spec
 
 
 def _check_batch(spec: Pipeline, committed: Sequence[int], batch: int) -> None:

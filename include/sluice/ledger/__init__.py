@@ -4,7 +4,7 @@ from sluice.ledger.history import Glance, RunLine, Span
 from sluice.ledger.lease import Holder, Lease
 from sluice.ledger.ledger import Ledger
 from sluice.ledger.queries import REDRIVEN, UnknownRunError
-from sluice.ledger.rows import BatchRow, Entry, Epoch, IntervalRow, LostRow, RunRow, Unannounced
+from sluice.ledger.rows import BatchRow, Entry, Epoch, IntervalRow, LostRow, RunRow, StateRow, Unannounced
 
 __all__ = [
     "REDRIVEN",
@@ -20,6 +20,7 @@ __all__ = [
     "RunLine",
     "RunRow",
     "Span",
+    "StateRow",
     "Unannounced",
     "UnknownRunError",
 ]

@@ -9,6 +9,7 @@ from typing import Any
 import sqlalchemy as sa
 
 from sluice.ledger import schema
+from sluice.ledger.rows import StateRow
 from sluice.ledger.store import reading, spoken
 from sluice.ranges import OffsetRange, Times
 from sluice.rescued import NONE, Rescued
@@ -117,6 +118,23 @@ class Deeds:
             "late": _sum_of(told, "late"),
             "late_by": max((p["late_by"] for p in told if p["late"]), default=None),
         }
+
+    def states(self, pipeline: str, *, limit: int, epoch: int | None = None) -> list[StateRow]:
+        """Return the state that the newest runs left behind, oldest first; of a run's attempts, the last one's.
+
+        Parameters
+        ----------
+        epoch
+            Only those of this epoch.
+        """
+        table = schema.event
+        query = sa.select(table).where(table.c.pipeline == pipeline, table.c.type == "StateMeasured")
+        found: dict[tuple[str, int], StateRow] = {}
+        for row in self._rows(query.order_by(table.c.id.desc()).limit(2 * limit)):
+            told = row["payload"]
+            if epoch in (None, told["epoch"]):
+                found.setdefault((row["run"], told["epoch"]), StateRow(row["run"], row["at"], **told))
+        return list(found.values())[:limit][::-1]
 
     def rescued(self, pipeline: str, run_id: str) -> Rescued:
         """Return which fields of a run's records the schema does not have, if the pipeline keeps them."""

@@ -243,6 +243,11 @@ class Ledger(Histories, Profiles):
             events.append(("RowsProfiled", {**key, **profile}))
         self._record(lease, run_id, *events, ("BatchCommitted", payload))
 
+    def state_measured(self, lease: Lease, payload: Mapping[str, Any]) -> None:
+        """Record the state that a run leaves behind: the attributes of :class:`~sluice.ledger.rows.StateRow`, from
+        ``epoch`` on."""
+        self._record(lease, None, ("StateMeasured", dict(payload)))
+
     def loss_acknowledged(
         self, lease: Lease, ranges: Sequence[OffsetRange], reason: str, *, undo: bool = False
     ) -> None:

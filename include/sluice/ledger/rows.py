@@ -8,7 +8,7 @@ from typing import Any
 from sluice.ranges import OffsetRange, Positions, RangeAccount
 from sluice.recovery import Route
 
-__all__ = ["BatchRow", "Entry", "Epoch", "IntervalRow", "LostRow", "RunRow", "Unannounced"]
+__all__ = ["BatchRow", "Entry", "Epoch", "IntervalRow", "LostRow", "RunRow", "StateRow", "Unannounced"]
 
 
 @dataclass(frozen=True)
@@ -33,6 +33,43 @@ class RunRow:
     interval: str | None
     reason: str | None
     sequence: int
+
+
+@dataclass(frozen=True)
+class StateRow:
+    """The state that a run left behind: what windows or ``dedupe`` keep between runs.
+
+    Attributes
+    ----------
+    at
+        When it was measured, in ISO 8601 and UTC.
+    batch
+        The last batch that the run committed.
+    watermark
+        That after the batch, in milliseconds since 1970.
+    bytes
+        The files of all versions of the state that the checkpoint retains.
+    keys, windows
+        How many keys it has, and of how many open windows; None if nobody counted them.
+    operators
+        Of each stateful operator: ``operator``, its name; ``live``, the bytes of all keys and values that the last
+        batch found; how many keys the run ``updated`` and ``removed``; ``memory``, the bytes in memory.
+    """
+
+    run: str
+    at: str
+    epoch: int
+    batch: int
+    watermark: int
+    bytes: int
+    keys: int | None
+    windows: int | None
+    operators: list[dict[str, Any]]
+
+    @property
+    def sums(self) -> dict[str, int]:
+        """The numbers of all operators together."""
+        return {name: sum(each[name] for each in self.operators) for name in ("live", "updated", "removed", "memory")}
 
 
 @dataclass(frozen=True)

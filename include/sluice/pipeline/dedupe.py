@@ -34,6 +34,11 @@ class Dedupe(Strict):
         return self
 
     @property
+    def kept(self) -> timedelta:
+        """For how much event time a key is to be kept, at most: the watermark is ``within`` behind, too."""
+        return 2 * self.within
+
+    @property
     def definition(self) -> dict[str, Any]:
         """What may not change while keys are remembered: those of other columns would be mixed with these."""
         return {"keys": list(self.keys), "time": self.time}

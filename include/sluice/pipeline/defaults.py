@@ -13,7 +13,7 @@ __all__ = ["DEFAULTS", "SHARED", "defaults_of", "under"]
 DEFAULTS = "_defaults.yaml"
 """The file's name; it is no pipeline itself."""
 
-SHARED = ("airflow", "lag", "quality", "recovery", "recovery_choices", "spark", "vacuum", "wal")
+SHARED = ("airflow", "lag", "quality", "recovery", "recovery_choices", "spark", "state", "vacuum", "wal")
 """The keys that it may have: how pipelines are run. What a pipeline reads and writes is its own."""
 
 

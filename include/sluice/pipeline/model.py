@@ -33,6 +33,7 @@ from sluice.pipeline.sections import (
 )
 from sluice.pipeline.spark import Spark
 from sluice.pipeline.starting import Lag, Schedule, is_cron
+from sluice.pipeline.state import State
 from sluice.pipeline.window import START, Window
 from sluice.recovery import Recovery
 from sluice.sources.kafka.config import KafkaSource
@@ -67,6 +68,8 @@ class Pipeline(Strict):
     """Windows of event time, which stay open between runs; the sink then gets a row for each window and key."""
     dedupe: Dedupe | None = None
     """Of rows with the same keys, only the first goes into the sink, over as many runs as the keys are remembered."""
+    state: State = State()
+    """When a run warns of what windows or ``dedupe`` keep from run to run."""
     sink: Sink
     """Where rows go."""
     quarantine: Quarantine | None = None

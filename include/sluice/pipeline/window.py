@@ -111,6 +111,11 @@ class Window(Strict):
         """``slide``, or ``size`` for tumbling windows."""
         return self.slide or self.length
 
+    @property
+    def kept(self) -> timedelta:
+        """For how much event time state is to be kept, at most."""
+        return self.length + self.watermark
+
     def last_end(self, time: int) -> int:
         """Return the end of the last window of an event time; both in milliseconds since 1970."""
         step, size = (round(span.total_seconds() * 1000) for span in (self.step, self.length))

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming import StreamingQuery
 
 from sluice.errors import ExitCode
 from sluice.faults import point
@@ -79,8 +80,8 @@ class MicroBatches:
         shape: Callable[[DataFrame], DataFrame] | None = None,
         output: str = "append",
         reader: SourceReader | None = None,
-    ) -> None:
-        """Run one bounded query over the source.
+    ) -> StreamingQuery:
+        """Run one bounded query over the source; return it when it has ended.
 
         Parameters
         ----------
@@ -128,6 +129,7 @@ class MicroBatches:
             if forecast is not None:
                 forecast.query = query
             query.awaitTermination()
+            return query
         except Exception as error:
             cause = failures[0] if failures else error
             ask = (lambda: self.check.states(tables)) if reader is None else (lambda: None)

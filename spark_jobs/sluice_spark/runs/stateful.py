@@ -24,6 +24,7 @@ from sluice_spark.batch.writer import BatchWriter
 from sluice_spark.engine.cores import cores
 from sluice_spark.engine.logs import logger
 from sluice_spark.runs.batches import MicroBatches
+from sluice_spark.runs.measured import MOST, measure
 from sluice_spark.runs.tables import Tables
 from sluice_spark.sinks.base import ReadableSink
 from sluice_spark.sources.base import Records, within
@@ -101,10 +102,15 @@ class StatefulRoute:
 
         with _settings(spark, context.pipeline):
             limit = self.batches.limit(arrow=False)
-            self.batches.stream(
+            query = self.batches.stream(
                 tables, on_batch, headers=False, max_records=limit, shape=writer.let_out, output=writer.output,
                 reader=log,
             )  # fmt: skip
+            with context.watch.phase("ledger"):
+                measure(
+                    spark, context.ledger, self.batches.lease, context.pipeline, tables, query.recentProgress,
+                    panes=isinstance(writer, PaneWriter),
+                )  # fmt: skip
 
 
 def refuse_other(pipeline: Pipeline, tables: Tables) -> None:
@@ -363,6 +369,7 @@ def _settings(spark: SparkSession, pipeline: Pipeline) -> Iterator[None]:
         # snapshots and cleaning with each batch, not once a minute: most runs are over by then
         f"{_STATE}unloadOnCommit": "true",
         f"{_STATE}rocksdb.trackTotalNumberOfRows": "false",  # it costs a read for each key put
+        "spark.sql.streaming.numRecentProgressUpdates": str(MOST),
         _SHARES: pipeline.spark.conf.get(_SHARES, str(cores(spark))),
     }
     before = {key: spark.conf.get(key, None) for key in wanted}

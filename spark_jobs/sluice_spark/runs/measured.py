@@ -1,0 +1,104 @@
+"""How large the state is that a run leaves behind, from what Spark says of its batches.
+
+Spark does not count the keys of RocksDB's stores, because that would read each key once more as often as a changelog is
+replayed. But each batch goes through the whole state to find what is over, and says how many bytes it has read so:
+that is the size of all keys and values. Keys and windows are counted in the state itself, if it is small.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
+from pyspark.sql.streaming.listener import StreamingQueryProgress
+
+from sluice.ledger import Lease, Ledger
+from sluice.pipeline import Pipeline
+from sluice.run.growth import warning
+from sluice_spark.engine.logs import logger
+from sluice_spark.runs.tables import Tables
+from sluice_spark.windows.state import PaneSpans, open_windows, remembered_keys
+
+__all__ = ["MOST", "measure", "operators_of"]
+
+MOST = 1000
+"""Of so many batches of a query Spark keeps what it says; of a longer one, the last ones count."""
+
+_SMALL = 8_000_000
+"""A state of so many bytes has some 100,000 keys, which are counted in about a second."""
+
+
+def operators_of(progress: Sequence[StreamingQueryProgress]) -> list[dict[str, Any]]:
+    """Return, of each stateful operator of a query, what it keeps, and what its batches changed.
+
+    Parameters
+    ----------
+    progress
+        Of the query's batches, oldest first.
+    """
+    found = []
+    for number, last in enumerate(progress[-1].stateOperators if progress else ()):
+        batches = [batch.stateOperators[number] for batch in progress if number < len(batch.stateOperators)]
+        found.append(
+            {
+                "operator": last.operatorName,
+                "live": int(last.customMetrics.get("rocksdbTotalBytesReadThroughIterator", 0)),
+                "updated": sum(each.numRowsUpdated for each in batches),
+                "removed": sum(each.numRowsRemoved for each in batches),
+                "memory": last.memoryUsedBytes,
+            }
+        )
+    return found
+
+
+def measure(
+    spark: SparkSession,
+    ledger: Ledger,
+    lease: Lease,
+    pipeline: Pipeline,
+    tables: Tables,
+    progress: Sequence[StreamingQueryProgress],
+    *,
+    panes: bool,
+) -> None:
+    """Record the state that a query leaves behind, and warn if it grows without being cleaned.
+
+    Parameters
+    ----------
+    tables
+        Those of the stream that has the state.
+    panes
+        Whether the state has panes, not windows.
+    """
+    operators, committed = operators_of(progress), tables.checkpoint.committed()
+    if not operators or not committed:
+        return
+    epoch, batch = tables.epoch.number, committed[-1]
+    try:
+        watermark, size = tables.checkpoint.watermark(batch), tables.checkpoint.state_bytes()
+        counted: dict[str, int | None] = {"keys": None, "windows": None}
+        if sum(each["live"] for each in operators) <= _SMALL:
+            counted |= _counted(spark, pipeline, tables.checkpoint.path, batch, watermark, panes=panes)
+    except (OSError, PySparkException) as error:  # what the run wrote is whole
+        logger.warning("the state could not be measured: %s", error)
+        return
+    told = {"epoch": epoch, "batch": batch, "watermark": watermark, "bytes": size, **counted, "operators": operators}
+    ledger.state_measured(lease, told)
+    wrong = warning(ledger, pipeline)
+    if wrong is not None:
+        logger.warning("%s", wrong)
+        ledger.degraded(lease, wrong)
+
+
+def _counted(
+    spark: SparkSession, pipeline: Pipeline, checkpoint: str, batch: int, watermark: int, *, panes: bool
+) -> dict[str, int | None]:
+    window = pipeline.window
+    if window is None:
+        return {"keys": remembered_keys(spark, checkpoint, batch)[0]["keys"]}
+    size, step = (round(span.total_seconds() * 1000) for span in (window.length, window.step))
+    found = open_windows(spark, checkpoint, batch, PaneSpans(size, step, watermark) if panes else None)
+    # sessions are summed up by hours
+    return {"keys": sum(each["keys"] for each in found), "windows": len(found) if window.gap is None else None}

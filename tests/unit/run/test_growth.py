@@ -1,0 +1,66 @@
+"""State that comes and goes with the traffic is no alarm; state from which nothing was removed for too long is."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.fixtures.specs import GOOD, write
+
+from sluice.ledger import StateRow
+from sluice.pipeline import load
+from sluice.run.growth import alarm
+
+WINDOW = "window: {time: at, size: 1h, aggregates: {n: 'count(*)'}, watermark: 2h}\n"
+DEDUPE = "dedupe: {keys: [id], time: at, within: 90m}\n"  # kept for 3 h, as the windows are
+
+
+def states(sizes: list[int], *, removed: dict[int, int] | None = None, apart: timedelta) -> list[StateRow]:
+    begin = datetime(2026, 3, 1, tzinfo=UTC)
+    return [
+        StateRow(
+            f"run-{n}", (begin + n * apart).isoformat(), 1, n, 0, 1000, None, None,
+            [{"operator": "save", "live": count, "updated": 1, "removed": (removed or {}).get(n, 0), "memory": 1}],
+        )
+        for n, count in enumerate(sizes)
+    ]  # fmt: skip
+
+
+HOUR, MINUTE = timedelta(hours=1), timedelta(minutes=1)
+TEN = list(range(100, 111))
+
+
+@pytest.mark.parametrize("of", [WINDOW, DEDUPE], ids=["window", "dedupe"])
+@pytest.mark.parametrize(
+    ("sizes", "more", "told"),
+    [
+        (TEN, {}, "from 100 to 110 bytes in 10 runs and 10 h"),
+        ([300, *TEN], {}, "from 100 to 110 bytes in 10 runs and 10 h"),
+        ([*TEN[:4], 103, *TEN[4:]], {}, "from 100 to 110 bytes in 10 runs and 11 h"),  # one changed nothing
+        (TEN[1:], {}, None),  # too few
+        (TEN, {"apart": MINUTE}, None),  # nothing was due to be removed yet
+        (TEN, {"removed": {5: 1}}, None),  # it is cleaned, and more came
+        ([*TEN, 109], {}, None),
+        ([], {}, None),
+    ],
+)
+def test_growth_without_cleaning_is_told(
+    tmp_path: Path, of: str, sizes: list[int], more: dict[str, Any], told: str | None
+) -> None:
+    found = alarm(load(write(tmp_path, GOOD + of)), states(sizes, **{"apart": HOUR, **more}))
+    assert (told in found) if told is not None and found is not None else found is None
+    assert (found is None) == (told is None)
+
+
+def test_both_limits_are_the_files(tmp_path: Path) -> None:
+    few, many = states([1, 2, 3], apart=6 * HOUR), states(TEN, apart=HOUR)
+    assert alarm(load(write(tmp_path, f"{GOOD}{WINDOW}state: {{growing_runs: 2}}\n")), few)
+    assert alarm(load(write(tmp_path, f"{GOOD}{WINDOW}state: {{growing_runs: 0}}\n")), many) is None
+    most = f"{GOOD}{WINDOW}state: {{growing_runs: 0, max_bytes: 109}}\n"
+    assert "has 110 bytes of keys and values, more than state.max_bytes (109)" in (
+        alarm(load(write(tmp_path, most)), many) or ""
+    )
+    assert alarm(load(write(tmp_path, most)), many[:-1]) is None
+    assert alarm(load(write(tmp_path, GOOD)), many) is None, "it keeps nothing any more"
