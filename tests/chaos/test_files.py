@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import gzip
+import io
 import json
 import os
 import time
 from collections import Counter
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import UTC, date, datetime, timedelta
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
+import fastavro
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import SparkSession
 from tests.fixtures.place import KeptPlace, Offset, account, error
@@ -208,3 +213,91 @@ def test_another_book_under_the_same_offsets_is_refused(place: Inbox) -> None:
     account(place.run("first"))
     shutil.rmtree(place.home / "sources")
     assert "deleted and recreated" in error(place.run("forgotten"), 22)
+
+
+AVRO = fastavro.parse_schema(
+    {
+        "type": "record", "name": "R", "fields": [
+            {"name": "id", "type": "long"},
+            {"name": "rate", "type": ["null", "double"]},
+            {"name": "paid", "type": {"type": "bytes", "logicalType": "decimal", "precision": 9, "scale": 2}},
+            {"name": "at", "type": {"type": "long", "logicalType": "timestamp-micros"}},
+            {"name": "day", "type": {"type": "int", "logicalType": "date"}},
+            {"name": "raw", "type": "bytes"},
+            {"name": "tags", "type": {"type": "array", "items": "string"}},
+        ],
+    }
+)  # fmt: skip
+TYPED = (
+    "id BIGINT NOT NULL, rate DOUBLE, paid DECIMAL(9,2), at TIMESTAMP, day DATE, raw BINARY, tags ARRAY<STRING>, "
+    "new INT"
+)
+
+
+def typed(number: int) -> dict[str, Any]:
+    """Return a row of typed columns; each fifth has a number that no column takes."""
+    return {
+        "id": number,
+        "rate": float("nan") if number % 5 == 0 else None if number % 5 == 1 else number / 3,
+        "paid": Decimal(number) / 100,
+        "at": datetime(2020, 1, 2, 3, 4, 5, number, UTC),
+        "day": date(1901, 1, 1) + timedelta(days=number),
+        "raw": bytes([number, 255]),
+        "tags": ['"', "\n"][: number % 3],
+    }
+
+
+def kept_as(format_: str, rows: list[dict[str, Any]]) -> bytes:
+    out = io.BytesIO()
+    if format_ == "avro":
+        fastavro.writer(out, AVRO, rows, "deflate", sync_interval=1)  # a block for each row
+    else:
+        paid = pa.array([row["paid"] for row in rows], pa.decimal128(9, 2))
+        table = pa.Table.from_pylist(rows)
+        pq.write_table(table.set_column(table.schema.get_field_index("paid"), "paid", paid), out, row_group_size=4)
+    return out.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("format_", "strategy", "points"),
+    [
+        ("parquet", "replay", ("sink-committed",)),
+        ("avro", "wal", ("sealed",)),
+        pytest.param("parquet", "replay", ("run-planned", "rows-staged"), marks=pytest.mark.long),
+        pytest.param("parquet", "wal", ("segments-staged", "sealed", "batch-recorded"), marks=pytest.mark.long),
+        pytest.param("avro", "replay", ("run-planned", "rows-staged", "sink-committed"), marks=pytest.mark.long),
+        pytest.param("parquet", "hot", ("before-sink-commit", "batch-recorded"), marks=pytest.mark.long),
+        pytest.param("avro", "ignore_range", ("quarantine-staged", "quarantine-committed"), marks=pytest.mark.long),
+    ],
+)
+@pytest.mark.parametrize("engine", ["auto", pytest.param("spark", marks=pytest.mark.long)])
+def test_typed_rows_land_once_as_they_are_when_drivers_are_killed(
+    place: Inbox, format_: str, strategy: str, points: tuple[str, ...], engine: str
+) -> None:
+    archive = place.root / "archive"
+    place.configure(
+        source=place.source(format=format_, archive=str(archive)),
+        decode={"json": {"schema": TYPED, "key": "_file", "headers": {"_row": "row"}}},
+        recovery=strategy,
+        engine=engine,
+    )
+    rows: list[dict[str, Any]] = []
+    for number, point in enumerate(points):
+        for name, count in (("a", 9), ("b", 4)):
+            part = [typed(len(rows) + n) for n in range(count)]
+            file = place.inbox / f"{number}{name}"
+            file.write_bytes(kept_as(format_, part))
+            os.utime(file, (time.time() - 100,) * 2)
+            rows += [row | {"_file": file.name, "_row": str(n + 1)} for n, row in enumerate(part)]
+        place.killed(f"killed {number}", point)
+    (place.inbox / "half").write_bytes(kept_as(format_, [typed(0), typed(1)])[:-5])
+    done = place.run("last")
+    assert account(done)["lost"] == 0
+    assert "half" in done.stderr
+    good = [n for n in range(len(rows)) if n % 5]
+    assert place.offsets("out") == Counter(("in_box", 0, n) for n in good)
+    assert place.offsets("out_quarantine") == Counter(("in_box", 0, n) for n in range(0, len(rows), 5))
+    found = sorted(place.table("out", *typed(0), "new", "_file", "_row"), key=lambda row: row["id"])
+    assert found == [rows[n] | {"new": None} for n in good]
+    assert [file.name for file in place.inbox.iterdir()] == ["half"]
+    place.audit()

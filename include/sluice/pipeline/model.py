@@ -141,6 +141,11 @@ class Pipeline(Strict):
                 f"sink.{self.sink.key}.mode: upsert finds the newer of two rows by their offsets, and rows: "
                 f"{self.rows} does not give each row its own: choose rows: one or filter, or mode: append"
             )
+        if self.source.config.objects and self.decode.key in ("csv", "avro"):
+            raise ValueError(
+                f"decode.{self.decode.key}: this source.{self.source.key} gives each row as a JSON object: choose "
+                "decode.json"
+            )
         self._refuse_tombstones()
         self._refuse_a_circle()
         if self.sink.foreach is not None:

@@ -69,6 +69,11 @@ class SourceConfig(Strict):
         return True
 
     @property
+    def objects(self) -> bool:
+        """Whether each record's value is a JSON object that the source makes of typed columns."""
+        return False
+
+    @property
     def folders(self) -> list[str]:
         """The folders that the source reads, or moves files into, as the file names them; no table may lie there."""
         return []

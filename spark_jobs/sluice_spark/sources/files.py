@@ -9,6 +9,7 @@ from pyspark.sql import DataFrame, SparkSession
 from sluice.errors import OffsetsGoneError, SluiceError
 from sluice.ranges import OffsetRange, Positions
 from sluice.sources.files.config import FileSource
+from sluice.sources.files.formats import Reader
 from sluice.sources.files.source import Files
 from sluice.sources.state import TopicState
 from sluice_spark.engine.failures import Sign, classify
@@ -38,9 +39,7 @@ class FilesReader:
             source.book.path,
             source.folder.path,
             None if source.archive is None else source.archive.path,
-            quoted=config.format == "csv",
-            header=config.header,
-            blank=config.format == "text",
+            Reader.of(config),
         )
 
     def stream(

@@ -13,7 +13,7 @@ import pyarrow as pa
 from sluice.ranges import OffsetRange
 from sluice.sources.files.book import Book, Entry
 from sluice.sources.files.folder import Folder
-from sluice.sources.files.rows import rows
+from sluice.sources.files.formats import Reader
 from sluice_spark.sources.inputs import RECORDS, UTC, Headers, UnreadableError
 
 __all__ = ["FileRows", "FilesChunk", "FilesInput", "FilesRanges"]
@@ -87,18 +87,14 @@ class FilesInput:
         The folder into which they may have been moved; None without one.
     entries
         The files that have the wanted rows, in the order of their offsets.
-    quoted, header
-        As for :func:`sluice.sources.files.rows.count`.
-    blank
-        Whether a blank row is a record; otherwise its offset has none.
+    reader
+        Reads files of this format.
     """
 
     folder: str
     archive: str | None
     entries: tuple[Entry, ...]
-    quoted: bool
-    header: bool
-    blank: bool
+    reader: Reader
 
     def opened(self) -> AbstractContextManager[FilesRanges]:
         """Open nothing: each file is opened when it is needed."""
@@ -118,9 +114,7 @@ class FileRows:
     book: str
     folder: str
     archive: str | None
-    quoted: bool
-    header: bool
-    blank: bool
+    reader: Reader
     _open: Book | None = field(default=None, init=False, repr=False)
 
     def __getstate__(self) -> Mapping[str, Any]:
@@ -133,7 +127,7 @@ class FileRows:
             self._open = Book(self.book)
         entries = {entry.start: entry for span in ranges for entry in self._open.within(span)}
         found = tuple(entry for _, entry in sorted(entries.items()))
-        return FilesInput(self.folder, self.archive, found, quoted=self.quoted, header=self.header, blank=self.blank)
+        return FilesInput(self.folder, self.archive, found, self.reader)
 
 
 @dataclass(frozen=True)
@@ -174,8 +168,7 @@ class FilesRanges:
         try:
             with folder.opened(entry.name) as file:
                 first, last = span.start - entry.start, span.end - entry.start
-                cut = {"quoted": source.quoted, "header": source.header, "marks": entry.marks}
-                for number, found in rows(file, start=first, end=last, **cut):  # type: ignore[arg-type]
+                for number, found in source.reader.rows(file, first, last, entry.marks):
                     count += len(found)
                     for begin in range(0, len(found), _RECORDS):
                         lines = found[begin : begin + _RECORDS]
@@ -190,7 +183,7 @@ class FilesRanges:
     def _chunk(self, entry: Entry, span: OffsetRange, number: int, lines: list[bytes]) -> Iterator[FilesChunk]:
         offsets = np.arange(entry.start + number, entry.start + number + len(lines), dtype=np.int64)
         chunk = FilesChunk(span, entry, lines, offsets)
-        if not self.source.blank and any(not line or line.isspace() for line in lines):
+        if not self.source.reader.blank and any(not line or line.isspace() for line in lines):
             kept = np.flatnonzero([bool(line) and not line.isspace() for line in lines])
             chunk = chunk.chosen(kept)
         if chunk.lines:

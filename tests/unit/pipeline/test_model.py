@@ -40,6 +40,14 @@ def test_everything_optional_has_a_default_that_works(tmp_path: Path) -> None:
     assert spec.suite_file is None
 
 
+@pytest.mark.parametrize("decode", ["{csv: {schema: id BIGINT}}", "{avro: {schema: id BIGINT}}"])
+def test_rows_that_are_objects_are_decoded_as_such(tmp_path: Path, decode: str) -> None:
+    spec = "pipeline: p\nsource: {file: {path: in, format: parquet}}\ndecode: %s\nsink: {delta: {path: t}}\n"
+    with pytest.raises(ConfigError, match="gives each row as a JSON object: choose"):
+        load(write(tmp_path, spec % decode))
+    assert load(write(tmp_path, spec % "{text: {}}")).decode.key == "text"
+
+
 def test_columns_are_added_and_widened_only_when_the_file_says_so(tmp_path: Path) -> None:
     def sink(evolve: str) -> str:
         return re.sub(r"\nsink:\n( .*\n)+", f"\nsink: {{delta: {{path: t, evolve: {evolve}}}}}\n", GOOD)

@@ -39,7 +39,7 @@ class Entry:
     stat
         What was known of it when its rows were counted.
     header
-        Its header; None without one.
+        Its header; None without one. Of Parquet and Avro, its columns, if the file before has others.
     marks
         As :attr:`sluice.sources.files.rows.Counted.marks`.
     """

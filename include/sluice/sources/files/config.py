@@ -12,7 +12,9 @@ from pydantic import Field, field_validator, model_validator
 from sluice.fields import Duration
 from sluice.sources.base import SourceConfig
 
-__all__ = ["FileSource"]
+__all__ = ["FileSource", "Format"]
+
+Format = Literal["json", "csv", "text", "parquet", "avro"]
 
 
 class FileSource(SourceConfig):
@@ -20,8 +22,11 @@ class FileSource(SourceConfig):
 
     path: Annotated[str, Field(min_length=1)]
     """The folder: relative to ``SLUICE_HOME``, absolute, or a URL."""
-    format: Literal["json", "csv", "text"]
-    """How rows end: ``json`` and ``text`` at each line break, ``csv`` outside of double quotes only."""
+    format: Format
+    """How rows end: ``json`` and ``text`` at each line break, ``csv`` outside of double quotes only.
+
+    A row of ``parquet`` or ``avro`` becomes a JSON object of its columns.
+    """
     header: bool = False
     """For ``csv``: whether the first row of each file has the column names. It is not a record."""
     glob: Annotated[str, Field(min_length=1)] = "*"
@@ -56,6 +61,11 @@ class FileSource(SourceConfig):
         if self.marker is not None and not re.fullmatch(r"[^/]+", self.marker):
             raise ValueError(f"marker: {self.marker!r} is not a suffix of a file's name, such as .done")
         return self
+
+    @property
+    def objects(self) -> bool:
+        """Whether rows are told as JSON objects: those of Parquet and Avro."""
+        return self.format in ("parquet", "avro")
 
     @property
     def folders(self) -> list[str]:

@@ -1,4 +1,4 @@
-"""Cuts a file into rows, block by block."""
+"""Cuts a text file into rows, block by block."""
 
 from __future__ import annotations
 
@@ -24,7 +24,8 @@ class Counted:
     rows
         Their number, without the header.
     header
-        The first row, if it is the header; None without one.
+        The first row, if it is the header; of Parquet and Avro the columns with their types, as a JSON object. None
+        without one.
     marks
         Places in the (decompressed) file at which a row begins: the row's number and the byte's, ascending.
     """

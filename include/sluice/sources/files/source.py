@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import time
 from collections.abc import Collection, Mapping
@@ -9,14 +10,16 @@ from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime
 from types import TracebackType
 
-from sluice.errors import ConfigError, SinkError, SourceUnreachableError
+from sluice.errors import ConfigError, SinkError, SluiceError, SourceUnreachableError
 from sluice.home import Home
 from sluice.ranges import OffsetRange, Positions
 from sluice.sources.base import SourceKind
 from sluice.sources.files.book import Book, Entry, OvertakenError
 from sluice.sources.files.config import FileSource
 from sluice.sources.files.folder import Folder, Stat, compression
-from sluice.sources.files.rows import Counted, count
+from sluice.sources.files.formats import Reader
+from sluice.sources.files.json_text import UnfitError
+from sluice.sources.files.rows import Counted
 from sluice.sources.state import Key, PartitionState, TopicState
 
 __all__ = ["KIND", "Files"]
@@ -157,6 +160,7 @@ class Files:
         entries: list[Entry] = []
         at, last = self.book.end, self.book.last_with_header()
         columns = (str(last.header), last.name) if last else None
+        drifted: dict[str, list[str]] = {}
         with ThreadPoolExecutor(_THREADS) as pool:
             for (name, stat), found in zip(new.items(), pool.map(self._count, new), strict=True):
                 if isinstance(found, str) or self.folder.stat(name) != stat:
@@ -164,26 +168,40 @@ class Files:
                     self.notes.append(f"{name} {why}, and is left to the next run")
                     continue
                 header = None if found.header is None else found.header.decode(errors="replace")
-                if self.config.header and header is not None:
-                    if columns is not None and columns[0] != header:
+                if header is not None and columns is not None and columns[0] != header:
+                    if self.config.header:
                         raise self._other_columns(name, header, columns)
+                    drift = f"other columns than {columns[1]}: {_drift(columns[0], header)}"
+                    drifted.setdefault(drift, []).append(name)
+                if self.config.objects and columns is not None and columns[0] == header:
+                    header = None  # written down where it changes
+                elif header is not None:
                     columns = (header, name)
                 marks = found.marks if compression(name) is None else ()
                 entries.append(Entry(name, at, found.rows, stat, header, marks))
                 at += found.rows
+        self.notes += [f"{_named(names)} with {what}" for what, names in drifted.items()]
         return entries
 
     def _count(self, name: str) -> Counted | str:
         """Return the rows of a file, or why it has to wait."""
         try:
             with self.folder.opened(name) as file:
-                return count(file, quoted=self.config.format == "csv", header=self.config.header)
+                return Reader.of(self.config).count(file)
         except FileNotFoundError:
             return "went away"
         except EOFError:
-            return "is compressed and not complete"
+            return "is not complete" if compression(name) is None else "is compressed and not complete"
         except PermissionError as error:
             raise self._unreadable(name, error) from error
+        except UnfitError as error:
+            raise ConfigError(
+                f"{name} cannot be read: {error}",
+                state=f"{_STATE}; no file of this look was taken",
+                next_step="move the file away, or have it written in another way",
+            ) from error
+        except SluiceError:
+            raise
         except Exception as error:  # each decompressor has errors of its own
             return f"cannot be read ({type(error).__name__}: {error})"
 
@@ -255,6 +273,18 @@ def _is_text(name: str) -> bool:
     except UnicodeEncodeError:
         return False
     return True
+
+
+def _drift(before: str, now: str) -> str:
+    """Return which columns came, went, or have another type."""
+    try:
+        old, new = json.loads(before), json.loads(now)
+    except ValueError:
+        return "the pipeline read another format then"
+    told = [f"{name!r} is {new[name]}, and was {old[name]}" for name in new if old.get(name, new[name]) != new[name]]
+    told += [f"{name!r} came, {new[name]}" for name in new if name not in old]
+    told += [f"{name!r} is missing" for name in old if name not in new]
+    return ("; ".join(told) or "in another order")[:500]
 
 
 def _named(names: list[str]) -> str:

@@ -19,7 +19,8 @@ from sluice.sources.files.config import FileSource
         ({"archive": "inbox/done"}, "its files would be found again"),
         ({"archive": "./inbox/"}, "its files would be found again"),
         ({"marker": "/x"}, "is not a suffix"),
-        ({"format": "parquet"}, "'json', 'csv' or 'text'"),
+        ({"format": "parquet", "header": True}, "header is for format: csv"),
+        ({"format": "orc"}, "'json', 'csv', 'text', 'parquet' or 'avro'"),
     ],
 )
 def test_refused(keys: dict[str, Any], told: str) -> None:

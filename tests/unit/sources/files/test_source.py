@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import io
 import os
 import threading
 import time
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from sluice.errors import ConfigError
@@ -23,10 +26,10 @@ def opened(root: Path, **keys: Any) -> Files:
     return Files(config, Home(str(root / "home")), "p")
 
 
-def put(root: Path, name: str, text: str, age: float = 60) -> Path:
+def put(root: Path, name: str, text: str | bytes, age: float = 60) -> Path:
     file = root / "inbox" / name
     file.parent.mkdir(exist_ok=True)
-    file.write_text(text)
+    file.write_bytes(text if isinstance(text, bytes) else text.encode())
     os.utime(file, (time.time() - age,) * 2)
     return file
 
@@ -130,3 +133,59 @@ def test_a_file_that_is_named_like_one_in_the_archive_stays(tmp_path: Path, capl
     files.done({"inbox": {0: 3}})
     assert (tmp_path / "inbox" / "a.json").read_text() == "x\ny\n"
     assert "the archive has a file of this name" in caplog.text
+
+
+def parquet(**columns: Any) -> bytes:
+    out = io.BytesIO()
+    pq.write_table(pa.table(columns), out)
+    return out.getvalue()
+
+
+def test_parquet_files_with_other_columns_are_read_and_told_of_once_each_change(tmp_path: Path) -> None:
+    files = opened(tmp_path, format="parquet")
+    put(tmp_path, "a", parquet(id=[1, 2], name=["x", "y"]))
+    put(tmp_path, "b", parquet(id=[3], name=["z"]))
+    assert (end(files), files.notes) == (3, [])
+    for name in ("c", "d"):
+        put(tmp_path, name, parquet(id=["4"], at=[0.5]))
+    assert end(files) == 5
+    assert files.notes == [
+        "c with other columns than a: 'id' is string, and was int64; 'at' came, double; 'name' is missing"
+    ]
+    headers = {entry.name: entry.header for entry in files.book.within(OffsetRange("inbox", 0, 0, 5))}
+    assert [name for name, header in headers.items() if header is not None] == ["a", "c"]
+    put(tmp_path, "e", parquet(id=["5"], at=[0.5]))
+    assert (end(files), files.notes) == (6, [])
+    put(tmp_path, "f", parquet(at=[0.5], id=["6"]))
+    assert (end(files), files.notes) == (7, ["f with other columns than c: in another order"])
+
+
+@pytest.mark.parametrize("format_", ["parquet", "avro"])
+def test_a_file_that_is_no_whole_one_of_its_format_waits(tmp_path: Path, format_: str) -> None:
+    files = opened(tmp_path, format=format_)
+    put(tmp_path, "a", parquet(id=[1, 2])[:-6])
+    put(tmp_path, "b", b"Obj\x01\x02")
+    put(tmp_path, "c", "{}\n")
+    assert end(files) == 0
+    assert [note.partition(" ")[0] for note in files.notes] == ["a", "b", "c"]
+    assert all(note.endswith(", and is left to the next run") for note in files.notes)
+    assert ("b is not complete, and is left to the next run" in files.notes) == (format_ == "avro")
+
+
+def test_a_file_whose_columns_have_no_form_in_json_is_refused(tmp_path: Path) -> None:
+    files = opened(tmp_path, format="parquet")
+    put(tmp_path, "a", parquet(id=[1]))
+    twice = io.BytesIO()
+    pq.write_table(pa.table([[1], [2]], ["x", "x"]), twice)
+    put(tmp_path, "b", twice.getvalue())
+    with pytest.raises(ConfigError, match="b cannot be read: it has two columns of the name 'x'") as told:
+        files.snapshot()
+    assert "no file of this look was taken" in str(told.value.state)
+    assert files.book.end == 0
+
+
+def test_without_the_package_of_avro_nothing_is_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sluice.sources.files.avro.find_spec", lambda _: None)
+    put(tmp_path, "a", b"Obj\x01")
+    with pytest.raises(ConfigError, match="the package fastavro is missing"):
+        opened(tmp_path, format="avro").snapshot()

@@ -1,0 +1,404 @@
+"""Avro's object container files: their rows, as JSON, and how many there are.
+
+See `Avro's specification <https://avro.apache.org/docs/1.12.0/specification/#object-container-files>`_. The records are
+read by fastavro. Its own reader of such files is not used: it converts times and dates into types of Python that do not
+hold all of them, and it has to decompress what is only counted.
+"""
+
+from __future__ import annotations
+
+import bz2
+import io
+import json
+import lzma
+import uuid
+import zlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from decimal import Decimal
+from importlib.util import find_spec
+from typing import IO, Any
+
+from sluice.errors import ConfigError
+from sluice.sources.files.json_text import UnfitError, member, text_of, text_of_bytes
+from sluice.sources.files.rows import Counted
+
+__all__ = ["count", "rows"]
+
+_MAGIC = b"Obj\x01"
+_HEADER = {
+    "type": "record", "name": "Header", "fields": [
+        {"name": "meta", "type": {"type": "map", "values": "bytes"}},
+        {"name": "sync", "type": {"type": "fixed", "name": "Sync", "size": 16}},
+    ],
+}  # fmt: skip
+_MARKED = 64 << 20
+"""Bytes between two marks."""
+_DEEPEST = 200
+"""Levels of a schema: reading uses the stack of the process, which ends without an error."""
+_LONGEST = 64
+"""Bytes of a decimal. No column holds more digits, and Python takes long to write them."""
+_UNITS = {"millis": "ms", "micros": "us", "nanos": "ns"}
+_PLAIN = {"null", "boolean", "int", "long", "float", "double", "string", "bytes"}
+
+Text = Callable[[Any], str]
+"""Returns the JSON of a value as fastavro reads it."""
+
+
+def count(file: IO[bytes]) -> Counted:
+    """Count the rows of a file, by the heads of its blocks.
+
+    Raises
+    ------
+    UnfitError
+        If its rows cannot be told as JSON.
+    ConfigError
+        If fastavro is not installed.
+    OSError, EOFError, ValueError
+        If it is not a whole Avro file.
+    """
+    opened = _Opened(file)
+    total, marks, marked = 0, [], 0
+    for block in opened.blocks():
+        total += block.count
+        opened.skip(block)
+        if file.tell() - marked >= _MARKED:
+            marks.append((total, file.tell()))
+            marked = file.tell()
+    return Counted(total, opened.columns().encode(), tuple(marks))
+
+
+def rows(
+    file: IO[bytes], *, start: int, end: int, marks: Sequence[tuple[int, int]] = ()
+) -> Iterator[tuple[int, list[bytes]]]:
+    """Yield rows of a file as JSON, in lists, each with the number of its first row.
+
+    Parameters
+    ----------
+    start, end
+        The numbers of the first row, and of the row after the last one.
+    marks
+        Those of :class:`~sluice.sources.files.rows.Counted`, if the file can be sought in.
+    """
+    opened = _Opened(file)
+    at, place = max((mark for mark in marks if mark[0] <= start), default=(0, 0))
+    if place:
+        file.seek(place)
+    for block in opened.blocks():
+        if at + block.count <= start:
+            opened.skip(block)
+        else:
+            found = opened.records(block, end - at)
+            begin = max(start - at, 0)
+            yield at + begin, found[begin:]
+        at += block.count
+        if at >= end:
+            return
+
+
+@dataclass(frozen=True)
+class _Block:
+    """The head of a block: the number of its records, and its length in bytes."""
+
+    count: int
+    size: int
+
+
+class _Opened:
+    """A file whose header was read."""
+
+    def __init__(self, file: IO[bytes]) -> None:
+        if find_spec("fastavro") is None:
+            raise ConfigError(
+                "source.file with format: avro cannot read files here: the package fastavro is missing",
+                state="nothing was read or written",
+                next_step="install the extra sluice[avro] where Spark's driver and workers run",
+            )
+        from fastavro import parse_schema, schemaless_reader
+
+        self._file = file
+        if file.read(len(_MAGIC)) != _MAGIC:
+            raise ValueError("it does not begin as Avro files do")
+        header: Any = schemaless_reader(file, parse_schema(_HEADER), None)
+        self._sync, meta = header["sync"], header["meta"]
+        self._codec = meta.get("avro.codec", b"null").decode()
+        if self._codec not in _CODECS:
+            raise UnfitError(f"its codec {self._codec!r} is not one of {', '.join(_CODECS)}")
+        schema = json.loads(meta["avro.schema"])
+        names: dict[str, Any] = {}
+        try:
+            whole = parse_schema(_without(schema, "default"), named_schemas=names)
+            self._bare = parse_schema(_without(schema, "default", "logicalType"))
+        except Exception as error:  # fastavro has many names for what is no schema
+            raise UnfitError(f"its schema cannot be read: {error}") from error
+        self._schema = schema
+        self._text = _Texts(names).of(whole, ())
+
+    def columns(self) -> str:
+        """Return the names and types of the columns, as a JSON object."""
+        schema = _without(self._schema, "default", "doc", "aliases")
+        fields = schema["fields"] if isinstance(schema, dict) and "fields" in schema else [{"name": "", "type": schema}]
+        told = {f["name"]: f["type"] if isinstance(f["type"], str) else json.dumps(f["type"]) for f in fields}
+        return json.dumps(told, ensure_ascii=False)
+
+    def blocks(self) -> Iterator[_Block]:
+        """Yield the head of each block; its bytes are to be read, or skipped, before the next one."""
+        while (number := self._long()) is not None:
+            size = self._long()
+            if size is None or number < 0 or size < 0:
+                raise ValueError("a block has no length")
+            yield _Block(number, size)
+
+    def skip(self, block: _Block) -> None:
+        """Go to the end of a block."""
+        self._file.seek(block.size, io.SEEK_CUR)
+        self._ends()
+
+    def records(self, block: _Block, most: int) -> list[bytes]:
+        """Read the first records of a block, as JSON."""
+        from fastavro import schemaless_reader
+
+        data = self._file.read(block.size)
+        if len(data) < block.size:
+            raise EOFError("it ends within a block")
+        self._ends()
+        stream = io.BytesIO(_CODECS[self._codec](data))
+        found = []
+        for _ in range(min(block.count, most)):
+            value: Any = schemaless_reader(
+                stream,
+                self._bare,
+                None,
+                handle_unicode_errors="surrogateescape",
+                return_named_type=True,
+                return_named_type_override=True,
+            )
+            # what is not UTF-8 stays as it is, and the decoder refuses it
+            found.append(self._text(value).encode("utf-8", "surrogateescape"))
+        return found
+
+    def _ends(self) -> None:
+        if self._file.read(len(self._sync)) != self._sync:
+            raise EOFError("a block does not end as it should")
+
+    def _long(self) -> int | None:
+        """Read a number; None at the end of the file."""
+        value = shift = 0
+        while shift < 64:
+            byte = self._file.read(1)
+            if not byte:
+                if shift:
+                    raise EOFError("it ends within a number")
+                return None
+            value |= (byte[0] & 0x7F) << shift
+            shift += 7
+            if byte[0] < 0x80:
+                return (value >> 1) ^ -(value & 1)
+        raise ValueError("a number is too long")
+
+
+def _snappy(data: bytes) -> bytes:
+    import pyarrow as pa
+
+    body, size, shift = data[:-4], 0, 0
+    for byte in body[:5]:  # its uncompressed length
+        size |= (byte & 0x7F) << shift
+        shift += 7
+        if byte < 0x80:
+            break
+    found: bytes = pa.decompress(body, size, codec="snappy", asbytes=True)
+    if zlib.crc32(found) != int.from_bytes(data[-4:], "big"):
+        raise ValueError("a block has another checksum")
+    return found
+
+
+def _zstandard(data: bytes) -> bytes:
+    import pyarrow as pa
+
+    found: bytes = pa.CompressedInputStream(pa.BufferReader(data), "zstd").read()
+    return found
+
+
+_CODECS: Mapping[str, Callable[[bytes], bytes]] = {
+    "null": bytes,
+    "deflate": lambda data: zlib.decompress(data, -15),
+    "snappy": _snappy,
+    "zstandard": _zstandard,
+    "bzip2": bz2.decompress,
+    "xz": lzma.decompress,
+}
+
+
+def _without(schema: Any, *keys: str) -> Any:
+    """Return a schema without some keys; without ``logicalType`` fastavro gives the written values."""
+    if isinstance(schema, list):
+        return [_without(part, *keys) for part in schema]
+    if isinstance(schema, dict):
+        return {key: _without(part, *keys) for key, part in schema.items() if key not in keys}
+    return schema
+
+
+@dataclass(frozen=True)
+class _Texts:
+    """Finds how values of a type become JSON.
+
+    Parameters
+    ----------
+    names
+        The named types of a schema, as fastavro parses it.
+    """
+
+    names: Mapping[str, Any]
+
+    def of(self, avro: Any, within: tuple[str, ...]) -> Text:
+        """Return how values of a type become JSON, by a schema whose records that contain it have these names."""
+        if isinstance(avro, list):
+            return self._union(avro, within)
+        if isinstance(avro, str) and avro not in _PLAIN:
+            avro = self.names[avro]
+        kind = avro["type"] if isinstance(avro, dict) else avro
+        if isinstance(kind, dict | list):
+            return self.of(kind, within)
+        if kind == "record":
+            return self._record(avro, within)
+        if len(within) >= _DEEPEST:
+            raise UnfitError(f"its schema has more than {_DEEPEST} levels")
+        if kind == "array":
+            return self._array(avro["items"], (*within, ""))
+        if kind == "map":
+            value = self.of(avro["values"], (*within, ""))
+            return lambda v: "{" + ",".join([member(key) + value(item) for key, item in v.items()]) + "}"
+        return _simple(kind, avro if isinstance(avro, dict) else {})
+
+    def _array(self, items: Any, within: tuple[str, ...]) -> Text:
+        if items == "null":
+            raise UnfitError("its schema has an array of null, of which a few bytes could fill the memory")
+        element = self.of(items, within)
+        return lambda v: "[" + ",".join([element(item) for item in v]) + "]"
+
+    def _record(self, avro: Any, within: tuple[str, ...]) -> Text:
+        name = avro["name"]
+        if name in within:
+            raise UnfitError(f"its schema has a record {name!r} within itself")
+        names = [f["name"] for f in avro["fields"]]
+        if len(set(names)) < len(names):
+            raise UnfitError(f"the record {name!r} of its schema has two fields of one name")
+        fields = [(f["name"], member(f["name"]), self.of(f["type"], (*within, name))) for f in avro["fields"]]
+        return lambda v: "{" + ",".join([begin + text(v[key]) for key, begin, text in fields]) + "}"
+
+    def _union(self, parts: Sequence[Any], within: tuple[str, ...]) -> Text:
+        """Return how values of any of these types become JSON; fastavro does not say which of them a value is."""
+        texts: dict[Any, Text] = {}
+        named = [part for part in parts if _kind(self.names, part) in _NAMED]
+        for part in parts:
+            kind, text = _kind(self.names, part), self.of(part, within)
+            name = _full(self.names, part) if kind in _NAMED and len(named) > 1 else _READ[kind]
+            if texts.setdefault(name, text) is not text:
+                raise UnfitError(f"its schema has a union whose values cannot be told apart: {json.dumps(parts)[:200]}")
+
+        def told(value: Any) -> str:
+            if type(value) is tuple:
+                return texts[value[0]](value[1])
+            return texts[type(value)](value)
+
+        return told
+
+
+_NAMED = ("record", "enum", "fixed")
+_READ = {
+    "null": type(None), "boolean": bool, "int": int, "long": int, "float": float, "double": float, "string": str,
+    "enum": str, "bytes": bytes, "fixed": bytes, "array": list, "map": dict, "record": dict,
+}  # fmt: skip
+"""The types of Python of the values that fastavro reads."""
+
+
+def _kind(names: Mapping[str, Any], avro: Any) -> str:
+    if isinstance(avro, str) and avro not in _PLAIN:
+        avro = names[avro]
+    kind = avro["type"] if isinstance(avro, dict) else avro
+    return _kind(names, kind) if isinstance(kind, dict) else str(kind)
+
+
+def _full(names: Mapping[str, Any], avro: Any) -> str:
+    return str(avro["name"] if isinstance(avro, dict) else names[avro]["name"])
+
+
+def _simple(kind: str, avro: Mapping[str, Any]) -> Text:
+    logic = avro.get("logicalType")
+    family, _, unit = logic.rpartition("-") if isinstance(logic, str) else ("", "", "")
+    if kind == "null":
+        return _null
+    if kind == "boolean":
+        return _boolean
+    if kind in ("float", "double"):
+        return _float
+    if kind in ("string", "enum"):
+        return text_of
+    if kind == "int" and logic == "date":
+        return _date
+    if kind == "long" and unit in _UNITS and family in ("timestamp", "local-timestamp"):
+        return _Time(_UNITS[unit], "Z" if family == "timestamp" else "")
+    if (kind, logic) == ("int", "time-millis") or (kind, logic) == ("long", "time-micros"):
+        return _Clock(3 if unit == "millis" else 6)
+    if kind in ("int", "long"):
+        return str
+    if logic == "decimal":
+        return _Decimals(avro.get("scale", 0))
+    if kind == "fixed" and logic == "uuid" and avro.get("size") == 16:
+        return _uuid
+    return text_of_bytes
+
+
+def _null(_: None) -> str:
+    return "null"
+
+
+def _boolean(value: bool) -> str:
+    return "true" if value else "false"
+
+
+def _float(value: float) -> str:
+    if value - value == 0:
+        return repr(value)
+    return '"NaN"' if value != value else '"Infinity"' if value > 0 else '"-Infinity"'
+
+
+def _date(value: int) -> str:
+    import numpy as np
+
+    return f'"{np.datetime64(value, "D")}"'
+
+
+def _uuid(value: bytes) -> str:
+    return f'"{uuid.UUID(bytes=value)}"'
+
+
+@dataclass(frozen=True)
+class _Time:
+    unit: str
+    zone: str
+
+    def __call__(self, value: int) -> str:
+        import numpy as np
+
+        return f'"{str(np.int64(value).view(f"datetime64[{self.unit}]")).replace("T", " ")}{self.zone}"'
+
+
+@dataclass(frozen=True)
+class _Clock:
+    digits: int
+
+    def __call__(self, value: int) -> str:
+        seconds, part = divmod(value, 10**self.digits)
+        return f'"{seconds // 3600:02}:{seconds // 60 % 60:02}:{seconds % 60:02}.{part:0{self.digits}}"'
+
+
+@dataclass(frozen=True)
+class _Decimals:
+    scale: int
+
+    def __call__(self, value: bytes) -> str:
+        if len(value) > _LONGEST:
+            return text_of_bytes(value)
+        number = int.from_bytes(value, "big", signed=True)
+        return format(Decimal((int(number < 0), tuple(map(int, str(abs(number)))), -self.scale)), "f")
