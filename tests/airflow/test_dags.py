@@ -21,7 +21,7 @@ from sluice.lag import Backlog, PartitionLag
 from sluice.ledger import Ledger
 from sluice.pipeline import load
 from sluice.recovery import Recovery
-from sluice.run.held import accept
+from sluice.run.decision import accept
 from sluice_airflow.factory import build_dag
 from sluice_airflow.group import SluiceTaskGroup
 from sluice_airflow.sensors import kafka_lag as sensor_module

@@ -9,7 +9,8 @@ import pytest
 from tests.fixtures.runs import Sandbox, good
 
 from sluice.errors import ExitCode
-from sluice.run.held import accept, give_up, waiting
+from sluice.run.decision import accept, give_up
+from sluice.run.held import waiting
 
 pytestmark = [pytest.mark.chaos, pytest.mark.spark, pytest.mark.kafka]
 
@@ -83,6 +84,10 @@ def test_what_is_accepted_is_what_the_verdict_found(sandbox: Sandbox) -> None:
     sandbox.assert_exact()
     row = sandbox.ledger.known_run(sandbox.name, "good")
     assert row.verdict == "warned", "what was accepted and published is not judged once more"
+    assert row.judgement is not None
+    again = sandbox.cli("validate", str(sandbox.file), "good")
+    assert again.returncode == 0, again.stderr
+    assert "accepted" in sandbox.cli("verdict", str(sandbox.file), "good").stderr
 
 
 @pytest.mark.parametrize("by", [[], pytest.param(["name"], marks=pytest.mark.long)], ids=["whole", "partitions"])
@@ -128,6 +133,22 @@ def test_what_is_given_up_is_lost_and_can_be_redriven(sandbox: Sandbox) -> None:
     sandbox.run("again", validate=True, redriven="lost")
     assert sandbox.ledger.lost(sandbox.name) == []
     assert sandbox.sink() == sandbox.on_broker()
+
+
+def test_what_is_given_up_need_not_be_read(sandbox: Sandbox) -> None:
+    """While a batch waits for somebody, retention may remove its records."""
+    gated(sandbox, 9)
+    fed(sandbox, 0, 4)
+    sandbox.run("first", validate=True)
+    fed(sandbox, 8, 12)
+    sandbox.run("bad", validate=True, expect=ExitCode.QUALITY_FAILED)
+    give_up(sandbox.ledger, sandbox.name, "bad", reason="wrong")
+    sandbox.topics.delete_records(sandbox.topic, {0: 4, 1: 4})
+    fed(sandbox, 0, 4)
+    sandbox.run("next", validate=True)
+    sandbox.assert_balanced()
+    assert sum(sandbox.sink().values()) == 8
+    assert sum(len(row.range) for row in sandbox.ledger.lost(sandbox.name)) == 4
 
 
 def test_a_fixed_suite_publishes_and_an_interval_that_fails_changes_nothing(sandbox: Sandbox) -> None:

@@ -9,7 +9,7 @@ import pytest
 from tests.fixtures.runs import Sandbox
 
 from sluice.errors import ExitCode
-from sluice.run.held import faults
+from sluice.run.verdict import faults
 
 pytestmark = [pytest.mark.chaos, pytest.mark.spark, pytest.mark.kafka]
 

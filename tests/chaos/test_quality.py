@@ -17,7 +17,7 @@ from tests.fixtures.runs import Sandbox, good
 import validate_sink
 from sluice.errors import ExitCode, QualityError
 from sluice.ledger import Ledger
-from sluice.run.held import accept
+from sluice.run.decision import accept
 from sluice.wal import WriteAheadLog
 
 pytestmark = [pytest.mark.chaos, pytest.mark.spark, pytest.mark.kafka]

@@ -42,7 +42,7 @@ def accept(
     """
     from sluice.cli.names import name_of
     from sluice.ledger import Ledger
-    from sluice.run.held import accept as settle
+    from sluice.run.decision import accept as settle
     from sluice.run.held import waiting
 
     ledger = Ledger.open()
@@ -61,19 +61,26 @@ def accept(
 
 
 def held(ledger: Ledger, pipelines: Iterable[str]) -> list[str]:
-    """Return a line for each of some pipelines whose live runs wait for somebody to settle a failed verdict."""
+    """Return a line for each of some pipelines whose live runs wait for somebody to settle a failed verdict.
+
+    Parameters
+    ----------
+    pipelines
+        Their names or files.
+    """
     from sluice.pipeline import load
     from sluice.run.held import holder, waiting
     from sluice.run.retraction import retractable
 
     lines = []
-    for name in sorted(pipelines):
+    for text in sorted(pipelines):
         try:
-            pipeline = load(name)
+            pipeline = load(text)
             run = holder(ledger, pipeline)
         except SluiceError:  # its file is gone or broken: it does not run anyway
             continue
         if run is not None:
+            name = pipeline.name
             lines.append(
                 f"{name} is held: live runs wait until the verdict {run.verdict} of run {run.run} is settled by "
                 f"sluice accept{' or sluice retract' if waiting(ledger, name, run) or retractable(pipeline) else ''}"

@@ -193,7 +193,7 @@ def status(
             moved += [f"{row['state']}: {row['error']['what']}"] if row["error"] else []
             for note in [*moved, *row["notes"], *headed(row["verdict"], row.get("reasons", []))]:
                 err.print(f"{row['run']}: {note}", markup=False)
-        for told in held(ledger, {row["pipeline"] for row in rows}):
+        for told in held(ledger, [pipeline] if pipeline else {row["pipeline"] for row in rows}):
             err.print(told, markup=False)
 
 

@@ -52,7 +52,8 @@ def retract(
     from sluice.launch.submit import retract as submission
     from sluice.ledger import Ledger
     from sluice.pipeline import load
-    from sluice.run.held import give_up, holder, waiting
+    from sluice.run.decision import give_up
+    from sluice.run.held import holder, waiting
     from sluice.run.retraction import possible, standing, wanted
 
     if not reason.strip():

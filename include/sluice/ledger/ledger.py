@@ -339,7 +339,7 @@ class Ledger(Histories, Profiles):
         batch
             Epoch and number of the batch that waits for this, and is published by the next run.
         faults
-            What was wrong with that batch; see :func:`sluice.run.held.faults`.
+            What was wrong with that batch; see :func:`sluice.run.verdict.faults`.
         """
         of_batch: dict[str, Any] = {"batch": list(batch)} if batch else {}
         of_batch |= {} if faults is None else {"faults": dict(faults)}

@@ -142,6 +142,20 @@ class Verdicts(LedgerQueries):
         found = self._settled(pipeline).get((epoch, batch))
         return None if found is None else (found["type"], str(found["payload"]["reason"]))
 
+    def decision(self, pipeline: str, epoch: int, batch: int) -> tuple[str, str] | None:
+        """Return how a batch that waits was settled since it was judged last, and why; None if nobody did since.
+
+        As :meth:`settlement`, whichever of the runs that judged the batch it was called by.
+        """
+        found, table = self._settled(pipeline).get((epoch, batch)), schema.event
+        if found is None:
+            return None
+        later = sa.select(table.c.payload).where(
+            table.c.pipeline == pipeline, table.c.type == "Judged", table.c.id > found["id"]
+        )
+        again = any((row["payload"]["judgement"] or {}).get("waits") == [epoch, batch] for row in self._rows(later))
+        return None if again else (found["type"], str(found["payload"]["reason"]))
+
     def decided_on(self, pipeline: str, epoch: int, batch: int) -> list[OffsetRange] | None:
         """Return what a batch consisted of when somebody decided on it; None if the ledger does not say.
 
@@ -165,7 +179,7 @@ class Verdicts(LedgerQueries):
     def accepted_faults(self, pipeline: str, epoch: int, batch: int) -> dict[str, int | None] | None:
         """Return what was wrong with a batch when somebody accepted it; None if the ledger does not say.
 
-        See :func:`sluice.run.held.faults`.
+        See :func:`sluice.run.verdict.faults`.
         """
         found = self._settled(pipeline).get((epoch, batch))
         return found["payload"].get("faults") if found is not None and found["type"] == "VerdictAccepted" else None
@@ -179,6 +193,23 @@ class Verdicts(LedgerQueries):
         settled = self._settled(pipeline)
         keys = sorted({(row["epoch"], row["batch"]) for row in self._rows(query)} & set(settled)) if settled else []
         return [(key[1], settled[key]["type"], str(settled[key]["payload"]["reason"])) for key in keys]
+
+    def accepted_of(self, pipeline: str, runs: Sequence[str]) -> dict[str, int | None]:
+        """Return what was wrong with those batches of some runs that were committed after somebody accepted them.
+
+        Numbers are added up. See :func:`sluice.run.verdict.faults`.
+        """
+        table, found = schema.batch, dict[str, int | None]()
+        query = sa.select(table.c.epoch, table.c.batch).where(
+            table.c.pipeline == pipeline, table.c.run.in_(runs), table.c.state == "committed", table.c.epoch > 0
+        )
+        settled = self._settled(pipeline)
+        for row in self._rows(query) if settled else ():
+            event = settled.get((row["epoch"], row["batch"]))
+            if event is not None and event["type"] == "VerdictAccepted":
+                for what, count in (event["payload"].get("faults") or {}).items():
+                    found[what] = None if count is None else (found.get(what) or 0) + count
+        return found
 
     def _settled(self, pipeline: str) -> dict[tuple[int, int], Mapping[str, Any]]:
         """Return the event of the newest decision on each batch that ever waited."""

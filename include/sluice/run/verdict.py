@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Iterator, Mapping
 from itertools import groupby
 from typing import Any
 
-__all__ = ["WARNS", "causes", "headed", "line", "title", "told"]
+__all__ = ["WARNS", "causes", "faults", "headed", "line", "title", "told", "worse"]
 
 WARNS = ", which only warns"
 """The end of a reason that alone would not make a verdict fail; it stands behind those that do."""
@@ -74,3 +75,61 @@ def _place(record: Mapping[str, Any]) -> tuple[str, int, int]:
 def _value(item: Mapping[str, Any]) -> str:
     times = f" × {item['count']:,}" if (item.get("count") or 1) > 1 else ""
     return f"{'null' if item['value'] is None else repr(item['value'])}{times}"
+
+
+def faults(judgement: Mapping[str, Any]) -> dict[str, int | None]:
+    """Return what made a verdict fail: each expectation and limit, with its number of unexpected values if it has one.
+
+    What has no number has what was observed in its name, to nine digits, so that another value is another fault. An
+    expectation that could not be evaluated is one of its own.
+
+    Parameters
+    ----------
+    judgement
+        A verdict's reasons, in the form that the ledger keeps.
+    """
+    found: dict[str, int | None] = {}
+    if judgement.get("error") is not None:
+        found["error"] = None
+    for item in judgement.get("results") or []:
+        raised, count = item.get("exception"), item.get("unexpected_count")
+        if item["success"] or (not raised and item.get("severity", "critical") != "critical"):
+            continue
+        name = f"{item['expectation']} on {item.get('column')} ({item.get('scope')})"
+        if raised or count is None:
+            found[f"{name}: {'raised an exception' if raised else _observed(item.get('observed'))}"] = None
+        else:  # several of one type may be on one column, with other bounds: all of them count
+            found[name] = (found.get(name) or 0) + count
+    figures = {_named(check): check["value"] for check in (judgement.get("history") or {}).get("checks") or []}
+    for item in judgement.get("excesses") or []:
+        if item["verdict"] == "failed":
+            value, count = figures.get(item["limit"]), item.get("count")
+            if count is not None:
+                found[item["limit"]] = count
+                continue
+            # the baseline may be another one by now, and sums of numbers differ by their order
+            found[f"{item['limit']}: {item['why'] if value is None else f'{value:.9g}'}"] = None
+    return found
+
+
+def worse(known: Mapping[str, int | None], found: Mapping[str, int | None]) -> list[str]:
+    """Return which faults were not known, or are more than were known."""
+    return [what for what, count in found.items() if what not in known or (count or 0) > (known[what] or 0)]
+
+
+def _observed(value: Any) -> str:
+    """Return a value that was observed as text, without the digits in which a sum differs by its order."""
+    return json.dumps(_rounded(value), sort_keys=True, default=str)
+
+
+def _rounded(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {str(name): _rounded(part) for name, part in value.items()}
+    if isinstance(value, list | tuple):
+        return [_rounded(part) for part in value]
+    return f"{value:.9g}" if isinstance(value, float) else value
+
+
+def _named(check: Mapping[str, Any]) -> str:
+    """Return the limit by which a figure of a run's history is judged."""
+    return f"history.{check['figure']}" + (f"({check['column']})" if check.get("column") else "")

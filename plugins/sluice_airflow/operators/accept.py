@@ -9,7 +9,7 @@ from airflow.sdk.exceptions import AirflowSkipException
 
 from sluice.ledger import Ledger
 from sluice.pipeline import load
-from sluice.run.held import accept
+from sluice.run.decision import accept
 from sluice_airflow.arguments import is_unset, refused
 from sluice_airflow.last_words import tells
 

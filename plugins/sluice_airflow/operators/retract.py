@@ -10,7 +10,7 @@ from airflow.sdk.exceptions import AirflowSkipException
 from sluice.launch.submit import retract
 from sluice.ledger import Ledger
 from sluice.pipeline import load
-from sluice.run.held import give_up
+from sluice.run.decision import give_up
 from sluice.run.retraction import possible, standing, wanted
 from sluice_airflow.arguments import is_unset, refused
 from sluice_airflow.last_words import tells

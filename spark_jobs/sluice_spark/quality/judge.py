@@ -22,12 +22,14 @@ from sluice.ledger import Ledger
 from sluice.pipeline import Pipeline
 from sluice.pipeline.suite import Suite, missing_columns
 from sluice.ranges import Counts
+from sluice.run.held import FAILED
+from sluice.run.verdict import faults, worse
 from sluice_spark.engine.logs import logger
 from sluice_spark.quality.building import open_project, problems_of, remember, remembered, warm_up
 from sluice_spark.quality.data_docs import build, prune
 from sluice_spark.quality.evidence import evidence_of, fails_on, hide, hush, look, short, shows
 from sluice_spark.quality.judgement import ExpectationResult, Judgement
-from sluice_spark.quality.limits import excesses
+from sluice_spark.quality.limits import Excess, excesses
 from sluice_spark.quality.past import with_past
 from sluice_spark.quality.shares import few_shares
 from sluice_spark.sinks.base import ReadableSink
@@ -108,7 +110,8 @@ class Judge:
         """Validate these runs: their rows, and how many of their records were refused or lost.
 
         If nothing was written, there is no slice to validate and no session is opened. If an interval only removed
-        rows, the table-level expectations are evaluated.
+        rows, the table-level expectations are evaluated. What somebody accepted before it was published only warns,
+        unless more is wrong.
 
         Returns
         -------
@@ -141,6 +144,11 @@ class Judge:
             gone = f"the sink holds none of the {counts.written:,} records that were written: all were deleted since"
             judgement = replace(judgement, error=gone)
         judgement = with_past(replace(judgement, excesses=exceeded), self._pipeline, ledger, runs)
+        if judgement.verdict in FAILED:
+            known = ledger.accepted_of(name, runs)
+            if known and not worse(known, faults(judgement.as_dict())):
+                why = "before its batch was published, somebody accepted what is wrong with it"
+                judgement = judgement.accepted(Excess("accepted", "warned", why))
         logger.info("verdict %s", judgement.verdict)
         return judgement
 

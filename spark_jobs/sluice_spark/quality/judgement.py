@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
-from sluice.run.held import FAILED, FRESHNESS, faults
-from sluice.run.verdict import WARNS, causes, told
+from sluice.run.held import FAILED, FRESHNESS
+from sluice.run.verdict import WARNS, causes, faults, told
 from sluice_spark.quality.limits import Excess
 
 __all__ = ["ExpectationResult", "Judgement"]
@@ -96,6 +96,12 @@ class Judgement:
         why = f"{', '.join(others.runs)}, not judged before: {'; '.join(causes(others.reasons)[:3])}"
         excesses = (*self.excesses, Excess("earlier_runs", "failed", why))
         return replace(self, excesses=excesses, runs=(*others.runs, *self.runs))
+
+    def accepted(self, *more: Excess) -> Judgement:
+        """Return this judgement as one that only warns, of what somebody accepted; and with more that does."""
+        results = tuple(replace(r, severity="warning", exception=None) if not r.success else r for r in self.results)
+        excesses = (*(replace(e, verdict="warned") for e in self.excesses), *more)
+        return replace(self, error=None, results=results, excesses=excesses)
 
     @property
     def reasons(self) -> list[str]:

@@ -18,6 +18,8 @@ class Excess:
     limit: str
     verdict: str
     why: str
+    count: int | None = None
+    """Of how many records; None if the limit is on something else."""
 
     def __str__(self) -> str:
         return f"{self.limit}: {self.why}"
@@ -35,10 +37,12 @@ def excesses(quality: Quality, counts: Counts) -> Iterator[Excess]:
             "max_quarantined",
             "failed",
             f"{_of(counts.quarantined, read)} are in quarantine, and {quality.max_quarantined} may be",
+            counts.quarantined,
         )
     if quality.max_lost is not None:
         if exceeds(quality.max_lost, counts.lost, read):
-            yield Excess("max_lost", "failed", f"{_of(counts.lost, read)} are lost, and {quality.max_lost} may be")
+            why = f"{_of(counts.lost, read)} are lost, and {quality.max_lost} may be"
+            yield Excess("max_lost", "failed", why, counts.lost)
     elif counts.lost:
         yield Excess("max_lost", "warned", f"{_of(counts.lost, read)} are lost, and the file sets no max_lost")
     if not counts.written and counts.quarantined + counts.lost:

@@ -15,8 +15,9 @@ from sluice.fields import TAKES_AWAY
 from sluice.ledger import Lease, Ledger
 from sluice.pipeline import Pipeline
 from sluice.ranges import Counts, LostRange, OffsetRange
-from sluice.run.held import FAILED, faults
-from sluice.run.verdict import causes
+from sluice.run.decision import decided
+from sluice.run.held import FAILED
+from sluice.run.verdict import causes, faults, worse
 from sluice_spark.batch.writer import BatchWriter, PreparedBatch
 from sluice_spark.engine.failures import ask_engine
 from sluice_spark.engine.logs import logger
@@ -60,8 +61,6 @@ class Gate:
     ) -> PreparedBatch | None:
         """Return the batch without its rows if somebody gave it up; None if it is to be prepared.
 
-        A decision is about records. If another batch was planned under its number since, it is void.
-
         Parameters
         ----------
         batch
@@ -69,9 +68,13 @@ class Gate:
         ranges
             Its planned ranges.
         """
-        found = self.ledger.settled_batch(self.pipeline.name, *batch)
+        found = decided(self.ledger, self.pipeline.name, batch, ranges)
         self._done.add(batch[1])
-        if found is None or found[0] != "BatchGivenUp" or not self._is_the_same(batch, ranges):
+        if found is None and self.ledger.settled_batch(self.pipeline.name, *batch) is not None:
+            logger.warning(
+                "batch %d has other records than the one that somebody decided on: that does not count", batch[1]
+            )
+        if found is None or found[0] != "BatchGivenUp":
             return None
         lost = [LostRange(item, f"retracted: {found[1]}") for item in ranges if len(item)]
         count = sum(len(item.range) for item in lost)
@@ -121,6 +124,7 @@ class Gate:
             reason = None if batch is None else self._accepted(batch, ranges, told)
             if batch is not None and reason is not None:
                 self._decide("accepted", f"batch {batch[1]} was published although its verdict failed: {reason}")
+                self._judgements.append(judgement.accepted())
                 return
             waits = {} if batch is None else {"waits": list(batch)}
             told |= waits
@@ -153,32 +157,22 @@ class Gate:
         )
         return with_past(whole, self.pipeline, self.ledger, runs, of=["volume", "freshness"])
 
-    def _is_the_same(self, batch: tuple[int, int], ranges: Sequence[OffsetRange]) -> bool:
-        """Return whether a batch has the records that somebody decided on."""
-        decided = self.ledger.decided_on(self.pipeline.name, *batch)
-        same = decided is None or _whole(decided) == _whole(ranges)
-        if not same:
-            logger.warning(
-                "batch %d has other records than the one that somebody decided on: that does not count", batch[1]
-            )
-        return same
-
     def _accepted(self, batch: tuple[int, int], ranges: Sequence[OffsetRange], told: Mapping[str, Any]) -> str | None:
         """Return why somebody accepted a batch; None if nobody did, or if more is wrong with it now.
 
         The transform, the suite or the limits may have changed since.
         """
         name = self.pipeline.name
-        found = self.ledger.settled_batch(name, *batch)
-        if found is None or found[0] != "VerdictAccepted" or not self._is_the_same(batch, ranges):
+        found = decided(self.ledger, name, batch, ranges)
+        if found is None or found[0] != "VerdictAccepted":
             return None
         known = self.ledger.accepted_faults(name, *batch)
         if known is None:
             return found[1]  # accepted by an earlier version, which did not record them
-        worse = [what for what, count in faults(told).items() if what not in known or (count or 0) > (known[what] or 0)]
-        if worse:
-            logger.warning("batch %d was accepted, but more is wrong with it now: %s", batch[1], "; ".join(worse))
-        return None if worse else found[1]
+        more = worse(known, faults(told))
+        if more:
+            logger.warning("batch %d was accepted, but more is wrong with it now: %s", batch[1], "; ".join(more))
+        return None if more else found[1]
 
     def _earlier(self, runs: Sequence[str]) -> list[Excess]:
         """Return what was decided of batches that an attempt before this one committed, before it died."""
@@ -215,12 +209,3 @@ class Gate:
             state=state,
             next_step=ways,
         )
-
-
-def _whole(ranges: Sequence[OffsetRange]) -> dict[tuple[str, int], tuple[int, int]]:
-    """Return what ranges cover of each partition: its first offset, and the one behind its last."""
-    found: dict[tuple[str, int], tuple[int, int]] = {}
-    for item in filter(len, ranges):
-        start, end = found.get((item.topic, item.partition), (item.start, item.end))
-        found[item.topic, item.partition] = min(start, item.start), max(end, item.end)
-    return found

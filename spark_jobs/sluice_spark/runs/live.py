@@ -287,8 +287,8 @@ class LiveRun(Run):
         """
         name, now, batch = self.pipeline.name, tables.epoch, tables.checkpoint.open_batch()
         decided = None if batch is None else self.ledger.settled_batch(name, now.number, batch)
-        if decided is None or now.route is Route.LOG:
-            return
+        if decided is None or now.route is Route.LOG or (batch or 0) <= tables.filled.version():
+            return  # nothing was decided, or the sink has what was
         what = "accepted" if decided[0] == "VerdictAccepted" else "given up"
         raise ConfigError(
             f"batch {batch} of {name!r} was {what} ({decided[1]}): a run has to do that before the strategy changes",

@@ -10,6 +10,7 @@ from pyspark.sql import DataFrame
 from sluice.errors import OffsetsGoneError, SluiceError
 from sluice.ranges import OffsetRange, Positions
 from sluice.recovery import Route
+from sluice.run.decision import decided
 from sluice.run.preflight import check as preflight
 from sluice.run.preflight import unread_of
 from sluice.sources.base import Source
@@ -46,8 +47,15 @@ class SourceCheck:
         again = self.context.pipeline.stateful is not None and tables.epoch.route is Route.DIRECT
         unread = open_batch is not None and (again or open_batch > tables.filled.version())
         open_ranges = checkpoint.ranges_of(open_batch) if open_batch is not None and unread else []
-        name = self.context.pipeline.name
-        ledger, positions = self.context.ledger, tables.position()
+        name, positions = self.context.pipeline.name, tables.position()
+        ledger = self.context.ledger
+        if open_batch is not None and open_ranges and not again:
+            found = decided(ledger, name, (tables.epoch.number, open_batch), open_ranges)
+            if found is not None and found[0] == "BatchGivenUp":  # its records are not read
+                positions = {topic: dict(parts) for topic, parts in (positions or {}).items()}
+                for r in open_ranges:
+                    positions.setdefault(r.topic, {})[r.partition] = r.end
+                open_ranges = []
         deleted = self._deleted(positions or {}, states)
         preflight(
             name,

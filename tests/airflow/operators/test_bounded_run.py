@@ -16,7 +16,7 @@ from tests.airflow.conftest import SECRET, FakeSpark
 
 from sluice.errors import ConfigError, ExitCode, Retry, SluiceError, error_for_exit_code
 from sluice.ledger import Ledger
-from sluice.run.held import accept
+from sluice.run.decision import accept
 from sluice_airflow.retry import TypedRetryPolicy
 
 pytestmark = [pytest.mark.airflow, pytest.mark.usefixtures("airflow_db")]

@@ -14,7 +14,7 @@ from tests.airflow.conftest import FakeSpark
 
 from sluice.errors import ConfigError, QualityError, Retry, SluiceError
 from sluice.ledger import Ledger
-from sluice.run.held import accept
+from sluice.run.decision import accept
 from sluice_airflow.operators.validate import ValidateOperator
 from sluice_airflow.retry import TypedRetryPolicy
 

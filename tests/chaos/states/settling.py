@@ -13,7 +13,7 @@ from tests.chaos.states.scenarios import RUN, Scenario
 from tests.fixtures.runs import KeptSandbox, Outcome, good
 
 from sluice.errors import ExitCode
-from sluice.run.held import accept, give_up
+from sluice.run.decision import accept, give_up
 
 __all__ = ["SETTLING", "Gated"]
 

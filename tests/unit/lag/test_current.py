@@ -11,7 +11,7 @@ from tests.fixtures.books import Place, split
 from sluice.lag.current import _history
 from sluice.pipeline import load
 from sluice.recovery import Route
-from sluice.run.held import accept, give_up
+from sluice.run.decision import accept, give_up
 from sluice.run.resetting import Reset
 
 WAITS = {"reasons": ["id: 3 unexpected"], "waits": [1, 1]}

@@ -15,7 +15,7 @@ from sluice.ledger import Ledger, schema
 from sluice.pipeline.history import History
 from sluice.profile import ColumnProfile, Profile
 from sluice.run.baseline import Check, Finding, broken_by, compare, judge, stale
-from sluice.run.held import accept
+from sluice.run.decision import accept
 
 NOW = datetime(2026, 3, 1, 12, tzinfo=UTC)
 

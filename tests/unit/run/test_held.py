@@ -8,13 +8,15 @@ from pathlib import Path
 import pytest
 from tests.fixtures.books import Place, span, split
 
-from sluice.errors import ConfigError, ExitCode, HeldError, LeaseHeldError, error_for_exit_code
-from sluice.ledger import REDRIVEN, UnknownRunError
+from sluice.errors import ExitCode, HeldError, error_for_exit_code
+from sluice.ledger import REDRIVEN
 from sluice.pipeline import load
 from sluice.ranges import LostRange
 from sluice.recovery import Route
-from sluice.run.held import FRESHNESS, accept, faults, give_up, holder, refuse_held, settling, waiting
+from sluice.run.decision import accept, give_up
+from sluice.run.held import FRESHNESS, holder, refuse_held, settling, waiting
 from sluice.run.resetting import Reset
+from sluice.run.verdict import faults
 
 
 @pytest.fixture
@@ -73,24 +75,6 @@ def test_a_table_that_is_not_fresh_holds_nothing_and_other_faults_beside_it_do(p
     few = {"limit": "history.volume", "verdict": "failed", "why": "3; in the last 20 accepted runs 900"}
     place.ledger.judged(None, "p", "a", verdict="failed", judgement={"excesses": [late, few]})
     assert holds(place) == "a"
-
-
-def test_what_is_accepted_of_a_history_is_the_figure_and_not_the_baseline_of_that_time() -> None:
-    def told(value: float, runs: int) -> dict[str, int | None]:
-        check = {"figure": "nulls", "column": "a", "value": value}
-        why = f"{value}; in the last {runs} accepted runs 0"
-        excess = {"limit": "history.nulls(a)", "verdict": "failed", "why": why}
-        return faults({"excesses": [excess], "history": {"checks": [check]}})
-
-    assert told(0.1 + 0.2, 20) == told(0.3, 19)
-    assert told(0.3, 20) != told(0.4, 20)
-
-
-def test_only_a_live_run_can_be_the_new_normal(place: Place) -> None:
-    place.commit("r", split(0, 5), epoch=REDRIVEN)
-    place.ledger.judged(None, "p", "r", verdict="warned", judgement={})
-    with pytest.raises(ConfigError, match=r"quality\.history compares live runs"):
-        accept(place.ledger, "p", "r", reason="x", new_normal=True)
 
 
 @pytest.mark.parametrize("on_failed", ["fail", "warn"])
@@ -156,17 +140,6 @@ def test_rows_that_were_all_taken_back_hold_nothing(place: Place, upto: int, hel
     assert holds(place) == held
 
 
-def test_what_cannot_be_accepted_is_refused(place: Place) -> None:
-    judged(place, "a", "passed")
-    place.commit("b", split(5, 10))
-    for run, reason, told in (("a", "x", "has the verdict passed"), ("b", "x", "no verdict yet"), ("a", " ", "empty")):
-        with pytest.raises(ConfigError, match=told):
-            accept(place.ledger, "p", run, reason=reason)
-    with pytest.raises(UnknownRunError, match="nearest"):
-        accept(place.ledger, "p", "aa", reason="x")
-    assert not [e for e in place.ledger.events("p") if e["type"] == "VerdictAccepted"]
-
-
 def test_the_ledger_is_the_same_when_it_is_rebuilt(place: Place) -> None:
     judged(place, "a", "failed")
     accept(place.ledger, "p", "a", reason="fine")
@@ -181,12 +154,7 @@ def waits(place: Place, run: str) -> tuple[int, int] | None:
 
 @pytest.fixture
 def gated(place: Place) -> Place:
-    """A run that published batch 0, and whose batch 1 waits."""
-    with place.ledger.acquire("p", "a") as lease:
-        place.ledger.run_planned(lease, kind="live", recovery="replay", epoch=1, ranges=[], topic_ids={})
-        place.ledger.batch_committed(lease, epoch=1, batch=0, accounts=[split(0, 5)])
-        place.ledger.judged(lease, "p", "a", verdict="failed", judgement={"reasons": ["x"], "waits": [1, 1]})
-        place.ledger.run_closed(lease, state="failed")
+    place.let_wait("a")
     return place
 
 
@@ -206,39 +174,6 @@ def test_a_run_that_is_done_is_no_way_past(place: Place) -> None:
         refuse_held(place.ledger, load(str(place.file)), "a")
 
 
-def test_a_batch_that_waits_is_accepted_or_given_up_and_the_last_word_counts(gated: Place) -> None:
-    ledger = gated.ledger
-    assert ledger.settled_batch("p", 1, 1) is None
-    for _ in range(2):
-        assert give_up(ledger, "p", "a", reason="wrong") == (1, 1)
-    assert ledger.settled_batch("p", 1, 1) == ("BatchGivenUp", "wrong")
-    assert holds(gated) is None
-    accept(ledger, "p", "a", reason="right after all")
-    assert ledger.settled_batch("p", 1, 1) == ("VerdictAccepted", "right after all")
-    assert ledger.settled_batch("p", 1, 0) is None
-    assert ledger.account("p", "a")["notes"] == [
-        "batch 1 was given up: wrong", "the verdict failed was accepted: right after all"
-    ]  # fmt: skip
-    gated.commit("b", split(5, 10))
-    gated.ends["sluice:p:1"] = 0
-    gated.commit("b", split(5, 10))
-    assert waits(gated, "a") is None, "somebody published it"
-    assert give_up(ledger, "p", "a", reason="too late") is None
-
-
-def test_what_was_accepted_is_not_accepted_again_when_a_later_run_found_more(gated: Place) -> None:
-    for _ in range(2):
-        accept(gated.ledger, "p", "a", reason="fine")
-    with gated.ledger.acquire("p", "b") as lease:
-        gated.ledger.run_planned(lease, kind="live", recovery="replay", epoch=1, ranges=[], topic_ids={})
-        gated.ledger.judged(lease, "p", "b", verdict="failed", judgement={"reasons": ["y"], "waits": [1, 1]})
-        gated.ledger.run_closed(lease, state="failed")
-    with pytest.raises(ConfigError, match="batch 1 of run 'a' was accepted, and run 'b' found more") as caught:
-        accept(gated.ledger, "p", "a", reason="fine")
-    assert "sluice accept p b --reason TEXT" in caught.value.next_step
-    assert accept(gated.ledger, "p", "b", reason="fine, too") == "failed"
-
-
 def test_rows_of_a_dead_run_that_were_judged_with_it_hold_it_too(place: Place) -> None:
     place.commit("dead", split(0, 5))
     place.commit("b", split(5, 10))
@@ -252,39 +187,6 @@ def test_rows_of_a_dead_run_that_were_judged_with_it_hold_it_too(place: Place) -
         with place.ledger.acquire("p", "retract") as lease:
             place.ledger.retracted(lease, epoch=REDRIVEN, batch=start, moved=[moved], reason="x")
         assert holds(place) == held
-
-
-def test_nobody_decides_on_a_batch_that_a_run_may_be_publishing(gated: Place) -> None:
-    with gated.ledger.acquire("p", "at work"):
-        for decide in (accept, give_up):
-            with pytest.raises(LeaseHeldError, match="at work"):
-                decide(gated.ledger, "p", "a", reason="x")
-    assert gated.ledger.settled_batch("p", 1, 1) is None
-    judged(gated, "b", "failed", 10, epoch=2)
-    with gated.ledger.acquire("p", "at work"):
-        assert accept(gated.ledger, "p", "b", reason="no batch of it waits") == "failed"
-
-
-def test_a_decision_is_not_forgotten_behind_many_others(gated: Place) -> None:
-    give_up(gated.ledger, "p", "a", reason="wrong")
-    for _ in range(120):
-        gated.ledger.verdict_accepted("p", "old", verdict="failed", reason="x")
-    assert gated.ledger.settled_batch("p", 1, 1) == ("BatchGivenUp", "wrong")
-    assert gated.ledger.settled_of("p", ["a"]) == []
-
-
-def test_what_is_accepted_is_on_record(gated: Place) -> None:
-    result = {"expectation": "e", "column": "id", "scope": "slice", "success": False, "unexpected_count": 2}
-    good = result | {"expectation": "f", "success": True}
-    limits = [{"limit": "max_lost", "verdict": verdict, "why": "3 of 4"} for verdict in ("failed", "warned")]
-    told = {"results": [result, good], "excesses": limits, "error": None}
-    assert faults(told) == {"e on id (slice)": 2, "max_lost: 3 of 4": None}
-    assert faults({"error": "TypeError: x"}) == {"error": None}
-    twice = faults({"results": [result, result | {"unexpected_count": 1000}, result | {"unexpected_count": 5}]})
-    assert twice == {"e on id (slice)": 1007}, "with other bounds, say: none hides another"
-    gated.ledger.judged(None, "p", "a", verdict="failed", judgement={**told, "waits": [1, 1]})
-    accept(gated.ledger, "p", "a", reason="x")
-    assert gated.ledger.accepted_faults("p", 1, 1) == faults(told)
 
 
 @pytest.mark.parametrize(
@@ -371,3 +273,17 @@ def test_what_has_no_rows_need_not_be_retracted(place: Place) -> None:
     with pytest.raises(HeldError) as caught:
         refuse_held(place.ledger, load(str(place.file)), "next")
     assert "and the same of what was judged with it: dead; or" in caught.value.next_step
+
+
+def test_what_is_accepted_is_on_record(gated: Place) -> None:
+    result = {"expectation": "e", "column": "id", "scope": "slice", "success": False, "unexpected_count": 2}
+    good = result | {"expectation": "f", "success": True}
+    limits = [{"limit": "max_lost", "verdict": verdict, "why": "3 of 4"} for verdict in ("failed", "warned")]
+    told = {"results": [result, good], "excesses": limits, "error": None}
+    assert faults(told) == {"e on id (slice)": 2, "max_lost: 3 of 4": None}
+    assert faults({"error": "TypeError: x"}) == {"error": None}
+    twice = faults({"results": [result, result | {"unexpected_count": 1000}, result | {"unexpected_count": 5}]})
+    assert twice == {"e on id (slice)": 1007}, "with other bounds, say: none hides another"
+    gated.ledger.judged(None, "p", "a", verdict="failed", judgement={**told, "waits": [1, 1]})
+    accept(gated.ledger, "p", "a", reason="x")
+    assert gated.ledger.accepted_faults("p", 1, 1) == faults(told)

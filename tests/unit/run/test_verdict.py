@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from sluice.run.verdict import line, title, told
+import pytest
+
+from sluice.run.verdict import faults, line, title, told, worse
 
 RESULT: dict[str, Any] = {
     "expectation": "expect_column_values_to_be_in_set", "column": "name", "severity": "critical", "scope": "slice",
@@ -42,3 +44,40 @@ def test_a_result_has_a_title_and_a_line() -> None:
     assert list(line(RESULT).values())[4:] == ["FAILED", 12, "1.23"]
     assert [line({**RESULT, **more})["result"] for more in ({"success": True}, {"exception": "x"})] == ["ok", "error"]
     assert line({**RESULT, "unexpected_percent": None})["percent"] is None
+
+
+def test_what_is_accepted_of_a_history_is_the_figure_and_not_the_baseline_of_that_time() -> None:
+    def told(value: float, runs: int) -> dict[str, int | None]:
+        check = {"figure": "nulls", "column": "a", "value": value}
+        why = f"{value}; in the last {runs} accepted runs 0"
+        excess = {"limit": "history.nulls(a)", "verdict": "failed", "why": why}
+        return faults({"excesses": [excess], "history": {"checks": [check]}})
+
+    assert told(0.1 + 0.2, 20) == told(0.3, 19)
+    assert told(0.3, 20) != told(0.4, 20)
+
+
+@pytest.mark.parametrize(
+    ("known", "now", "more"),
+    [
+        ({"unexpected_count": 3}, {"unexpected_count": 3}, 0),
+        ({"unexpected_count": 3}, {"unexpected_count": 2}, 0),
+        ({"unexpected_count": 3}, {"unexpected_count": 4}, 1),
+        ({"unexpected_count": 3}, {"unexpected_count": 1, "exception": "TypeError"}, 1),
+        ({"observed": 9.5}, {"observed": 9.5 + 1e-12}, 0),
+        ({"observed": 9.5}, {"observed": 9500000.0}, 1),
+        ({"observed": {"values": [1.0, 2.0]}}, {"observed": {"values": [1.0, 3.0]}}, 1),
+        ({"observed": 9.5}, {"observed": 9.6, "severity": "warning"}, 0),
+    ],
+)
+def test_what_is_worse_than_what_was_accepted(known: dict[str, Any], now: dict[str, Any], more: int) -> None:
+    fault = {"expectation": "e", "column": "id", "scope": "slice", "success": False}
+    found = [faults({"results": [fault | item]}) for item in (known, now)]
+    assert len(worse(*found)) == more
+
+
+@pytest.mark.parametrize(("count", "why", "more"), [(3, "3 of 7, and 20% may be", 0), (4, "4 of 7, and 10% may be", 1)])
+def test_a_limit_is_known_by_its_number_of_records(count: int, why: str, more: int) -> None:
+    limit = {"limit": "max_quarantined", "verdict": "failed", "count": 3, "why": "3 of 7, and 10% may be"}
+    found = faults({"excesses": [limit | {"count": count, "why": why}]})
+    assert len(worse(faults({"excesses": [limit]}), found)) == more

@@ -1,0 +1,162 @@
+"""What somebody decides of a failed verdict: it is accepted, or the batch that waits for it is given up."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import UTC, datetime
+
+from sluice.errors import ConfigError
+from sluice.ledger import Ledger, RunRow
+from sluice.ranges import OffsetRange
+from sluice.run.held import FAILED, waiting
+from sluice.run.verdict import faults, worse
+
+__all__ = ["accept", "decided", "give_up"]
+
+
+def accept(ledger: Ledger, pipeline: str, run_id: str, *, reason: str, new_normal: bool = False) -> str:
+    """Accept what a run wrote although its verdict failed; return the verdict. Idempotent; no data changes.
+
+    With ``new_normal``, also of a run that passed or warned: from now on the pipeline's history
+    (``quality.history``) begins with this run.
+
+    If a batch of it waits, the next run publishes it, unless more is wrong with it by then: what was accepted is what
+    this verdict found. Otherwise no lease is needed, because a run that is at work is not concerned.
+
+    Raises
+    ------
+    ConfigError
+        If the reason is empty, the ledger does not have the run, its verdict did not fail, or a run that is not live is
+        to be the new normal.
+    LeaseHeldError
+        If a batch waits and a run of the pipeline is at work, which may be deciding on it now.
+    """
+    unchanged = "nothing was changed"
+    if not reason.strip():
+        raise ConfigError("the reason is empty", state=unchanged, next_step="say why, in a few words")
+    run = ledger.as_judged(ledger.known_run(pipeline, run_id))
+    if new_normal and run.kind != "live":
+        raise ConfigError(
+            f"run {run_id!r} of {pipeline!r} is of the kind {run.kind}: quality.history compares live runs",
+            state=unchanged,
+            next_step="leave --new-normal out, or name a live run",
+        )
+    if new_normal and run.verdict in ("passed", "warned"):
+        _begin(ledger, pipeline, run_id, reason)
+        return run.verdict
+    if run.verdict not in FAILED:
+        had = "has no verdict yet" if run.verdict is None else f"has the verdict {run.verdict}"
+        raise ConfigError(
+            f"run {run_id!r} of {pipeline!r} {had}: only a failed verdict can be accepted",
+            state=unchanged,
+            next_step=f"choose a run with the verdict failed or error: sluice status {pipeline}",
+        )
+    verdict = _accept(ledger, pipeline, run, reason)
+    if new_normal:
+        _begin(ledger, pipeline, run_id, reason)
+    return verdict
+
+
+def _begin(ledger: Ledger, pipeline: str, run_id: str, reason: str) -> None:
+    if ledger.normal_since(pipeline) != (run_id, reason):
+        ledger.normal_set(pipeline, run_id, reason=reason)
+
+
+def _accept(ledger: Ledger, pipeline: str, run: RunRow, reason: str) -> str:
+    run_id, verdict = run.run, str(run.verdict)
+    batch = waiting(ledger, pipeline, run)
+    if batch is None:
+        if ledger.acceptance(pipeline, run_id) is None:
+            ledger.verdict_accepted(pipeline, run_id, verdict=verdict, reason=reason)
+        return verdict
+    _refuse_outdated(ledger, pipeline, run, batch)
+    if _is_decided(ledger, pipeline, batch, "VerdictAccepted"):
+        return verdict
+    with ledger.acquire(pipeline, _decision("accept")):
+        batch, wrong = waiting(ledger, pipeline, run), faults(run.judgement or {})
+        if batch is not None:  # else it was published meanwhile
+            _refuse_outdated(ledger, pipeline, run, batch)
+        ledger.verdict_accepted(pipeline, run_id, verdict=verdict, reason=reason, batch=batch, faults=wrong)
+    return verdict
+
+
+def _refuse_outdated(ledger: Ledger, pipeline: str, run: RunRow, batch: tuple[int, int]) -> None:
+    """Refuse to accept what one run found wrong with a batch, if a later run found more."""
+    newest = ledger.newest_judged(pipeline)
+    if newest is None or newest.run == run.run or waiting(ledger, pipeline, newest) != batch:
+        return
+    more = worse(faults(run.judgement or {}), faults(newest.judgement or {}))
+    if not more:
+        return
+    raise ConfigError(
+        f"batch {batch[1]} was judged again: run {newest.run!r} found more that is wrong with it than run {run.run!r}",
+        state="nothing was changed; the batch waits",
+        next_step=f"look at what was found then: sluice verdict {pipeline} {newest.run}; and accept that: "
+        f"sluice accept {pipeline} {newest.run} --reason TEXT",
+    )
+
+
+def give_up(ledger: Ledger, pipeline: str, run_id: str, *, reason: str) -> tuple[int, int] | None:
+    """Give up the batch of a run that waits; return its epoch and number, or None if there is none. Idempotent.
+
+    The next run counts its offsets as lost, which are open then, so that they can be redriven. No data changes now.
+
+    Raises
+    ------
+    UnknownRunError
+        If the ledger does not have the run.
+    LeaseHeldError
+        If a run of the pipeline is at work: it may be about to publish the batch.
+    """
+    if waiting(ledger, pipeline, ledger.known_run(pipeline, run_id)) is None:
+        return None
+    with ledger.acquire(pipeline, _decision("retract")):
+        batch = waiting(ledger, pipeline, ledger.known_run(pipeline, run_id))
+        if batch is not None and not _is_decided(ledger, pipeline, batch, "BatchGivenUp"):
+            ledger.batch_given_up(pipeline, run_id, reason=reason, batch=batch)
+        return batch
+
+
+def decided(
+    ledger: Ledger, pipeline: str, batch: tuple[int, int], ranges: Sequence[OffsetRange]
+) -> tuple[str, str] | None:
+    """Return what somebody decided of a batch with these ranges, and why; None if nobody did.
+
+    A decision is about records. If another batch was planned under its number since, it is void.
+
+    Parameters
+    ----------
+    batch
+        Epoch and number.
+    ranges
+        Its planned ranges.
+
+    Returns
+    -------
+    tuple
+        The event, ``VerdictAccepted`` or ``BatchGivenUp``, and the reason.
+    """
+    found = ledger.settled_batch(pipeline, *batch)
+    if found is None:
+        return None
+    of = ledger.decided_on(pipeline, *batch)
+    return found if of is None or _whole(of) == _whole(ranges) else None
+
+
+def _is_decided(ledger: Ledger, pipeline: str, batch: tuple[int, int], event: str) -> bool:
+    """Return whether this was decided of a batch, and it was not judged since."""
+    found = ledger.decision(pipeline, *batch)
+    return found is not None and found[0] == event
+
+
+def _whole(ranges: Sequence[OffsetRange]) -> dict[tuple[str, int], tuple[int, int]]:
+    """Return what ranges cover of each partition: its first offset, and the one behind its last."""
+    found: dict[tuple[str, int], tuple[int, int]] = {}
+    for item in filter(len, ranges):
+        start, end = found.get((item.topic, item.partition), (item.start, item.end))
+        found[item.topic, item.partition] = min(start, item.start), max(end, item.end)
+    return found
+
+
+def _decision(what: str) -> str:
+    return f"{what}__{datetime.now(UTC).isoformat(timespec='milliseconds')}"

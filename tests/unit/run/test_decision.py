@@ -1,0 +1,139 @@
+"""What somebody decides of a failed verdict, and of the batch that waits for it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from tests.fixtures.books import Place, span, split
+
+from sluice.errors import ConfigError, LeaseHeldError
+from sluice.ledger import REDRIVEN, UnknownRunError
+from sluice.pipeline import load
+from sluice.run.decision import accept, decided, give_up
+from sluice.run.held import holder, waiting
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Place:
+    place = Place(tmp_path)
+    place.configure(quality={"on_failed": "hold"})
+    return place
+
+
+@pytest.fixture
+def gated(place: Place) -> Place:
+    place.let_wait("a", "e")
+    return place
+
+
+def holds(place: Place) -> str | None:
+    run = holder(place.ledger, load(str(place.file)))
+    return None if run is None else run.run
+
+
+def judged(place: Place, run: str, verdict: str, start: int = 0, *, epoch: int = 1) -> None:
+    place.commit(run, split(start, start + 5), epoch=epoch)
+    place.ledger.judged(None, "p", run, verdict=verdict, judgement={"reasons": ["id: 3 unexpected"]})
+
+
+def test_only_a_live_run_can_be_the_new_normal(place: Place) -> None:
+    place.commit("r", split(0, 5), epoch=REDRIVEN)
+    place.ledger.judged(None, "p", "r", verdict="warned", judgement={})
+    with pytest.raises(ConfigError, match=r"quality\.history compares live runs"):
+        accept(place.ledger, "p", "r", reason="x", new_normal=True)
+
+
+def test_what_cannot_be_accepted_is_refused(place: Place) -> None:
+    judged(place, "a", "passed")
+    place.commit("b", split(5, 10))
+    for run, reason, told in (("a", "x", "has the verdict passed"), ("b", "x", "no verdict yet"), ("a", " ", "empty")):
+        with pytest.raises(ConfigError, match=told):
+            accept(place.ledger, "p", run, reason=reason)
+    with pytest.raises(UnknownRunError, match="nearest"):
+        accept(place.ledger, "p", "aa", reason="x")
+    assert not [e for e in place.ledger.events("p") if e["type"] == "VerdictAccepted"]
+
+
+def test_a_batch_that_waits_is_accepted_or_given_up_and_the_last_word_counts(gated: Place) -> None:
+    ledger = gated.ledger
+    assert ledger.settled_batch("p", 1, 1) is None
+    for _ in range(2):
+        assert give_up(ledger, "p", "a", reason="wrong") == (1, 1)
+    assert ledger.settled_batch("p", 1, 1) == ("BatchGivenUp", "wrong")
+    assert holds(gated) is None
+    accept(ledger, "p", "a", reason="right after all")
+    assert ledger.settled_batch("p", 1, 1) == ("VerdictAccepted", "right after all")
+    assert ledger.settled_batch("p", 1, 0) is None
+    assert ledger.account("p", "a")["notes"] == [
+        "batch 1 was given up: wrong", "the verdict failed was accepted: right after all"
+    ]  # fmt: skip
+    gated.commit("b", split(5, 10))
+    gated.ends["sluice:p:1"] = 0
+    gated.commit("b", split(5, 10))
+    assert waiting(gated.ledger, "p", gated.ledger.known_run("p", "a")) is None, "somebody published it"
+    assert give_up(ledger, "p", "a", reason="too late") is None
+
+
+def test_what_was_accepted_is_not_accepted_again_when_a_later_run_found_more(gated: Place) -> None:
+    for _ in range(2):
+        accept(gated.ledger, "p", "a", reason="fine")
+    gated.let_wait("b", "e", "f")
+    with pytest.raises(
+        ConfigError, match="judged again: run 'b' found more that is wrong with it than run 'a'"
+    ) as caught:
+        accept(gated.ledger, "p", "a", reason="fine")
+    assert "sluice accept p b --reason TEXT" in caught.value.next_step
+    assert accept(gated.ledger, "p", "b", reason="fine, too") == "failed"
+    gated.let_wait("c", "e")
+    assert holds(gated) == "c", "nobody decided since it was judged"
+    assert accept(gated.ledger, "p", "b", reason="c found no more than b") == "failed"
+    assert holds(gated) is None
+
+
+def test_nobody_decides_on_a_batch_that_a_run_may_be_publishing(gated: Place) -> None:
+    with gated.ledger.acquire("p", "at work"):
+        for decide in (accept, give_up):
+            with pytest.raises(LeaseHeldError, match="at work"):
+                decide(gated.ledger, "p", "a", reason="x")
+    assert gated.ledger.settled_batch("p", 1, 1) is None
+    judged(gated, "b", "failed", 10, epoch=2)
+    with gated.ledger.acquire("p", "at work"):
+        assert accept(gated.ledger, "p", "b", reason="no batch of it waits") == "failed"
+
+
+def test_a_decision_is_not_forgotten_behind_many_others(gated: Place) -> None:
+    give_up(gated.ledger, "p", "a", reason="wrong")
+    for _ in range(120):
+        gated.ledger.verdict_accepted("p", "old", verdict="failed", reason="x")
+    assert gated.ledger.settled_batch("p", 1, 1) == ("BatchGivenUp", "wrong")
+    assert gated.ledger.settled_of("p", ["a"]) == []
+
+
+def test_a_decision_on_a_batch_settles_each_verdict_that_waits_for_it(gated: Place) -> None:
+    accept(gated.ledger, "p", "a", reason="fine")
+    gated.let_wait("b", "e", "f")
+    assert holds(gated) == "b"
+    assert give_up(gated.ledger, "p", "a", reason="wrong") == (1, 1)
+    assert holds(gated) is None, "whichever run it was called by"
+    assert give_up(gated.ledger, "p", "b", reason="twice") == (1, 1)
+    assert gated.ledger.settled_batch("p", 1, 1) == ("BatchGivenUp", "wrong")
+
+
+def test_what_was_accepted_and_given_up_since_can_be_accepted_again(gated: Place) -> None:
+    gated.let_wait("b", "e")
+    accept(gated.ledger, "p", "b", reason="fine")
+    give_up(gated.ledger, "p", "a", reason="wrong")
+    accept(gated.ledger, "p", "b", reason="again")
+    assert gated.ledger.settled_batch("p", 1, 1) == ("VerdictAccepted", "again")
+
+
+def test_a_decision_on_other_records_is_void_and_can_be_made_anew(gated: Place) -> None:
+    """After a power cut Spark may plan another batch under the number, which is judged again."""
+    give_up(gated.ledger, "p", "a", reason="wrong")
+    assert decided(gated.ledger, "p", (1, 1), [span(5, 9)]) == ("BatchGivenUp", "wrong")
+    assert decided(gated.ledger, "p", (1, 1), [span(5, 12)]) is None
+    gated.let_wait("a", "e")
+    assert holds(gated) == "a"
+    give_up(gated.ledger, "p", "a", reason="still wrong")
+    assert gated.ledger.settled_batch("p", 1, 1) == ("BatchGivenUp", "still wrong")
