@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import json
 import shutil
+from collections import Counter
+from collections.abc import Sequence
+from datetime import datetime, timedelta
 from typing import Any
 
 import pytest
@@ -229,14 +232,53 @@ def test_a_changed_window_is_written_by_the_new_definition(sandbox: Sandbox) -> 
     proved(sandbox)
 
 
-@pytest.mark.long
-def test_windows_that_would_be_replaced_by_partial_ones_need_agreement(sandbox: Sandbox) -> None:
-    window = {"time": "at", "size": "1h", "aggregates": {"n": "count(*)"}, "watermark": "0m", "output": "update"}
+@pytest.mark.parametrize("size", ["1h", pytest.param("30m", marks=pytest.mark.long)], ids=["sliding", "tumbling"])
+def test_a_window_is_never_replaced_by_a_part_of_it(sandbox: Sandbox, size: str) -> None:
+    """The new epoch has read only a part of the windows that the one before began. An interval makes them whole."""
+    window = {
+        "time": "at", "size": size, "slide": "30m", "aggregates": {"n": "count(*)"}, "watermark": "1h",
+        "output": "update",
+    }  # fmt: skip
     sandbox.configure(decode={"json": {"schema": "at TIMESTAMP"}}, window=window)
-    sandbox.produce([(0, b"k", json.dumps({"at": f"2026-01-01T{hour:02}:10:00Z"}).encode()) for hour in (1, 1, 2)])
+    fed: list[datetime] = []
+
+    def feed(*times: str) -> None:
+        fed.extend(datetime.fromisoformat(f"2026-01-01T{time}:00Z") for time in times)
+        sandbox.produce([(0, b"k", json.dumps({"at": at.isoformat()}).encode()) for at in fed[-len(times) :]])
+
+    def counts(of: Sequence[datetime]) -> Counter[datetime]:
+        step = timedelta(minutes=30)
+        firsts = [at - timedelta(minutes=at.minute % 30) for at in of]
+        return Counter(first - n * step for first in firsts for n in range(2 if size == "1h" else 1))
+
+    def held() -> Counter[datetime]:
+        rows = sandbox.rows()
+        assert rows is not None
+        found = Counter({row["window_start"]: row["n"] for row in rows.to_pylist()})
+        assert len(found) == rows.num_rows
+        return found
+
+    feed("01:10", "01:40", "02:10")
     sandbox.run("first")
-    assert "also a closed one" in reset(sandbox, expect=10)
+    assert held() == (before := counts(fed))
+    assert "windows that are open are updated no more" in reset(sandbox, expect=10)
     reset(sandbox, "--yes")
+    feed("02:20", "02:40", "03:10", "01:30")
+    sandbox.run("second", kill_at="sink-committed")
+    sandbox.run("second")
+    behind = Counter({start: n for start, n in counts(fed[3:]).items() if start > fed[2]})
+    assert held() == before + behind
+    moved = sandbox.ledger.windows(sandbox.name, "second")
+    assert (moved["former"], moved["late"], moved["partly_late"]) == (2, 0, 1 if size == "1h" else 0)
+    assert sandbox.account("second") == dict(planned=4, written=2, filtered=2, quarantined=0, absent=0, lost=0)
+    told = json.loads(sandbox.cli("state", str(sandbox.file), "--json").stdout)
+    assert {w["window_start"] for w in told["windows"]} == {round(start.timestamp() * 1000) for start in behind}
+    proved(sandbox)
+    feed("12:00")
+    sandbox.run("third")
+    sandbox.run("interval", interval=("2026-01-01", "2026-01-02"))
+    assert held() == counts(fed)
+    proved(sandbox)
 
 
 @pytest.mark.long

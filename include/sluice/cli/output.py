@@ -102,6 +102,11 @@ def of_windows(moved: Mapping[str, Any]) -> str:
         told += f"; {moved['late']:,} records were late"
         told += f", {moved['partly_late']:,} more for some of their windows" if moved["partly_late"] else ""
         told += f" (watermark {moment(moved['late_by'])})"
+    if "former" in moved:
+        told += (
+            f"; {moved['former']:,} records were filtered, because their windows, up to {moment(moved['former_to'])}, "
+            "were begun before the reset"
+        )
     return told
 
 

@@ -69,6 +69,8 @@ def state(pipeline: str, *, key: Sequence[str] = (), batch: int | None = None, a
         told = {**told, "batch": committed[-1], "rows": found[:_MOST], "more": len(found) > _MOST}
     elif committed:
         found = _read(spec, checkpoint, committed[-1], _panes(checkpoint, definition, committed[-1]))
+        if (former := checkpoint.former_to()) is not None:
+            found = [each for each in found if each["window_end"] > former]
         told |= {
             "batch": committed[-1],
             "watermark": checkpoint.watermark(committed[-1]),

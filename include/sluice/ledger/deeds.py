@@ -31,6 +31,11 @@ class Deeds:
         told = self.window_moves(pipeline)
         return max((p["latest"] for p in told if p["epoch"] == epoch and p["latest"] is not None), default=None)
 
+    def latest_before(self, pipeline: str, epoch: int, since: int) -> int | None:
+        """Return the latest event time that windows of the epochs from ``since`` until before ``epoch`` absorbed."""
+        told = (p for p in self.window_moves(pipeline) if since <= p["epoch"] < epoch)
+        return max((p["latest"] for p in told if p["latest"] is not None), default=None)
+
     def given_up(self, pipeline: str, run_id: str) -> set[tuple[int, int]]:
         """Return epoch and number of the batches of a run that somebody gave up."""
         table = schema.event
@@ -79,6 +84,8 @@ class Deeds:
             the filtered ones), ``partly_late`` (late for some), and in milliseconds since 1970 ``late_by`` (the latest
             watermark by which records were late) and ``closed_to`` (all windows up to there are closed). Of an
             interval also ``replaced``: how many windows it removed; it is missing if the driver died before it told.
+            If records were filtered whose windows an earlier epoch had begun, also ``former`` (how many) and
+            ``former_to`` (the last end of these windows).
         """
         told = self._of_batches(pipeline, run_id, "WindowsMoved")
         if not told:
@@ -86,6 +93,7 @@ class Deeds:
         if told[-1]["epoch"] < REDRIVEN:  # each commit of an interval replaces the one before
             told = told[-1:]
         late = [p for p in told if p["late"] or p["partly_late"]]
+        former = [p for p in told if p.get("former")]
         return {
             "rows": sum(p["rows"] for p in told),
             "late": _sum_of(told, "late"),
@@ -93,6 +101,7 @@ class Deeds:
             "late_by": max((p["late_by"] for p in late), default=None),
             "closed_to": max(p["closed_to"] for p in told),
             **({"replaced": told[-1]["replaced"]} if "replaced" in told[-1] else {}),
+            **({"former": _sum_of(former, "former"), "former_to": former[-1]["former_to"]} if former else {}),
         }
 
     def window_runs(self, pipeline: str) -> set[str]:

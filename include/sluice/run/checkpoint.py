@@ -30,6 +30,7 @@ _DEFINITIONS = {"window": "sluice-window.json", "dedupe": "sluice-dedupe.json"}
 
 _TYPES = "sluice-window-types.json"
 _PANES = "sluice-window-panes.json"
+_FORMER = "sluice-window-former.json"
 
 
 @dataclass(frozen=True)
@@ -390,6 +391,14 @@ class Checkpoint:
     def note_panes(self, panes: Mapping[str, Any] | None) -> None:
         """Note what :meth:`panes` returns, before Spark makes any state."""
         self._put(_PANES, json.dumps(dict(panes or {})).encode())
+
+    def former_to(self) -> int | None:
+        """Return up to which end windows are those of earlier epochs, in milliseconds since 1970; None if none are."""
+        return self._json(_FORMER, 0)["to"] if _FORMER in self._names("") else None
+
+    def note_former(self, to: int | None) -> None:
+        """Note what :meth:`former_to` returns, before Spark makes any state."""
+        self._put(_FORMER, json.dumps({"to": to}).encode())
 
     def _put(self, name: str, content: bytes) -> None:
         """Write a file that appears as a whole."""

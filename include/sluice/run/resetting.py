@@ -301,12 +301,13 @@ def of_windows(*, written: bool, are_open: bool, updates: bool) -> tuple[list[st
         Whether each batch of the new epoch writes the windows that it changes: ``output: update``.
     """
     again = "--truncate with an earlier --from writes all windows again"
-    if updates and written:  # the new epoch has no state of them, closed or not, and a watermark of its own
-        return [
-            "with output: update, a window in the table is replaced by what the new epoch alone reads of it, also a "
-            "closed one, if a record of its time comes: what it had absorbed before goes on to count as written, and "
-            f"no row has it. {again}"
-        ], []
+    if updates:
+        stays = (
+            "windows that begin at or before the latest event time so far stay as the table has them: records that "
+            "come for them count as filtered, and an interval of event time makes them again when they are closed"
+        )
+        dropped = f"windows that are open are updated no more: the table keeps what it has of them. {again}"
+        return [dropped] if are_open else [], [stays] if are_open or written else []
     given_up = []
     if are_open:
         given_up = [

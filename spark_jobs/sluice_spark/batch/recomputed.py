@@ -63,6 +63,10 @@ class RecomputedWindows(WindowWriter):
         """Return false: no row is late."""
         return F.lit(False)
 
+    def former(self) -> Column:
+        """Return false: the windows are made again as a whole."""
+        return F.lit(False)
+
     def account(self, prepared: PreparedBatch, seen: Seen) -> PreparedBatch:
         """Count the records of other windows as filtered."""
         told = {

@@ -49,6 +49,7 @@ class Seen(NamedTuple):
     """The first and the last event time of any record, in milliseconds since 1970."""
     times: Sequence[Any] = ()
     rescued: Rescued = NONE
+    former: Mapping[Key, int] = MappingProxyType({})
 
 
 @dataclass(frozen=True)
@@ -96,6 +97,10 @@ class StatefulWriter(BatchWriter, ABC):
 
     def partly_late(self) -> Column:
         """Return whether a row is late for a part of what it belongs to."""
+        return F.lit(False)
+
+    def former(self) -> Column:
+        """Return whether a row is not late, and yet belongs only to what an earlier epoch wrote."""
         return F.lit(False)
 
     def let_in(self, records: DataFrame) -> DataFrame:
@@ -189,6 +194,7 @@ class StatefulWriter(BatchWriter, ABC):
             F.max(offset).alias("last"),
             F.count_if(sound & self.late()).alias("late"),
             F.count_if(sound & self.partly_late()).alias("partly"),
+            F.count_if(sound & self.former()).alias("former"),
             F.max(F.when(sound, F.unix_millis(column(self.time)))).alias("latest"),
             F.min(F.unix_millis(column(self.time))).alias("from"),
             F.max(F.unix_millis(column(self.time))).alias("to"),
@@ -210,6 +216,7 @@ class StatefulWriter(BatchWriter, ABC):
             {k: (r["from"], r["to"]) for k, r in found.items() if r["from"] is not None},
             tally.times(),
             tally.rescued(),
+            {k: r["former"] for k, r in found.items() if r["former"]},
         )
 
 

@@ -12,7 +12,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
 from sluice.pipeline.window import END, START, Window
-from sluice_spark.batch.stateful import Seen, StatefulWriter, dropped
+from sluice_spark.batch.stateful import Key, Seen, StatefulWriter, dropped
 from sluice_spark.batch.writer import PreparedBatch
 from sluice_spark.sinks.base import Fence, Staged
 from sluice_spark.sinks.delta.table import DeltaSink
@@ -38,9 +38,13 @@ class WindowWriter(StatefulWriter):
     ----------
     taken
         The columns of the transform's rows.
+    former_to
+        Windows that end there or before may have rows of an earlier epoch, in milliseconds since 1970; None if none
+        have. This epoch read only a part of their records, so it does not write them.
     """
 
     taken: StructType = field(default_factory=StructType)
+    former_to: int | None = None
 
     @property
     def window(self) -> Window:
@@ -57,7 +61,8 @@ class WindowWriter(StatefulWriter):
         """Return the stream of closed windows, from the stream of records."""
         rows = self.transformed(self.decoded(records))
         # in a stream, Spark puts the time there with which it planned the batch
-        return windows_of(rows.where(self.strange(F.current_timestamp()).isNull()), self.window)
+        found = windows_of(rows.where(self.strange(F.current_timestamp()).isNull()), self.window)
+        return found if self.former_to is None else found.where(F.col(END) > F.timestamp_millis(F.lit(self.former_to)))
 
     def strange(self, now: Column) -> Column:
         """Return the rule that a row's event time breaks."""
@@ -75,8 +80,14 @@ class WindowWriter(StatefulWriter):
         return late(self.window, self.clock.late)
 
     def partly_late(self) -> Column:
-        """Return whether some windows of a row were closed, and not all."""
-        return partly_late(self.window, self.clock.late)
+        """Return whether some windows of a row were closed, or are those of an earlier epoch, and not all."""
+        return partly_late(self.window, max(self.clock.late, self.former_to or 0))
+
+    def former(self) -> Column:
+        """Return whether all windows of a row are closed or those of an earlier epoch, and not all are closed."""
+        if self.former_to is None:
+            return F.lit(False)
+        return late(self.window, self.former_to) & ~self.late()
 
     @property
     def output(self) -> str:
@@ -96,11 +107,12 @@ class WindowWriter(StatefulWriter):
 
     def account(self, prepared: PreparedBatch, seen: Seen) -> PreparedBatch:
         """Count late records as filtered: no window absorbed them."""
-        came_late = [(a.range, seen.late.get((a.range.topic, a.range.partition), 0)) for a in prepared.accounts]
+        former = {"former": _of(prepared, seen.former), "former_to": self.former_to} if seen.former else {}
         told = {
             "rows": prepared.staged.rows,
-            "late": [[*span.as_list(), count] for span, count in came_late if count],
+            "late": _of(prepared, seen.late),
             "partly_late": seen.partly,
+            **former,
             "latest": seen.latest,
             "late_by": self.clock.late,
             "closed_to": self.clock.closing,
@@ -112,4 +124,10 @@ class WindowWriter(StatefulWriter):
                 for a in prepared.accounts
             ],
         }
-        return replace(prepared, accounts=tuple(dropped(prepared.accounts, seen.late)), windows=told)
+        accounts = dropped(dropped(prepared.accounts, seen.late), seen.former)
+        return replace(prepared, accounts=tuple(accounts), windows=told)
+
+
+def _of(prepared: PreparedBatch, counts: Mapping[Key, int]) -> list[list[object]]:
+    spans = [(a.range, counts.get((a.range.topic, a.range.partition), 0)) for a in prepared.accounts]
+    return [[*span.as_list(), count] for span, count in spans if count]

@@ -12,6 +12,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from sluice.errors import CheckpointError, SluiceError, begin_again
 from sluice.faults import point
+from sluice.ledger import Ledger
 from sluice.pipeline import Pipeline
 from sluice.pipeline.window import Window
 from sluice.ranges import OffsetRange
@@ -73,6 +74,7 @@ class StatefulRoute:
         source: Records = log or self.batches.records(tables)
         if isinstance(writer, WindowWriter):
             writer = _in_its_way(spark, tables, writer)
+            writer = replace(writer, former_to=_former_to(context.ledger, context.pipeline, tables))
             _refuse_other_types(context.pipeline, tables, writer.types)
         if log is None:
             define(context.pipeline, tables)
@@ -195,6 +197,20 @@ def _in_its_way(spark: SparkSession, tables: Tables, writer: WindowWriter) -> Wi
         checkpoint.note_panes(how.as_dict())
         logger.info("windows are made of %d panes each", window.length // window.step)
     return PaneWriter.of(writer, how)
+
+
+def _former_to(ledger: Ledger, pipeline: Pipeline, tables: Tables) -> int | None:
+    """Return up to which end windows are not written by this epoch, because it has read only a part of their records.
+
+    Epochs before it, behind the last one that took all rows out, may have absorbed records of every window that begins
+    at or before the latest event time that they read; of a window that begins later, none.
+    """
+    checkpoint, window, number = tables.checkpoint, pipeline.window, tables.epoch.number
+    if not checkpoint.planned() and window is not None:
+        latest = ledger.latest_before(pipeline.name, number, since=ledger.base(pipeline.name))
+        none = latest is None or window.output != "update"
+        checkpoint.note_former(None if none or latest is None else window.last_end(latest))
+    return checkpoint.former_to()
 
 
 def _listed(panes: Mapping[str, Any] | None) -> str:

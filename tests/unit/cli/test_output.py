@@ -56,6 +56,10 @@ def test_what_a_run_did_to_windows_is_told_with_the_watermark() -> None:
     )
     partly = output.of_windows({**moved, "late": 3, "partly_late": 2, "late_by": -1000})
     assert partly.endswith("; 3 records were late, 2 more for some of their windows (watermark 1969-12-31T23:59:59Z)")
+    former = output.of_windows({**moved, "former": 2, "former_to": 3_600_000})
+    assert former.endswith(
+        "; 2 records were filtered, because their windows, up to 1970-01-01T01:00:00Z, were begun before the reset"
+    )
 
 
 def test_what_dedupe_dropped_is_told_with_the_watermark() -> None:

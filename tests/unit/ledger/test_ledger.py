@@ -177,6 +177,16 @@ def test_what_a_run_did_to_windows_is_told_once_for_each_batch(ledger_url: str) 
     assert ledger.windows("p", "r1") == ledger.account("p", "r1")["windows"] == told
     assert ledger.windows("p", "r2") == {}
     assert (ledger.latest_event_time("p", 1), ledger.latest_event_time("p", 2)) == (700, None)
+    assert [ledger.latest_before("p", epoch, since=since) for epoch, since in ((1, 1), (2, 1), (3, 2))] == [
+        None,
+        700,
+        None,
+    ]
+    with ledger.acquire("p", "r4") as lease:
+        ledger.batch_committed(
+            lease, epoch=2, batch=0, accounts=[], windows={**closing, "former": [["t", 0, 6, 9, 2]], "former_to": 3600}
+        )
+    assert {"former": 2, "former_to": 3600}.items() <= ledger.windows("p", "r4").items()
     ledger.rebuild()
     assert ledger.last_batch("p", 1).batch == 1
     assert ledger.last_plan("p", 1) == [OffsetRange("t", 0, 0, 6)]

@@ -310,6 +310,14 @@ def test_the_definition_of_windows_is_kept_in_the_checkpoint(tmp_path: Path) -> 
     assert other.definition() == ("dedupe", {"keys": ["ä"]})
 
 
+def test_the_windows_of_earlier_epochs_are_noted_in_the_checkpoint(tmp_path: Path) -> None:
+    checkpoint = Checkpoint(str(tmp_path))
+    assert checkpoint.former_to() is None
+    for to in (3_600_000, None):
+        checkpoint.note_former(to)
+        assert checkpoint.former_to() == to
+
+
 def test_the_state_of_one_batch_can_be_dropped(tmp_path: Path) -> None:
     kept, made = tmp_path / "state/0/0", tmp_path / "state/0/1"
     for folder in (kept, made):

@@ -185,9 +185,9 @@ def test_windows_that_no_row_has_yet(definition: Any, latest: int | None, closed
 @pytest.mark.parametrize(
     ("written", "are_open", "updates", "given_up", "note"),
     [
-        (True, False, True, "also a closed one", None),
-        (True, True, True, "also a closed one", None),
-        (False, False, True, None, "once more"),
+        (True, False, True, None, "stay as the table has them"),
+        (True, True, True, "windows that are open are updated no more", "stay as the table has them"),
+        (False, False, True, None, None),
         (True, True, False, "windows that are open are dropped", "once more"),
         (True, False, False, None, "once more"),
     ],
