@@ -342,6 +342,49 @@ def test_windows_are_updated_by_each_batch(sandbox: Sandbox, window: dict[str, A
     assert stream.expected()[1]
 
 
+class Completed(Updated):
+    """The same where each batch writes all windows, in place of all: none is ever closed, and no record is late."""
+
+    def model(self) -> tuple[Counter[Any], int, int, dict[Any, list[int]]]:
+        """Return no row apart from those of windows that are open: all of them."""
+        state: dict[tuple[datetime, datetime, str], list[int]] = defaultdict(list)
+        for _, records in self.batches():
+            for at, k, v in records:
+                for span in self.spans(at):
+                    state[*span, k].append(v)
+        return Counter(), 0, 0, state
+
+
+@pytest.mark.parametrize(
+    ("shape", "recovery", "points"),
+    [
+        (SLIDING, "replay", ("sink-committed", "before-sink-commit")),
+        pytest.param(HOURLY, "replay", tuple(p for p in POINTS if p != "window-defined"), marks=pytest.mark.long),
+        pytest.param(HOURLY, "wal", ("sealed", "sink-committed", "before-sink-commit"), marks=pytest.mark.long),
+    ],
+    ids=["sliding", "every-point", "by-way-of-the-log"],
+)
+def test_all_windows_are_written_by_each_batch(
+    sandbox: Sandbox, shape: dict[str, Any], recovery: str, points: tuple[str, ...]
+) -> None:
+    window = {key: value for key, value in shape.items() if key != "watermark"} | {"output": "complete"}
+    stream = Completed(sandbox, window, recovery=recovery)
+    stream.configure()
+    stream.feed(600, 700, 6, bad=True)
+    sandbox.run("first")
+    for number, point in enumerate(points):
+        stream.feed(500 - number * 60, 600, 8, bad=True)  # each is older than what came before
+        sandbox.run("killed", kill_at=point)
+    sandbox.run("killed")
+    stream.assert_exact()
+    stream.feed(0, 60, 14)
+    sandbox.run("last")
+    stream.assert_exact()
+    told = json.loads(sandbox.cli("state", str(sandbox.file), "--json").stdout)
+    assert [(w["window_start"], w["window_end"], w["keys"]) for w in told["windows"]] == stream.open()
+    assert {w["closes_at"] for w in told["windows"]} == {None}
+
+
 @pytest.mark.long
 def test_values_of_open_windows_keep_their_type(sandbox: Sandbox) -> None:
     names = {"n": "count(*)", "total": "size(collect_set(V))"}

@@ -97,7 +97,9 @@ def _lines(words: Sequence[str], width: int) -> list[str]:
 def of_windows(moved: Mapping[str, Any]) -> str:
     """Return in words what a run did to windows: :meth:`sluice.ledger.deeds.Deeds.windows`."""
     instead = f" in place of {moved['replaced']:,}" if "replaced" in moved else ""
-    told = f"{moved['rows']:,} windows written{instead}; those up to {moment(moved['closed_to'])} are closed"
+    told = f"{moved['rows']:,} windows written{instead}"
+    if moved["closed_to"]:
+        told += f"; those up to {moment(moved['closed_to'])} are closed"
     if moved["late"] or moved["partly_late"]:
         told += f"; {moved['late']:,} records were late"
         told += f", {moved['partly_late']:,} more for some of their windows" if moved["partly_late"] else ""

@@ -28,6 +28,13 @@ __all__ = ["history", "state"]
 _MOST = 1000
 """Maximum number of rows of the state that are shown of a key."""
 
+_CLOSES = {
+    "append": "A window is written when a batch has read an event time of closes_at or later",
+    "update": "A window changes no more when a batch has read an event time of closes_at or later",
+    "complete": "No window is ever closed",
+}
+"""By ``output``: what becomes of an open window."""
+
 
 def state(pipeline: str, *, key: Sequence[str] = (), batch: int | None = None, as_json: bool) -> int:
     """Print the state of the present epoch; return the exit code.
@@ -171,10 +178,11 @@ def _wanted(spec: Pipeline, definition: Mapping[str, Any], key: Sequence[str]) -
 
 
 def _of_windows(window: Window, found: list[dict[str, Any]]) -> dict[str, Any]:
-    delay = round(window.watermark.total_seconds() * 1000)
+    delay = round(window.delay.total_seconds() * 1000)
+    ever = window.output == "complete"
     return {
         "keys": sum(each["keys"] for each in found),
-        "windows": [each | {"closes_at": each["window_end"] + delay} for each in found],
+        "windows": [each | {"closes_at": None if ever else each["window_end"] + delay} for each in found],
     }
 
 
@@ -195,11 +203,11 @@ def _show(told: dict[str, Any]) -> None:
         )
         return
     shown = ("window_start", "window_end", "keys", "closes_at")
-    rows = [{n: w[n] if n == "keys" else moment(w[n]) for n in shown} for w in told["windows"]]
+    rows = [{n: w[n] if n == "keys" or w[n] is None else moment(w[n]) for n in shown} for w in told["windows"]]
     print_table(rows, shown)
     err.print(
         f"epoch {told['epoch']}, batch {told['batch']}: {told['keys']:,} keys in {len(rows):,} open windows, {kept}"
-        "A window is written when a batch has read an event time of closes_at or later",
+        f"{_CLOSES[(told['definition'] or {}).get('output', 'append')]}",
         markup=False,
     )
 

@@ -229,10 +229,10 @@ class Pipeline(Strict):
                 f"window.flush closes windows in a run that finds no records, and with {key} there is none: give a "
                 "cron schedule whose runs go ahead, or leave flush out"
             )
-        if self.window.output == "update" and self.sink.config.partition_columns:
+        if self.window.output != "append" and self.sink.config.partition_columns:
             raise ValueError(
-                f"sink.{self.sink.key}.partition_by: window.output: update cannot replace rows of a partitioned table "
-                "yet: leave partition_by out, or choose output: append"
+                f"sink.{self.sink.key}.partition_by: window.output: {self.window.output} cannot replace rows of a "
+                "partitioned table yet: leave partition_by out, or choose output: append"
             )
         if lacking := [name for name in self.sink.config.partition_columns if name not in self.window.columns]:
             raise ValueError(
@@ -443,6 +443,11 @@ class Pipeline(Strict):
     @property
     def no_intervals(self) -> str | None:
         """Why the pipeline cannot replace intervals; None if it can."""
+        if self.window is not None and self.window.output == "complete":
+            return (
+                f"pipeline {self.name!r} has window.output: complete: no window is ever closed, and each batch of a "
+                "live run writes all of them"
+            )
         if self.window is not None and self.window.gap is not None:
             return (
                 f"pipeline {self.name!r} has sessions: where they begin and end is decided by their records, so an "

@@ -40,11 +40,12 @@ class Window(Strict):
     """Columns of the transform's result: each combination of their values has windows of its own."""
     aggregates: Annotated[dict[str, str], Field(min_length=1)]
     """The sink's other columns: a SQL aggregate over the transform's result for each name."""
-    watermark: Duration
-    """How late a record may be: the watermark is the latest event time of earlier batches, less this."""
-    output: Literal["append", "update"] = "append"
+    watermark: Duration | None = None
+    """How late a record may be: the watermark is the latest event time of earlier batches, less this. Needed, unless
+    ``output`` is ``complete``."""
+    output: Literal["append", "update", "complete"] = "append"
     """When a window is written: ``append``, once, when the watermark has passed its end; ``update``, by each batch that
-    changes it, in place of what it was before."""
+    changes it, in place of what it was before; ``complete``, by each batch, all of them in place of the whole table."""
     panes: Literal["auto", "off"] = "off"
     """Whether sliding windows are made of panes of one ``slide``, where that gives the same rows: ``auto``, or ``off``.
     An epoch keeps the way in which it began."""
@@ -75,6 +76,7 @@ class Window(Strict):
             raise ValueError(
                 "window.flush: with output: update, windows are written before they are closed: leave it out"
             )
+        self._complete()
         names = [*self.by, *self.aggregates]
         lowered = [name.lower() for name in names]
         if taken := [name for name in names if name.lower() in _RESERVED]:
@@ -82,6 +84,20 @@ class Window(Strict):
         if doubled := [name for name in names if lowered.count(name.lower()) > 1]:
             raise ValueError(f"window: two columns of the sink would be called {doubled[0]}: choose another name")
         return self
+
+    def _complete(self) -> None:
+        if self.output != "complete":
+            if self.watermark is None:
+                raise ValueError("window needs watermark: how late a record may be, such as 2h")
+            return
+        if self.watermark is not None:
+            raise ValueError(
+                "window.watermark: with output: complete, no window is ever closed, and no record is late: leave it out"
+            )
+        if self.gap is not None:
+            raise ValueError("window.output: complete is for windows with a size: choose append for sessions")
+        if self.flush is not None:
+            raise ValueError("window.flush: with output: complete, no window is ever closed: leave it out")
 
     def _session(self) -> None:
         if self.length <= _NOTHING:
@@ -112,9 +128,14 @@ class Window(Strict):
         return self.slide or self.length
 
     @property
-    def kept(self) -> timedelta:
-        """For how much event time state is to be kept, at most."""
-        return self.length + self.watermark
+    def delay(self) -> timedelta:
+        """``watermark``; nothing with ``output: complete``, which has none."""
+        return self.watermark or _NOTHING
+
+    @property
+    def kept(self) -> timedelta | None:
+        """For how much event time state is to be kept, at most; None for ever."""
+        return None if self.output == "complete" else self.length + self.delay
 
     def last_end(self, time: int) -> int:
         """Return the end of the last window of an event time; both in milliseconds since 1970."""

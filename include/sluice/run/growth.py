@@ -43,7 +43,7 @@ def alarm(pipeline: Pipeline, states: Sequence[StateRow]) -> str | None:
             f"the state of {pipeline.name} has {size:,} bytes of keys and values, more than state.max_bytes "
             f"({limits.max_bytes:,}): {look}"
         )
-    if not limits.growing_runs:
+    if not limits.growing_runs or pipeline.stateful.kept is None:
         return None
     grew = _growing(states)
     seconds, kept = (_at(newest) - _at(grew[0])).total_seconds(), pipeline.stateful.kept.total_seconds()

@@ -288,7 +288,7 @@ def still_open(definition: tuple[str, Mapping[str, Any]] | None, latest: int | N
     return latest + round(length * 1000) + 1 > closed_to
 
 
-def of_windows(*, written: bool, are_open: bool, updates: bool) -> tuple[list[str], list[str]]:
+def of_windows(*, written: bool, are_open: bool, output: str) -> tuple[list[str], list[str]]:
     """Return what does not come back of windows when their table stays, and what else is to be known.
 
     Parameters
@@ -297,11 +297,14 @@ def of_windows(*, written: bool, are_open: bool, updates: bool) -> tuple[list[st
         Whether batches have absorbed anything since the table was empty.
     are_open
         Whether windows may be open that no row has yet: :func:`still_open`.
-    updates
-        Whether each batch of the new epoch writes the windows that it changes: ``output: update``.
+    output
+        When the new epoch writes windows: ``append``, ``update`` or ``complete``.
     """
     again = "--truncate with an earlier --from writes all windows again"
-    if updates:
+    if output == "complete":
+        dropped = "the first batch of the new epoch puts what it has read in place of all windows in the table: "
+        return [f"{dropped}those from records before it leave. {again}"] if written or are_open else [], []
+    if output == "update":
         stays = (
             "windows that begin at or before the latest event time so far stay as the table has them: records that "
             "come for them count as filtered, and an interval of event time makes them again when they are closed"

@@ -16,6 +16,7 @@ from sluice_spark.batch.stateful import Key, Seen, StatefulWriter, dropped
 from sluice_spark.batch.writer import PreparedBatch
 from sluice_spark.sinks.base import Fence, Staged
 from sluice_spark.sinks.delta.table import DeltaSink
+from sluice_spark.sinks.parquet.everything import Everything
 from sluice_spark.sinks.parquet.keyed import Keyed
 from sluice_spark.windows.aggregate import strange, windows_of
 from sluice_spark.windows.late import late, partly_late
@@ -77,10 +78,14 @@ class WindowWriter(StatefulWriter):
 
     def late(self) -> Column:
         """Return whether all windows of a row were closed."""
+        if self.window.output == "complete":
+            return F.lit(False)
         return late(self.window, self.clock.late)
 
     def partly_late(self) -> Column:
         """Return whether some windows of a row were closed, or are those of an earlier epoch, and not all."""
+        if self.window.output == "complete":
+            return F.lit(False)
         return partly_late(self.window, max(self.clock.late, self.former_to or 0))
 
     def former(self) -> Column:
@@ -95,13 +100,14 @@ class WindowWriter(StatefulWriter):
         return self.window.output
 
     def commit_rows(self, staged: Staged, batch: int, note: Mapping[str, object], fence: Fence | None) -> bool:
-        """Commit staged windows; with ``output: update``, in place of those with the same bounds and keys."""
+        """Commit staged windows; with ``output: update``, in place of those with the same bounds and keys, with
+        ``complete``, in place of all rows."""
         if self.window.output == "append" or not staged.files:
             return super().commit_rows(staged, batch, note, fence)
         sink = cast(DeltaSink, self.sink)
         sink.check_replaceable()
         keys = (START, END, *self.window.by)
-        gone = Keyed.of(sink.path, staged, keys)
+        gone = Everything(()) if self.window.output == "complete" else Keyed.of(sink.path, staged, keys)
         done = sink.replace(gone, staged, self.schema, batch, note, name=staged.batch, fence=fence)
         return done is not None
 

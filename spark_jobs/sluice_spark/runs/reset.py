@@ -226,7 +226,7 @@ class ResetRun(Run):
             dropped, told = of_windows(
                 written=any(m["epoch"] >= since and m["rows"] for m in self.ledger.window_moves(name)),
                 are_open=still_open(known, latest, closed),
-                updates=window is not None and window.output == "update",
+                output="append" if window is None else window.output,
             )
             given_up += dropped
             notes += told

@@ -88,7 +88,8 @@ def windows_of(rows: DataFrame, window: Window) -> DataFrame:
         span = F.session_window(time, seconds(window.gap))
     else:
         span = F.window(time, seconds(window.length), seconds(window.step) if window.slide else None)
-    timely = rows.withWatermark(window.time, seconds(window.watermark))
+    # with output: complete nothing is ever closed, and a watermark would only be told
+    timely = rows if window.output == "complete" else rows.withWatermark(window.time, seconds(window.delay))
     grouped = timely.groupBy(span.alias(_WINDOW), *map(column, window.by))
     found = grouped.agg(*(F.expr(text).alias(name) for name, text in window.aggregates.items()))
     bounds = F.col(_WINDOW)["start"].alias(START), F.col(_WINDOW)["end"].alias(END)

@@ -40,7 +40,7 @@ def panes_of(rows: DataFrame, window: Window, how: Decomposed) -> DataFrame:
     rows
         As for :func:`~sluice_spark.windows.aggregate.windows_of`.
     """
-    timely = rows.withWatermark(window.time, seconds(window.watermark))
+    timely = rows.withWatermark(window.time, seconds(window.delay))
     time = F.unix_micros(column(window.time))
     last = F.timestamp_micros(time - F.pmod(time, F.lit(_micros(window.step))) + F.lit(_micros(window.length)))
     # with the metadata of the event time, Spark takes it for one: a plain column would never be forgotten

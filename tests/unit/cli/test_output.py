@@ -51,6 +51,7 @@ def test_a_table_is_one_where_it_has_room_or_nobody_looks(monkeypatch: pytest.Mo
 def test_what_a_run_did_to_windows_is_told_with_the_watermark() -> None:
     moved = {"rows": 1200, "late": 0, "partly_late": 0, "late_by": None, "closed_to": 1_356_998_400_000}
     assert output.of_windows(moved) == "1,200 windows written; those up to 2013-01-01T00:00:00Z are closed"
+    assert output.of_windows({**moved, "closed_to": 0}) == "1,200 windows written"
     assert output.of_windows({**moved, "late": 3, "late_by": 0}).endswith(
         "; 3 records were late (watermark 1970-01-01T00:00:00Z)"
     )

@@ -49,7 +49,24 @@ def test_a_window_has_defaults_and_columns(tmp_path: Path) -> None:
         ({"aggregates": {"Window_Start": "count(*)"}}, {}, "Window_Start is a column that Sluice adds itself"),
         ({"by": ["_run"]}, {}, "_run is a column that Sluice adds itself"),
         ({"by": ["N"]}, {}, "two columns of the sink would be called N"),
-        ({"output": "complete"}, {}, "output"),
+        ({"output": "sometimes"}, {}, "output"),
+        ({"output": "complete"}, {}, "no window is ever closed, and no record is late: leave it out"),
+        ({"watermark": None}, {}, "window needs watermark"),
+        (
+            {"output": "complete", "watermark": None, "size": None, "gap": "30m", "by": ["k"]},
+            {},
+            "complete is for windows with a size",
+        ),
+        (
+            {"output": "complete", "watermark": None, "flush": {"after": "1d"}},
+            {},
+            "window.flush: with output: complete",
+        ),
+        (
+            {"output": "complete", "watermark": None, "by": ["k"]},
+            {"sink": {"delta": {"path": "p", "partition_by": ["k"]}}},
+            "window.output: complete cannot replace rows of a partitioned table yet",
+        ),
         ({"output": "update", "size": None, "gap": "30m", "by": ["k"]}, {}, "update is for windows with a size"),
         ({"output": "update", "flush": {"after": "1d"}}, {}, "windows are written before they are closed"),
         (
@@ -83,6 +100,13 @@ def test_what_cannot_be_is_refused_with_the_way_out(
     with pytest.raises(ConfigError) as refused:
         read(tmp_path, window, **keys)
     assert why in str(refused.value)
+
+
+def test_a_whole_result_has_no_watermark_and_no_intervals(tmp_path: Path) -> None:
+    pipeline = read(tmp_path, {"output": "complete", "watermark": None})
+    assert pipeline.window is not None
+    assert pipeline.window.kept is None
+    assert "output: complete" in (pipeline.no_intervals or "")
 
 
 def test_a_run_cannot_do_what_the_file_cannot(tmp_path: Path) -> None:

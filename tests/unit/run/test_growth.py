@@ -64,3 +64,5 @@ def test_both_limits_are_the_files(tmp_path: Path) -> None:
     )
     assert alarm(load(write(tmp_path, most)), many[:-1]) is None
     assert alarm(load(write(tmp_path, GOOD)), many) is None, "it keeps nothing any more"
+    ever = GOOD + "window: {time: at, size: 1h, aggregates: {n: 'count(*)'}, output: complete}\n"
+    assert alarm(load(write(tmp_path, ever)), many) is None, "it is kept for ever"

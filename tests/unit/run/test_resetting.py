@@ -183,19 +183,21 @@ def test_windows_that_no_row_has_yet(definition: Any, latest: int | None, closed
 
 
 @pytest.mark.parametrize(
-    ("written", "are_open", "updates", "given_up", "note"),
+    ("written", "are_open", "output", "given_up", "note"),
     [
-        (True, False, True, None, "stay as the table has them"),
-        (True, True, True, "windows that are open are updated no more", "stay as the table has them"),
-        (False, False, True, None, None),
-        (True, True, False, "windows that are open are dropped", "once more"),
-        (True, False, False, None, "once more"),
+        (True, False, "update", None, "stay as the table has them"),
+        (True, True, "update", "windows that are open are updated no more", "stay as the table has them"),
+        (False, False, "update", None, None),
+        (True, True, "append", "windows that are open are dropped", "once more"),
+        (True, False, "append", None, "once more"),
+        (True, True, "complete", "in place of all windows", None),
+        (False, False, "complete", None, None),
     ],
 )
 def test_what_becomes_of_windows_in_the_table(
-    written: bool, are_open: bool, updates: bool, given_up: str | None, note: str | None
+    written: bool, are_open: bool, output: str, given_up: str | None, note: str | None
 ) -> None:
-    said = of_windows(written=written, are_open=are_open, updates=updates)
+    said = of_windows(written=written, are_open=are_open, output=output)
     for expected, found in zip((given_up, note), said, strict=True):
         assert len(found) == (expected is not None)
         assert (expected or "") in " ".join(found)
