@@ -16,7 +16,9 @@ from tests.chaos.states.tree import Tree
 
 __all__ = ["likeness"]
 
-_PASSING = {"at", "id", "token", "seconds", "app_id", "path", "folder", "length", "footer", "crc"}
+_PASSING = {
+    "at", "id", "token", "seconds", "app_id", "path", "folder", "length", "footer", "crc", "bytes", "memory",
+}  # fmt: skip
 
 
 def likeness(tree: Tree) -> dict[str, Any]:
