@@ -19,7 +19,7 @@ from sluice_spark.engine.cores import cores
 from sluice_spark.sources.base import RECORD_SCHEMA
 from sluice_spark.sources.inputs import Input
 
-__all__ = ["Ranged", "batch_end", "frame_of", "next_cut", "stream_of", "stream_of_cuts"]
+__all__ = ["Plan", "Ranged", "Share", "batch_end", "frame_of", "next_cut", "stream_of", "stream_of_cuts"]
 
 _FEWEST = 20_000
 """Minimum number of offsets of a task; a smaller one would cost more than it does."""
@@ -36,28 +36,35 @@ class Ranged(Protocol):
 
 
 @dataclass(frozen=True)
-class _Plan:
+class Plan:
+    """What is read, and by how many tasks. It can be pickled, too."""
+
     name: str
     source: Ranged
     cores: int
+    tasks: int = 1
+    """The smallest number of tasks of a batch that has as many offsets."""
     begin: Positions = field(default_factory=dict)
     ends: Positions = field(default_factory=dict)
     most: int = 0
     cuts: tuple[tuple[OffsetRange, ...], ...] | None = None
     ranges: tuple[OffsetRange, ...] = ()
 
-    def shares(self, ranges: Sequence[OffsetRange]) -> list[_Share]:
+    def shares(self, ranges: Sequence[OffsetRange]) -> list[Share]:
         """Return the tasks that read these ranges."""
         total = sum(map(len, ranges))
-        size = max(_FEWEST, -(-total // (self.cores * _TASKS)))
-        return [_Share(self.source.input(share), tuple(share)) for share in divided(ranges, size)]
+        size = min(max(_FEWEST, -(-total // (self.cores * _TASKS))), max(1, total // self.tasks))
+        return [Share(self.source.input(share), tuple(share)) for share in divided(ranges, size)]
 
 
-class _Share(InputPartition):
+class Share(InputPartition):
+    """The ranges that one task reads."""
+
     def __init__(self, source: Input, ranges: tuple[OffsetRange, ...]) -> None:
         self.source, self.ranges = source, ranges
 
     def records(self) -> Iterator[pa.RecordBatch]:
+        """Yield their records, in their order."""
         with self.source.opened() as reader:
             for span in self.ranges:
                 for chunk in reader.read(span):
@@ -65,7 +72,7 @@ class _Share(InputPartition):
 
 
 class _Data(DataSource):
-    plan: ClassVar[_Plan]
+    plan: ClassVar[Plan]
 
     @classmethod
     def name(cls) -> str:
@@ -82,21 +89,21 @@ class _Data(DataSource):
 
 
 class _Batch(DataSourceReader):
-    def __init__(self, plan: _Plan) -> None:
+    def __init__(self, plan: Plan) -> None:
         self.plan = plan
 
-    def partitions(self) -> Sequence[_Share]:
+    def partitions(self) -> Sequence[Share]:
         return self.plan.shares(self.plan.ranges)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        assert isinstance(partition, _Share)
+        assert isinstance(partition, Share)
         return partition.records()
 
 
 class _Stream(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Reads up to the ends that were there when the run was planned, whatever is added meanwhile."""
 
-    def __init__(self, plan: _Plan) -> None:
+    def __init__(self, plan: Plan) -> None:
         self.plan = plan
 
     def initialOffset(self) -> dict[str, Any]:
@@ -114,11 +121,11 @@ class _Stream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         most = limit.max_rows if isinstance(limit, ReadMaxRows) else self.plan.most
         return _json(batch_end(_positions(start), self.plan.ends, most))
 
-    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[_Share]:
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[Share]:
         return self.plan.shares(ranges_between(_positions(start), _positions(end)))
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        assert isinstance(partition, _Share)
+        assert isinstance(partition, Share)
         return partition.records()
 
 
@@ -173,7 +180,7 @@ def stream_of(
     """
     known = list(states)
     begin = {s.topic: starts([s])[s.topic] | (start or {}).get(s.topic, {}) for s in known}
-    plan = _Plan(_name(), source, cores(spark), begin=begin, ends=ends(known), most=max_records)
+    plan = Plan(_name(), source, cores(spark), begin=begin, ends=ends(known), most=max_records)
     return spark.readStream.format(_registered(spark, plan)).load()
 
 
@@ -187,20 +194,20 @@ def stream_of_cuts(
     start
         Where an empty checkpoint starts. One that is further on goes on behind its own position.
     """
-    plan = _Plan(_name(), source, cores(spark), begin=start, cuts=tuple(tuple(ranges) for ranges in cuts))
+    plan = Plan(_name(), source, cores(spark), begin=start, cuts=tuple(tuple(ranges) for ranges in cuts))
     return spark.readStream.format(_registered(spark, plan)).load()
 
 
 def frame_of(spark: SparkSession, source: Ranged, ranges: Sequence[OffsetRange]) -> DataFrame:
     """Return exactly the records of these ranges, including headers."""
-    return spark.read.format(_registered(spark, _Plan(_name(), source, cores(spark), ranges=tuple(ranges)))).load()
+    return spark.read.format(_registered(spark, Plan(_name(), source, cores(spark), ranges=tuple(ranges)))).load()
 
 
 def _name() -> str:
     return f"sluice_ranges_{next(_numbers)}"
 
 
-def _registered(spark: SparkSession, plan: _Plan) -> str:
+def _registered(spark: SparkSession, plan: Plan) -> str:
     # a class of its own is pickled with its plan, which thereby needs no text form, and no secret is an option
     spark.dataSource.register(type("SluiceRanges", (_Data,), {"plan": plan}))
     return plan.name

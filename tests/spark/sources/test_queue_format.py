@@ -1,0 +1,106 @@
+"""``spark.readStream.format("sluice_queue")``, in a Spark of its own: nothing of a pipeline is there."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from tests.fixtures.queues import Nats, Redis, started
+
+from sluice.connections import variable_of
+
+pytestmark = pytest.mark.spark
+
+_SCRIPT = """
+import json, sys
+from pathlib import Path
+from pyspark.sql import SparkSession
+from sluice_spark.sources.queue_format import QueueFormat
+
+folder, options = Path(sys.argv[1]), json.loads(sys.argv[2])
+spark = SparkSession.builder.master("local[2]").config("spark.ui.enabled", False).getOrCreate()
+spark.dataSource.register(QueueFormat)
+
+def on_batch(frame, number):
+    rows = [[r.topic, r.offset, bytes(r.value).decode()] for r in frame.collect()]
+    with open(folder / "batches", "a") as out:
+        out.write(json.dumps([number, rows]) + chr(10))
+    if (folder / "fail").exists():
+        (folder / "fail").unlink()
+        raise RuntimeError("the sink is down")
+
+def drain(**more):
+    read = spark.readStream.format("sluice_queue").options(**options, **more).load()
+    write = read.writeStream.foreachBatch(on_batch).trigger(availableNow=True)
+    try:
+        write.option("checkpointLocation", str(folder / "checkpoint")).start().awaitTermination()
+    except Exception as error:
+        print("failed", str(error).replace(chr(10), " "), flush=True)
+    else:
+        print("done", flush=True)
+
+for line in sys.stdin:
+    command = json.loads(line)
+    if command == "frame":
+        print(spark.read.format("sluice_queue").options(**options).load().count(), flush=True)
+    else:
+        drain(**command)
+"""
+
+
+@pytest.mark.parametrize("kind", [Redis, pytest.param(Nats, marks=pytest.mark.long)])
+def test_each_message_is_read_once_and_what_the_queue_removed_is_told(kind: type[Redis | Nats], tmp_path: Path) -> None:
+    server = started(kind, tmp_path / "server")
+    own = {"field": "value"} if kind is Redis else {}
+    options = {"connection": "queue", "kind": server.kind, "streams": "orders, refunds", "name": "q", **own}
+    environment = {**os.environ, variable_of("queue"): json.dumps(server.connection())}
+    for stream in ("orders", "refunds"):
+        server.add(stream, [b"%d" % n for n in range(5)])
+    script = [sys.executable, "-c", _SCRIPT, str(tmp_path), json.dumps(options)]
+    process = subprocess.Popen(script, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    assert process.stdin is not None
+    assert process.stdout is not None
+
+    def told(command: str | dict[str, str]) -> str:
+        process.stdin.write(json.dumps(command) + "\n")
+        process.stdin.flush()
+        return process.stdout.readline().strip()
+
+    def batches() -> list[tuple[int, list[tuple[str, int, str]]]]:
+        lines = (tmp_path / "batches").read_text().splitlines()
+        (tmp_path / "batches").unlink()
+        return [(number, sorted(map(tuple, rows))) for number, rows in map(json.loads, lines)]
+
+    def rows(start: int, end: int, *streams: str) -> list[tuple[str, int, str]]:
+        return [(stream, n, str(n)) for stream in streams or ("orders", "refunds") for n in range(start, end)]
+
+    try:
+        (tmp_path / "fail").touch()
+        assert "the sink is down" in told({"maxRecordsPerTrigger": "4", "minPartitions": "3"})
+        first = batches()
+        assert told({"maxRecordsPerTrigger": "4"}) == "done"
+        again = batches()
+        assert again[0] == first[0], "the batch that failed has the same messages"
+        assert sorted(row for _, found in again for row in found) == rows(0, 5)
+        assert max(len(found) for _, found in again) <= 4
+        assert told({}) == "done"
+        assert not (tmp_path / "batches").exists(), "there is nothing new"
+        server.add("orders", [b"%d" % n for n in range(5, 12)])
+        server.trim("orders", 3)
+        gone = told({})
+        assert "removed messages before they were read: orders-0 [5, 9)" in gone, gone
+        assert told({"failOnDataLoss": "false"}) == "done"
+        assert [row for _, found in batches() for row in found] == rows(9, 12, "orders")
+        assert told("frame") == "8"
+        server.remove("refunds")
+        server.add("refunds", [b"new"] * 9)
+        assert "is another one than the query has read" in told({})
+        assert "option minPartitions is 'x'" in told({"minPartitions": "x"})
+    finally:
+        process.stdin.close()
+        process.wait(60)
+        server.stop()
