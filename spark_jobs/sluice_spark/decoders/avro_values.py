@@ -26,6 +26,7 @@ __all__ = ["AvroReader", "rows"]
 _PARSED = "__fastavro_parsed__"
 """A key by which fastavro takes a schema without checking it."""
 _HEADER = struct.Struct(">bI")
+_AROUND, _VALUE = "__sluice_around_", "value"
 _DEEPEST = 200
 """Levels of a schema: reading uses the stack of the process, which ends without an error."""
 _IDLEST = 2000
@@ -41,6 +42,26 @@ class _Writer:
     schema: Any
     columns: Sequence[tuple[str, Convert | None]]
     """Fields, each with the conversion of its value; None if it is the column's already."""
+    within: bool = False
+    """Whether the record is the only field of what the schema describes."""
+
+
+@dataclass(frozen=True)
+class _Union:
+    """How records of a schema that is a union are read: by its branches, in their order."""
+
+    branches: Sequence[_Writer | Broken]
+
+    def chosen(self, value: bytes) -> tuple[_Writer | Broken, int]:
+        """Return how a record is read, and where its branch's value begins."""
+        number = shift = 0
+        for at in range(_HEADER.size, min(len(value), _HEADER.size + 5)):
+            number |= (value[at] & 0x7F) << shift
+            shift += 7
+            if value[at] < 0x80:
+                index = (number >> 1) ^ -(number & 1)
+                return (self.branches[index] if 0 <= index < len(self.branches) else Broken("avro")), at + 1
+        return Broken("avro"), len(value)
 
 
 class AvroReader:
@@ -60,7 +81,7 @@ class AvroReader:
 
     def __init__(self, registry: Registry, columns: T.StructType, days: tuple[int, int], *, tombstones: str) -> None:
         self._registry, self._columns, self._days, self._tombstones = registry, columns, days, tombstones
-        self._known: dict[int, _Writer | Broken] = {}
+        self._known: dict[int, _Writer | _Union | Broken] = {}
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_known": {}}
@@ -90,13 +111,18 @@ class AvroReader:
         writer = self._known.get(number)
         if writer is None:
             writer = self._known[number] = self._writer(number)
+        start = _HEADER.size
+        if isinstance(writer, _Union):
+            writer, start = writer.chosen(value)
         if isinstance(writer, Broken):
             raise Broken(writer.rule, writer.column)
-        record = _parsed(value, writer.schema)
+        record = _parsed(value, writer.schema, start)
+        if writer.within:
+            record = record[_VALUE]
         get = record.get
         return tuple([get(name) if convert is None else convert(get(name)) for name, convert in writer.columns])
 
-    def _writer(self, number: int) -> _Writer | Broken:
+    def _writer(self, number: int) -> _Writer | _Union | Broken:
         if find_spec("fastavro") is None:  # which is no fault of the schema
             raise ConfigError(
                 "decode.avro cannot read records here: the package fastavro is missing",
@@ -113,7 +139,7 @@ class AvroReader:
         except Exception:  # a schema that is odd in a way nobody thought of must not end each run that meets it
             return Broken("avro_schema")
 
-    def _compiled(self, found: Schema) -> _Writer:
+    def _compiled(self, found: Schema) -> _Writer | _Union:
         if found.kind != "AVRO":
             raise Broken("avro_schema")
         names: dict[str, Any] = {}
@@ -126,6 +152,24 @@ class AvroReader:
             *_, bare = [_parse(_without(schema, "default", "logicalType"), plain) for schema in schemas]
         except Exception as error:  # fastavro has many names for what is no schema
             raise Broken("avro_schema") from error
+        if isinstance(whole, list):
+            return _Union([self._branch(n, part, names, plain) for n, part in enumerate(whole)])
+        return _Writer(bare, self._read(whole, names))
+
+    def _branch(self, number: int, part: Any, names: dict[str, Any], plain: dict[str, Any]) -> _Writer | Broken:
+        """Return how records of one type of a union are read; what is wrong with it is no fault of the others."""
+        name = part["name"] if isinstance(part, dict) and "name" in part else part
+        try:
+            columns = self._read(names.get(name) if isinstance(name, str) else None, names)
+            # types that the registry's other schemas define are known only to what is parsed beside them; a name with
+            # a namespace would have them looked for in it
+            around = {"type": "record", "name": f"{_AROUND}{number}", "fields": [{"name": _VALUE, "type": name}]}
+            return _Writer(_parse(around, plain), columns, within=True)
+        except Broken as broken:
+            return broken
+
+    def _read(self, whole: Any, names: Mapping[str, Any]) -> Sequence[tuple[str, Convert | None]]:
+        """Return the fields of a record that are columns, with their conversions."""
         if not isinstance(whole, dict) or whole.get("type") != "record":
             raise Broken("avro_schema")
         _Shapes(names).of(whole)
@@ -135,7 +179,7 @@ class AvroReader:
             (c.name, types.convert(written.get(c.name, "null"), c.dataType, c.name, nullable=c.nullable))
             for c in self._columns.fields
         ]
-        return _Writer(bare, [(name, None if convert == SAME else convert) for name, convert in read])
+        return [(name, None if convert == SAME else convert) for name, convert in read]
 
 
 def _parse(schema: Any, names: dict[str, Any]) -> Any:
@@ -144,11 +188,11 @@ def _parse(schema: Any, names: dict[str, Any]) -> Any:
     return parse_schema(schema, named_schemas=names)
 
 
-def _parsed(value: bytes, schema: Any) -> Any:
+def _parsed(value: bytes, schema: Any, start: int) -> Any:
     from fastavro import schemaless_reader
 
     stream = io.BytesIO(value)
-    stream.seek(_HEADER.size)
+    stream.seek(start)
     try:
         record: Any = schemaless_reader(stream, schema, None)
     except UnicodeDecodeError as error:

@@ -270,6 +270,27 @@ def test_schemas_that_refer_to_others(spark: SparkSession, registry: StandIn) ->
     assert decoded(spark, [value], "m STRUCT<b: STRUCT<x: INT>>") == [{"m": {"b": {"x": 6}}}]
 
 
+def test_records_of_a_union_are_read_by_their_own_schema(spark: SparkSession, registry: StandIn) -> None:
+    inner = {"type": "record", "name": "In", "namespace": "shop", "fields": [{"name": "x", "type": "int"}]}
+    paid = {"type": "record", "name": "Paid", "namespace": "shop", "fields": [{"name": "in", "type": "In"}]}
+    made = record(l="long", **{"in": "shop.In"}) | {"name": "Made"}
+    odd = record(l="string") | {"name": "Odd"}
+    registry.register(1, inner)
+    registry.register(2, paid, references=[{"name": "shop.In", "subject": "in", "version": 1}])
+    union = ["null", "shop.Paid", made, odd, "int", {"type": "fixed", "name": "Two", "size": 2}]
+    registry.register(3, union, references=[{"name": "shop.Paid", "subject": "paid", "version": 1}])
+    registry.versions |= {("in", 1): 1, ("paid", 1): 2}
+    cases: list[tuple[bytes, Any]] = [
+        (b"\2\x0e", {"in": {"x": 7}}),
+        (b"\4\6\x0e", {"l": 3, "in": {"x": 7}}),
+        (b"\0", "avro_schema"), (b"\6\2a", "type"), (b"\x08\2", "avro_schema"), (b"\x0aab", "avro_schema"),
+        (b"\x0c", "avro"), (b"\1", "avro"), (b"", "avro"), (b"\x80", "avro"), (b"\x80" * 9 + b"\0", "avro"),
+        (b"\2", "avro"), (b"\2\x0e\0", "avro"),
+    ]  # fmt: skip
+    found = decoded(spark, [b"\0\0\0\0\3" + value for value, _ in cases], "l BIGINT, `in` STRUCT<x: INT>")
+    assert [(case, is_) for case, is_ in zip(cases, found, strict=True) if is_ != case[1]] == []
+
+
 SCHEMA = record(
     i=["null", "int"], l="long", s=["null", "string"], d="double", b="boolean", c=DEC, dt=logical("int", "date"),
     t=["null", logical("long", "timestamp-micros")], a={"type": "array", "items": ["null", "long"]},
