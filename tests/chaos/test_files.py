@@ -228,10 +228,7 @@ AVRO = fastavro.parse_schema(
         ],
     }
 )  # fmt: skip
-TYPED = (
-    "id BIGINT NOT NULL, rate DOUBLE, paid DECIMAL(9,2), at TIMESTAMP, day DATE, raw BINARY, tags ARRAY<STRING>, "
-    "new INT"
-)
+TYPED = "id BIGINT NOT NULL, rate DOUBLE, paid DECIMAL(9,2), at TIMESTAMP, day DATE, tags ARRAY<STRING>, new INT"
 
 
 def typed(number: int) -> dict[str, Any]:
@@ -277,7 +274,13 @@ def test_typed_rows_land_once_as_they_are_when_drivers_are_killed(
     archive = place.root / "archive"
     place.configure(
         source=place.source(format=format_, archive=str(archive)),
-        decode={"json": {"schema": TYPED, "key": "_file", "headers": {"_row": "row"}}},
+        decode={
+            "json": {
+                "schema": TYPED + (", raw BINARY" if engine == "spark" else ""),
+                "key": "_file",
+                "headers": {"_row": "row"},
+            }
+        },
         recovery=strategy,
         engine=engine,
     )
@@ -294,10 +297,37 @@ def test_typed_rows_land_once_as_they_are_when_drivers_are_killed(
     done = place.run("last")
     assert account(done)["lost"] == 0
     assert "half" in done.stderr
+    assert ("records take the Spark path" in done.stderr) == (engine == "spark")
     good = [n for n in range(len(rows)) if n % 5]
     assert place.offsets("out") == Counter(("in_box", 0, n) for n in good)
     assert place.offsets("out_quarantine") == Counter(("in_box", 0, n) for n in range(0, len(rows), 5))
-    found = sorted(place.table("out", *typed(0), "new", "_file", "_row"), key=lambda row: row["id"])
-    assert found == [rows[n] | {"new": None} for n in good]
+    names = [name for name in (*rows[0], "new") if name != "raw" or engine == "spark"]
+    found = sorted(place.table("out", *names), key=lambda row: row["id"])
+    assert found == [{name: (rows[n] | {"new": None})[name] for name in names} for n in good]
     assert [file.name for file in place.inbox.iterdir()] == ["half"]
+    place.audit()
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("format_", ["parquet", "avro"])
+def test_rows_of_a_damaged_file_are_named_and_can_be_given_up(place: Inbox, format_: str) -> None:
+    keys = {"source": place.source(format=format_), "decode": {"json": {"schema": TYPED}}}
+    place.configure(**keys)
+    for name in ("1", "2"):
+        whole = kept_as(format_, [typed(n) for n in range(1, 5)] * 3)
+        file = place.inbox / name
+        file.write_bytes(whole)
+        os.utime(file, (time.time() - 100,) * 2)
+    then = file.stat()
+    # the head of the first page, or the end of the third block from the end
+    at = whole.rindex(whole[-16:], 0, -33) - 8 if format_ == "avro" else 4
+    file.write_bytes(whole[:at] + bytes(8) + whole[at + 8 :])
+    os.utime(file, ns=(then.st_atime_ns, then.st_mtime_ns))
+    assert "2 cannot be read" in error(place.run("damaged"), 1)
+    done = account(place.run("given up", "--recovery", "ignore_range"))
+    assert done["lost"] == (1 if format_ == "avro" else 4), "a block, or a row group"
+    file.write_bytes(whole)
+    os.utime(file, ns=(then.st_atime_ns, then.st_mtime_ns))
+    assert account(place.sluice("redrive", str(place.file), "--json"))["written"] == done["lost"]
+    assert place.offsets("out") == Counter(("in_box", 0, n) for n in range(24))
     place.audit()

@@ -176,7 +176,7 @@ class FilesRanges:
         except UnreadableError:
             raise
         except Exception as error:  # each decompressor has errors of its own
-            raise UnreadableError(f"{entry.name} cannot be read: {error}") from error
+            raise UnreadableError(f"{entry.name} cannot be read: {type(error).__name__}: {error}") from error
         if count != len(span) or not entry.is_in(folder, archive=moved):
             raise UnreadableError(f"{entry.name} changed while it was read")
 
