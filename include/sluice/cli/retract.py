@@ -54,6 +54,7 @@ def retract(
     from sluice.pipeline import load
     from sluice.run.decision import give_up
     from sluice.run.held import holder, waiting
+    from sluice.run.redriving import check_ranges
     from sluice.run.retraction import possible, standing, wanted
 
     if not reason.strip():
@@ -75,6 +76,7 @@ def retract(
             print_json({"pipeline": spec.name, "run": of_run, "given_up": list(batch), "reason": reason})
         return
     possible(spec)
+    check_ranges(ledger, spec.name, ranges)
     chosen = standing(ledger, spec.name, run_id=of_run, ranges=ranges)
     name = run_id or f"retract__{datetime.now(UTC).isoformat(timespec='milliseconds')}"
     spark, _, sink = connections(spec)

@@ -96,7 +96,8 @@ class Profiles(Verdicts):
 
         Accepted is a run whose verdict is ``passed`` or ``warned``, or whose failed verdict somebody accepted. What was
         judged together is one run. Left out are runs of which something was retracted, that a reset closed, or that are
-        older than the newest run from which on everything is normal (:meth:`sluice.ledger.Ledger.normal_set`).
+        older than the newest run before that other one from which on everything is normal
+        (:meth:`sluice.ledger.Ledger.normal_set`).
 
         Parameters
         ----------
@@ -120,7 +121,7 @@ class Profiles(Verdicts):
                 table.c.verdict.in_(("passed", "warned")), sa.and_(table.c.verdict.in_(("failed", "error")), settled)
             ),
             table.c.sequence < before,
-            table.c.sequence >= self._normal_since(pipeline),
+            table.c.sequence >= self._normal_since(pipeline, before),
             ~_closed(),
         )
         gone, seen = self._retracted(pipeline), set[str]()
@@ -147,21 +148,23 @@ class Profiles(Verdicts):
 
     def normal_since(self, pipeline: str) -> tuple[str, str] | None:
         """Return the run from which on everything is normal, and why; None if nobody said so."""
-        found = self._normal(pipeline)
+        found = next(iter(self._normals(pipeline)), None)
         return None if found is None else (found["run"], str(found["payload"]["reason"]))
 
-    def _normal_since(self, pipeline: str) -> int:
-        found = self._normal(pipeline)
-        table = schema.run
-        query = sa.select(table.c.sequence).where(
-            table.c.pipeline == pipeline, table.c.run == (found["run"] if found else None)
+    def _normal_since(self, pipeline: str, before: int) -> int:
+        """Return the sequence of the run with which the history of a later one begins, as somebody said last."""
+        table, names = schema.run, [row["run"] for row in self._normals(pipeline)]
+        query = sa.select(table.c.run, table.c.sequence).where(
+            table.c.pipeline == pipeline, table.c.run.in_(names), table.c.sequence < before
         )
-        return next((int(row["sequence"]) for row in self._rows(query)), 0) if found else 0
+        known = {row["run"]: int(row["sequence"]) for row in self._rows(query)} if names else {}
+        return next((known[name] for name in names if name in known), 0)
 
-    def _normal(self, pipeline: str) -> Any:
+    def _normals(self, pipeline: str) -> Sequence[Any]:
+        """Return what somebody said to be normal from then on, the newest first."""
         table = schema.event
         query = sa.select(table.c.run, table.c.payload).where(table.c.pipeline == pipeline, table.c.type == "NormalSet")
-        return next(iter(self._rows(query.order_by(table.c.id.desc()).limit(1))), None)
+        return self._rows(query.order_by(table.c.id.desc()))
 
     def _with_profile(self, pipeline: str, runs: Sequence[str]) -> set[str]:
         table = schema.event

@@ -179,13 +179,15 @@ class LedgerQueries(Deeds):
             ends.setdefault(r["topic"], {})[int(r["partition"])] = int(r["end"])
         return ends
 
-    def partitions(self, pipeline: str) -> dict[str, set[int]]:
-        """Return, per topic, the partitions of which anything was ever read or lost."""
-        found: dict[str, set[int]] = {}
+    def furthest_known(self, pipeline: str) -> Positions:
+        """Return how far each partition was ever read or lost, whatever became of it since."""
+        found = Positions()
         for table in (schema.account, schema.lost):
-            query = sa.select(table.c.topic, table.c.partition).where(table.c.pipeline == pipeline).distinct()
+            query = sa.select(table.c.topic, table.c.partition, sa.func.max(table.c.end).label("end"))
+            query = query.where(table.c.pipeline == pipeline).group_by(table.c.topic, table.c.partition)
             for r in self._rows(query):
-                found.setdefault(r["topic"], set()).add(int(r["partition"]))
+                ends = found.setdefault(r["topic"], {})
+                ends[int(r["partition"])] = max(int(r["end"]), ends.get(int(r["partition"]), 0))
         return found
 
     def running(self, pipeline: str) -> str | None:

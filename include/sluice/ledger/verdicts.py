@@ -75,6 +75,29 @@ class Verdicts(LedgerQueries):
                     return found
         return None
 
+    def had_waited(self, pipeline: str, runs: Sequence[str], *, before: int, held: bool) -> bool:
+        """Return whether records may have waited in the source for somebody to settle a verdict, until some runs.
+
+        Parameters
+        ----------
+        before
+            The :attr:`~sluice.ledger.RunRow.sequence` of the first of these runs.
+        held
+            Whether a failed verdict holds the pipeline. If not, records wait only while a batch does.
+        """
+        table, events = schema.run, schema.event
+        own = sa.select(events.c.payload).where(
+            events.c.pipeline == pipeline, events.c.type == "Judged", events.c.run.in_(runs)
+        )
+        if any((row["payload"]["judgement"] or {}).get("waits") for row in self._rows(own)):
+            return True
+        query = sa.select(table).where(table.c.pipeline == pipeline, table.c.kind == "live", table.c.sequence < before)
+        for row in self._rows(query.order_by(table.c.sequence.desc()).limit(_AT_ONCE)):
+            run = self.as_judged(RunRow(**row))
+            if run.verdict not in (None, "empty"):
+                return run.verdict in ("failed", "error") and (held or bool((run.judgement or {}).get("waits")))
+        return False
+
     def as_judged(self, run: RunRow) -> RunRow:
         """Return a run with its newest verdict, also if that is of an earlier attempt: none since then was done.
 

@@ -160,6 +160,7 @@ def judge(
     profile: Profile | None = None,
     *,
     of: Collection[str] = ("volume", "freshness", "columns"),
+    held: bool = False,
 ) -> Finding | None:
     """Judge live runs by the accepted runs before them; None if no run is live.
 
@@ -170,6 +171,13 @@ def judge(
     of
         What is judged. Volume and freshness are those of whole runs. With ``parts`` instead of ``columns``, the rows
         are a part of a run: that they have fewer values, or less far ones, than whole runs says nothing.
+    held
+        Whether a failed verdict holds the pipeline.
+
+    Notes
+    -----
+    Runs that are judged together may have as many rows as that many runs. A run that reads what had waited until a
+    verdict was settled may have any number.
     """
     rows = [row for run in runs if (row := ledger.run(pipeline, run)) is not None and row.kind == "live"]
     if not rows:
@@ -199,6 +207,12 @@ def judge(
     if profile is None:
         return Finding(len(past), history.at_least, (), unknown, late)
     checks, more = compare(history, profile, past, of=of)
+    for number, check in enumerate(checks):
+        if check.figure == "volume" and check.value > check.high:
+            checks[number] = check = replace(check, high=check.high + check.center * (len(rows) - 1))
+            if not check.ok and ledger.had_waited(pipeline, own, before=min(r.sequence for r in rows), held=held):
+                checks.remove(check)
+                more |= {"history.volume": f"{profile.rows:,} rows, with what had waited until a verdict was settled"}
     return Finding(len(past), history.at_least, tuple(checks), unknown | more, late)
 
 

@@ -43,16 +43,20 @@ def possible(pipeline: Pipeline, *, quarantined: bool) -> None:
 
 
 def check_ranges(ledger: Ledger, pipeline: str, ranges: Iterable[OffsetRange]) -> None:
-    """Raise a :class:`~sluice.errors.ConfigError` if a range is of a partition of which the ledger has no offset."""
+    """Raise a :class:`~sluice.errors.ConfigError` if a range has no offset that was ever read or lost."""
     ranges = list(ranges)
-    known = ledger.partitions(pipeline) if ranges else {}
+    known = ledger.furthest_known(pipeline) if ranges else {}
     for item in ranges:
-        if item.partition not in known.get(item.topic, ()):
-            there = ", ".join(map(str, sorted(known.get(item.topic, ()))))
+        ends = known.get(item.topic, {})
+        if item.start >= ends.get(item.partition, 0):
+            far = f": it has read up to {ends[item.partition]}" if item.partition in ends else ""
+            there = ", ".join(map(str, sorted(ends)))
             raise ConfigError(
-                f"{pipeline} has read nothing of partition {item.partition} of {item.topic!r}",
+                f"{pipeline} has read nothing of {item}{far}",
                 state="nothing was read or written",
-                next_step=f"name one of its partitions: {there}" if there else "name a topic that it has read",
+                next_step=f"name offsets before that, in the partitions {there}"
+                if there
+                else "name a topic that it has read",
             )
 
 

@@ -44,7 +44,7 @@ def with_past(
     if history is None:
         return judgement
     try:
-        found = judge(ledger, pipeline.name, history, runs, profile, of=of)
+        found = judge(ledger, pipeline.name, history, runs, profile, of=of, held=pipeline.quality.on_failed == "hold")
     except SluiceError:
         raise
     except Exception as error:

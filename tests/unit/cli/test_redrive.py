@@ -81,7 +81,7 @@ def test_a_dry_run_of_the_quarantine_says_how_many_decode_now(
     [
         (("--of", "nosuch"), "the ledger has no run 'nosuch' of 'p'"),
         (("--range", "nosuch:0:1-5"), "p does not read 'nosuch'"),
-        (("--range", "t:9:1-5"), "p has read nothing of partition 9 of 't'"),
+        (("--range", "t:9:1-5"), "p has read nothing of t-9 [1, 5)"),
     ],
 )
 @pytest.mark.parametrize("more", [(), ("--dry-run",), ("--quarantined",)], ids=str)
@@ -92,6 +92,17 @@ def test_what_there_is_not_is_refused(
     monkeypatch.setenv("SLUICE_HOME", str(tmp_path / "home"))
     assert run_cli(monkeypatch, "redrive", str(write(tmp_path, GOOD)), *options, *more) == 10
     assert said in capsys.readouterr().err
+
+
+def test_a_range_behind_what_was_read_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("SLUICE_HOME", str(tmp_path / "home"))
+    has_read(OffsetRange("t", 0, 0, 10))
+    file = str(write(tmp_path, GOOD))
+    assert run_cli(monkeypatch, "redrive", file, "--dry-run", "--range", "t:0:10-15") == 10
+    assert "p has read nothing of t-0 [10, 15): it has read up to 10" in capsys.readouterr().err
+    assert run_cli(monkeypatch, "redrive", file, "--dry-run", "--range", "t:0:9-15") == 0
 
 
 @pytest.mark.parametrize("more", [(), ("--range", "t:0:0-5")])

@@ -49,6 +49,7 @@ def test_a_run_or_ranges() -> None:
         (("a", "--reason", " "), "--reason is empty"),
         (("nosuch", "--reason", "x"), "the ledger has no run 'nosuch' of 'p'"),
         (("u:0:1-3", "--reason", "x"), "does not read 'u'"),
+        (("t:9:1-3", "--reason", "x"), "p has read nothing of t-9 [1, 3)"),
     ],
 )
 def test_what_makes_no_sense_is_refused_before_spark_starts(

@@ -145,6 +145,49 @@ def test_only_accepted_runs_are_compared_with_the_newest_first(place: Place) -> 
     assert [p.rows for p in place.ledger.accepted("p", before=before, limit=9)] == [1], "none that came later"
 
 
+def volume(place: Place, *runs: str, held: bool = True) -> tuple[list[bool], list[str]]:
+    """Whether the volume of some runs is as expected, and what is not judged."""
+    found = judge(place.ledger, "p", History(volume=True, at_least=5), runs, held=held)
+    assert found is not None
+    return [check.ok for check in found.checks], list(found.unknown)
+
+
+def test_what_had_waited_for_a_verdict_to_be_settled_is_no_fault(place: Place) -> None:
+    for number in range(8):
+        ran(place, f"r{number}", 1000)
+    ran(place, "more", 2000, "failed")
+    assert volume(place, "more") == ([False], [])
+    ran(place, "after", 2000)
+    assert volume(place, "after") == ([], ["history.volume"])
+    assert volume(place, "after", held=False) == ([False], []), "nothing had waited"
+    ran(place, "few", 10)
+    assert volume(place, "few") == ([False], [])
+    ran(place, "bad", 1000, "failed", waits=[1, 9])
+    ran(place, "published", 3000)
+    assert volume(place, "published", held=False) == ([], ["history.volume"])
+    ran(place, "normal", 2000)
+    assert volume(place, "normal") == ([False], [])
+
+
+def test_runs_that_are_judged_together_may_have_the_rows_of_as_many(place: Place) -> None:
+    for number in range(8):
+        ran(place, f"r{number}", 1000)
+    for run in ("died", "then"):
+        ran(place, run, 1000)
+    assert volume(place, "died", "then") == ([True], [])
+    ran(place, "much", 4000)
+    assert volume(place, "died", "much") == ([False], [])
+
+
+def test_a_new_normal_says_nothing_of_the_runs_before_it(place: Place) -> None:
+    for number in range(8):
+        ran(place, f"r{number}", 1000)
+    ran(place, "big", 2000, "failed")
+    accept(place.ledger, "p", "big", reason="from now on", new_normal=True)
+    assert volume(place, "big") == ([False], []), "judged again, it is what it was"
+    assert volumes(place) == [2000]
+
+
 def test_what_was_judged_together_is_one_run(place: Place) -> None:
     for run, rows in (("died", 3), ("after", 4)):
         ran(place, run, rows, "passed", runs=["died", "after"])
