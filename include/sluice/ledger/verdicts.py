@@ -209,30 +209,29 @@ class Verdicts(LedgerQueries):
 
     def settled_of(self, pipeline: str, runs: Sequence[str]) -> list[tuple[int, str, str]]:
         """Return which committed batches of some runs somebody had decided on: number, event and reason of each."""
-        table = schema.batch
-        query = sa.select(table.c.epoch, table.c.batch).where(
-            table.c.pipeline == pipeline, table.c.run.in_(runs), table.c.state == "committed", table.c.epoch > 0
-        )
-        settled = self._settled(pipeline)
-        keys = sorted({(row["epoch"], row["batch"]) for row in self._rows(query)} & set(settled)) if settled else []
-        return [(key[1], settled[key]["type"], str(settled[key]["payload"]["reason"])) for key in keys]
+        return [(n, row["type"], str(row["payload"]["reason"])) for n, row in self._settled_in(pipeline, runs)]
 
     def accepted_of(self, pipeline: str, runs: Sequence[str]) -> dict[str, int | None]:
         """Return what was wrong with those batches of some runs that were committed after somebody accepted them.
 
         Numbers are added up. See :func:`sluice.run.verdict.faults`.
         """
-        table, found = schema.batch, dict[str, int | None]()
+        found: dict[str, int | None] = {}
+        for _, row in self._settled_in(pipeline, runs):
+            known = row["payload"].get("faults") if row["type"] == "VerdictAccepted" else None
+            for what, count in (known or {}).items():
+                found[what] = None if count is None else (found.get(what) or 0) + count
+        return found
+
+    def _settled_in(self, pipeline: str, runs: Sequence[str]) -> list[tuple[int, Mapping[str, Any]]]:
+        """Return number and newest decision of each committed batch of some runs that has one, in order."""
+        table = schema.batch
         query = sa.select(table.c.epoch, table.c.batch).where(
             table.c.pipeline == pipeline, table.c.run.in_(runs), table.c.state == "committed", table.c.epoch > 0
         )
         settled = self._settled(pipeline)
-        for row in self._rows(query) if settled else ():
-            event = settled.get((row["epoch"], row["batch"]))
-            if event is not None and event["type"] == "VerdictAccepted":
-                for what, count in (event["payload"].get("faults") or {}).items():
-                    found[what] = None if count is None else (found.get(what) or 0) + count
-        return found
+        keys = sorted({(row["epoch"], row["batch"]) for row in self._rows(query)} & set(settled)) if settled else []
+        return [(key[1], settled[key]) for key in keys]
 
     def _settled(self, pipeline: str) -> dict[tuple[int, int], Mapping[str, Any]]:
         """Return the event of the newest decision on each batch that ever waited."""
