@@ -9,9 +9,8 @@ from tests.fixtures.books import Place, span, split
 
 from sluice.errors import ConfigError, LeaseHeldError
 from sluice.ledger import REDRIVEN, UnknownRunError
-from sluice.pipeline import load
 from sluice.run.decision import accept, decided, give_up
-from sluice.run.held import holder, waiting
+from sluice.run.held import waiting
 
 
 @pytest.fixture
@@ -27,16 +26,6 @@ def gated(place: Place) -> Place:
     return place
 
 
-def holds(place: Place) -> str | None:
-    run = holder(place.ledger, load(str(place.file)))
-    return None if run is None else run.run
-
-
-def judged(place: Place, run: str, verdict: str, start: int = 0, *, epoch: int = 1) -> None:
-    place.commit(run, split(start, start + 5), epoch=epoch)
-    place.ledger.judged(None, "p", run, verdict=verdict, judgement={"reasons": ["id: 3 unexpected"]})
-
-
 def test_only_a_live_run_can_be_the_new_normal(place: Place) -> None:
     place.commit("r", split(0, 5), epoch=REDRIVEN)
     place.ledger.judged(None, "p", "r", verdict="warned", judgement={})
@@ -45,7 +34,7 @@ def test_only_a_live_run_can_be_the_new_normal(place: Place) -> None:
 
 
 def test_what_cannot_be_accepted_is_refused(place: Place) -> None:
-    judged(place, "a", "passed")
+    place.judged("a", "passed")
     place.commit("b", split(5, 10))
     for run, reason, told in (("a", "x", "has the verdict passed"), ("b", "x", "no verdict yet"), ("a", " ", "empty")):
         with pytest.raises(ConfigError, match=told):
@@ -61,7 +50,7 @@ def test_a_batch_that_waits_is_accepted_or_given_up_and_the_last_word_counts(gat
     for _ in range(2):
         assert give_up(ledger, "p", "a", reason="wrong") == (1, 1)
     assert ledger.settled_batch("p", 1, 1) == ("BatchGivenUp", "wrong")
-    assert holds(gated) is None
+    assert gated.holds() is None
     accept(ledger, "p", "a", reason="right after all")
     assert ledger.settled_batch("p", 1, 1) == ("VerdictAccepted", "right after all")
     assert ledger.settled_batch("p", 1, 0) is None
@@ -86,9 +75,9 @@ def test_what_was_accepted_is_not_accepted_again_when_a_later_run_found_more(gat
     assert "sluice accept p b --reason TEXT" in caught.value.next_step
     assert accept(gated.ledger, "p", "b", reason="fine, too") == "failed"
     gated.let_wait("c", "e")
-    assert holds(gated) == "c", "nobody decided since it was judged"
+    assert gated.holds() == "c", "nobody decided since it was judged"
     assert accept(gated.ledger, "p", "b", reason="c found no more than b") == "failed"
-    assert holds(gated) is None
+    assert gated.holds() is None
 
 
 def test_nobody_decides_on_a_batch_that_a_run_may_be_publishing(gated: Place) -> None:
@@ -97,7 +86,7 @@ def test_nobody_decides_on_a_batch_that_a_run_may_be_publishing(gated: Place) ->
             with pytest.raises(LeaseHeldError, match="at work"):
                 decide(gated.ledger, "p", "a", reason="x")
     assert gated.ledger.settled_batch("p", 1, 1) is None
-    judged(gated, "b", "failed", 10, epoch=2)
+    gated.judged("b", "failed", 10, epoch=2)
     with gated.ledger.acquire("p", "at work"):
         assert accept(gated.ledger, "p", "b", reason="no batch of it waits") == "failed"
 
@@ -113,9 +102,9 @@ def test_a_decision_is_not_forgotten_behind_many_others(gated: Place) -> None:
 def test_a_decision_on_a_batch_settles_each_verdict_that_waits_for_it(gated: Place) -> None:
     accept(gated.ledger, "p", "a", reason="fine")
     gated.let_wait("b", "e", "f")
-    assert holds(gated) == "b"
+    assert gated.holds() == "b"
     assert give_up(gated.ledger, "p", "a", reason="wrong") == (1, 1)
-    assert holds(gated) is None, "whichever run it was called by"
+    assert gated.holds() is None, "whichever run it was called by"
     assert give_up(gated.ledger, "p", "b", reason="twice") == (1, 1)
     assert gated.ledger.settled_batch("p", 1, 1) == ("BatchGivenUp", "wrong")
 
@@ -134,6 +123,6 @@ def test_a_decision_on_other_records_is_void_and_can_be_made_anew(gated: Place) 
     assert decided(gated.ledger, "p", (1, 1), [span(5, 9)]) == ("BatchGivenUp", "wrong")
     assert decided(gated.ledger, "p", (1, 1), [span(5, 12)]) is None
     gated.let_wait("a", "e")
-    assert holds(gated) == "a"
+    assert gated.holds() == "a"
     give_up(gated.ledger, "p", "a", reason="still wrong")
     assert gated.ledger.settled_batch("p", 1, 1) == ("BatchGivenUp", "still wrong")

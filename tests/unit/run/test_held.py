@@ -14,7 +14,7 @@ from sluice.pipeline import load
 from sluice.ranges import LostRange
 from sluice.recovery import Route
 from sluice.run.decision import accept, give_up
-from sluice.run.held import FRESHNESS, holder, refuse_held, settling, waiting
+from sluice.run.held import FRESHNESS, refuse_held, settling, waiting
 from sluice.run.resetting import Reset
 from sluice.run.verdict import faults
 
@@ -26,75 +26,65 @@ def place(tmp_path: Path) -> Place:
     return place
 
 
-def holds(place: Place) -> str | None:
-    run = holder(place.ledger, load(str(place.file)))
-    return None if run is None else run.run
-
-
-def judged(place: Place, run: str, verdict: str, start: int = 0, *, epoch: int = 1) -> None:
-    place.commit(run, split(start, start + 5), epoch=epoch)
-    place.ledger.judged(None, "p", run, verdict=verdict, judgement={"reasons": ["id: 3 unexpected"]})
-
-
 @pytest.mark.parametrize("verdict", ["failed", "error"])
 def test_a_verdict_that_failed_holds_until_it_is_accepted(place: Place, verdict: str) -> None:
-    assert holds(place) is None
-    judged(place, "a", "passed")
-    assert holds(place) is None
-    judged(place, "b", verdict, 5)
-    assert holds(place) == "b"
+    assert place.holds() is None
+    place.judged("a", "passed")
+    assert place.holds() is None
+    place.judged("b", verdict, 5)
+    assert place.holds() == "b"
     with pytest.raises(HeldError, match=f"run 'b' has the verdict {verdict}: id: 3 unexpected") as caught:
         refuse_held(place.ledger, load(str(place.file)), "next")
     assert "sluice accept p b --reason TEXT" in caught.value.next_step
     assert error_for_exit_code(ExitCode.HELD) is HeldError
     for _ in range(2):
         assert accept(place.ledger, "p", "b", reason="known gap") == verdict
-    assert holds(place) is None
+    assert place.holds() is None
     refuse_held(place.ledger, load(str(place.file)), "next")
     events = [e["payload"] for e in place.ledger.events("p") if e["type"] == "VerdictAccepted"]
     assert events == [{"verdict": verdict, "reason": "known gap"}]
     assert place.ledger.account("p", "b")["notes"] == [f"the verdict {verdict} was accepted: known gap"]
-    judged(place, "c", "failed", 10)
-    assert holds(place) == "c", "only that run was accepted"
+    place.judged("c", "failed", 10)
+    assert place.holds() == "c", "only that run was accepted"
 
 
 def test_an_older_run_that_is_tried_again_holds_by_its_new_verdict(place: Place) -> None:
-    judged(place, "a", "passed")
-    judged(place, "b", "passed", 5)
-    judged(place, "a", "failed", 10)
-    assert holds(place) == "a", "it read what came last"
-    judged(place, "c", "empty", 15)
-    assert holds(place) == "a"
+    place.judged("a", "passed")
+    place.judged("b", "passed", 5)
+    place.judged("a", "failed", 10)
+    assert place.holds() == "a", "it read what came last"
+    place.judged("c", "empty", 15)
+    assert place.holds() == "a"
 
 
 def test_a_table_that_is_not_fresh_holds_nothing_and_other_faults_beside_it_do(place: Place) -> None:
     late = {"limit": FRESHNESS, "verdict": "failed", "why": "the newest row is old"}
-    judged(place, "a", "failed")
+    place.judged("a", "failed")
     place.ledger.judged(None, "p", "a", verdict="failed", judgement={"excesses": [late]})
-    assert holds(place) is None
+    assert place.holds() is None
     few = {"limit": "history.volume", "verdict": "failed", "why": "3; in the last 20 accepted runs 900"}
     place.ledger.judged(None, "p", "a", verdict="failed", judgement={"excesses": [late, few]})
-    assert holds(place) == "a"
+    assert place.holds() == "a"
 
 
 @pytest.mark.parametrize("on_failed", ["fail", "warn"])
 def test_only_a_file_that_says_so_is_held(place: Place, on_failed: str) -> None:
-    judged(place, "a", "failed")
+    place.judged("a", "failed")
     place.configure(quality={"on_failed": on_failed})
-    assert holds(place) is None
+    assert place.holds() is None
 
 
 def test_another_verdict_of_the_same_run_lets_it_go_on(place: Place) -> None:
-    judged(place, "a", "failed")
+    place.judged("a", "failed")
     place.ledger.judged(None, "p", "a", verdict="warned", judgement={})
-    assert holds(place) is None
+    assert place.holds() is None
 
 
 @pytest.mark.parametrize(
     "keys", [{"sink": {"console": {}}}, {"dedupe": {"keys": ["id"], "within": "1h"}}], ids=["console", "dedupe"]
 )
 def test_a_retraction_that_would_be_refused_is_no_way_on(place: Place, keys: dict[str, object]) -> None:
-    judged(place, "a", "failed")
+    place.judged("a", "failed")
     assert [command.split()[1] for command in settling(load(str(place.file)), "a")] == ["accept", "retract"]
     place.configure(quality={"on_failed": "hold"}, **keys)
     spec = load(str(place.file))
@@ -106,29 +96,29 @@ def test_a_retraction_that_would_be_refused_is_no_way_on(place: Place, keys: dic
 
 
 def test_a_later_verdict_counts_and_a_run_that_found_nothing_has_none(place: Place) -> None:
-    judged(place, "a", "failed")
-    judged(place, "b", "empty", 5)
-    assert holds(place) == "a"
-    judged(place, "c", "passed", 5)
-    assert holds(place) is None
+    place.judged("a", "failed")
+    place.judged("b", "empty", 5)
+    assert place.holds() == "a"
+    place.judged("c", "passed", 5)
+    assert place.holds() is None
 
 
 def test_a_redrive_holds_nothing(place: Place) -> None:
-    judged(place, "a", "passed")
-    judged(place, "again", "failed", epoch=REDRIVEN)
-    assert holds(place) is None
+    place.judged("a", "passed")
+    place.judged("again", "failed", epoch=REDRIVEN)
+    assert place.holds() is None
 
 
 def test_another_attempt_of_the_run_is_not_accepted_yet(place: Place) -> None:
-    judged(place, "a", "failed")
+    place.judged("a", "failed")
     accept(place.ledger, "p", "a", reason="fine")
-    judged(place, "a", "failed", 5)
-    assert holds(place) == "a"
+    place.judged("a", "failed", 5)
+    assert place.holds() == "a"
 
 
 @pytest.mark.parametrize(("upto", "held"), [(3, "a"), (5, None)])
 def test_rows_that_were_all_taken_back_hold_nothing(place: Place, upto: int, held: str | None) -> None:
-    judged(place, "a", "failed")
+    place.judged("a", "failed")
     moved = [{
         "epoch": 1, "batch": 0, "run": "a", "topic": "t", "partition": 0, "start": 0, "ranges": [[0, upto]],
         "written": upto, "filtered": 0, "absent": 0,
@@ -137,15 +127,15 @@ def test_rows_that_were_all_taken_back_hold_nothing(place: Place, upto: int, hel
         place.ledger.run_planned(lease, kind="retract", recovery="replay", epoch=REDRIVEN, ranges=[], topic_ids={})
         place.ledger.retracted(lease, epoch=REDRIVEN, batch=0, moved=moved, reason="wrong")
     assert [row.range for row in place.ledger.lost("p")] == [span(0, upto)]
-    assert holds(place) == held
+    assert place.holds() == held
 
 
 def test_the_ledger_is_the_same_when_it_is_rebuilt(place: Place) -> None:
-    judged(place, "a", "failed")
+    place.judged("a", "failed")
     accept(place.ledger, "p", "a", reason="fine")
     before = place.ledger.account("p", "a")
     place.ledger.rebuild()
-    assert (place.ledger.account("p", "a"), holds(place)) == (before, None)
+    assert (place.ledger.account("p", "a"), place.holds()) == (before, None)
 
 
 def waits(place: Place, run: str) -> tuple[int, int] | None:
@@ -160,7 +150,7 @@ def gated(place: Place) -> Place:
 
 def test_the_run_whose_batch_waits_may_be_tried_again(gated: Place) -> None:
     spec = load(str(gated.file))
-    assert (holds(gated), waits(gated, "a")) == ("a", (1, 1))
+    assert (gated.holds(), waits(gated, "a")) == ("a", (1, 1))
     refuse_held(gated.ledger, spec, "a")
     with pytest.raises(HeldError) as caught:
         refuse_held(gated.ledger, spec, "b")
@@ -169,7 +159,7 @@ def test_the_run_whose_batch_waits_may_be_tried_again(gated: Place) -> None:
 
 
 def test_a_run_that_is_done_is_no_way_past(place: Place) -> None:
-    judged(place, "a", "failed")
+    place.judged("a", "failed")
     with pytest.raises(HeldError):
         refuse_held(place.ledger, load(str(place.file)), "a")
 
@@ -186,7 +176,7 @@ def test_rows_of_a_dead_run_that_were_judged_with_it_hold_it_too(place: Place) -
         }  # fmt: skip
         with place.ledger.acquire("p", "retract") as lease:
             place.ledger.retracted(lease, epoch=REDRIVEN, batch=start, moved=[moved], reason="x")
-        assert holds(place) == held
+        assert place.holds() == held
 
 
 @pytest.mark.parametrize(
@@ -197,13 +187,13 @@ def test_a_reset_lets_it_go_on_if_the_rows_or_the_batch_that_waits_are_gone(
 ) -> None:
     place.commit("a", split(0, 5))
     place.ledger.judged(None, "p", "a", verdict="failed", judgement={"reasons": ["x"], "waits": waits})
-    assert holds(place) == "a"
+    assert place.holds() == "a"
     reset = Reset(2, Route.DIRECT, {"t": {0: 5}}, (), truncated, (), {}, "another suite")
     with place.ledger.acquire("p", "reset") as lease:
         place.ledger.run_planned(lease, kind="reset", recovery="replay", epoch=1, ranges=[], topic_ids={})
         place.ledger.reset(lease, reset.as_dict())
         place.ledger.run_closed(lease, state="done")
-    assert holds(place) == held
+    assert place.holds() == held
 
 
 def again(place: Place, run: str, *, epoch: int = 1) -> None:
@@ -215,44 +205,44 @@ def again(place: Place, run: str, *, epoch: int = 1) -> None:
 
 def test_a_verdict_holds_whatever_becomes_of_the_attempts_after_it(place: Place) -> None:
     spec = load(str(place.file))
-    judged(place, "a", "failed")
+    place.judged("a", "failed")
     again(place, "a")
     assert place.ledger.known_run("p", "a").verdict is None
-    assert holds(place) == "a"
+    assert place.holds() == "a"
     with pytest.raises(HeldError, match="run 'a' has the verdict failed: id: 3 unexpected"):
         refuse_held(place.ledger, spec, "b")
     refuse_held(place.ledger, spec, "a")
     assert accept(place.ledger, "p", "a", reason="known gap") == "failed"
-    assert holds(place) is None
+    assert place.holds() is None
     again(place, "a")
-    assert holds(place) is None, "what was accepted is"
+    assert place.holds() is None, "what was accepted is"
     place.ledger.judged(None, "p", "a", verdict="failed", judgement={})
-    assert holds(place) == "a", "another verdict is not"
+    assert place.holds() == "a", "another verdict is not"
     again(place, "a")
-    judged(place, "b", "passed", 5)
-    assert holds(place) is None
+    place.judged("b", "passed", 5)
+    assert place.holds() is None
 
 
 def test_a_verdict_of_an_earlier_attempt_is_gone_with_its_rows(place: Place) -> None:
-    judged(place, "a", "failed")
+    place.judged("a", "failed")
     reset = Reset(2, Route.DIRECT, {"t": {0: 5}}, (), True, (), {}, "another suite")
     with place.ledger.acquire("p", "reset") as lease:
         place.ledger.run_planned(lease, kind="reset", recovery="replay", epoch=1, ranges=[], topic_ids={})
         place.ledger.reset(lease, reset.as_dict())
         place.ledger.run_closed(lease, state="done")
     again(place, "a", epoch=2)
-    assert holds(place) is None
+    assert place.holds() is None
 
 
 @pytest.mark.parametrize("decide", [accept, give_up])
 def test_a_batch_waits_whatever_becomes_of_the_attempts_after_it(gated: Place, decide: Callable[..., object]) -> None:
     again(gated, "a")
-    assert (holds(gated), waits(gated, "a")) == ("a", (1, 1))
+    assert (gated.holds(), waits(gated, "a")) == ("a", (1, 1))
     decide(gated.ledger, "p", "a", reason="x")
     assert gated.ledger.settled_batch("p", 1, 1) is not None
-    assert holds(gated) is None
+    assert gated.holds() is None
     again(gated, "a")
-    assert holds(gated) is None
+    assert gated.holds() is None
 
 
 def test_what_was_lost_as_a_batch_was_given_up_is_found_by_the_run_of_the_batch(gated: Place) -> None:
