@@ -383,6 +383,11 @@ def test_all_windows_are_written_by_each_batch(
     told = json.loads(sandbox.cli("state", str(sandbox.file), "--json").stdout)
     assert [(w["window_start"], w["window_end"], w["keys"]) for w in told["windows"]] == stream.open()
     assert {w["closes_at"] for w in told["windows"]} == {None}
+    assert sandbox.cli("reset", str(sandbox.file), "--reason", "x", "--yes").returncode == 0
+    sandbox.produce([(0, b"k", b"no record")])
+    sandbox.run("nothing")
+    assert (rows := sandbox.rows()) is not None
+    assert rows.num_rows == 0, "the result of the new epoch has no window"
 
 
 @pytest.mark.long

@@ -44,15 +44,14 @@ def retract(
 
     If a batch of the run was judged before its commit, and waits, only that
     batch is given up: the next run counts its offsets as lost. What the run
-    published before stays; name its ranges, or the run again after the next
-    one, to take that back, too.
+    published before stays; name its ranges to take that back, too.
     """
     from sluice.cli.run import closing, connections, ended
     from sluice.launch.launcher import LocalProcess
     from sluice.launch.submit import retract as submission
     from sluice.ledger import Ledger
     from sluice.pipeline import load
-    from sluice.run.decision import give_up
+    from sluice.run.decision import check_unsettled, give_up
     from sluice.run.held import holder, waiting
     from sluice.run.redriving import check_ranges
     from sluice.run.retraction import possible, standing, wanted
@@ -76,6 +75,8 @@ def retract(
             print_json({"pipeline": spec.name, "run": of_run, "given_up": list(batch), "reason": reason})
         return
     possible(spec)
+    if of_run is not None:
+        check_unsettled(ledger, spec.name, of_run)
     check_ranges(ledger, spec.name, ranges)
     chosen = standing(ledger, spec.name, run_id=of_run, ranges=ranges)
     name = run_id or f"retract__{datetime.now(UTC).isoformat(timespec='milliseconds')}"

@@ -75,28 +75,33 @@ class Verdicts(LedgerQueries):
                     return found
         return None
 
-    def had_waited(self, pipeline: str, runs: Sequence[str], *, before: int, held: bool) -> bool:
-        """Return whether records may have waited in the source for somebody to settle a verdict, until some runs.
+    def judged_before(self, pipeline: str, sequence: int) -> RunRow | None:
+        """Return the newest live run before one that was judged and had records; None if there is none.
+
+        It is returned :meth:`as_judged`. It is looked for among the last few hundred.
 
         Parameters
         ----------
-        before
-            The :attr:`~sluice.ledger.RunRow.sequence` of the first of these runs.
-        held
-            Whether a failed verdict holds the pipeline. If not, records wait only while a batch does.
+        sequence
+            The :attr:`~sluice.ledger.RunRow.sequence` of that one.
         """
-        table, events = schema.run, schema.event
-        own = sa.select(events.c.payload).where(
-            events.c.pipeline == pipeline, events.c.type == "Judged", events.c.run.in_(runs)
+        table = schema.run
+        query = sa.select(table).where(
+            table.c.pipeline == pipeline, table.c.kind == "live", table.c.sequence < sequence
         )
-        if any((row["payload"]["judgement"] or {}).get("waits") for row in self._rows(own)):
-            return True
-        query = sa.select(table).where(table.c.pipeline == pipeline, table.c.kind == "live", table.c.sequence < before)
         for row in self._rows(query.order_by(table.c.sequence.desc()).limit(_AT_ONCE)):
             run = self.as_judged(RunRow(**row))
             if run.verdict not in (None, "empty"):
-                return run.verdict in ("failed", "error") and (held or bool((run.judgement or {}).get("waits")))
-        return False
+                return run
+        return None
+
+    def ever_waited(self, pipeline: str, runs: Sequence[str]) -> bool:
+        """Return whether a batch of some runs, in any of their attempts, waited for somebody's decision."""
+        table = schema.event
+        query = sa.select(table.c.payload).where(
+            table.c.pipeline == pipeline, table.c.type == "Judged", table.c.run.in_(runs)
+        )
+        return any((row["payload"]["judgement"] or {}).get("waits") for row in self._rows(query))
 
     def as_judged(self, run: RunRow) -> RunRow:
         """Return a run with its newest verdict, also if that is of an earlier attempt: none since then was done.
@@ -146,14 +151,21 @@ class Verdicts(LedgerQueries):
         return settled
 
     def is_decided(self, pipeline: str, run_id: str) -> bool:
-        """Return whether a run's verdict was settled, or the pipeline was reset, since the run's newest attempt."""
+        """Return whether a run's verdict was settled, or the pipeline was reset, since the run's newest attempt.
+
+        A decision on the batch that waits counts by whichever run it was called.
+        """
         table = schema.event
         mine = sa.and_(table.c.run == run_id, table.c.type.in_(("RunPlanned", *_SETTLED)))
         query = sa.select(table.c.type).where(
             table.c.pipeline == pipeline, sa.or_(mine, table.c.type == "PipelineReset")
         )
         rows = self._rows(query.order_by(table.c.id.desc()).limit(1))
-        return bool(rows) and rows[0]["type"] != "RunPlanned"
+        if rows and rows[0]["type"] != "RunPlanned":
+            return True
+        run = self.run(pipeline, run_id)
+        waits = None if run is None else (self.as_judged(run).judgement or {}).get("waits")
+        return waits is not None and self.decision(pipeline, *waits) is not None
 
     def acceptance(self, pipeline: str, run_id: str) -> str | None:
         """Return why somebody accepted what a run wrote; None if nobody did, as :meth:`settlement`."""

@@ -400,11 +400,16 @@ class Pipeline(Strict):
         )
 
     @property
+    def making(self) -> str:
+        """A digest of the keys by which rows are made of records; not of a Python transform's own text."""
+        return self._digest({"decode", "rules", "transform"})
+
+    @property
     def timing(self) -> str | None:
         """A digest of the keys that decide which event time a record has; None if that is up to Python's own text."""
         if self.window is None or self.transform.sql is None:
             return None
-        return f"{self._digest({'decode', 'rules', 'transform'})} {self.window.time}"
+        return f"{self.making} {self.window.time}"
 
     def _digest(self, deciding: set[str]) -> str:
         kept = self.model_dump(mode="json", include=deciding)

@@ -18,9 +18,10 @@ from datetime import UTC, datetime, timedelta
 from statistics import median
 from typing import Any
 
-from sluice.ledger import Ledger
+from sluice.ledger import Ledger, RunRow
 from sluice.pipeline.history import History
 from sluice.profile import NO_ROWS, Profile
+from sluice.run.held import FAILED, only_late
 from sluice.text import length
 
 __all__ = ["Broken", "Check", "Finding", "broken_by", "compare", "judge", "stale"]
@@ -210,10 +211,21 @@ def judge(
     for number, check in enumerate(checks):
         if check.figure == "volume" and check.value > check.high:
             checks[number] = check = replace(check, high=check.high + check.center * (len(rows) - 1))
-            if not check.ok and ledger.had_waited(pipeline, own, before=min(r.sequence for r in rows), held=held):
+            if not check.ok and _had_waited(ledger, pipeline, rows, held=held):
                 checks.remove(check)
                 more |= {"history.volume": f"{profile.rows:,} rows, with what had waited until a verdict was settled"}
     return Finding(len(past), history.at_least, tuple(checks), unknown | more, late)
+
+
+def _had_waited(ledger: Ledger, pipeline: str, rows: Sequence[RunRow], *, held: bool) -> bool:
+    """Return whether records may have waited in the source until somebody settled a verdict before these runs."""
+    if ledger.ever_waited(pipeline, [row.run for row in rows]):
+        return True
+    before = ledger.judged_before(pipeline, min(row.sequence for row in rows))
+    if before is None or before.verdict not in FAILED:
+        return False
+    told = before.judgement or {}
+    return bool(told.get("waits")) or (held and not only_late(told))
 
 
 def compare(

@@ -11,7 +11,7 @@ from sluice.ranges import OffsetRange
 from sluice.run.held import FAILED, waiting
 from sluice.run.verdict import faults, worse
 
-__all__ = ["accept", "decided", "give_up"]
+__all__ = ["accept", "check_unsettled", "decided", "give_up"]
 
 
 def accept(ledger: Ledger, pipeline: str, run_id: str, *, reason: str, new_normal: bool = False) -> str:
@@ -141,6 +141,28 @@ def decided(
         return None
     of = ledger.decided_on(pipeline, *batch)
     return found if of is None or _whole(of) == _whole(ranges) else None
+
+
+def check_unsettled(ledger: Ledger, pipeline: str, run_id: str) -> None:
+    """Refuse to take back a whole run whose batch had waited, and waits no more: it was that batch that was meant.
+
+    Raises
+    ------
+    ConfigError
+        If the batch was given up or published since.
+    """
+    run = ledger.as_judged(ledger.known_run(pipeline, run_id))
+    waits = (run.judgement or {}).get("waits") if run.verdict in FAILED else None
+    if waits is None or waiting(ledger, pipeline, run) is not None:
+        return
+    settled = ledger.settled_batch(pipeline, *waits)
+    what = "given up" if settled is not None and settled[0] == "BatchGivenUp" else "published, or dropped by a reset"
+    raise ConfigError(
+        f"batch {waits[1]} of run {run_id!r}, which had waited, was {what}",
+        state="nothing was changed; what the run published before that batch is in the sink",
+        next_step=f"to take that back, name its offsets: sluice retract {pipeline} TOPIC:PARTITION:START-END --reason "
+        "TEXT; to write again what was given up: sluice redrive " + pipeline,
+    )
 
 
 def _is_decided(ledger: Ledger, pipeline: str, batch: tuple[int, int], event: str) -> bool:

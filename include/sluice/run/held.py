@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from typing import Any
 
 from sluice.errors import HeldError
 from sluice.ledger import Ledger, RunRow
@@ -10,7 +11,7 @@ from sluice.pipeline import Pipeline
 from sluice.run.retraction import retractable
 from sluice.run.verdict import causes, faults
 
-__all__ = ["FAILED", "FRESHNESS", "holder", "refuse_held", "settling", "waiting"]
+__all__ = ["FAILED", "FRESHNESS", "holder", "only_late", "refuse_held", "settling", "waiting"]
 
 FAILED = ("failed", "error")
 """The verdicts that hold a pipeline, and that can be accepted."""
@@ -35,13 +36,18 @@ def holder(ledger: Ledger, pipeline: Pipeline) -> RunRow | None:
     waits = (run.judgement or {}).get("waits")
     if waits is not None and ledger.decision(pipeline.name, *waits) is not None:
         return None  # whichever run's it was called by
-    wrong = faults(run.judgement or {})
-    if wrong and all(fault.startswith(FRESHNESS) for fault in wrong):
+    if only_late(run.judgement or {}):
         return None  # only a later run can bring new rows
     dropped = waits is not None and ledger.epoch(pipeline.name).number != waits[0]
     if dropped or run.epoch < ledger.base(pipeline.name):
         return None
     return None if _was_retracted(ledger, run) else run
+
+
+def only_late(judgement: Mapping[str, Any]) -> bool:
+    """Return whether nothing but the age of the newest row made a verdict fail."""
+    wrong = faults(judgement)
+    return bool(wrong) and all(fault.startswith(FRESHNESS) for fault in wrong)
 
 
 def settling(pipeline: Pipeline, run: str) -> list[str]:

@@ -25,6 +25,7 @@ from sluice.ranges import OffsetRange, Positions, describe
 from sluice.recovery import Route
 from sluice.run.interval import moment_of
 from sluice.sources.state import TopicState, joined_ids
+from sluice.text import instant
 
 __all__ = ["Reset", "asked", "of_windows", "plan", "possible", "still_open", "united"]
 
@@ -288,7 +289,9 @@ def still_open(definition: tuple[str, Mapping[str, Any]] | None, latest: int | N
     return latest + round(length * 1000) + 1 > closed_to
 
 
-def of_windows(*, written: bool, are_open: bool, output: str) -> tuple[list[str], list[str]]:
+def of_windows(
+    *, written: bool, are_open: bool, output: str, before: str = "append", latest: int | None = None
+) -> tuple[list[str], list[str]]:
     """Return what does not come back of windows when their table stays, and what else is to be known.
 
     Parameters
@@ -299,24 +302,26 @@ def of_windows(*, written: bool, are_open: bool, output: str) -> tuple[list[str]
         Whether windows may be open that no row has yet: :func:`still_open`.
     output
         When the new epoch writes windows: ``append``, ``update`` or ``complete``.
+    before
+        When the old epoch did.
+    latest
+        The latest event time that was absorbed so far, in milliseconds since 1970.
     """
+    lost = "windows that are open are dropped: what they had absorbed counts as written, and no row has it."
+    if before != "append":
+        lost = "windows that are open are updated no more: the table keeps what it has of them."
     again = "--truncate with an earlier --from writes all windows again"
     if output == "complete":
-        dropped = "the first batch of the new epoch puts what it has read in place of all windows in the table: "
+        dropped = "the first batch of the new epoch puts what it has read in place of all rows of the table: "
         return [f"{dropped}those from records before it leave. {again}"] if written or are_open else [], []
     if output == "update":
+        at = "" if latest is None else f" ({instant(latest // 1000 * 1_000_000)})"
         stays = (
-            "windows that begin at or before the latest event time so far stay as the table has them: records that "
-            "come for them count as filtered, and an interval of event time makes them again when they are closed"
+            f"windows that begin at or before the latest event time so far{at} stay as the table has them: records "
+            "that come for them count as filtered, and an interval of event time makes them again when they are closed"
         )
-        dropped = f"windows that are open are updated no more: the table keeps what it has of them. {again}"
-        return [dropped] if are_open else [], [stays] if are_open or written else []
-    given_up = []
-    if are_open:
-        given_up = [
-            "windows that are open are dropped: the records that they had absorbed count as written, and no row "
-            f"has them. {again}"
-        ]
+        return [f"{lost} {again}"] if are_open else [], [stays] if are_open or written else []
+    given_up = [f"{lost} {again}"] if are_open else []
     return given_up, ["windows that were written before are written once more if records of their time come"]
 
 

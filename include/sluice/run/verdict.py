@@ -7,7 +7,13 @@ from collections.abc import Iterable, Iterator, Mapping
 from itertools import groupby
 from typing import Any
 
-__all__ = ["WARNS", "causes", "faults", "headed", "line", "title", "told", "worse"]
+__all__ = ["MASKED", "WARNS", "causes", "faults", "headed", "line", "title", "told", "worse"]
+
+MASKED = "(masked)"
+"""What stands for a value that may not be shown."""
+
+_NOTHING = 1e-12
+"""A smaller number is what sums of floating-point numbers leave of zero."""
 
 WARNS = ", which only warns"
 """The end of a reason that alone would not make a verdict fail; it stands behind those that do."""
@@ -80,8 +86,9 @@ def _value(item: Mapping[str, Any]) -> str:
 def faults(judgement: Mapping[str, Any]) -> dict[str, int | None]:
     """Return what made a verdict fail: each expectation and limit, with its number of unexpected values if it has one.
 
-    What has no number has what was observed in its name, to nine digits, so that another value is another fault. An
-    expectation that could not be evaluated is one of its own.
+    What has no number has what was observed in its name, to nine digits, so that another value is another fault; where
+    that is masked, a digest of the keys by which the rows were made (``made_by``). An expectation that could not be
+    evaluated is a fault of its own.
 
     Parameters
     ----------
@@ -90,16 +97,20 @@ def faults(judgement: Mapping[str, Any]) -> dict[str, int | None]:
     """
     found: dict[str, int | None] = {}
     if judgement.get("error") is not None:
-        found["error"] = None
+        found[f"error: {str(judgement['error']).partition(': ')[0]}"] = None
     for item in judgement.get("results") or []:
-        raised, count = item.get("exception"), item.get("unexpected_count")
+        raised, counts = item.get("exception"), [item.get("unexpected_count"), item.get("missing_count")]
         if item["success"] or (not raised and item.get("severity", "critical") != "critical"):
             continue
         name = f"{item['expectation']} on {item.get('column')} ({item.get('scope')})"
-        if raised or count is None:
-            found[f"{name}: {'raised an exception' if raised else _observed(item.get('observed'))}"] = None
+        if raised:
+            found[f"{name}: raised an exception"] = None
+        elif counts == [None, None]:
+            value = item.get("observed")
+            made = f", made by {judgement.get('made_by')}" if value == MASKED else ""
+            found[f"{name}: {_observed(value)}{made}"] = None
         else:  # several of one type may be on one column, with other bounds: all of them count
-            found[name] = (found.get(name) or 0) + count
+            found[name] = (found.get(name) or 0) + sum(count or 0 for count in counts)
     figures = {_named(check): check["value"] for check in (judgement.get("history") or {}).get("checks") or []}
     for item in judgement.get("excesses") or []:
         if item["verdict"] == "failed":
@@ -127,7 +138,9 @@ def _rounded(value: Any) -> Any:
         return {str(name): _rounded(part) for name, part in value.items()}
     if isinstance(value, list | tuple):
         return [_rounded(part) for part in value]
-    return f"{value:.9g}" if isinstance(value, float) else value
+    if isinstance(value, float):
+        return f"{value:.9g}" if abs(value) > _NOTHING else "0"
+    return value
 
 
 def _named(check: Mapping[str, Any]) -> str:

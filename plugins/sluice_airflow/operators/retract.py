@@ -10,7 +10,7 @@ from airflow.sdk.exceptions import AirflowSkipException
 from sluice.launch.submit import retract
 from sluice.ledger import Ledger
 from sluice.pipeline import load
-from sluice.run.decision import give_up
+from sluice.run.decision import check_unsettled, give_up
 from sluice.run.retraction import possible, standing, wanted
 from sluice_airflow.arguments import is_unset, refused
 from sluice_airflow.last_words import tells
@@ -91,6 +91,8 @@ class RetractOperator(SubmitOperator):
             )  # fmt: skip
             return {"run": of_run, "given_up": list(batch)}
         possible(pipeline)
+        if of_run is not None:
+            check_unsettled(ledger, pipeline.name, of_run)
         known = ledger.run(pipeline.name, self.run_id)  # an attempt that died may have been the one that retracted
         if known is None and not standing(ledger, pipeline.name, run_id=of_run, ranges=ranges):
             raise AirflowSkipException("it was retracted before, or never written")

@@ -102,13 +102,14 @@ class WindowWriter(StatefulWriter):
     def commit_rows(self, staged: Staged, batch: int, note: Mapping[str, object], fence: Fence | None) -> bool:
         """Commit staged windows; with ``output: update``, in place of those with the same bounds and keys, with
         ``complete``, in place of all rows."""
-        if self.window.output == "append" or not staged.files:
+        whole = self.window.output == "complete"
+        if self.window.output == "append" or not (staged.files or whole):
             return super().commit_rows(staged, batch, note, fence)
         sink = cast(DeltaSink, self.sink)
         sink.check_replaceable()
-        keys = (START, END, *self.window.by)
-        gone = Everything(()) if self.window.output == "complete" else Keyed.of(sink.path, staged, keys)
-        done = sink.replace(gone, staged, self.schema, batch, note, name=staged.batch, fence=fence)
+        gone = Everything(()) if whole else Keyed.of(sink.path, staged, (START, END, *self.window.by))
+        name = staged.batch if staged.files else f"nothing-{batch}"  # of which no file is written
+        done = sink.replace(gone, staged, self.schema, batch, note, name=name, fence=fence)
         return done is not None
 
     def account(self, prepared: PreparedBatch, seen: Seen) -> PreparedBatch:

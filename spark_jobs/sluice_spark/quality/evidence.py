@@ -9,6 +9,7 @@ from collections.abc import Collection, Mapping
 from typing import Any
 
 from sluice.ledger.plain import plain
+from sluice.run.verdict import MASKED
 
 __all__ = ["evidence_of", "fails_on", "hide", "hush", "look", "short", "shows"]
 
@@ -93,7 +94,7 @@ def hide(result: Mapping[str, Any]) -> dict[str, Any]:
     rows = [{name: row[name] for name in _RECORD} for row in result.get("partial_unexpected_index_list") or []]
     kept = {name: result[name] for name in _COUNTS if name in result}
     if "observed_value" in result:
-        kept["observed_value"] = "(masked)"
+        kept["observed_value"] = MASKED
     return {**kept, "partial_unexpected_index_list": rows} if rows else kept
 
 

@@ -36,6 +36,9 @@ from sluice_spark.sinks.base import ReadableSink
 
 __all__ = ["Judge"]
 
+_OF_SETS = "expect_column_distinct_values_to_"
+"""Of these the missing values are those of the set; of the others, rows without a value."""
+
 
 class Judge:
     """Evaluates the pipeline's suite on the rows of a run, and its table-level part on the whole table.
@@ -146,7 +149,7 @@ class Judge:
         judgement = with_past(replace(judgement, excesses=exceeded), self._pipeline, ledger, runs)
         if judgement.verdict in FAILED:
             known = ledger.accepted_of(name, runs)
-            if known and not worse(known, faults(judgement.as_dict())):
+            if known and not worse(known, faults(judgement.as_dict() | {"made_by": self._pipeline.making})):
                 why = "before its batch was published, somebody accepted what is wrong with it"
                 judgement = judgement.accepted(Excess("accepted", "warned", why))
         logger.info("verdict %s", judgement.verdict)
@@ -390,6 +393,7 @@ def _result(result: Any, scope: str) -> ExpectationResult:
         observed=short(detail.get("observed_value")),
         unexpected_count=_whole(detail.get("unexpected_count")),
         unexpected_percent=_finite(detail.get("unexpected_percent")),
+        missing_count=_whole(detail.get("missing_count")) if config.type.startswith(_OF_SETS) else None,
         **evidence_of(detail),
         exception=raised[0][:500] if raised else None,
         scope=scope,

@@ -32,6 +32,8 @@ class ExpectationResult:
     """How many of the rows that break the expectation were looked at."""
     records: list[dict[str, Any]] = field(default_factory=list)
     """``topic``, ``partition`` and ``offset`` of the first of these rows, where rows tell their record."""
+    missing_count: int | None = None
+    """How many values of a set no row has."""
 
     def __str__(self) -> str:
         shown = [] if self.exception else told(asdict(self))

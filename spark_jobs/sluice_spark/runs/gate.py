@@ -119,9 +119,9 @@ class Gate:
         if judgement.verdict in FAILED:
             if judgement.error is not None or any(result.exception for result in judgement.results):
                 ask_engine(spark)
-            told = judgement.as_dict()
+            told = judgement.as_dict() | {"made_by": self.pipeline.making}
             ranges = [account.range for account in prepared.accounts]
-            reason = None if batch is None else self._accepted(batch, ranges, told)
+            reason, more = (None, []) if batch is None else self._accepted(batch, ranges, told)
             if batch is not None and reason is not None:
                 self._decide("accepted", f"batch {batch[1]} was published although its verdict failed: {reason}")
                 self._judgements.append(judgement.accepted())
@@ -130,7 +130,7 @@ class Gate:
             told |= waits
             self.ledger.judged(lease, self.pipeline.name, self.run_id, verdict=judgement.verdict, judgement=told)
             point("judged")
-            raise self._refused(judgement, batch)
+            raise self._refused(judgement, batch, more)
         self._judgements.append(judgement)
 
     def summary(self, runs: Sequence[str]) -> Judgement | None:
@@ -157,22 +157,24 @@ class Gate:
         )
         return with_past(whole, self.pipeline, self.ledger, runs, of=["volume", "freshness"])
 
-    def _accepted(self, batch: tuple[int, int], ranges: Sequence[OffsetRange], told: Mapping[str, Any]) -> str | None:
-        """Return why somebody accepted a batch; None if nobody did, or if more is wrong with it now.
+    def _accepted(
+        self, batch: tuple[int, int], ranges: Sequence[OffsetRange], told: Mapping[str, Any]
+    ) -> tuple[str | None, list[str]]:
+        """Return why somebody accepted a batch, and what is wrong beyond that; no reason if there is any such thing.
 
         The transform, the suite or the limits may have changed since.
         """
         name = self.pipeline.name
         found = decided(self.ledger, name, batch, ranges)
         if found is None or found[0] != "VerdictAccepted":
-            return None
+            return None, []
         known = self.ledger.accepted_faults(name, *batch)
         if known is None:
-            return found[1]  # accepted by an earlier version, which did not record them
+            return found[1], []  # accepted by an earlier version, which did not record them
         more = worse(known, faults(told))
         if more:
             logger.warning("batch %d was accepted, but more is wrong with it now: %s", batch[1], "; ".join(more))
-        return None if more else found[1]
+        return None if more else found[1], more
 
     def _earlier(self, runs: Sequence[str]) -> list[Excess]:
         """Return what was decided of batches that an attempt before this one committed, before it died."""
@@ -190,7 +192,7 @@ class Gate:
         logger.warning("%s", why)
         self._decided.append(Excess(what, "warned", why))
 
-    def _refused(self, judgement: Judgement, batch: tuple[int, int] | None) -> QualityError:
+    def _refused(self, judgement: Judgement, batch: tuple[int, int] | None, more: Sequence[str]) -> QualityError:
         name, run = self.pipeline.name, self.run_id
         which = f"run {run!r} of {name!r}" if batch is None else f"batch {batch[1]} of run {run!r} of {name!r}"
         state, ways = (
@@ -204,8 +206,13 @@ class Gate:
                 f"or publish the batch as it is: sluice accept {name} {run} --reason TEXT; or give it up: sluice "
                 f"retract {name} {run} --reason TEXT"
             )
+        beyond = ""
+        if more:
+            beyond = f". It was accepted, but not with this: {'; '.join(more[:3])}"
+            ways += f"; or publish it unjudged, once: sluice run {name} --run {run} --no-validate"
         return QualityError(
-            f"{which} is judged {judgement.verdict} before it is published: {'; '.join(causes(judgement.reasons)[:5])}",
+            f"{which} is judged {judgement.verdict} before it is published: {'; '.join(causes(judgement.reasons)[:5])}"
+            f"{beyond}",
             state=state,
             next_step=ways,
         )

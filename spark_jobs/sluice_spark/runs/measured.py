@@ -14,6 +14,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.listener import StreamingQueryProgress
 
+from sluice.errors import SluiceError
 from sluice.ledger import Lease, Ledger
 from sluice.pipeline import Pipeline
 from sluice.run.growth import warning
@@ -72,16 +73,18 @@ def measure(
     panes
         Whether the state has panes, not windows.
     """
-    operators, committed = operators_of(progress), tables.checkpoint.committed()
-    if not operators or not committed:
-        return
-    epoch, batch = tables.epoch.number, committed[-1]
     try:
+        operators, committed = operators_of(progress), tables.checkpoint.committed()
+        if not operators or not committed:
+            return
+        epoch, batch = tables.epoch.number, committed[-1]
         watermark, size = tables.checkpoint.watermark(batch), tables.checkpoint.state_bytes()
         counted: dict[str, int | None] = {"keys": None, "windows": None}
-        if sum(each["live"] for each in operators) <= _SMALL:
+        # a pane is counted in each of its windows
+        times = pipeline.window.length // pipeline.window.step if panes and pipeline.window is not None else 1
+        if sum(each["live"] for each in operators) * times <= _SMALL:
             counted |= _counted(spark, pipeline, tables.checkpoint.path, batch, watermark, panes=panes)
-    except (OSError, PySparkException) as error:  # what the run wrote is whole
+    except (OSError, SluiceError, PySparkException) as error:  # what the run wrote is whole
         logger.warning("the state could not be measured: %s", error)
         return
     told = {"epoch": epoch, "batch": batch, "watermark": watermark, "bytes": size, **counted, "operators": operators}

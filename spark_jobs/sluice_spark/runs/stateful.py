@@ -10,7 +10,7 @@ from typing import Any, cast
 
 from pyspark.sql import DataFrame, SparkSession
 
-from sluice.errors import CheckpointError, SluiceError, begin_again
+from sluice.errors import CheckpointError, ConfigError, SluiceError, begin_again
 from sluice.faults import point
 from sluice.ledger import Ledger
 from sluice.pipeline import Pipeline
@@ -28,6 +28,7 @@ from sluice_spark.runs.batches import MicroBatches
 from sluice_spark.runs.measured import MOST, measure
 from sluice_spark.runs.tables import Tables
 from sluice_spark.sinks.base import ReadableSink
+from sluice_spark.sinks.delta.table import DeltaSink
 from sluice_spark.sources.base import Records, within
 from sluice_spark.sources.log import LogReader
 from sluice_spark.strategies.base import Batch
@@ -74,7 +75,11 @@ class StatefulRoute:
         source: Records = log or self.batches.records(tables)
         if isinstance(writer, WindowWriter):
             writer = _in_its_way(spark, tables, writer)
-            writer = replace(writer, former_to=_former_to(context.ledger, context.pipeline, tables))
+            if writer.window.output == "complete":
+                _refuse_to_empty(context.ledger, context.pipeline, cast(DeltaSink, tables.sink))
+            if entered is None:  # a batch that the sink does not have is made again, with its state
+                _note_former(context.ledger, context.pipeline, tables)
+            writer = replace(writer, former_to=tables.checkpoint.former_to())
             _refuse_other_types(context.pipeline, tables, writer.types)
         if log is None:
             define(context.pipeline, tables)
@@ -199,18 +204,38 @@ def _in_its_way(spark: SparkSession, tables: Tables, writer: WindowWriter) -> Wi
     return PaneWriter.of(writer, how)
 
 
-def _former_to(ledger: Ledger, pipeline: Pipeline, tables: Tables) -> int | None:
-    """Return up to which end windows are not written by this epoch, because it has read only a part of their records.
+def _refuse_to_empty(ledger: Ledger, pipeline: Pipeline, sink: DeltaSink) -> None:
+    """Refuse to put a first result in place of rows that somebody else wrote.
+
+    Raises
+    ------
+    ConfigError
+        If the pipeline has never read anything, and the table has files.
+    """
+    if sink.version() >= 0 or ledger.furthest_known(pipeline.name):
+        return
+    table = sink.table()
+    if table is not None and table.file_uris():
+        raise ConfigError(
+            f"the table {sink.path} has rows, and none of them is of pipeline {pipeline.name!r}: with output: complete "
+            "its first batch would take their place",
+            state="nothing was read or written",
+            next_step="name another path in the pipeline file; or, if nobody needs these rows, delete them first",
+        )
+
+
+def _note_former(ledger: Ledger, pipeline: Pipeline, tables: Tables) -> None:
+    """Note up to which end windows are not written by this epoch, because it has read only a part of their records.
 
     Epochs before it, behind the last one that took all rows out, may have absorbed records of every window that begins
     at or before the latest event time that they read; of a window that begins later, none.
     """
-    checkpoint, window, number = tables.checkpoint, pipeline.window, tables.epoch.number
-    if not checkpoint.planned() and window is not None:
-        latest = ledger.latest_before(pipeline.name, number, since=ledger.base(pipeline.name))
-        none = latest is None or window.output != "update"
-        checkpoint.note_former(None if none or latest is None else window.last_end(latest))
-    return checkpoint.former_to()
+    window = pipeline.window
+    latest = ledger.latest_before(pipeline.name, tables.epoch.number, since=ledger.base(pipeline.name))
+    former = None
+    if latest is not None and window is not None and window.output == "update":
+        former = window.last_end(latest)
+    tables.checkpoint.note_former(former)
 
 
 def _listed(panes: Mapping[str, Any] | None) -> str:

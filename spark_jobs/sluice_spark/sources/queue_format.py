@@ -103,7 +103,7 @@ class _Streams:
 
     @cached_property
     def queue(self) -> Queue:
-        return connected(self.config, self.connection, (self.name, self.name))
+        return connected(self.config, self.connection, (self.name, f"spark.{self.name}"))
 
     def states(self) -> dict[str, StreamState]:
         return {stream: self.queue.state(stream) for stream in self.config.streams}

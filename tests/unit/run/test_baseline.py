@@ -160,6 +160,9 @@ def test_what_had_waited_for_a_verdict_to_be_settled_is_no_fault(place: Place) -
     ran(place, "after", 2000)
     assert volume(place, "after") == ([], ["history.volume"])
     assert volume(place, "after", held=False) == ([False], []), "nothing had waited"
+    ran(place, "old", 1000, "failed", excesses=[{"limit": "history.freshness", "verdict": "failed", "why": "old"}])
+    ran(place, "flood", 9000)
+    assert volume(place, "flood") == ([False], []), "a table that is not fresh holds nothing"
     ran(place, "few", 10)
     assert volume(place, "few") == ([False], [])
     ran(place, "bad", 1000, "failed", waits=[1, 9])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -9,7 +10,7 @@ from tests.fixtures.books import Place, span, split
 
 from sluice.errors import ConfigError, LeaseHeldError
 from sluice.ledger import REDRIVEN, UnknownRunError
-from sluice.run.decision import accept, decided, give_up
+from sluice.run.decision import accept, check_unsettled, decided, give_up
 from sluice.run.held import waiting
 
 
@@ -107,6 +108,33 @@ def test_a_decision_on_a_batch_settles_each_verdict_that_waits_for_it(gated: Pla
     assert gated.holds() is None, "whichever run it was called by"
     assert give_up(gated.ledger, "p", "b", reason="twice") == (1, 1)
     assert gated.ledger.settled_batch("p", 1, 1) == ("BatchGivenUp", "wrong")
+
+
+@pytest.mark.parametrize("published", [True, False])
+def test_a_run_whose_batch_waits_no_more_is_not_taken_back_as_a_whole(gated: Place, published: bool) -> None:
+    """Whoever asks again meant the batch; what the run published before it had passed."""
+    check_unsettled(gated.ledger, "p", "a")
+    if not published:
+        give_up(gated.ledger, "p", "a", reason="wrong")
+    check_unsettled(gated.ledger, "p", "a")
+    gated.ends["sluice:p:1"] = 0
+    gated.commit("b", split(5, 9) if published else split(5, 9, lost=4))
+    with pytest.raises(
+        ConfigError, match=f"which had waited, was {'published' if published else 'given up'}"
+    ) as caught:
+        check_unsettled(gated.ledger, "p", "a")
+    assert "sluice retract p TOPIC:PARTITION:START-END" in caught.value.next_step
+    check_unsettled(gated.ledger, "p", "b")
+
+
+@pytest.mark.parametrize("decide", [accept, give_up])
+def test_a_decision_by_the_name_of_an_earlier_run_is_one_on_the_newest(
+    gated: Place, decide: Callable[..., object]
+) -> None:
+    gated.let_wait("b", "e")
+    assert not gated.ledger.is_decided("p", "b")
+    decide(gated.ledger, "p", "a", reason="x")
+    assert gated.ledger.is_decided("p", "b")
 
 
 def test_what_was_accepted_and_given_up_since_can_be_accepted_again(gated: Place) -> None:

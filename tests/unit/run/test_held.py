@@ -271,7 +271,7 @@ def test_what_is_accepted_is_on_record(gated: Place) -> None:
     limits = [{"limit": "max_lost", "verdict": verdict, "why": "3 of 4"} for verdict in ("failed", "warned")]
     told = {"results": [result, good], "excesses": limits, "error": None}
     assert faults(told) == {"e on id (slice)": 2, "max_lost: 3 of 4": None}
-    assert faults({"error": "TypeError: x"}) == {"error": None}
+    assert faults({"error": "TypeError: x"}) == {"error: TypeError": None}
     twice = faults({"results": [result, result | {"unexpected_count": 1000}, result | {"unexpected_count": 5}]})
     assert twice == {"e on id (slice)": 1007}, "with other bounds, say: none hides another"
     gated.ledger.judged(None, "p", "a", verdict="failed", judgement={**told, "waits": [1, 1]})

@@ -183,21 +183,24 @@ def test_windows_that_no_row_has_yet(definition: Any, latest: int | None, closed
 
 
 @pytest.mark.parametrize(
-    ("written", "are_open", "output", "given_up", "note"),
+    ("written", "are_open", "before", "output", "given_up", "note"),
     [
-        (True, False, "update", None, "stay as the table has them"),
-        (True, True, "update", "windows that are open are updated no more", "stay as the table has them"),
-        (False, False, "update", None, None),
-        (True, True, "append", "windows that are open are dropped", "once more"),
-        (True, False, "append", None, "once more"),
-        (True, True, "complete", "in place of all windows", None),
-        (False, False, "complete", None, None),
+        (True, False, "update", "update", None, "event time so far (2026-01-01T00:00:00+00:00) stay as the table has"),
+        (True, True, "update", "update", "windows that are open are updated no more", "stay as the table has them"),
+        (True, True, "append", "update", "windows that are open are dropped", "stay as the table has them"),
+        (False, False, "append", "update", None, None),
+        (True, True, "append", "append", "windows that are open are dropped", "once more"),
+        (True, True, "update", "append", "windows that are open are updated no more", "once more"),
+        (True, False, "append", "append", None, "once more"),
+        (True, True, "complete", "complete", "in place of all rows", None),
+        (False, False, "append", "complete", None, None),
     ],
 )
 def test_what_becomes_of_windows_in_the_table(
-    written: bool, are_open: bool, output: str, given_up: str | None, note: str | None
+    written: bool, are_open: bool, before: str, output: str, given_up: str | None, note: str | None
 ) -> None:
-    said = of_windows(written=written, are_open=are_open, output=output)
+    latest = 1_767_225_600_000
+    said = of_windows(written=written, are_open=are_open, before=before, output=output, latest=latest)
     for expected, found in zip((given_up, note), said, strict=True):
         assert len(found) == (expected is not None)
         assert (expected or "") in " ".join(found)

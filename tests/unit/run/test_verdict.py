@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from sluice.run.verdict import faults, line, title, told, worse
+from sluice.run.verdict import MASKED, faults, line, title, told, worse
 
 RESULT: dict[str, Any] = {
     "expectation": "expect_column_values_to_be_in_set", "column": "name", "severity": "critical", "scope": "slice",
@@ -68,12 +68,27 @@ def test_what_is_accepted_of_a_history_is_the_figure_and_not_the_baseline_of_tha
         ({"observed": 9.5}, {"observed": 9500000.0}, 1),
         ({"observed": {"values": [1.0, 2.0]}}, {"observed": {"values": [1.0, 3.0]}}, 1),
         ({"observed": 9.5}, {"observed": 9.6, "severity": "warning"}, 0),
+        ({"observed": 3e-17}, {"observed": -2e-17}, 0),
+        ({"observed": None, "missing_count": 1}, {"observed": None, "missing_count": 2}, 1),
+        ({"unexpected_count": 0, "missing_count": 1}, {"unexpected_count": 0, "missing_count": 50}, 1),
     ],
 )
 def test_what_is_worse_than_what_was_accepted(known: dict[str, Any], now: dict[str, Any], more: int) -> None:
     fault = {"expectation": "e", "column": "id", "scope": "slice", "success": False}
     found = [faults({"results": [fault | item]}) for item in (known, now)]
     assert len(worse(*found)) == more
+
+
+def test_a_masked_value_is_known_by_how_the_rows_were_made() -> None:
+    hidden = {"expectation": "e", "column": "id", "scope": "slice", "success": False, "observed": MASKED}
+    known, again, other = (faults({"results": [hidden], "made_by": made}) for made in ("a", "a", "b"))
+    assert worse(known, again) == []
+    assert len(worse(known, other)) == 1
+
+
+def test_an_error_of_the_history_is_none_of_the_suite() -> None:
+    known = faults({"error": "quality.history: KeyError: 'x'"})
+    assert worse(known, faults({"error": "ValueError: no suite"})) == ["error: ValueError"]
 
 
 @pytest.mark.parametrize(("count", "why", "more"), [(3, "3 of 7, and 20% may be", 0), (4, "4 of 7, and 10% may be", 1)])

@@ -175,6 +175,8 @@ class _Opened:
             )
             # what is not UTF-8 stays as it is, and the decoder refuses it
             found.append(self._text(value).encode("utf-8", "surrogateescape"))
+        if most >= block.count and stream.read(1):
+            raise ValueError("a block has more than its records")
         return found
 
     def _ends(self) -> None:

@@ -12,6 +12,8 @@ from sluice.sources.files.rows import Counted
 __all__ = ["count", "rows"]
 
 _ROWS = 10_000
+_LARGEST = 64 << 20
+"""Bytes of the rows that are read at once, unless one row has more."""
 
 
 def count(file: IO[bytes]) -> Counted:
@@ -52,13 +54,16 @@ def rows(file: IO[bytes], *, start: int, end: int) -> Iterator[tuple[int, list[b
     if not groups:
         return
     at = first
-    for batch in opened.iter_batches(batch_size=_ROWS, row_groups=groups, use_threads=False):
-        begin, stop = max(start - at, 0), min(end - at, batch.num_rows)
-        if begin < stop:
-            yield at + begin, rows_of(batch.slice(begin, stop - begin))
-        at += batch.num_rows
-        if at >= end:
-            return
+    for number in groups:
+        group = opened.metadata.row_group(number)
+        size = max(1, min(_ROWS, _LARGEST * group.num_rows // max(1, group.total_byte_size)))
+        for batch in opened.iter_batches(batch_size=size, row_groups=[number], use_threads=False):
+            begin, stop = max(start - at, 0), min(end - at, batch.num_rows)
+            if begin < stop:
+                yield at + begin, rows_of(batch.slice(begin, stop - begin))
+            at += batch.num_rows
+            if at >= end:
+                return
 
 
 def _opened(file: IO[bytes]) -> Any:

@@ -110,7 +110,8 @@ class RedisStreams:
         pipeline, own = self._owner
         for group in self._asked(lambda: self._redis.xinfo_groups(stream), stream):
             name = group["name"].decode(errors="replace")
-            if name.startswith("sluice:") and f":{own}:" in name:  # the pipeline may have had another name
+            # the pipeline may have had another name
+            if name.startswith("sluice:") and name.rsplit(":", 2)[1] == own:
                 return name, int(group["entries-read"] or 0), bytes(group["last-delivered-id"])
         name = f"sluice:{pipeline}:{own}:{uuid.uuid4().hex[:12]}"
         self._asked(lambda: self._redis.xgroup_create(stream, name, "0"), stream)
@@ -155,8 +156,18 @@ class RedisStreams:
         for stream in {r.topic for r in ranges}:
             self._count_back(stream, min(r.start for r in ranges if r.topic == stream))
         for span in ranges:
-            self._find(span)
-        return {stream: marks for stream in {r.topic for r in ranges} if (marks := self._marks.get(stream))}
+            try:
+                self._find(span)
+            except LostError:  # the entry from which it was looked for is gone, and the range may be there
+                self._count_back(span.topic, span.start)
+                self._find(span)
+        found = {}
+        for stream in {r.topic for r in ranges}:
+            first = min(r.start for r in ranges if r.topic == stream)
+            # a query that never ends must not keep all that it has read
+            self._marks[stream] = [mark for mark in self._marks[stream] if mark[0] >= first]
+            found[stream] = list(self._marks[stream])
+        return found
 
     def _find(self, span: OffsetRange) -> None:
         """Add the entry at the start of a range: what is before it may be trimmed."""

@@ -8,13 +8,24 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import pyarrow as pa
 import pytest
+from deltalake import write_deltalake
+from tests.fixtures.books import Place, split
 
-from sluice.errors import CheckpointError
+from sluice.errors import CheckpointError, ConfigError
+from sluice.pipeline import load
 from sluice.pipeline.window import Window
 from sluice.ranges import OffsetRange
 from sluice.run.checkpoint import Checkpoint
-from sluice_spark.runs.stateful import _refuse_other_types, _refuse_torn, plan_closing, plan_flush
+from sluice_spark.runs.stateful import (
+    _refuse_other_types,
+    _refuse_to_empty,
+    _refuse_torn,
+    plan_closing,
+    plan_flush,
+)  # fmt: skip
+from sluice_spark.sinks.delta.table import DeltaSink
 
 
 def tables(root: Path, watermarks: list[int], committed: dict[int, int], planned_at: int = 0) -> Any:
@@ -104,3 +115,15 @@ def test_a_stream_is_flushed_when_it_rests_to_the_end_of_its_last_window(
 def test_the_last_window_of_an_event_time_is_that_which_ends_last() -> None:
     assert window(None, slide="20m").last_end(25 * 60_000) == (20 + 60) * 60_000
     assert window(None).last_end(-1) == 0
+
+
+def test_a_first_result_takes_the_place_of_nobodys_rows(tmp_path: Path) -> None:
+    place = Place(tmp_path)
+    pipeline, sink = load(place.file), DeltaSink(str(tmp_path / "t"), "sluice:p:1")
+    _refuse_to_empty(place.ledger, pipeline, sink)
+    write_deltalake(sink.path, pa.table({"n": [1]}))
+    sink = DeltaSink(sink.path, "sluice:p:1")
+    with pytest.raises(ConfigError, match="has rows, and none of them is of pipeline 'p'"):
+        _refuse_to_empty(place.ledger, pipeline, sink)
+    place.commit("a", split(0, 5))
+    _refuse_to_empty(place.ledger, pipeline, sink)
