@@ -103,7 +103,8 @@ def of_windows(moved: Mapping[str, Any]) -> str:
     if moved["late"] or moved["partly_late"]:
         told += f"; {moved['late']:,} records were late"
         told += f", {moved['partly_late']:,} more for some of their windows" if moved["partly_late"] else ""
-        told += f" (watermark {moment(moved['late_by'])})" if moved["late_by"] else ""
+        # a record may have windows of before a reset, and none that the watermark has passed
+        told += f" (watermark {moment(moved['late_by'])})" if moved["late"] or moved["late_by"] else ""
     if "former" in moved:
         told += (
             f"; {moved['former']:,} records were filtered, because their windows, up to {moment(moved['former_to'])}, "
