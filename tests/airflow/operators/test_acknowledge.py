@@ -55,7 +55,8 @@ def test_a_dag_closes_what_is_left(pipeline_file: Callable[..., Path], dags_in: 
 @pytest.mark.parametrize(
     ("more", "error", "told"),
     [
-        ({"ranges": "p:0:7-9"}, AirflowSkipException, "no such lost range"),
+        ({"ranges": "p:0:5-7"}, AirflowSkipException, "no such lost range"),
+        ({"ranges": "p:0:9-11"}, ConfigError, "p has read nothing of p-0"),
         ({"reason": ""}, ConfigError, "reason: it is empty"),
         ({"of_run": "none"}, UnknownRunError, "has no run 'none' of 'p'"),
         ({"ranges": ["p-0"]}, ConfigError, "p-0"),
@@ -64,10 +65,10 @@ def test_a_dag_closes_what_is_left(pipeline_file: Callable[..., Path], dags_in: 
 def test_what_makes_no_sense_changes_nothing(
     made: Callable[..., AcknowledgeOperator], context: Any, more: Any, error: Any, told: str
 ) -> None:
-    lose((0, 5))
+    lose((0, 5), (7, 9))
     with pytest.raises(error, match=told):
         made(**more).execute(context())
-    assert len(Ledger.open().lost("p")) == 1
+    assert len(Ledger.open().lost("p")) == 2
 
 
 def test_a_run_that_is_active_is_a_reason_to_try_again_later(
