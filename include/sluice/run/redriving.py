@@ -44,7 +44,7 @@ def possible(pipeline: Pipeline, *, quarantined: bool) -> None:
 
 def check_ranges(ledger: Ledger, pipeline: str, ranges: Iterable[OffsetRange]) -> None:
     """Raise a :class:`~sluice.errors.ConfigError` if a range has no offset that was ever read or lost."""
-    ranges = list(ranges)
+    ranges = [item for item in ranges if len(item)]
     known = ledger.furthest_known(pipeline) if ranges else {}
     for item in ranges:
         ends = known.get(item.topic, {})
