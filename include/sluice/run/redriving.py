@@ -54,9 +54,7 @@ def check_ranges(ledger: Ledger, pipeline: str, ranges: Iterable[OffsetRange]) -
             raise ConfigError(
                 f"{pipeline} has read nothing of {item}{far}",
                 state="nothing was read or written",
-                next_step=f"name offsets before that, in the partitions {there}"
-                if there
-                else "name a topic that it has read",
+                next_step=f"name others, of its partitions {there}" if ends else "name a topic that it has read",
             )
 
 
