@@ -114,19 +114,8 @@ def history(pipeline: str, *, limit: int, as_json: bool) -> int:
         print_json({"pipeline": spec.name, "runs": rows, "alarm": wrong})
         return 0
     shown = (
-        "run",
-        "at",
-        "epoch",
-        "batch",
-        "keys",
-        "windows",
-        "live",
-        "updated",
-        "removed",
-        "bytes",
-        "memory",
-        "watermark",
-    )
+        "run", "at", "epoch", "batch", "keys", "windows", "live", "updated", "removed", "bytes", "memory", "watermark",
+    )  # fmt: skip
     print_table([{**row, "watermark": moment(row["watermark"])} for row in rows], shown)
     if not rows:
         say_empty(spec.name, "run with state")

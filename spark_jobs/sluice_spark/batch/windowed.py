@@ -100,8 +100,10 @@ class WindowWriter(StatefulWriter):
         return self.window.output
 
     def commit_rows(self, staged: Staged, batch: int, note: Mapping[str, object], fence: Fence | None) -> bool:
-        """Commit staged windows; with ``output: update``, in place of those with the same bounds and keys, with
-        ``complete``, in place of all rows."""
+        """Commit staged windows, in place of those that ``window.output`` says.
+
+        With ``update``, those with the same bounds and keys; with ``complete``, all rows.
+        """
         whole = self.window.output == "complete"
         if self.window.output == "append" or not (staged.files or whole):
             return super().commit_rows(staged, batch, note, fence)

@@ -93,9 +93,10 @@ class _Streams:
         self.config = QueueSource.model_validate({**known, "streams": names})
         self.connection = find(self.config.connection)
         self.most, tasks = _whole(options, "maxRecordsPerTrigger"), _whole(options, "minPartitions")
-        self.strict = options.get("failOnDataLoss", "true").lower()
-        if self.strict not in ("true", "false"):
+        strict = options.get("failOnDataLoss", "true").lower()
+        if strict not in ("true", "false"):
             _refuse("failOnDataLoss", options, "write true or false")
+        self.strict = strict == "true"
         self.plan = Plan("sluice_queue", Streams(self.config, self.connection), os.cpu_count() or 1, max(tasks, 1))
 
     def __getstate__(self) -> Mapping[str, Any]:
@@ -120,7 +121,7 @@ class _Streams:
             If that is not all, and it is not to be left out.
         """
         gone = [replace(r, end=min(r.end, now[r.topic].start)) for r in ranges if r.start < now[r.topic].start]
-        if gone and self.strict == "true":
+        if gone and self.strict:
             raise OffsetsGoneError(
                 f"the queue removed messages before they were read: {describe(gone)}",
                 state=_STATE,

@@ -72,6 +72,17 @@ def test_where_there_is_nothing_to_do_no_spark_is_started(
     assert spark.call("retract.py") is None
 
 
+def test_a_run_whose_batch_waited_is_not_taken_back_as_a_whole_later(
+    made: Callable[..., RetractOperator], spark: FakeSpark, context: Any
+) -> None:
+    commit((0, 5))
+    (run,) = (r.run for r in Ledger.open().runs("p"))
+    Ledger.open().judged(None, "p", run, verdict="failed", judgement={"reasons": ["x"], "waits": [1, 0]})
+    with pytest.raises(ConfigError, match=r"batch 0 of run .*, which had waited, was published"):
+        made(what=run).execute(context())
+    assert spark.call("retract.py") is None
+
+
 def test_a_run_that_is_active_is_a_reason_to_try_again_later(
     made: Callable[..., RetractOperator], spark: FakeSpark, context: Any
 ) -> None:

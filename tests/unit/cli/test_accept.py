@@ -39,6 +39,14 @@ def test_a_run_that_is_held_starts_no_spark_and_says_what_to_do(place: Place, sl
     assert [run.run for run in place.ledger.runs("p")] == ["a"], "each hour's refusal is no run"
 
 
+def test_a_file_that_no_folder_of_pipelines_has_is_told_to_be_held(
+    place: Place, sluice: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("SLUICE_PIPELINES")
+    monkeypatch.chdir("/")
+    assert "p is held: live runs wait" in sluice("status", str(place.file)).stderr
+
+
 def test_what_is_accepted_no_longer_holds(place: Place, sluice: Callable[..., Any]) -> None:
     held = "p is held: live runs wait until the verdict failed of run a is settled by sluice accept or sluice retract"
     assert held in sluice("status", "p").stderr

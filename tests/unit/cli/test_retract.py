@@ -76,4 +76,8 @@ def test_while_a_batch_waits_only_that_is_given_up(story: Place, sluice: Callabl
         assert done.exit_code == 0, done.stderr
         assert "is given up: the next run counts its offsets as lost, and opens them; what the run" in done.stderr
         assert json.loads(done.stdout)["given_up"] == [story.ledger.epoch("p").number, 99]
+    story.hand_over({0: 0})
+    late = sluice("retract", str(story.file), run, "--reason", "x")
+    assert "batch 99 of run" in str(late.exception), "the batch waits no more, and the rest is not what was meant"
+    assert isinstance(late.exception, ConfigError)
     assert not [r for r in story.ledger.runs("p") if r.kind == "retract"]
