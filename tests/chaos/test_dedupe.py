@@ -213,6 +213,7 @@ def test_kills_neither_lose_nor_double(sandbox: Sandbox, points: tuple[str, ...]
     assert sandbox.never_committed() == set()
 
 
+@pytest.mark.long
 def test_the_state_of_a_batch_in_the_sink_is_that_of_its_rows_there(sandbox: Sandbox) -> None:
     """Another attempt may see other duplicates first: then it would forget their keys at another time."""
     stream = Stream(sandbox, batch=100)
@@ -277,15 +278,13 @@ LANDING = ("segments-staged", "before-seal", "sealed", "seal-recorded")
 """What comes before, by way of the write-ahead log."""
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "points",
     [
         ("sink-committed",),
-        pytest.param(("run-planned", "window-defined", *LANDING, *POINTS[2:]), marks=pytest.mark.long),
-        pytest.param(
-            ("sealed", "batch-recorded:2", "sink-committed:2", "batch-started:2", "before-sink-commit:2"),
-            marks=pytest.mark.long,
-        ),
+        ("run-planned", "window-defined", *LANDING, *POINTS[2:]),
+        ("sealed", "batch-recorded:2", "sink-committed:2", "batch-started:2", "before-sink-commit:2"),
     ],
     ids=["in-the-sink", "every-point", "forgetting"],
 )

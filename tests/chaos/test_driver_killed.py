@@ -207,7 +207,8 @@ def test_quarantined_rows_and_their_account_name_the_same_run(sandbox: Sandbox, 
     assert runs_of(sandbox, "table_quarantine") == +Counter(counted)
 
 
-@pytest.mark.parametrize("point", [pytest.param("quarantine-staged", marks=pytest.mark.long), "sink-committed"])
+@pytest.mark.long
+@pytest.mark.parametrize("point", ["quarantine-staged", "sink-committed"])
 def test_a_decode_changed_between_two_attempts_cannot_split_a_batch_two_ways(sandbox: Sandbox, point: str) -> None:
     """An attempt took other records for bad than the next one does: the sink's commit decides whose word counts."""
     sandbox.produce([(0, None, b'{"id": 1, "name": "a"}'), (0, None, b'{"id": "x", "name": "b"}')])

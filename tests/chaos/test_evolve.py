@@ -127,6 +127,7 @@ def test_wider_types_change_no_row(sandbox: Sandbox, recovery: str, engine: str,
     sandbox.assert_balanced()
 
 
+@pytest.mark.long
 def test_an_interval_and_a_redrive_add_columns_too(sandbox: Sandbox) -> None:
     configure(sandbox, wider=False)
     for day in (1, 2):

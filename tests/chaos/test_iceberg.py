@@ -47,9 +47,10 @@ def test_kills_neither_lose_nor_double(into_iceberg: IcebergSandbox, recovery: s
     assert sandbox.strays() == set()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "point",
-    ["sink-committed", *(pytest.param(p, marks=pytest.mark.long) for p in ("before-sink-commit", "batch-recorded"))],
+    ["sink-committed", "before-sink-commit", "batch-recorded"],
 )
 def test_an_interval_replaces_its_rows_once(into_iceberg: IcebergSandbox, point: str) -> None:
     sandbox = into_iceberg

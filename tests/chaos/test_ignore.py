@@ -170,6 +170,7 @@ def garble(sandbox: Sandbox, partition: int, text: bytes) -> None:
     sandbox.broker.start()
 
 
+@pytest.mark.long
 def test_what_cannot_be_read_any_more_is_named_under_replay_and_lost_alone_under_ignore_range(
     sandbox: Sandbox,
 ) -> None:

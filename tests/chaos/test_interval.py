@@ -68,6 +68,7 @@ def assert_audited(sandbox: Sandbox) -> None:
     assert deep.returncode == 0, deep.stdout + deep.stderr
 
 
+@pytest.mark.long
 def test_a_change_of_the_transform_reaches_the_interval_and_nothing_else(sandbox: Sandbox) -> None:
     """Out of order inside a partition, records that do not decode, a filter: each finds its place."""
     sandbox.configure(rows="filter", transform={"sql": "SELECT *, 1 AS version FROM source WHERE id % 10 <> 9"})
@@ -420,6 +421,7 @@ def test_intervals_and_the_live_run_write_at_the_same_time(sandbox: Sandbox) -> 
     assert_audited(sandbox)
 
 
+@pytest.mark.long
 def test_an_interval_waits_for_who_empties_the_quarantine(sandbox: Sandbox) -> None:
     fed_with_bad(sandbox)
     sandbox.configure(decode={"text": {}}, transform={"sql": "SELECT 0L AS id, value AS name, _topic, _partition, "

@@ -46,6 +46,7 @@ def test_kills_neither_lose_nor_double(into_kafka: StreamSandbox, recovery: str,
     assert sandbox.held_up() == []
 
 
+@pytest.mark.long
 def test_a_driver_that_wakes_up_late_adds_nothing(into_kafka: StreamSandbox) -> None:
     sandbox = into_kafka
     sandbox.configure(sink=sandbox.into(), transform={"python": "gate:passing"})

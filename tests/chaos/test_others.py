@@ -232,7 +232,8 @@ def test_the_quarantine_may_be_compacted_while_a_redrive_is_half_done(spark: Spa
     assert deep(sandbox) == (0, [])
 
 
-@pytest.mark.parametrize("what", ["run", pytest.param("interval", marks=pytest.mark.long)])
+@pytest.mark.long
+@pytest.mark.parametrize("what", ["run", "interval"])
 def test_staged_refused_records_that_vanished_are_not_entered_as_none(sandbox: Sandbox, what: str) -> None:
     fed(sandbox)
     sandbox.feed(6, bad_every=3)
@@ -301,7 +302,8 @@ def test_a_redrive_that_was_frozen_beside_an_interval_gives_way(sandbox: Sandbox
     assert deep(sandbox) == (0, [])
 
 
-@pytest.mark.parametrize("who", ["interval", pytest.param("redrive", marks=pytest.mark.long)])
+@pytest.mark.long
+@pytest.mark.parametrize("who", ["interval", "redrive"])
 def test_who_was_frozen_beside_a_reset_writes_nothing_twice(sandbox: Sandbox, who: str) -> None:
     sandbox.feed(6)
     sandbox.run("first")
@@ -324,6 +326,7 @@ def test_who_was_frozen_beside_a_reset_writes_nothing_twice(sandbox: Sandbox, wh
     assert deep(sandbox) == (0, [])
 
 
+@pytest.mark.long
 def test_an_interval_that_was_frozen_beside_a_retraction_brings_nothing_back(sandbox: Sandbox) -> None:
     sandbox.feed(6)
     sandbox.run("first")

@@ -58,6 +58,7 @@ def test_a_topic_that_appears_is_read_from_its_first_record(sandbox: Sandbox, re
     assert lag(sandbox)["lag"] == 0
 
 
+@pytest.mark.long
 def test_a_topic_that_is_born_while_a_run_goes_on_belongs_to_the_next(sandbox: Sandbox) -> None:
     by_pattern(sandbox, transform={"python": "gate:passing"})
     sandbox.feed(8)

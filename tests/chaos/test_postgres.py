@@ -53,13 +53,14 @@ def test_kills_neither_lose_nor_double(into_postgres: PostgresSandbox, recovery:
     assert sandbox.staged() == []
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("recovery", "points"),
     [
         ("replay", ("before-sink-commit", "sink-committed")),
-        pytest.param("wal", ("before-seal", "sealed", *DIRECT), marks=pytest.mark.long),
-        pytest.param("hot", ("rows-staged", *DIRECT), marks=pytest.mark.long),
-        pytest.param("ignore_range", DIRECT, marks=pytest.mark.long),
+        ("wal", ("before-seal", "sealed", *DIRECT)),
+        ("hot", ("rows-staged", *DIRECT)),
+        ("ignore_range", DIRECT),
     ],
 )
 def test_kills_neither_bring_a_deleted_row_back_nor_keep_it(

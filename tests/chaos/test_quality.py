@@ -92,6 +92,7 @@ def test_refused_records_count_in_the_verdict_of_every_kind_of_run(sandbox: Sand
     assert verdict(sandbox, "redriven") == ("passed", [])
 
 
+@pytest.mark.long
 def test_lost_records_warn_and_fail_where_the_file_says_how_many_may_be(sandbox: Sandbox) -> None:
     deadly = "SELECT * EXCEPT (id), CASE WHEN id % 10 = 3 THEN raise_error('no') ELSE id END AS id FROM source"
     told = "of 10 records (10 %) are lost"
@@ -113,6 +114,7 @@ def test_lost_records_warn_and_fail_where_the_file_says_how_many_may_be(sandbox:
         assert verdict(sandbox, f"r{number}") == found
 
 
+@pytest.mark.long
 def test_a_misspelt_expectation_stops_a_run_before_it_reads(sandbox: Sandbox) -> None:
     misspelt = {"type": "expect_column_values_to_not_be_nul", "kwargs": {"column": "id"}}
     absent = {"type": "expect_column_values_to_not_be_null", "kwargs": {"column": "idd"}}

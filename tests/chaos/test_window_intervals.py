@@ -119,6 +119,7 @@ def test_an_interval_makes_its_windows_again_and_no_others(
     assert deep["problems"] == []
 
 
+@pytest.mark.long
 def test_a_change_of_the_file_reaches_the_interval_and_nothing_is_lost(sandbox: Sandbox) -> None:
     """One kind of record is decoded only now, another no more; both are where they belong, once."""
     stream = Stream(sandbox, HOURLY, limit=100)

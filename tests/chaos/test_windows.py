@@ -230,9 +230,10 @@ def of_key(sandbox: Sandbox, key: str) -> list[dict[str, Any]]:
     return list(found["rows"])
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "window",
-    [pytest.param(HOURLY, marks=pytest.mark.long), pytest.param(SLIDING, marks=pytest.mark.long), PANES],
+    [HOURLY, SLIDING, PANES],
     ids=["tumbling", "sliding", "panes"],
 )
 def test_windows_stay_open_between_runs(sandbox: Sandbox, window: dict[str, Any]) -> None:

@@ -289,6 +289,7 @@ def test_a_clock_that_is_set_back_in_the_middle_of_a_run_costs_nothing(
     sandbox.assert_exact()
 
 
+@pytest.mark.long
 def test_a_driver_that_died_in_the_future_is_followed_at_once(sandbox: Sandbox, clock: Clock) -> None:
     """Its lease runs for hours by the clock of those who come after it, and its batch is younger than theirs."""
     sandbox.configure(engine="spark")
