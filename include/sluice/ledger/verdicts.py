@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -129,6 +129,35 @@ class Verdicts(LedgerQueries):
             elif judged is not None:
                 return dict(row["payload"]), judged
         return None
+
+    def judged_rows_stand(self, pipeline: str, run_id: str, runs: Iterable[str]) -> bool:
+        """Return whether any row that a run's newest verdict was about is in the sink.
+
+        What attempts after the one that was judged wrote is no such row.
+
+        Parameters
+        ----------
+        runs
+            Those that were judged together.
+        """
+        table, events = schema.account, schema.event
+        query = sa.select(table.c.epoch, table.c.batch).where(
+            table.c.pipeline == pipeline, table.c.run.in_(runs), table.c.closed.is_(None),
+            table.c.written + table.c.filtered > 0,
+        )  # fmt: skip
+        standing = {(row["epoch"], row["batch"]) for row in self._rows(query)}
+        happened = sa.select(events.c.run, events.c.type, events.c.payload).where(
+            events.c.pipeline == pipeline,
+            events.c.run.in_({run_id, *runs}),
+            events.c.type.in_(("Judged", "BatchCommitted")),
+        )
+        judged, since = set[tuple[int, int]](), set[tuple[int, int]]()
+        for row in self._rows(happened.order_by(events.c.id)):
+            if row["type"] == "BatchCommitted":
+                since.add((row["payload"]["epoch"], row["payload"]["batch"]))
+            elif row["run"] == run_id:
+                judged, since = judged | since, set()
+        return bool(standing & judged)
 
     def settlement(self, pipeline: str, run_id: str) -> tuple[str, str] | None:
         """Return how a failed verdict of a run was settled, and why; None if it was not, since the attempt that has it.

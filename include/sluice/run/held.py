@@ -111,9 +111,8 @@ def waiting(ledger: Ledger, pipeline: str, run: RunRow) -> tuple[int, int] | Non
 def _was_retracted(ledger: Ledger, run: RunRow) -> bool:
     # with it, runs may have been judged whose drivers had died: their rows may be those that failed
     runs = {run.run, *((run.judgement or {}).get("runs") or [])}
-    return not _has_rows(ledger, run.pipeline, runs) and bool(
-        runs & {item["run"] for item in ledger.retractions(run.pipeline)}
-    )
+    retracted = runs & {item["run"] for item in ledger.retractions(run.pipeline)}
+    return bool(retracted) and not ledger.judged_rows_stand(run.pipeline, run.run, runs)
 
 
 def _has_rows(ledger: Ledger, pipeline: str, runs: Iterable[str]) -> bool:

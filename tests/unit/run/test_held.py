@@ -116,18 +116,33 @@ def test_another_attempt_of_the_run_is_not_accepted_yet(place: Place) -> None:
     assert place.holds() == "a"
 
 
-@pytest.mark.parametrize(("upto", "held"), [(3, "a"), (5, None)])
-def test_rows_that_were_all_taken_back_hold_nothing(place: Place, upto: int, held: str | None) -> None:
-    place.judged("a", "failed")
+def take_back(place: Place, run: str, upto: int) -> None:
+    """Retract the first rows of a run that began with the first batch."""
     moved = [{
-        "epoch": 1, "batch": 0, "run": "a", "topic": "t", "partition": 0, "start": 0, "ranges": [[0, upto]],
+        "epoch": 1, "batch": 0, "run": run, "topic": "t", "partition": 0, "start": 0, "ranges": [[0, upto]],
         "written": upto, "filtered": 0, "absent": 0,
     }]  # fmt: skip
     with place.ledger.acquire("p", "back") as lease:
         place.ledger.run_planned(lease, kind="retract", recovery="replay", epoch=REDRIVEN, ranges=[], topic_ids={})
         place.ledger.retracted(lease, epoch=REDRIVEN, batch=0, moved=moved, reason="wrong")
+
+
+@pytest.mark.parametrize(("upto", "held"), [(3, "a"), (5, None)])
+def test_rows_that_were_all_taken_back_hold_nothing(place: Place, upto: int, held: str | None) -> None:
+    place.judged("a", "failed")
+    take_back(place, "a", upto)
     assert [row.range for row in place.ledger.lost("p")] == [span(0, upto)]
     assert place.holds() == held
+
+
+def test_what_another_attempt_wrote_after_a_retraction_is_held_by_its_own_verdict(place: Place) -> None:
+    place.judged("a", "failed")
+    take_back(place, "a", 5)
+    place.commit("a", split(5, 10))
+    again(place, "a")
+    assert place.holds() is None
+    place.ledger.judged(None, "p", "a", verdict="failed", judgement={})
+    assert place.holds() == "a"
 
 
 def test_the_ledger_is_the_same_when_it_is_rebuilt(place: Place) -> None:
