@@ -39,7 +39,12 @@ CORE = {
 }
 """Settings of every application, which nobody else sets: rows, their times and the account depend on them."""
 
-DEFAULTS = {"spark.ui.enabled": "false"}
+DEFAULTS = {
+    "spark.ui.enabled": "false",
+    # with it each operation on a column asks the JVM for settings and tells it where it was called in Python: 0.6 s of
+    # each batch with 60 columns
+    "spark.python.sql.dataFrameDebugging.enabled": "false",
+}
 """Settings of every application where ``conf`` says nothing else. Spark's web UI costs time at each start."""
 
 LOCAL = {

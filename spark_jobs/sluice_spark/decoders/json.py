@@ -50,6 +50,8 @@ _JSON = {
     "locale": "de-CH",
 }
 _GROUPING = "\N{RIGHT SINGLE QUOTATION MARK}"
+_MANY = 100
+"""More conditions in one expression are too deep for Spark: it takes each by recursion."""
 _WIDE = 38
 _ROOMY = 28  # with more digits, 38 are too few to see what a DECIMAL would round
 
@@ -120,9 +122,11 @@ def _halves(text: Column) -> Column:
 
 def _hides_halves(fields: list[T.StructField], raw: Column, text: Column) -> Column:
     """Whether to search for lone surrogates: a cheap condition that is true if a decoded value may contain one."""
-    if any(isinstance(f.dataType, (T.StructType, T.ArrayType, T.MapType, T.VariantType)) for f in fields):
+    nested = any(isinstance(f.dataType, (T.StructType, T.ArrayType, T.MapType, T.VariantType)) for f in fields)
+    texts = [f.name for f in fields if is_text(f.dataType)]
+    if nested or len(texts) > _MANY:
         return text.contains("\\u")
-    marks = [raw.getField(f.name).contains("?") for f in fields if is_text(f.dataType)]
+    marks = [raw.getField(name).contains("?") for name in texts]
     return reduce(or_, [F.coalesce(mark, F.lit(False)) for mark in marks], F.lit(False))
 
 

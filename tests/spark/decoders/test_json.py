@@ -281,3 +281,11 @@ def test_a_json_record_is_what_python_reads_or_refused(spark: SparkSession, colu
     assert wrong == []
     assert isinstance(found[0], dict)
     assert taken > 400
+
+
+def test_an_object_has_as_many_texts_as_it_likes(spark: SparkSession) -> None:
+    names = [f"t{n}" for n in range(600)]
+    sound, halved = {name: "é" for name in names}, {names[-1]: "\ud800"}
+    schema = ", ".join(f"{name} STRING" for name in names)
+    values: list[bytes | None] = [json.dumps(sound).encode(), json.dumps(halved).encode()]
+    assert outcomes(decode(records(spark, values), Decode(json={"schema": schema}))) == [sound, "surrogate"]

@@ -173,6 +173,7 @@ def test_what_only_leads_to_a_secret_is_taken(key: str) -> None:
     assert Spark(conf={key: "x"}).conf == {key: "x"}
 
 
-def test_a_default_of_ours_can_be_set(orders: Any) -> None:
-    assert MAINS["run"](orders("")).conf["spark.ui.enabled"] == "false"
-    assert MAINS["run"](orders("{conf: {spark.ui.enabled: true}}")).conf["spark.ui.enabled"] == "true"
+@pytest.mark.parametrize("key", ["spark.ui.enabled", "spark.python.sql.dataFrameDebugging.enabled"])
+def test_a_default_of_ours_can_be_set(orders: Any, key: str) -> None:
+    assert MAINS["run"](orders("")).conf[key] == "false"
+    assert MAINS["run"](orders(f"{{conf: {{{key}: true}}}}")).conf[key] == "true"
