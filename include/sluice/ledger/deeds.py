@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import reduce
+from itertools import islice
 from typing import Any
 
 import sqlalchemy as sa
@@ -18,6 +19,9 @@ __all__ = ["REDRIVEN", "Deeds"]
 
 REDRIVEN = 0
 """The epoch number of redrives: live epochs count from 1 upwards, intervals from -1 downwards."""
+
+_PAGE = 500
+"""How many events are read at once."""
 
 
 class Deeds:
@@ -136,14 +140,27 @@ class Deeds:
         epoch
             Only those of this epoch.
         """
+        return list(islice(self.states_back(pipeline, epoch=epoch), limit))[::-1]
+
+    def states_back(self, pipeline: str, *, epoch: int | None = None) -> Iterator[StateRow]:
+        """Yield what :meth:`states` returns, newest first, and read no more of it than is asked for."""
         table = schema.event
         query = sa.select(table).where(table.c.pipeline == pipeline, table.c.type == "StateMeasured")
-        found: dict[tuple[str, int], StateRow] = {}
-        for row in self._rows(query.order_by(table.c.id.desc()).limit(2 * limit)):
-            told = row["payload"]
-            if epoch in (None, told["epoch"]):
-                found.setdefault((row["run"], told["epoch"]), StateRow(row["run"], row["at"], **told))
-        return list(found.values())[:limit][::-1]
+        seen, last = set[tuple[str, int]](), None
+        while True:
+            page = query if last is None else query.where(table.c.id < last)
+            rows = self._rows(page.order_by(table.c.id.desc()).limit(_PAGE))
+            for row in rows:
+                told = row["payload"]
+                if epoch is not None and told["epoch"] < epoch:
+                    return
+                key = row["run"], told["epoch"]
+                if epoch in (None, told["epoch"]) and key not in seen:
+                    seen.add(key)
+                    yield StateRow(row["run"], row["at"], **told)
+            if len(rows) < _PAGE:
+                return
+            last = rows[-1]["id"]
 
     def rescued(self, pipeline: str, run_id: str) -> Rescued:
         """Return which fields of a run's records the schema does not have, if the pipeline keeps them."""

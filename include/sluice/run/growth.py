@@ -7,8 +7,8 @@ more keys.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from datetime import datetime
+from collections.abc import Iterable
+from datetime import datetime, timedelta
 
 from sluice.ledger import Ledger, StateRow
 from sluice.pipeline import Pipeline
@@ -16,27 +16,25 @@ from sluice.text import length
 
 __all__ = ["alarm", "warning"]
 
-_COMPARED = 2000
-"""Maximum number of runs that are compared."""
-
 
 def warning(ledger: Ledger, pipeline: Pipeline) -> str | None:
     """Return in words what is wrong with the state of the present epoch; None if nothing is."""
     epoch = ledger.epoch(pipeline.name).number
-    return alarm(pipeline, ledger.states(pipeline.name, epoch=epoch, limit=_COMPARED))
+    return alarm(pipeline, ledger.states_back(pipeline.name, epoch=epoch))
 
 
-def alarm(pipeline: Pipeline, states: Sequence[StateRow]) -> str | None:
+def alarm(pipeline: Pipeline, states: Iterable[StateRow]) -> str | None:
     """Return in words what is wrong with the state; None if nothing is; pure.
 
     Parameters
     ----------
     states
-        Those that the ledger has of the present epoch's newest runs, oldest first.
+        Those that the ledger has of the present epoch's runs, newest first. No more are taken than decide it.
     """
-    if pipeline.stateful is None or not states:
+    earlier = iter(states)
+    if pipeline.stateful is None or (newest := next(earlier, None)) is None:
         return None
-    limits, newest = pipeline.state, states[-1]
+    limits = pipeline.state
     size, look = newest.sums["live"], f"sluice state {pipeline.name} --history shows how it came to that"
     if limits.max_bytes is not None and size > limits.max_bytes:
         return (
@@ -45,33 +43,40 @@ def alarm(pipeline: Pipeline, states: Sequence[StateRow]) -> str | None:
         )
     if not limits.growing_runs or pipeline.stateful.kept is None:
         return None
-    grew = _growing(states)
-    seconds, kept = (_at(newest) - _at(grew[0])).total_seconds(), pipeline.stateful.kept.total_seconds()
-    if len(grew) - 1 < limits.growing_runs or seconds < kept:
+    kept = pipeline.stateful.kept
+    grew = _growing(newest, earlier, limits.growing_runs, kept)
+    if grew is None:
         return None
+    before, runs = grew
+    seconds = (_at(newest) - _at(before)).total_seconds()
     return (
-        f"the state of {pipeline.name} grows and is not cleaned: from {grew[0].sums['live']:,} to {size:,} bytes in "
-        f"{len(grew) - 1} runs and {length(seconds)}, and nothing was removed, although it is to be kept for "
-        f"{length(kept)} of event time: see whether the watermark moves, and how many keys a window has: {look} "
+        f"the state of {pipeline.name} grows and is not cleaned: from {before.sums['live']:,} to {size:,} bytes in "
+        f"{runs:,} runs and {length(seconds)}, and nothing was removed, although it is to be kept for "
+        f"{length(kept.total_seconds())} of event time: see whether the watermark moves, and how many keys a window "
+        f"has: {look} "
         f"(state.growing_runs: {limits.growing_runs} sets this alarm)"
     )
 
 
-def _growing(states: Sequence[StateRow]) -> list[StateRow]:
-    """Return the newest runs of which each left more than the one before and removed nothing, and what was before them.
+def _growing(newest: StateRow, earlier: Iterable[StateRow], runs: int, kept: timedelta) -> tuple[StateRow, int] | None:
+    """Return from which state it grew in so many runs and for so long, and in how many; None if it did not.
 
-    A run that changed nothing is left out.
+    Each of these runs left more than the one before and removed nothing. Runs that changed nothing are left out; if
+    they went on for longer than state is to be kept, the growth has ended there.
     """
-    found = [states[-1]]
-    for before, after in zip(reversed(states[:-1]), reversed(states), strict=False):
+    after, since, count = newest, newest, 0
+    for before in earlier:
         smaller = after.sums["live"] - before.sums["live"]
         if after.sums["removed"] or smaller < 0:
-            break
+            return None
         if smaller:
-            found.append(before)
-        else:
-            found[-1] = before
-    return found[::-1]
+            since, count = before, count + 1
+        elif _at(since) - _at(before) > kept:
+            return None
+        after = before
+        if count >= runs and _at(newest) - _at(before) >= kept:
+            return before, count
+    return None
 
 
 def _at(state: StateRow) -> datetime:

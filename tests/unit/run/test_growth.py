@@ -7,11 +7,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import sqlalchemy as sa
 from tests.fixtures.specs import GOOD, write
 
-from sluice.ledger import StateRow
+from sluice.ledger import Ledger, StateRow, schema
 from sluice.pipeline import load
-from sluice.run.growth import alarm
+from sluice.run.growth import alarm, warning
 
 WINDOW = "window: {time: at, size: 1h, aggregates: {n: 'count(*)'}, watermark: 2h}\n"
 DEDUPE = "dedupe: {keys: [id], time: at, within: 90m}\n"  # kept for 3 h, as the windows are
@@ -25,7 +26,7 @@ def states(sizes: list[int], *, removed: dict[int, int] | None = None, apart: ti
             [{"operator": "save", "live": count, "updated": 1, "removed": (removed or {}).get(n, 0), "memory": 1}],
         )
         for n, count in enumerate(sizes)
-    ]  # fmt: skip
+    ][::-1]  # fmt: skip
 
 
 HOUR, MINUTE = timedelta(hours=1), timedelta(minutes=1)
@@ -43,6 +44,7 @@ TEN = list(range(100, 111))
         (TEN, {"apart": MINUTE}, None),  # nothing was due to be removed yet
         (TEN, {"removed": {5: 1}}, None),  # it is cleaned, and more came
         ([*TEN, 109], {}, None),
+        ([*TEN[:5], *[104] * 4, *TEN[5:]], {}, None),  # it rested for longer than anything is kept
         ([], {}, None),
     ],
 )
@@ -62,7 +64,33 @@ def test_both_limits_are_the_files(tmp_path: Path) -> None:
     assert "has 110 bytes of keys and values, more than state.max_bytes (109)" in (
         alarm(load(write(tmp_path, most)), many) or ""
     )
-    assert alarm(load(write(tmp_path, most)), many[:-1]) is None
+    assert alarm(load(write(tmp_path, most)), many[1:]) is None
     assert alarm(load(write(tmp_path, GOOD)), many) is None, "it keeps nothing any more"
     ever = GOOD + "window: {time: at, size: 1h, aggregates: {n: 'count(*)'}, output: complete}\n"
     assert alarm(load(write(tmp_path, ever)), many) is None, "it is kept for ever"
+
+
+def test_runs_of_each_minute_are_looked_at_back_to_what_is_kept(tmp_path: Path) -> None:
+    """Ten days of them here, in pages; and no more than decide it."""
+    spec = load(write(tmp_path, GOOD + "window: {time: at, size: 10d, aggregates: {n: 'count(*)'}, watermark: 2h}\n"))
+    ledger = Ledger.open(f"sqlite:///{tmp_path}/ledger.db")
+    begin, minutes = datetime(2026, 3, 1, tzinfo=UTC), 10 * 24 * 60 + 2 * 60
+    told = [{"operator": "save", "updated": 1, "removed": 0, "memory": 1}]
+    with ledger._engine.begin() as connection:
+        connection.execute(
+            sa.insert(schema.event),
+            [
+                {
+                    "at": (begin + n * MINUTE).isoformat(), "pipeline": spec.name, "run": f"r{n}",
+                    "type": "StateMeasured",
+                    "payload": {"epoch": 1, "batch": n, "watermark": 0, "bytes": 1, "keys": None, "windows": None,
+                                "operators": [{**told[0], "live": 100 + n}]},
+                }
+                for n in range(minutes + 2000)
+            ],
+        )  # fmt: skip
+    found = warning(ledger, spec)
+    assert found is not None
+    assert f"in {minutes:,} runs and" in found
+    read = ledger.states(spec.name, limit=3000)
+    assert [row.run for row in read] == [f"r{n}" for n in range(minutes - 1000, minutes + 2000)]
