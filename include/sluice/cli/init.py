@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from sluice.cli.output import err, print_json
-from sluice.errors import ConfigError
+from sluice.errors import ConfigError, SluiceError
 
 __all__ = ["init"]
 
@@ -25,6 +25,13 @@ def init(
         str | None, typer.Option(metavar="NAME", help="The pipeline's name. Default: from the topic's.")
     ] = None,
     connection: Annotated[str, typer.Option(metavar="ID", help="The connection to Kafka.")] = "kafka_default",
+    registry: Annotated[
+        str | None,
+        typer.Option(
+            metavar="ID",
+            help="The connection to the schema registry, for Avro. Default: schema_registry_default, if it is defined.",
+        ),
+    ] = None,
     show: Annotated[bool, typer.Option("--print", help="Print the pipeline file, and write nothing.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")] = False,
 ) -> None:
@@ -32,8 +39,9 @@ def init(
 
     It infers columns and types of JSON records, which of them are always
     there, a key and an event time. It is careful: whole numbers are BIGINT,
-    and what is not always a time is STRING. What it is not certain of, it says,
-    and writes into the file. It never overwrites a file. It starts no Spark.
+    and what is not always a time is STRING. For Avro it takes the types from
+    the schema registry. What it is not certain of, it says, and writes into the
+    file. It never overwrites a file. It starts no Spark.
 
     The files are written into the folder of pipelines and into the folder
     expectations beside it. Next: sluice preview NAME.
@@ -42,13 +50,29 @@ def init(
     from pydantic import ValidationError
 
     from sluice.connections import find
+    from sluice.decoders.registry import Registry
+    from sluice.draft.avro import schema_numbers
     from sluice.draft.draft import draft, name_for
     from sluice.draft.sample import sample
     from sluice.pipeline import Pipeline, pipelines_folder
     from sluice.sources.kafka.settings import KafkaSettings
 
     found = sample(KafkaSettings.from_connection(find(connection)), topic, records)
-    made = draft(found, topic=topic, name=name or name_for(topic), connection=connection)
+    asked = Registry.named(registry or "schema_registry_default")
+    numbers = schema_numbers(found) if registry or asked.settings is not None else {}
+    try:
+        schemas = {number: asked.schema(number) for number in numbers}
+    except SluiceError as error:
+        error.state = "nothing was written"  # there is no batch
+        raise
+    made = draft(
+        found,
+        topic=topic,
+        name=name or name_for(topic),
+        connection=connection,
+        registry=asked.connection,
+        schemas=schemas,
+    )
     try:
         Pipeline.model_validate(yaml.safe_load(made.pipeline))
     except ValidationError as error:

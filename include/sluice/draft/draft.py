@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
@@ -12,6 +12,8 @@ from typing import Any
 
 import yaml
 
+from sluice.decoders.registry import Schema
+from sluice.draft.avro import Columns, columns_of, schema_numbers
 from sluice.draft.infer import Number, Seen, quoted
 from sluice.draft.sample import Sampled
 from sluice.errors import ConfigError
@@ -24,8 +26,10 @@ _NAME = re.compile(r"[^a-z0-9_-]+")
 _LEAF = re.compile(r"\b(?:BIGINT|BOOLEAN|DATE|DECIMAL|DOUBLE|STRING|TIMESTAMP)\b")
 _WIDE = 1_000
 """With more fields than this, those in objects among them, the code for a record may not fit Spark's memory."""
+_TOMBSTONES = "{:,} of {:,} records have no value (tombstones): they would be refused"
 _ALIKE = 4
 """As many fields of which the same is to be said are one doubt."""
+_OF_KEYS = ("INT", "BIGINT", "STRING", "DECIMAL(38,0)")
 _KEYS = (r"id", r"uuid|key", r".*(_id|Id|_uuid|_key)")
 _TIMES = (r"(event|occurred|created|placed)_?(time|at|ts)?", r"ts|time|timestamp", r".*(_at|_time|_ts|At|Time)")
 
@@ -84,14 +88,35 @@ def name_for(topic: str) -> str:
     return (name if name[:1].isalpha() else f"t_{name}")[:63]
 
 
-def draft(records: Sequence[Sampled], *, topic: str, name: str, connection: str) -> Draft:
-    """Return the draft of a pipeline for these records."""
+def draft(
+    records: Sequence[Sampled],
+    *,
+    topic: str,
+    name: str,
+    connection: str,
+    registry: str | None = None,
+    schemas: Mapping[int, Schema | None] | None = None,
+) -> Draft:
+    """Return the draft of a pipeline for these records.
+
+    Parameters
+    ----------
+    registry
+        The connection to the schema registry that has their schemas.
+    schemas
+        What the registry has under the numbers with which the records begin.
+    """
     doubts: list[str] = []
+    if registry is not None and schemas:
+        found = columns_of(schemas, schema_numbers(records))
+        if found.columns:
+            return _of_registry(records, registry, found, topic=topic, name=name, connection=connection)
+        doubts += found.doubts
     seen, broken = _parsed(records)
     objects = seen.kinds["object"]
     nothing = sum(record.value is None for record in records)
     if nothing:
-        doubts.append(f"{nothing:,} of {len(records):,} records have no value (tombstones): they would be refused")
+        doubts.append(_TOMBSTONES.format(nothing, len(records)))
     if broken and objects:
         doubts.append(
             f"{len(broken):,} of {len(records):,} records are no JSON object, and would be refused; the first is "
@@ -101,8 +126,10 @@ def draft(records: Sequence[Sampled], *, topic: str, name: str, connection: str)
         doubts.append("the topic has no record: columns are unknown, and each value is taken as text")
     if objects * 2 <= len(records) - nothing or not seen.fields:
         if records:
-            doubts.append(f"most records are no JSON object: each value is taken as text{_format(broken)}")
-        return _made(name, topic, connection, records, (), "text: {}", None, None, None, doubts)
+            doubts.append(
+                f"most records are no JSON object: each value is taken as text{'' if schemas else _format(broken)}"
+            )
+        return _made(name, topic, connection, records, (), "text: {}", None, None, (), doubts)
     columns = tuple(seen.columns("", doubts))
     fields = sum(len(_LEAF.findall(kind)) for _, kind in columns)
     if fields > _WIDE:
@@ -115,9 +142,40 @@ def draft(records: Sequence[Sampled], *, topic: str, name: str, connection: str)
     full = [n for n, _ in columns if seen.fields[n].always and seen.fields[n].count == objects]
     key = _key(seen, full, columns, records, doubts)
     event_time = _event_time(columns, doubts)
-    lines = ",\n".join(f"      {quoted(n)} {kind}" for n, kind in columns)
-    decode = f"json:\n    schema: |-\n{lines}"
-    return _made(name, topic, connection, records, columns, decode, key, event_time, (seen, full), doubts)
+    decode = f"json:\n    schema: |-\n{_declared(columns)}"
+    return _made(name, topic, connection, records, columns, decode, key, event_time, full, doubts)
+
+
+def _of_registry(
+    records: Sequence[Sampled],
+    registry: str,
+    found: Columns,
+    *,
+    topic: str,
+    name: str,
+    connection: str,
+) -> Draft:
+    """Return the draft for Avro records in the wire format of a schema registry."""
+    doubts = found.doubts
+    nothing = sum(record.value is None for record in records)
+    if nothing:
+        doubts.append(_TOMBSTONES.format(nothing, len(records)))
+    if others := len(records) - nothing - schema_numbers(records).total():
+        doubts.append(f"{others:,} of {len(records):,} records do not begin as a registry's do: they would be refused")
+    kinds = dict(found.columns)
+    likely = (n for pattern in _KEYS for n in found.full if kinds[n] in _OF_KEYS and re.fullmatch(pattern, n))
+    key = next(likely, None)
+    if key is None:
+        doubts.append("no field is certain to be a key")
+    else:
+        doubts.append(f"{key}: is taken for the key because of its name; whether values occur twice was not looked at")
+    event_time = _event_time(found.columns, doubts)
+    decode = f"avro:\n    registry: {_yaml(registry)}\n    schema: |-\n{_declared(found.columns)}"
+    return _made(name, topic, connection, records, found.columns, decode, key, event_time, found.full, doubts)
+
+
+def _declared(columns: Sequence[tuple[str, str]]) -> str:
+    return ",\n".join(f"      {quoted(n)} {kind}" for n, kind in columns)
 
 
 def _made(
@@ -129,7 +187,7 @@ def _made(
     decode: str,
     key: str | None,
     event_time: str | None,
-    found: tuple[Seen, list[str]] | None,
+    full: Sequence[str],
     doubts: list[str],
 ) -> Draft:
     renamed = _renamed([n for n, _ in columns])
@@ -139,7 +197,7 @@ def _made(
             + ", ".join(f"{n} to {renamed[n]}" for n in sorted(renamed))
         )
     doubts = _together(doubts)
-    expectations = _expectations(found[1], key, renamed) if found else []
+    expectations = _expectations(full, key, renamed)
     told = "".join(f"#   {' '.join(doubt.split())}\n" for doubt in doubts)
     lines = [
         "# yaml-language-server: $schema=../pipeline.schema.json",
@@ -223,11 +281,7 @@ def _key(
 ) -> str | None:
     """Return the column that identifies a record, if one is likely to."""
     objects, kinds = seen.kinds["object"], dict(columns)
-    unique = [
-        n
-        for n in full
-        if len(seen.fields[n].values) == objects > 1 and kinds[n] in ("BIGINT", "STRING", "DECIMAL(38,0)")
-    ]
+    unique = [n for n in full if len(seen.fields[n].values) == objects > 1 and kinds[n] in _OF_KEYS]
     texts = {r.key.decode(errors="replace") for r in records if r.key is not None}
     by_key = [n for n in full if texts and seen.fields[n].values and seen.fields[n].values >= texts]
     for pattern in _KEYS:
@@ -273,8 +327,11 @@ def _span(records: Sequence[Sampled]) -> str:
 
 def _format(broken: Sequence[Sampled]) -> str:
     first = [record.value or b"" for record in broken]
-    if first and sum(value[:1] == b"\0" and len(value) > 5 for value in first) * 2 > len(first):
-        return ". They begin with a zero byte, as Avro or Protobuf with a schema registry does: no decoder reads that"
+    if schema_numbers(broken):
+        return (
+            ". They begin with a zero byte, as those of a schema registry do. If they are Avro, define the connection "
+            "schema_registry_default (or name another: --registry ID), and run sluice init again"
+        )
     if first and sum(value.count(b",") >= 1 for value in first) * 2 > len(first):
         return ". They may be CSV: decode: {csv: {schema: …}}"
     return ""

@@ -17,7 +17,7 @@ from typing import Any
 
 from sluice.fields import METADATA_COLUMNS
 
-__all__ = ["Number", "Seen", "quoted"]
+__all__ = ["Number", "Seen", "problem", "quoted"]
 
 _TIME = re.compile(
     r"(?!0000)\d{4}-\d{2}-\d{2}[T ]\d{2}:\d{2}(:\d{2}(\.\d{1,9})?)?(?P<zone>Z|[+-]\d{2}(:?\d{2})?)?", re.ASCII
@@ -33,6 +33,8 @@ _DEEPEST = 12
 _MANY = 50
 """With more names than this, of which each is rare, an object is a map."""
 _REMEMBERED = 100_000
+_UNITS = (("seconds", 10, "seconds"), ("milliseconds", 13, "millis"), ("microseconds", 16, "micros"))
+"""Of times since 1970: the digits that such a number has between 2001 and 2286, and the end of the function's name."""
 _EXACT = 2**53
 
 
@@ -163,11 +165,12 @@ class Seen:
     def _number(self, name: str, doubts: list[str]) -> str:
         if not self.kinds["fraction"]:
             if self.largest < 2**63:
-                if 10**12 <= self.largest < 10**13 and _CLOCK.search(name):
-                    doubts.append(
-                        f"{name}: may be milliseconds since 1970; timestamp_millis({name}) in the transform makes "
-                        "a time"
-                    )
+                if _CLOCK.search(name):
+                    doubts += [
+                        f"{name}: may be {unit} since 1970; timestamp_{function}({name}) in the transform makes a time"
+                        for unit, digits, function in _UNITS
+                        if len(str(self.largest)) == digits
+                    ]
                 return "BIGINT"
             wide = len(str(self.largest)) > 38
             doubts.append(f"{name}: has whole numbers beyond BIGINT{', and beyond 38 digits' if wide else ''}")
@@ -219,11 +222,11 @@ class Seen:
         # of two names that differ in case only, the one that is there more often
         for name in sorted(self.fields, key=lambda name: -self.fields[name].count):
             path = f"{above}.{name}" if above else name
-            problem = _problem(name, top=not above, taken=taken)
-            if problem is None:
+            wrong = problem(name, top=not above, taken=taken)
+            if wrong is None:
                 taken[name.lower()] = name
             else:
-                doubts.append(f"{path[:80]!r}: {problem}, and is left out")
+                doubts.append(f"{path[:80]!r}: {wrong}, and is left out")
         for name, part in self.fields.items():
             if taken.get(name.lower()) == name:
                 kind = part.type(f"{above}.{name}" if above else name, doubts, depth + 1)
@@ -262,7 +265,16 @@ def _keywords() -> frozenset[str]:
     return frozenset(word for words in Spark.Tokenizer.KEYWORDS for word in words.split())
 
 
-def _problem(name: str, *, top: bool, taken: Mapping[str, str]) -> str | None:
+def problem(name: str, *, top: bool, taken: Mapping[str, str]) -> str | None:
+    """Return why there can be no column of this name, in words; None if there can.
+
+    Parameters
+    ----------
+    top
+        Whether it is a column of the table, not of a struct.
+    taken
+        The names beside it, by their lower case.
+    """
     if not name or not name.isprintable() or len(name) > 128:
         return "is no name of a column"
     if top and (name.lower() in METADATA_COLUMNS or name.lower().startswith("__sluice")):

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from tests.fixtures.registry import stand_in
 from tests.fixtures.specs import run_cli
 
 from sluice.local.kafka import Broker, Topics
@@ -55,3 +56,27 @@ def test_a_topic_becomes_a_valid_pipeline(
 def test_a_topic_that_is_not_there_is_told(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     assert run_cli(monkeypatch, "init", "nosuch") == 10
     assert "Kafka has no topic 'nosuch'" in capsys.readouterr().err
+
+
+def test_columns_of_avro_come_from_the_registry(
+    topics: Topics, topic: Callable[..., str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    name = topic(1)
+    topics.produce(name, [(0, b"k", b"\0\0\0\0\x07" + b"\x02" * 9)] * 3)
+    assert run_cli(monkeypatch, "init", name, "--name", "plain", "--print") == 0
+    assert "define the connection schema_registry_default (or name another: --registry ID)" in capsys.readouterr().out
+    assert run_cli(monkeypatch, "init", name, "--name", "orders", "--registry", "theirs") == 10
+    assert "connection 'theirs'" in capsys.readouterr().err
+    with stand_in() as registry:
+        monkeypatch.setenv("AIRFLOW_CONN_THEIRS", registry.connection())
+        registry.register(7, {"type": "record", "name": "R", "fields": [{"name": "id", "type": "long"}]})
+        assert run_cli(monkeypatch, "init", name, "--name", "orders", "--registry", "theirs", "--json") == 0
+        told = json.loads(capsys.readouterr().out)
+        assert (told["columns"], told["key"]) == ([{"name": "id", "type": "BIGINT"}], "id")
+        assert (spec := load("orders")).decode.key == "avro"
+        assert spec.decode.config.registry == "theirs"
+        registry.failing = 503
+        assert run_cli(monkeypatch, "init", name, "--name", "again", "--registry", "theirs") == 20
+        err = capsys.readouterr().err
+    assert "cannot be asked" in err
+    assert "nothing was written" in err

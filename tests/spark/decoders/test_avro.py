@@ -27,7 +27,8 @@ from tests.spark.decoders.conftest import outcomes, plain, records
 
 from sluice.decoders.avro import AvroDecode
 from sluice.decoders.config import CsvDecode
-from sluice.decoders.registry import Registry
+from sluice.decoders.registry import Registry, Schema
+from sluice.draft.avro import columns_of
 from sluice.errors import AuthorizationError, ConfigError, SourceUnreachableError
 from sluice.pipeline.sections import Decode
 from sluice_spark.arrow.avro import AvroChunks
@@ -395,3 +396,28 @@ def test_a_worker_without_the_package_refuses_no_record(registry: StandIn, monke
     monkeypatch.setitem(sys.modules, "fastavro", None)
     with pytest.raises(ConfigError, match=r"sluice\[avro\]"):
         reader.read(b"\0\0\0\0\1\2")
+
+
+def test_what_init_declares_takes_the_records(spark: SparkSession, registry: StandIn) -> None:
+    """Each type that has a column, with the value of the table above."""
+    taken = [
+        (kind, value, expected)
+        for _, kind, value, expected in VALUES
+        if not isinstance(expected, str) or value == expected
+    ]
+    schemas = {n: record(v=kind) for n, (kind, _, _) in enumerate(taken, 1)}
+    found = {n: columns_of({n: Schema("AVRO", json.dumps(schema))}, {n: 1}) for n, schema in schemas.items()}
+    shown = {n for n, made in found.items() if made.columns}
+    assert len(shown) > 20
+    for number, schema in schemas.items():
+        registry.register(number, schema)
+    by_type: dict[str, list[int]] = {}
+    for number in shown:
+        by_type.setdefault(found[number].columns[0][1], []).append(number)
+    assert {"INT", "BIGINT", "STRING", "DOUBLE", "DATE", "TIMESTAMP", "DECIMAL(10,2)"} <= set(by_type)
+    for kind, numbers in by_type.items():
+        values: list[bytes | None] = [written(n, schemas[n], {"v": taken[n - 1][1]}) for n in numbers]
+        refused = [
+            (n, o) for n, o in zip(numbers, decoded(spark, values, f"v {kind}"), strict=True) if isinstance(o, str)
+        ]
+        assert refused == [], kind

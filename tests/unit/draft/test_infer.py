@@ -73,8 +73,12 @@ def test_names_that_no_column_can_have_are_left_out_and_told() -> None:
     assert check_ddl(ddl) == list(columns)
 
 
-def test_milliseconds_are_told_from_numbers_by_name_and_size() -> None:
-    for name, doubtful in (("created_at", True), ("amount", False)):
+@pytest.mark.parametrize(
+    ("value", "function"),
+    [("1750000000", "seconds"), ("1750000000000", "millis"), ("1750000000000000", "micros"), ("17500000000", None)],
+)
+def test_times_since_1970_are_told_from_numbers_by_name_and_size(value: str, function: str | None) -> None:
+    for name, doubtful in (("created_at", function is not None), ("amount", False)):
         doubts: list[str] = []
-        assert seen("1750000000000").type(name, doubts) == "BIGINT"
-        assert any("timestamp_millis" in doubt for doubt in doubts) == doubtful
+        assert seen(value).type(name, doubts) == "BIGINT"
+        assert [doubt.partition("timestamp_")[2].partition("(")[0] for doubt in doubts] == [function] * doubtful
