@@ -135,6 +135,26 @@ def test_what_is_given_up_is_lost_and_can_be_redriven(sandbox: Sandbox) -> None:
     assert sandbox.sink() == sandbox.on_broker()
 
 
+def test_what_was_published_before_it_was_given_up_is_told_and_can_be_taken_back(sandbox: Sandbox) -> None:
+    """The driver that published it died, so that nobody knew."""
+    gated(sandbox, 9)
+    fed(sandbox, 8, 12)
+    sandbox.run("bad", validate=True, expect=ExitCode.QUALITY_FAILED)
+    accept(sandbox.ledger, sandbox.name, "bad", reason="a known outlier")
+    sandbox.run("pub", validate=True, kill_at="sink-committed")
+    told = sandbox.cli("retract", str(sandbox.file), "bad", "--reason", "wrong unit")
+    assert (told.returncode, "if a run that died had published it before" in told.stderr) == (0, True), told.stderr
+    fed(sandbox, 0, 3)
+    assert "batch 0 had been published by run pub when it was given up" in sandbox.run("next", validate=True).stderr
+    sandbox.assert_exact()
+    assert sandbox.ledger.lost(sandbox.name) == []
+    refused = sandbox.cli("retract", str(sandbox.file), "bad", "--reason", "wrong unit")
+    assert f"sluice retract {sandbox.name} pub --reason TEXT" in " ".join(refused.stderr.split())
+    back = sandbox.cli("retract", str(sandbox.file), "pub", "--reason", "wrong unit")
+    assert (back.returncode, sum(sandbox.sink().values())) == (0, 3), back.stderr
+    sandbox.assert_balanced()
+
+
 def test_what_is_given_up_need_not_be_read(sandbox: Sandbox) -> None:
     """While a batch waits for somebody, retention may remove its records."""
     gated(sandbox, 9)

@@ -53,6 +53,24 @@ def test_a_killed_retraction_is_finished_by_any_run_and_redriven_once(sandbox: S
     assert not [folder for folder in sandbox.orphans() if "-e0-" in folder], "files that readers may use stay"
 
 
+@pytest.mark.parametrize("how", ["retract", pytest.param("reset", marks=pytest.mark.long)])
+def test_a_pipeline_is_held_no_more_when_a_dead_command_had_taken_the_rows_back(sandbox: Sandbox, how: str) -> None:
+    below = {"type": "expect_column_values_to_be_between", "kwargs": {"column": "id", "max_value": 2}}
+    (sandbox.home / "suite.json").write_text(json.dumps({"name": "s", "expectations": [below]}))
+    sandbox.configure(quality={"suite": "suite.json", "on_failed": "hold"})
+    sandbox.feed(6)
+    sandbox.run("bad", validate=True, expect=50)
+    sandbox.run("held", validate=True, expect=51)
+    ways = {"retract": (["bad"], "sink-committed"), "reset": (["--from", "latest", "--truncate"], "epoch-closed")}
+    more, point = ways[how]
+    killed = sandbox.cli(how, str(sandbox.file), *more, "--reason", "x", SLUICE_KILL_AT=point)
+    assert killed.returncode not in (0, 1, 10), killed.stderr[-3000:]
+    assert sandbox.sink() == Counter()
+    done = sandbox.cli("run", str(sandbox.file), "--run", "next")
+    assert done.returncode == 0, done.stderr
+    sandbox.assert_balanced()
+
+
 @pytest.mark.long
 def test_a_redrive_is_retracted_too_and_again_and_a_part_of_a_run(sandbox: Sandbox) -> None:
     sandbox.configure(kafka={"max_records_per_batch": 100})

@@ -51,7 +51,7 @@ def retract(
     from sluice.launch.submit import retract as submission
     from sluice.ledger import Ledger
     from sluice.pipeline import load
-    from sluice.run.decision import check_unsettled, give_up
+    from sluice.run.decision import MAY_BE_OUT, check_unsettled, give_up
     from sluice.run.held import holder, waiting
     from sluice.run.redriving import check_ranges
     from sluice.run.retraction import possible, standing, wanted
@@ -66,9 +66,10 @@ def retract(
             print_json([])
         return
     if of_run is not None and not dry_run and (batch := give_up(ledger, spec.name, of_run, reason=reason)):
+        out = f"; {MAY_BE_OUT}" if ledger.unfinished_since_judged(spec.name, of_run) else ""
         err.print(
             f"batch {batch[1]} of run {of_run}, which waits, is given up: the next run counts its offsets as lost, and "
-            f"opens them{_STAYS}",
+            f"opens them{_STAYS}{out}",
             markup=False,
         )
         if as_json:

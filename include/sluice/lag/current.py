@@ -16,7 +16,7 @@ from sluice.ledger import Epoch, Ledger
 from sluice.pipeline import Pipeline
 from sluice.recovery import Route
 from sluice.run.checkpoint import Checkpoint
-from sluice.run.held import holder
+from sluice.run.held import surely_held
 from sluice.sources.kafka.cluster import Cluster
 from sluice.sources.kafka.clusters import bare, bare_positions, named
 from sluice.sources.kafka.settings import KafkaSettings
@@ -68,7 +68,7 @@ def backlog(
     furthest = bare_positions(ledger.furthest(name, epoch.number))
     known_ids = {bare(t): i for t, i in ledger.topic_ids(name).items() if named(source.prefix, bare(t)) == t}
     limits = limits or Limits.of(pipeline.lag)
-    holds = None if pipeline.recovery.route is Route.LOG else holder(ledger, pipeline)  # the log goes on
+    holds = None if pipeline.recovery.route is Route.LOG else surely_held(ledger, pipeline)  # the log goes on
 
     def judge(**known: Any) -> Backlog:
         found = measure(

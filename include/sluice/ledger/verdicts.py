@@ -159,6 +159,23 @@ class Verdicts(LedgerQueries):
                 judged, since = judged | since, set()
         return bool(standing & judged)
 
+    def unfinished_since_judged(self, pipeline: str, run_id: str) -> bool:
+        """Return whether a run began after a run's newest verdict and did not end well, so far as the ledger knows.
+
+        It may have committed what the ledger does not have yet.
+        """
+        table, events = schema.run, schema.event
+        mine = sa.and_(events.c.pipeline == pipeline, events.c.run == run_id, events.c.type == "Judged")
+        judged = sa.select(sa.func.max(events.c.id)).where(mine).scalar_subquery()
+        begun = events.alias()
+        later = sa.select(begun.c.run).where(
+            begun.c.pipeline == pipeline, begun.c.type == "RunPlanned", begun.c.id > judged
+        )
+        query = sa.select(table.c.run).where(
+            table.c.pipeline == pipeline, table.c.run.in_(later), table.c.state != "done"
+        )
+        return bool(self._rows(query.limit(1)))
+
     def settlement(self, pipeline: str, run_id: str) -> tuple[str, str] | None:
         """Return how a failed verdict of a run was settled, and why; None if it was not, since the attempt that has it.
 
@@ -252,6 +269,27 @@ class Verdicts(LedgerQueries):
         """Return which committed batches of some runs somebody had decided on: number, event and reason of each."""
         return [(n, row["type"], str(row["payload"]["reason"])) for n, row in self._settled_in(pipeline, runs)]
 
+    def given_up_too_late(
+        self, pipeline: str, runs: Sequence[str] | None = None
+    ) -> list[tuple[tuple[int, int], str, str]]:
+        """Return which batches, of some runs or of all, were published before somebody gave them up.
+
+        Their drivers had died between the commit and its record.
+
+        Returns
+        -------
+        list
+            Epoch and number of each, the run that published it, and the reason for giving it up.
+        """
+        settled = self._settled(pipeline)
+        return [
+            (key, run, str(last["payload"]["reason"]))
+            for key, run in (self._committed_in(pipeline, runs) if settled else [])
+            if (last := settled.get(key)) is not None
+            and last["type"] == "BatchGivenUp"
+            and not self._known_to(pipeline, key, last)
+        ]
+
     def accepted_of(self, pipeline: str, runs: Sequence[str]) -> dict[str, int | None]:
         """Return what was wrong with those batches of some runs that were committed after somebody accepted them.
 
@@ -266,22 +304,41 @@ class Verdicts(LedgerQueries):
 
     def _settled_in(self, pipeline: str, runs: Sequence[str]) -> list[tuple[int, Mapping[str, Any]]]:
         """Return number and newest decision of each committed batch of some runs that has one, in order."""
+        decisions = self._decisions(pipeline)
+        found = []
+        for key, _ in self._committed_in(pipeline, runs) if decisions else []:
+            known = [row for row in decisions.get(key, ()) if self._known_to(pipeline, key, row)]
+            found += [(key[1], known[-1])] if known else []
+        return found
+
+    def _committed_in(self, pipeline: str, runs: Sequence[str] | None) -> list[tuple[tuple[int, int], str]]:
+        """Return epoch and number of each committed batch of some runs, or of all, with its run, in order."""
         table = schema.batch
-        query = sa.select(table.c.epoch, table.c.batch).where(
-            table.c.pipeline == pipeline, table.c.run.in_(runs), table.c.state == "committed", table.c.epoch > 0
+        query = sa.select(table.c.epoch, table.c.batch, table.c.run).where(
+            table.c.pipeline == pipeline, table.c.state == "committed", table.c.epoch > 0
         )
-        settled = self._settled(pipeline)
-        keys = sorted({(row["epoch"], row["batch"]) for row in self._rows(query)} & set(settled)) if settled else []
-        return [(key[1], settled[key]) for key in keys]
+        query = query if runs is None else query.where(table.c.run.in_(runs))
+        return sorted(((row["epoch"], row["batch"]), str(row["run"])) for row in self._rows(query))
+
+    def _known_to(self, pipeline: str, key: tuple[int, int], decision: Mapping[str, Any]) -> bool:
+        """Return whether a batch was begun after a decision on it: else it had been committed before."""
+        table = schema.event
+        query = sa.select(table.c.payload).where(
+            table.c.pipeline == pipeline, table.c.type == "BatchStarted", table.c.id > decision["id"]
+        )
+        return any((row["payload"]["epoch"], row["payload"]["batch"]) == key for row in self._rows(query))
 
     def _settled(self, pipeline: str) -> dict[tuple[int, int], Mapping[str, Any]]:
         """Return the event of the newest decision on each batch that ever waited."""
-        table = schema.event
+        return {key: rows[-1] for key, rows in self._decisions(pipeline).items()}
+
+    def _decisions(self, pipeline: str) -> dict[tuple[int, int], list[Mapping[str, Any]]]:
+        """Return the events of the decisions on each batch that ever waited, oldest first."""
+        table, found = schema.event, dict[tuple[int, int], list[Mapping[str, Any]]]()
         query = sa.select(table.c.id, table.c.run, table.c.type, table.c.payload).where(
             table.c.pipeline == pipeline, table.c.type.in_(_SETTLED)
         )
-        return {
-            (batch[0], batch[1]): row
-            for row in self._rows(query.order_by(table.c.id))
-            if (batch := row["payload"].get("batch")) is not None
-        }
+        for row in self._rows(query.order_by(table.c.id)):
+            if (batch := row["payload"].get("batch")) is not None:
+                found.setdefault((batch[0], batch[1]), []).append(row)
+        return found

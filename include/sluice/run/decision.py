@@ -11,7 +11,10 @@ from sluice.ranges import OffsetRange
 from sluice.run.held import FAILED, waiting
 from sluice.run.verdict import faults, worse
 
-__all__ = ["accept", "check_unsettled", "decided", "give_up"]
+__all__ = ["MAY_BE_OUT", "accept", "check_unsettled", "decided", "give_up"]
+
+MAY_BE_OUT = "if a run that died had published it before, the next run's verdict says so"
+"""What is said of a batch that was given up after such a run (:meth:`Ledger.unfinished_since_judged`)."""
 
 
 def accept(ledger: Ledger, pipeline: str, run_id: str, *, reason: str, new_normal: bool = False) -> str:
@@ -155,6 +158,13 @@ def check_unsettled(ledger: Ledger, pipeline: str, run_id: str) -> None:
     waits = (run.judgement or {}).get("waits") if run.verdict in FAILED else None
     if waits is None or waiting(ledger, pipeline, run) is not None:
         return
+    late = {batch: run for batch, run, _ in ledger.given_up_too_late(pipeline)}
+    if (publisher := late.get((waits[0], waits[1]))) is not None:
+        raise ConfigError(
+            f"batch {waits[1]} of run {run_id!r} had been published by run {publisher!r} when it was given up",
+            state="nothing was changed; the batch is in the sink",
+            next_step=f"take it back: sluice retract {pipeline} {publisher} --reason TEXT",
+        )
     settled = ledger.settled_batch(pipeline, *waits)
     what = "given up" if settled is not None and settled[0] == "BatchGivenUp" else "published, or dropped by a reset"
     raise ConfigError(

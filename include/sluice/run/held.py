@@ -11,7 +11,7 @@ from sluice.pipeline import Pipeline
 from sluice.run.retraction import retractable
 from sluice.run.verdict import causes, faults
 
-__all__ = ["FAILED", "FRESHNESS", "holder", "only_late", "refuse_held", "settling", "waiting"]
+__all__ = ["FAILED", "FRESHNESS", "holder", "only_late", "refuse_held", "settling", "surely_held", "waiting"]
 
 FAILED = ("failed", "error")
 """The verdicts that hold a pipeline, and that can be accepted."""
@@ -44,6 +44,15 @@ def holder(ledger: Ledger, pipeline: Pipeline) -> RunRow | None:
     return None if _was_retracted(ledger, run) else run
 
 
+def surely_held(ledger: Ledger, pipeline: Pipeline) -> RunRow | None:
+    """Return :func:`holder`, unless a run began since that verdict and did not end well.
+
+    It may have taken back what holds the pipeline: only a driver finds out what is committed.
+    """
+    run = holder(ledger, pipeline)
+    return None if run is None or ledger.unfinished_since_judged(pipeline.name, run.run) else run
+
+
 def only_late(judgement: Mapping[str, Any]) -> bool:
     """Return whether nothing but the age of the newest row made a verdict fail."""
     wrong = faults(judgement)
@@ -56,20 +65,22 @@ def settling(pipeline: Pipeline, run: str) -> list[str]:
     return [f"sluice {name} {pipeline.name} {run} --reason TEXT" for name in names]
 
 
-def refuse_held(ledger: Ledger, pipeline: Pipeline, run_id: str) -> None:
+def refuse_held(ledger: Ledger, pipeline: Pipeline, run_id: str, *, driver: bool = False) -> None:
     """Refuse a live run of a pipeline that is held.
 
     Parameters
     ----------
     run_id
         The run to be started. Another attempt of the run that holds the pipeline may go on, unless that run was done.
+    driver
+        Whether this is its driver. Before one is started, only what is :func:`surely_held` is refused.
 
     Raises
     ------
     HeldError
         With the run whose verdict holds it, and the ways on.
     """
-    run = holder(ledger, pipeline)
+    run = holder(ledger, pipeline) if driver else surely_held(ledger, pipeline)
     if run is None or (run.run == run_id and run.state != "done"):
         return
     name, reasons = pipeline.name, (run.judgement or {}).get("reasons") or []

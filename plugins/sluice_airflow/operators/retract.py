@@ -10,7 +10,7 @@ from airflow.sdk.exceptions import AirflowSkipException
 from sluice.launch.submit import retract
 from sluice.ledger import Ledger
 from sluice.pipeline import load
-from sluice.run.decision import check_unsettled, give_up
+from sluice.run.decision import MAY_BE_OUT, check_unsettled, give_up
 from sluice.run.retraction import possible, standing, wanted
 from sluice_airflow.arguments import is_unset, refused
 from sluice_airflow.last_words import tells
@@ -89,6 +89,8 @@ class RetractOperator(SubmitOperator):
                 "batch %d of run %s is given up: the next run counts its offsets as lost; what the run published "
                 "before it stays in the sink", batch[1], of_run,
             )  # fmt: skip
+            if ledger.unfinished_since_judged(pipeline.name, of_run):
+                self.log.warning(MAY_BE_OUT)
             return {"run": of_run, "given_up": list(batch)}
         possible(pipeline)
         if of_run is not None:

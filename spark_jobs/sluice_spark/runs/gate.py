@@ -182,10 +182,20 @@ class Gate:
             return []
         settled = self.ledger.settled_of(self.pipeline.name, runs)
         words = {"VerdictAccepted": ("accepted", "accepted"), "BatchGivenUp": ("retracted", "given up")}
-        return [
+        found = [
             Excess(words[event][0], "warned", f"batch {number} was {words[event][1]}: {reason}")
             for number, event, reason in settled
             if number not in self._done
+        ]
+        name = self.pipeline.name
+        return found + [
+            Excess(
+                "retracted",
+                "warned",
+                f"batch {batch[1]} had been published by run {run} when it was given up ({reason}): it is in the sink; "
+                f"to take it back: sluice retract {name} {run} --reason TEXT",
+            )
+            for batch, run, reason in self.ledger.given_up_too_late(name, runs)
         ]
 
     def _decide(self, what: str, why: str) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import ClassVar
@@ -20,7 +21,7 @@ from sluice.faults import point
 from sluice.ledger import Epoch, Lease
 from sluice.ranges import OffsetRange, Positions, ranges_between
 from sluice.recovery import Route
-from sluice.run.held import refuse_held
+from sluice.run.held import holder, refuse_held
 from sluice.run.preflight import never_read
 from sluice.sources.base import Source
 from sluice.sources.kafka.cluster import TopicState, ends, starts
@@ -68,7 +69,7 @@ class LiveRun(Run):
 
     def _drive(self, lease: Lease) -> str | None:
         try:
-            refuse_held(self.ledger, self.pipeline, self.context.run_id)
+            self._refuse_held(lease)
         except HeldError as held:
             if self.context.recovery.route is Route.LOG:
                 self._land_alone(lease, SourceCheck(self.context, self.context.opened_source()), held)
@@ -127,6 +128,15 @@ class LiveRun(Run):
         self._mirror(source, tables)
         self._let_go(source, tables)
         return self._judge(lease, tables.sink)
+
+    def _refuse_held(self, lease: Lease) -> None:
+        """Refuse to go on if the pipeline is held, as soon as the ledger has what drivers that died had committed."""
+        name, run_id = self.pipeline.name, self.context.run_id
+        held = holder(self.ledger, self.pipeline)
+        if held is not None and self.ledger.unfinished_since_judged(name, held.run):
+            with suppress(SinkError, TakenBackError):  # of which the run is told, if it is not held
+                self._reconciled(lease)
+        refuse_held(self.ledger, self.pipeline, run_id, driver=True)
 
     def _plan_closing(self, tables: Tables, left: Sequence[Sealed]) -> None:
         if tables.applied is None:

@@ -127,6 +127,24 @@ def test_a_run_whose_batch_waits_no_more_is_not_taken_back_as_a_whole(gated: Pla
     check_unsettled(gated.ledger, "p", "b")
 
 
+def test_a_batch_that_a_dead_driver_had_published_before_it_was_given_up_is_published(gated: Place) -> None:
+    accept(gated.ledger, "p", "a", reason="fine")
+    with gated.ledger.acquire("p", "pub") as lease:
+        gated.ledger.run_planned(lease, kind="live", recovery="replay", epoch=1, ranges=[], topic_ids={})
+        gated.ledger.batch_started(lease, epoch=1, batch=1, ranges=[span(5, 9)])
+        gated.ledger.run_closed(lease, state="abandoned")
+    assert give_up(gated.ledger, "p", "a", reason="wrong") == (1, 1)
+    with gated.ledger.acquire("p", "next") as lease:  # it finds the batch in the sink
+        gated.ledger.batch_committed(lease, epoch=1, batch=1, accounts=[split(5, 9)], run_id="pub")
+    assert gated.ledger.settled_of("p", ["pub"]) == [(1, "VerdictAccepted", "fine")]
+    for runs in (["pub"], None):
+        assert gated.ledger.given_up_too_late("p", runs) == [((1, 1), "pub", "wrong")]
+    assert gated.ledger.given_up_too_late("p", ["a"]) == []
+    with pytest.raises(ConfigError, match="had been published by run 'pub' when it was given up") as caught:
+        check_unsettled(gated.ledger, "p", "a")
+    assert "sluice retract p pub --reason TEXT" in caught.value.next_step
+
+
 @pytest.mark.parametrize("decide", [accept, give_up])
 def test_a_decision_by_the_name_of_an_earlier_run_is_one_on_the_newest(
     gated: Place, decide: Callable[..., object]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 from pathlib import Path
 
@@ -14,7 +15,7 @@ from sluice.pipeline import load
 from sluice.ranges import LostRange
 from sluice.recovery import Route
 from sluice.run.decision import accept, give_up
-from sluice.run.held import FRESHNESS, refuse_held, settling, waiting
+from sluice.run.held import FRESHNESS, refuse_held, settling, surely_held, waiting
 from sluice.run.resetting import Reset
 from sluice.run.verdict import faults
 
@@ -135,6 +136,23 @@ def test_rows_that_were_all_taken_back_hold_nothing(place: Place, upto: int, hel
     assert place.holds() == held
 
 
+def test_what_a_dead_run_may_have_taken_back_is_for_a_driver_to_find_out(place: Place) -> None:
+    spec = load(str(place.file))
+    place.judged("a", "failed")
+    for state, surely in (("abandoned", False), ("failed", False), ("done", True)):
+        with place.ledger.acquire("p", "back") as lease:
+            place.ledger.run_planned(lease, kind="retract", recovery="replay", epoch=REDRIVEN, ranges=[], topic_ids={})
+            place.ledger.run_closed(lease, state=state)
+        assert (surely_held(place.ledger, spec) is not None) == surely
+        with contextlib.nullcontext() if not surely else pytest.raises(HeldError):
+            refuse_held(place.ledger, spec, "next")
+        with pytest.raises(HeldError):
+            refuse_held(place.ledger, spec, "next", driver=True)
+    again(place, "older")
+    place.ledger.judged(None, "p", "a", verdict="failed", judgement={})
+    assert surely_held(place.ledger, spec) is not None, "it ended before the verdict"
+
+
 def test_what_another_attempt_wrote_after_a_retraction_is_held_by_its_own_verdict(place: Place) -> None:
     place.judged("a", "failed")
     take_back(place, "a", 5)
@@ -225,8 +243,8 @@ def test_a_verdict_holds_whatever_becomes_of_the_attempts_after_it(place: Place)
     assert place.ledger.known_run("p", "a").verdict is None
     assert place.holds() == "a"
     with pytest.raises(HeldError, match="run 'a' has the verdict failed: id: 3 unexpected"):
-        refuse_held(place.ledger, spec, "b")
-    refuse_held(place.ledger, spec, "a")
+        refuse_held(place.ledger, spec, "b", driver=True)
+    refuse_held(place.ledger, spec, "a", driver=True)
     assert accept(place.ledger, "p", "a", reason="known gap") == "failed"
     assert place.holds() is None
     again(place, "a")
