@@ -177,3 +177,17 @@ def test_a_failed_verdict_holds_live_runs_until_it_is_settled(sandbox: Sandbox, 
     sandbox.run("good", validate=True)
     assert verdict(sandbox, "good") == ("passed", [])
     sandbox.assert_exact()
+
+
+@pytest.mark.long
+def test_rows_that_were_entered_after_their_run_was_judged_are_judged(sandbox: Sandbox) -> None:
+    """Whoever validates a run whose driver died judges what the ledger has of it."""
+    below = {"type": "expect_column_values_to_be_between", "kwargs": {"column": "id", "max_value": 2}}
+    sandbox.configure(quality={**suite(sandbox, below), "on_failed": "hold"})
+    sandbox.feed(6)
+    sandbox.run("dead", validate=True, kill_at="sink-committed")
+    sandbox.cli("validate", str(sandbox.file), "dead")
+    sandbox.produce([(0, b"k", good(0))])
+    sandbox.run("next", validate=True)
+    assert verdict(sandbox, "next")[0] == "failed"
+    sandbox.run("held", validate=True, expect=ExitCode.HELD)

@@ -25,6 +25,8 @@ class Verdicts(LedgerQueries):
     def unjudged(self, pipeline: str, kind: str) -> list[str]:
         """Return the ids of runs that died or failed and whose committed rows have no verdict yet, oldest first.
 
+        A batch that was entered into the ledger after its run was judged was not judged with it.
+
         Parameters
         ----------
         kind
@@ -34,11 +36,21 @@ class Verdicts(LedgerQueries):
         has_rows = sa.exists().where(
             parts.c.pipeline == table.c.pipeline, parts.c.run == table.c.run, parts.c.closed.is_(None)
         )
+        events, verdicts = schema.event.alias(), schema.event.alias()
+        last = sa.select(sa.func.max(verdicts.c.id)).where(
+            verdicts.c.pipeline == table.c.pipeline, verdicts.c.run == table.c.run, verdicts.c.type == "Judged"
+        )
+        since = sa.exists().where(
+            events.c.pipeline == table.c.pipeline,
+            events.c.run == table.c.run,
+            events.c.type == "BatchCommitted",
+            events.c.id > last.correlate(table).scalar_subquery(),
+        )
         query = sa.select(table.c.run).where(
             table.c.pipeline == pipeline,
             table.c.kind == kind,
             table.c.state.in_(("abandoned", "failed")),
-            table.c.verdict.is_(None),
+            sa.or_(table.c.verdict.is_(None), since),
             has_rows,
         )
         return [r["run"] for r in self._rows(query.order_by(table.c.sequence))]

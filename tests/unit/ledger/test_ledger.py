@@ -79,6 +79,9 @@ def test_a_reconciled_batch_belongs_to_the_run_that_wrote_it(ledger_url: str) ->
     assert ledger.unjudged("p", "live") == ["a"]
     ledger.judged(None, "p", "a", verdict="passed", judgement={})
     assert ledger.unjudged("p", "live") == []
+    with ledger.acquire("p", "c") as lease:  # a driver had died once more
+        ledger.batch_committed(lease, epoch=1, batch=1, accounts=[split(4, 8)], run_id="a")
+    assert ledger.unjudged("p", "live") == ["a"], "that batch was not judged with the others"
 
 
 def test_what_an_interval_wrote_is_not_judged_with_a_live_run(ledger_url: str) -> None:
