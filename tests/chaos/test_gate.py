@@ -146,8 +146,8 @@ def test_what_was_published_before_it_was_given_up_is_told_and_can_be_taken_back
     assert (told.returncode, "if a run that died had published it before" in told.stderr) == (0, True), told.stderr
     fed(sandbox, 0, 3)
     sandbox.run("next", validate=True)
-    (why,) = (sandbox.ledger.known_run(sandbox.name, "next").judgement or {})["reasons"]
-    assert "batch 0 had been published by run pub when it was given up" in why
+    why = (sandbox.ledger.known_run(sandbox.name, "next").judgement or {})["reasons"]
+    assert [part for part in why if "batch 0 had been published by run pub when it was given up" in part], why
     sandbox.assert_exact()
     assert sandbox.ledger.lost(sandbox.name) == []
     refused = sandbox.cli("retract", str(sandbox.file), "bad", "--reason", "wrong unit")
