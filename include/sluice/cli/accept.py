@@ -55,7 +55,10 @@ def accept(
         return
     err.print(f"run {run} of {name}: the verdict {verdict} is accepted ({told})", markup=False)
     if (batch := waiting(ledger, name, ledger.known_run(name, run))) is not None:
-        err.print(f"the next run publishes its batch {batch[1]}, unless more is wrong with it by then", markup=False)
+        out = " or a run that died had left it out" if ledger.unfinished_since_judged(name, run) else ""
+        err.print(
+            f"the next run publishes its batch {batch[1]}, unless more is wrong with it by then{out}", markup=False
+        )
     if new_normal:
         err.print("what quality.history compares with begins with this run", markup=False)
 

@@ -55,6 +55,10 @@ def check_ddl(ddl: str) -> list[str]:
                 raise ValueError(
                     f"column {column.name!r} has the type {part.sql('spark')!r}, which Spark does not know"
                 )
+            parts = [p.name.lower() for p in part.expressions if isinstance(p, exp.ColumnDef)]
+            if len(set(parts)) < len(parts):
+                twice = next(p for p in parts if parts.count(p) > 1)
+                raise ValueError(f"column {column.name!r} has two fields {twice!r} (Spark ignores case)")
     names = [c.name for c in top]
     doubled = sorted({n for n in names if [m.lower() for m in names].count(n.lower()) > 1})
     if doubled:

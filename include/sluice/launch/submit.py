@@ -404,6 +404,7 @@ def _submit(
         "SPARK_HOME": os.environ.get("SPARK_HOME") or _spark_home(),
         "PYSPARK_PYTHON": sys.executable,
         "PYSPARK_DRIVER_PYTHON": sys.executable,
+        "LC_ALL": "C.UTF-8",  # by another one the JVM may have no letters for what stands in an argument
         "SPARK_LOCAL_IP": os.environ.get("SPARK_LOCAL_IP", "127.0.0.1") if local else "",
     }
     for name in ("SLUICE_LEDGER_URL", "SLUICE_KILL_AT"):

@@ -69,6 +69,7 @@ def _accept(ledger: Ledger, pipeline: str, run: RunRow, reason: str) -> str:
     run_id, verdict = run.run, str(run.verdict)
     batch = waiting(ledger, pipeline, run)
     if batch is None:
+        _refuse_given_up(ledger, pipeline, run)
         if ledger.acceptance(pipeline, run_id) is None:
             ledger.verdict_accepted(pipeline, run_id, verdict=verdict, reason=reason)
         return verdict
@@ -81,6 +82,23 @@ def _accept(ledger: Ledger, pipeline: str, run: RunRow, reason: str) -> str:
             _refuse_outdated(ledger, pipeline, run, batch)
         ledger.verdict_accepted(pipeline, run_id, verdict=verdict, reason=reason, batch=batch, faults=wrong)
     return verdict
+
+
+def _refuse_given_up(ledger: Ledger, pipeline: str, run: RunRow) -> None:
+    """Refuse to accept a batch that a run has left out since, because somebody gave it up."""
+    waits = (run.judgement or {}).get("waits")
+    if waits is None:
+        return
+    settled = ledger.settled_batch(pipeline, *waits)
+    if settled is None or settled[0] != "BatchGivenUp":
+        return
+    if tuple(waits) in {batch for batch, *_ in ledger.given_up_too_late(pipeline)}:
+        return
+    raise ConfigError(
+        f"batch {waits[1]} of run {run.run!r} was given up ({settled[1]}), and a run counted its offsets as lost",
+        state="nothing was changed",
+        next_step=f"to write it after all: sluice redrive {pipeline}",
+    )
 
 
 def _refuse_outdated(ledger: Ledger, pipeline: str, run: RunRow, batch: tuple[int, int]) -> None:

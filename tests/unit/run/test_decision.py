@@ -127,6 +127,16 @@ def test_a_run_whose_batch_waits_no_more_is_not_taken_back_as_a_whole(gated: Pla
     check_unsettled(gated.ledger, "p", "b")
 
 
+def test_what_was_given_up_and_left_out_is_not_accepted(gated: Place) -> None:
+    give_up(gated.ledger, "p", "a", reason="wrong")
+    gated.ends["sluice:p:1"] = 0
+    gated.commit("b", split(5, 9, lost=4))
+    with pytest.raises(ConfigError, match="batch 1 of run 'a' was given up") as caught:
+        accept(gated.ledger, "p", "a", reason="fine")
+    assert "sluice redrive p" in caught.value.next_step
+    assert gated.ledger.acceptance("p", "a") is None
+
+
 def test_a_batch_that_a_dead_driver_had_published_before_it_was_given_up_is_published(gated: Place) -> None:
     accept(gated.ledger, "p", "a", reason="fine")
     with gated.ledger.acquire("p", "pub") as lease:
