@@ -117,3 +117,20 @@ def test_an_interval_replaces_what_was_split(sandbox: Sandbox) -> None:
     assert done.returncode in (0, 50), done.stderr
     assert sandbox.sink() == Counter(good[3:])
     assert refused(sandbox).keys() == {*bad, *unreadable, *good[:3]}
+
+
+@pytest.mark.long
+def test_a_bound_without_a_zone_is_in_utc_whatever_the_zone_of_the_machine(sandbox: Sandbox) -> None:
+    since = {"column": "at", "min_value": "2013-01-01T00:00:00"}
+    expectations = [{"type": "expect_column_values_to_be_between", "kwargs": since, "severity": "critical"}]
+    (sandbox.home / "suite.json").write_text(json.dumps({"name": "s", "expectations": expectations}))
+    sandbox.configure(decode={"json": {"schema": "at TIMESTAMP"}}, quality={"suite": "suite.json", "split": "critical"})
+    sandbox.produce([(0, b"k", b'{"at": "2013-01-01T0%d:00:00Z"}' % hour) for hour in range(8)])
+    sandbox.produce([(0, b"k", b'{"at": "2012-12-31T23:00:00Z"}')])
+    done = sandbox.cli("run", str(sandbox.file), "--run", "there", TZ="America/New_York", LC_ALL="C")
+    assert done.returncode in (0, 50), done.stderr
+    assert sandbox.quarantine() == Counter({(sandbox.topic, 0, 8): 1})
+    back = sandbox.cli("retract", str(sandbox.file), "there", "--reason", "größe ✓", LC_ALL="C")
+    assert back.returncode == 0, back.stderr
+    told = [e["payload"]["reason"] for e in sandbox.ledger.events(sandbox.name) if e["type"] == "RangeRetracted"]
+    assert told == ["größe ✓"]

@@ -404,7 +404,10 @@ def _submit(
         "SPARK_HOME": os.environ.get("SPARK_HOME") or _spark_home(),
         "PYSPARK_PYTHON": sys.executable,
         "PYSPARK_DRIVER_PYTHON": sys.executable,
-        "LC_ALL": "C.UTF-8",  # by another one the JVM may have no letters for what stands in an argument
+        # arguments and times without a zone mean the same wherever a driver starts: a JVM of another locale may have no
+        # letters for a text, and PySpark takes a time without a zone for one of the process's zone
+        "LC_ALL": "C.UTF-8",
+        "TZ": "UTC",
         "SPARK_LOCAL_IP": os.environ.get("SPARK_LOCAL_IP", "127.0.0.1") if local else "",
     }
     for name in ("SLUICE_LEDGER_URL", "SLUICE_KILL_AT"):

@@ -85,6 +85,10 @@ def test_secrets_go_to_the_environment_and_nowhere_else(submit: SparkSubmit) -> 
     assert SECRET in submit.env["SLUICE_LEDGER_URL"]
 
 
+def test_locale_and_zone_are_the_same_wherever_it_starts(submit: SparkSubmit) -> None:
+    assert (submit.env["LC_ALL"], submit.env["TZ"]) == ("C.UTF-8", "UTC")
+
+
 def test_the_command_line_says_all_that_was_asked(submit: SparkSubmit, spark_jars: list[Path]) -> None:
     argv = submit.argv()
     assert argv[argv.index("--master") + 1] == "local[2]"
