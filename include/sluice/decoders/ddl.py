@@ -55,6 +55,8 @@ def check_ddl(ddl: str) -> list[str]:
                 raise ValueError(
                     f"column {column.name!r} has the type {part.sql('spark')!r}, which Spark does not know"
                 )
+            if part.this.name == "MAP" and part.expressions and part.expressions[0].this.name != "TEXT":
+                raise ValueError(f"column {column.name!r} has a map whose keys are no STRING: no decoder makes one")
             parts = [p.name.lower() for p in part.expressions if isinstance(p, exp.ColumnDef)]
             if len(set(parts)) < len(parts):
                 twice = next(p for p in parts if parts.count(p) > 1)

@@ -105,7 +105,7 @@ def check(pipeline: Pipeline, transform: Transformer, sample: DataFrame) -> Data
     doubled = sorted({n for n in lowered if lowered.count(n) > 1})
     if doubled or len(out.columns) != len(types):
         raise _wrong(pipeline, f"transform: a column appears twice in its result: {doubled or out.columns}")
-    if "_run" in types:
+    if "_run" in lowered:
         raise _wrong(pipeline, "transform: its result has a column _run, which Sluice adds itself")
     if pipeline.rows is not Rows.AGGREGATE:
         kept = {f.name: f.dataType.simpleString() for f in sample.schema.fields if f.name in METADATA_COLUMNS}

@@ -71,6 +71,7 @@ def test_a_transform_that_keeps_the_metadata_is_taken(pipeline: Make, sample: Da
             "_offset (bigint) must survive, but has the type int",
         ),
         ("SELECT *, 'x' AS _run FROM source", "column _run, which Sluice adds itself"),
+        ("SELECT *, 'x' AS _RUN FROM source", "column _run, which Sluice adds itself"),
         ("SELECT *, 1 AS id FROM source", "a column appears twice"),
         ("SELECT *, 1 AS ID FROM source", "a column appears twice"),
         ("SELECT nothing FROM source", "UNRESOLVED_COLUMN"),

@@ -59,6 +59,7 @@ MISTAKES = [
     ('"id INT, at TIMESTAMP" → "id INT, a ARRAY<"', 6, "decode.json.schema", "not a Spark DDL schema"),
     ('"id INT, at TIMESTAMP" → "id INT, ID INT"', 6, "decode.json.schema", "declared twice"),
     ('"id INT, at TIMESTAMP" → "a ARRAY<STRUCT<b: INT, B: INT>>"', 6, "decode.json.schema", "has two fields 'b'"),
+    ('"id INT, at TIMESTAMP" → "m MAP<INT, INT>"', 6, "decode.json.schema", "has a map whose keys are no STRING"),
     ('"id INT, at TIMESTAMP" → "_Offset INT"', 6, "decode.json.schema", "rename it in the schema"),
     ('"id INT, at TIMESTAMP" → "__sluice_x INT"', 6, "decode.json.schema", "rename it in the schema"),
     ('json: {schema: "id INT, at TIMESTAMP"} → csv: {schema: "id INT, a ARRAY<INT>"}', 6, "decode.csv.schema", "ARRAY"),
