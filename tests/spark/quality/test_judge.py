@@ -45,6 +45,18 @@ def test_a_warning_warns(court: Court) -> None:
     assert judgement.verdict == "warned"
 
 
+@pytest.mark.parametrize(("most", "verdict"), [(500, "passed"), (0, "failed")])
+def test_quantiles_are_judged_beside_others(court: Court, most: int, verdict: str) -> None:
+    ranges = {"quantiles": [0.5], "value_ranges": [[None, most]]}
+    judgement = court.judge(
+        expect("column_quantile_values_to_be_between", column="n", quantile_ranges=ranges),
+        expect("column_values_to_be_between", column="n", min_value=0),
+    )
+    assert (judgement.verdict, judgement.error) == (verdict, None)
+    assert [r.success for r in judgement.results if "quantile" in r.expectation] == [verdict == "passed"]
+    json.dumps(judgement.as_dict())
+
+
 def test_table_level_expectations_see_all_rows(court: Court) -> None:
     slice_only = court.judge(expect("column_values_to_be_between", column="n", min_value=3))
     assert slice_only.verdict == "passed"
