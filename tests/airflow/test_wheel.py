@@ -144,6 +144,7 @@ def installed(venv: Path, tmp_path: Path) -> Installed:
 def test_the_wheel_has_the_packages_and_what_they_are_started_with(wheel: Path) -> None:
     names = zipfile.ZipFile(wheel).namelist()
     known = (
+        "audit_windows",
         "bounded_run",
         "failover",
         "preview",

@@ -13,6 +13,7 @@ from sluice.audit.line import Cell, Line
 from sluice.audit.report import AuditReport, shortened
 from sluice.audit.sieve import QUARANTINE, SINK, Sieve, Strays
 from sluice.audit.snapshot import Snapshot
+from sluice.audit.windows import Plan, Recompute, cannot, told
 from sluice.delta.table import Table
 from sluice.errors import ConfigError, SinkError
 from sluice.home import Home
@@ -20,6 +21,7 @@ from sluice.ledger import Ledger
 from sluice.pipeline import Pipeline
 from sluice.pipeline.sections import Rows
 from sluice.ranges import OffsetRange, describe
+from sluice.run.checkpoint import Checkpoint
 from sluice.wal import WriteAheadLog
 
 __all__ = ["deep_audit"]
@@ -33,13 +35,22 @@ _EVERY = 5.0
 Say = Callable[[str], None]
 
 
-def deep_audit(ledger: Ledger, pipeline: Pipeline, home: Home, say: Say = lambda _: None) -> AuditReport:
+def deep_audit(
+    ledger: Ledger,
+    pipeline: Pipeline,
+    home: Home,
+    say: Say = lambda _: None,
+    recompute: Recompute | None = None,
+) -> AuditReport:
     """Prove that the ledger is consistent, and that sink, quarantine and write-ahead log agree with it.
 
     Parameters
     ----------
     say
         Called with a line of progress every few seconds.
+    recompute
+        Recomputes closed windows from their records, which needs Spark. None: they are not compared, and the report
+        says so.
 
     Raises
     ------
@@ -71,21 +82,51 @@ def deep_audit(ledger: Ledger, pipeline: Pipeline, home: Home, say: Say = lambda
     proof.compare()
     log = _Log(ledger, pipeline.name, home.log(pipeline.name), say)
     log.check()
+    wrong, unproved = _unproved_windows(ledger, pipeline, home, snapshot, recompute, proof.tables)
     report = snapshot.books.report()
     return replace(
         report,
-        problems=[*report.problems, *snapshot.problems, *proof.problems, *log.problems],
-        unproved=_unproved(pipeline),
+        problems=[*report.problems, *snapshot.problems, *proof.problems, *wrong, *log.problems],
+        unproved=unproved,
         tables={**proof.tables, **log.tables},
     )
 
 
+_ABSORBED = (
+    "window: rows of the sink carry no offsets. That each record was absorbed once follows from the table's batches "
+    "and from Spark's checkpoint, not from its rows"
+)
+
+
+def _unproved_windows(
+    ledger: Ledger,
+    pipeline: Pipeline,
+    home: Home,
+    snapshot: Snapshot,
+    recompute: Recompute | None,
+    tables: dict[str, dict[str, Any]],
+) -> tuple[list[str], list[str]]:
+    """Return what is wrong with windows, and what was not proved of this pipeline."""
+    if pipeline.window is None:
+        return [], _unproved(pipeline)
+    why = cannot(pipeline)
+    if why is not None or recompute is None:
+        more = f"To compare them with the records, by Spark: sluice audit {pipeline.name} --deep --windows"
+        return [], [f"{_ABSORBED}. {more if why is None else why}"]
+    if snapshot.sink.delta is None:
+        return [], []
+    former = {}
+    for epoch in range(1, ledger.epoch(pipeline.name).number + 1):
+        for path in (home.applied(pipeline.name, epoch), home.checkpoint(pipeline.name, epoch)):
+            if (to := Checkpoint(path).former_to()) is not None:
+                former[epoch] = to
+    plan = Plan.of(ledger, pipeline, snapshot.moves, former, snapshot.sink.delta.version())
+    verdict = recompute(plan)
+    tables["windows"] = {"path": snapshot.sink.path, "windows": verdict.compared}
+    return told(pipeline, verdict)
+
+
 def _unproved(pipeline: Pipeline) -> list[str]:
-    if pipeline.window is not None:
-        return [
-            "window: rows of the sink carry no offsets. That each record was absorbed once follows from the table's "
-            "batches and from Spark's checkpoint, not from its rows"
-        ]
     if pipeline.rows is Rows.AGGREGATE:
         return [
             "rows: aggregate: rows of the sink carry no offsets. That each record was processed once follows from the "

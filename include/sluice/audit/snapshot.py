@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from time import sleep
+from typing import Any
 
 from sluice.audit.books import Books
 from sluice.delta.names import app_id, interval_app_id, quarantine_app_id
@@ -29,6 +30,8 @@ class Snapshot:
         The runs that wrote windows; they may have read no record, and so have no account.
     problems
         A message for each writer whose last batch differs in ledger and sink.
+    moves
+        What batches did to windows: :meth:`Ledger.standing_moves`.
     """
 
     books: Books
@@ -37,6 +40,7 @@ class Snapshot:
     sink: Table
     quarantine: Table
     problems: list[str]
+    moves: list[dict[str, Any]] = field(default_factory=list)
 
     @classmethod
     def take(cls, ledger: Ledger, pipeline: str, path: str, refused: str) -> Snapshot:
@@ -65,7 +69,7 @@ class Snapshot:
             books = Books.read(ledger, pipeline)
             live = (r for r in ledger.runs(pipeline, limit=1 << 31) if r.kind != "interval")
             runs = {a: r.run for r in live for a in ledger.accounts(pipeline, r.run, standing=True)}
-            windowed = ledger.window_runs(pipeline)
+            windowed, moves = ledger.window_runs(pipeline), ledger.standing_moves(pipeline)
             quarantine, sink = Table.open("quarantine", refused), Table.open("sink", path)
             held = {name: sink.batch(name) for name in ends}
             if all(held[name] == batch for name, (_, batch) in ends.items()):
@@ -77,7 +81,7 @@ class Snapshot:
             upto = {name: batch for name, (_, batch) in ends.items()}
             sink.go_back(upto)
             quarantine.go_back({quarantine_app_id(name): batch for name, batch in upto.items()})
-        return cls(books, runs, windowed, sink, quarantine, problems)
+        return cls(books, runs, windowed, sink, quarantine, problems, moves)
 
 
 def last_commits(ledger: Ledger, pipeline: str) -> Mapping[str, tuple[str, int]]:

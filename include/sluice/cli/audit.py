@@ -2,35 +2,56 @@
 
 from __future__ import annotations
 
+import json
+import tempfile
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from sluice.audit import AuditReport, audit, deep_audit
+from sluice.audit.windows import Plan, Verdict
 from sluice.cli.names import name_of
 from sluice.cli.output import COUNTS, err, print_json, print_table, say_empty
-from sluice.errors import ExitCode
+from sluice.cli.preview import looked
+from sluice.cli.run import connections, decoder_of
+from sluice.errors import ConfigError, ExitCode
 from sluice.home import Home
+from sluice.launch.submit import audit_windows
 from sluice.ledger import Ledger
-from sluice.pipeline import load
+from sluice.pipeline import Pipeline, load
 
 __all__ = ["prove"]
 
 _SHOWN = 50
+_NOTHING = "nothing was read or changed"
+_COUNTED = ("rows", "segments", "records", "windows")
 
 
-def prove(pipeline: str, *, deep: bool, as_json: bool) -> int:
+def prove(pipeline: str, *, deep: bool, windows: bool, as_json: bool) -> int:
     """Audit a pipeline and print the result; return the exit code: 0 if it balances, else 1.
 
     Raises
     ------
     ConfigError
-        If neither the ledger nor a pipeline file has the name, or a deep audit finds no valid file.
+        If neither the ledger nor a pipeline file has the name, or a deep audit finds no valid file, or no windows.
     SinkError
         If a table cannot be read.
     """
     ledger = Ledger.open()
+    if windows and not deep:
+        both = f"sluice audit {pipeline} --deep --windows"
+        raise ConfigError("--windows goes with --deep", state=_NOTHING, next_step=both)
     if deep:
-        report = deep_audit(ledger, load(pipeline), Home.from_env(), lambda text: err.print(text, markup=False))
+        spec = load(pipeline)
+        if windows and spec.window is None:
+            raise ConfigError(f"pipeline {spec.name!r} has no windows", state=_NOTHING, next_step="leave --windows out")
+        report = deep_audit(
+            ledger,
+            spec,
+            Home.from_env(),
+            lambda text: err.print(text, markup=False),
+            (lambda plan: _recomputed(spec, plan)) if windows else None,
+        )
     else:
         report = audit(ledger, name_of(ledger, pipeline))
     if as_json:
@@ -43,6 +64,25 @@ def prove(pipeline: str, *, deep: bool, as_json: bool) -> int:
     return int(ExitCode.DONE if report.balanced else ExitCode.OTHER)
 
 
+def _recomputed(spec: Pipeline, plan: Plan) -> Verdict:
+    """Compare windows with the table, by Spark.
+
+    Raises
+    ------
+    ConfigError
+        If a connection is not defined.
+    typer.Exit
+        If the application fails; with its exit code.
+    """
+    spark, kafka, _ = connections(spec)
+    err.print("windows are recomputed from their records, by Spark", markup=False)
+    with tempfile.TemporaryDirectory(prefix="sluice-") as folder:
+        asked, result = Path(folder) / "plan.json", Path(folder) / "result.json"
+        asked.write_text(json.dumps(plan.as_dict()), encoding="utf-8")
+        submit = audit_windows(spec, asked, result, spark=spark, kafka=kafka, decoder=decoder_of(spec))
+        return Verdict(**looked(submit, result))
+
+
 def _show(report: AuditReport, argument: str) -> None:
     print_table(report.partitions, ["topic", "partition", "start", "end", *COUNTS, "redriven"])
     for row in report.lost[:_SHOWN]:
@@ -53,7 +93,7 @@ def _show(report: AuditReport, argument: str) -> None:
             f"{f'and {more:,} more ranges; ' if more > 0 else ''}{count:,} offsets are lost: sluice redrive {argument}"
         )
     for name, found in (report.tables or {}).items():
-        holds = ", ".join(f"{n:,} {what}" for what, n in found.items() if what in ("rows", "segments", "records"))
+        holds = ", ".join(f"{n:,} {what}" for what, n in found.items() if what in _COUNTED)
         err.print(f"compared with the {name} {found['path']}: {holds}", markup=False)
     for text in report.unproved:
         err.print(f"not proved: {text}", markup=False)

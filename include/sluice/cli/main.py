@@ -277,6 +277,13 @@ def audit(
             "--deep", help="Also compare sink and quarantine offset by offset, and check the write-ahead log."
         ),
     ] = False,
+    windows: Annotated[
+        bool,
+        typer.Option(
+            "--windows",
+            help="Also recompute closed windows from their records, by Spark, and compare them; with --deep.",
+        ),
+    ] = False,
     as_json: AsJson = False,
 ) -> None:
     """Prove that every offset is accounted for once; list lost ranges that are open.
@@ -285,13 +292,15 @@ def audit(
     counts add up, and lost and redriven ranges match them. With --deep, the
     tables must agree as well, and every segment of the write-ahead log is read
     and verified. Rows that cannot be traced to single records (rows: many or
-    aggregate) are reported as not proved.
+    aggregate) are reported as not proved. --windows makes the closed windows
+    of a pipeline once more, from the records that Kafka or the write-ahead log
+    still has; windows of which a record is gone are reported as not proved.
 
     Exit codes: 0 the account balances, 1 it does not.
     """
     from sluice.cli.audit import prove
 
-    raise typer.Exit(prove(pipeline, deep=deep, as_json=as_json))
+    raise typer.Exit(prove(pipeline, deep=deep, windows=windows, as_json=as_json))
 
 
 @app.command()

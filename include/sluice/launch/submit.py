@@ -29,6 +29,7 @@ __all__ = [
     "SparkSubmit",
     "archive_file",
     "archive_stamp",
+    "audit_windows",
     "bounded_run",
     "failover",
     "is_whole",
@@ -379,6 +380,26 @@ def read_state(
     if of is not None:
         arguments += ["--of", json.dumps(of)]
     return _submit("read_state.py", pipeline, arguments, spark, (), small=True)
+
+
+def audit_windows(
+    pipeline: Pipeline,
+    plan: Path,
+    result: Path,
+    *,
+    spark: Connection,
+    kafka: Connections,
+    decoder: Connection | None = None,
+) -> SparkSubmit:
+    """Return the application that recomputes windows and compares them with the table; it writes none.
+
+    Parameters
+    ----------
+    plan, result
+        The files with what is recomputed, and for what was found; both JSON.
+    """
+    arguments = ["--pipeline", str(pipeline.file), "--plan", str(plan), "--result", str(result)]
+    return _submit("audit_windows.py", pipeline, arguments, spark, (kafka, decoder), small=False)
 
 
 def _submit(

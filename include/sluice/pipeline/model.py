@@ -400,6 +400,14 @@ class Pipeline(Strict):
         )
 
     @property
+    def aggregation(self) -> str | None:
+        """A digest of the keys by which windows are made of records, whatever ``output``; None without them."""
+        if self.window is None:
+            return None
+        kept = {key: value for key, value in self.window.definition.items() if key != "output"}
+        return hashlib.sha256(json.dumps([self.making, kept]).encode()).hexdigest()[:16]
+
+    @property
     def making(self) -> str:
         """A digest of the keys by which rows are made of records; not of a Python transform's own text."""
         return self._digest({"decode", "rules", "transform"})

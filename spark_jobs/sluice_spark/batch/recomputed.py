@@ -76,6 +76,9 @@ class RecomputedWindows(WindowWriter):
             "latest": None,
             "late_by": 0,
             "closed_to": self.closed,
+            # an audit makes them once more
+            "aggregation": self.pipeline.aggregation,
+            "ranges": [a.range.as_list() for a in prepared.accounts],
         }
         accounts = tuple(dropped(prepared.accounts, seen.late))
         return replace(prepared, accounts=accounts, outside=sum(seen.late.values()), windows=told)

@@ -126,6 +126,7 @@ class WindowWriter(StatefulWriter):
             "late_by": self.clock.late,
             "closed_to": self.clock.closing,
             "absorption": self.pipeline.absorption,
+            "aggregation": self.pipeline.aggregation,
             # an interval's records are found by these
             "timing": self.pipeline.timing,
             "times": [

@@ -61,3 +61,13 @@ def test_with_a_broken_ledger_the_tables_are_not_proved(story: Place, command: C
 def test_a_name_that_nobody_knows_is_not_found_balanced(story: Place, command: Callable[..., Any]) -> None:
     done = command("misspelt")
     assert isinstance(done.exception, ConfigError)
+
+
+def test_windows_are_recomputed_of_pipelines_that_have_some(story: Place, command: Callable[..., Any]) -> None:
+    for arguments, told in (
+        (("--windows",), "--windows goes with --deep"),
+        (("--deep", "--windows"), "has no windows"),
+    ):
+        done = command(str(story.file), *arguments)
+        assert isinstance(done.exception, ConfigError)
+        assert told in str(done.exception)

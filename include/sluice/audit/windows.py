@@ -1,0 +1,248 @@
+"""Which windows a table must have, by the ledger: what a deep audit recomputes them from.
+
+A live batch absorbed a record into those of its windows that ended after the watermark of the batch before, which the
+ledger has. An interval made its windows from all records that it read. So each window follows from the records, and
+from which batch or interval made it last.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from itertools import pairwise
+from typing import Any
+
+from sluice.errors import begin_again
+from sluice.ledger import Ledger
+from sluice.pipeline import Pipeline
+from sluice.pipeline.window import Window
+from sluice.ranges import OffsetRange
+from sluice.run.interval import Interval
+from sluice.text import instant
+
+__all__ = ["EVER", "Plan", "Recompute", "Verdict", "cannot", "doubt", "told"]
+
+EVER = 1 << 52
+"""Later than any time, in milliseconds since 1970."""
+
+_FOREIGN = "the pipeline file makes other windows of their records now than it did when they were written"
+_UNTOLD = "an interval made them again by a version of Sluice that did not note of which records"
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What windows are recomputed from; of JSON's types. Times are in milliseconds since 1970.
+
+    Attributes
+    ----------
+    version
+        The version of the sink's table.
+    live
+        The ranges of live batches: topic, partition, start, end, epoch, watermark by which records were late, first and
+        last event time (None if no record has one), number of records (None if it is unknown).
+    made
+        The ranges that intervals read: topic, partition, start, end, the interval's number.
+    owned
+        Which windows are those of an interval: first start, start of the first that is none, the interval's number, the
+        epoch beside which it ran. They do not overlap.
+    closed, former
+        By epoch: up to which end it has closed windows, and up to which it writes none.
+    doubtful
+        Windows that cannot be proved: first start, start of the first that can, reason, whether also those of
+        intervals.
+    lost
+        Ranges whose records no window has.
+    """
+
+    version: int
+    live: list[list[Any]] = field(default_factory=list)
+    made: list[list[Any]] = field(default_factory=list)
+    owned: list[list[int]] = field(default_factory=list)
+    closed: dict[str, int] = field(default_factory=dict)
+    former: dict[str, int] = field(default_factory=dict)
+    doubtful: list[list[Any]] = field(default_factory=list)
+    lost: list[list[Any]] = field(default_factory=list)
+
+    @classmethod
+    def of(
+        cls,
+        ledger: Ledger,
+        pipeline: Pipeline,
+        moves: Sequence[Mapping[str, Any]],
+        former: Mapping[int, int],
+        version: int,
+    ) -> Plan:
+        """Return the plan of a pipeline whose windows can be recomputed.
+
+        Parameters
+        ----------
+        moves
+            What batches did to windows since all rows were taken out, oldest first.
+        former
+            By epoch: up to which end it writes no windows.
+        """
+        window, name = pipeline.window, pipeline.name
+        assert window is not None
+        moves = list({(p["epoch"], p["batch"]): p for p in moves}.values())
+        whole = window.output == "complete"
+        newest = max((p["epoch"] for p in moves), default=0)
+        epochs = {p["epoch"] for p in moves if p["epoch"] > 0 and (not whole or p["epoch"] == newest)}
+        counted = {a.range: len(a.range) - a.counts.absent - a.counts.lost for a in ledger.accounts(name)}
+        found = cls(
+            version,
+            closed={str(e): EVER if whole else 0 for e in epochs},
+            former={str(e): to for e, to in former.items() if e in epochs},
+            lost=[row.range.as_list() for row in ledger.never_read(name)],
+        )
+        intervals = {row.number: Interval.from_key(row.interval) for row in ledger.intervals(name)}
+        made, now = list[tuple[int, int, int, int, Mapping[str, Any]]](), 0
+        for move in moves:
+            epoch = move["epoch"]
+            if epoch in epochs:
+                now = max(now, epoch)
+                found._take_live(pipeline, window, move, counted)
+            elif epoch < 0 and -epoch in intervals:
+                start, end = intervals[-epoch].milliseconds
+                until = min(end, move["closed_to"] - _length(window) + 1)
+                if until > start:
+                    made.append((start, until, -epoch, now, move))
+        found._take_made(pipeline, made)
+        return found
+
+    def _take_live(
+        self, pipeline: Pipeline, window: Window, move: Mapping[str, Any], counted: Mapping[OffsetRange, int]
+    ) -> None:
+        epoch, whole = move["epoch"], window.output == "complete"
+        if not whole:
+            self.closed[str(epoch)] = max(self.closed[str(epoch)], move["closed_to"])
+        for topic, partition, start, end, first, last in move["times"]:
+            late, count = -EVER if whole else move["late_by"], counted.get(OffsetRange(topic, partition, start, end))
+            self.live.append([topic, partition, start, end, epoch, late, first, last, count])
+            if first is not None and not _same(pipeline, move):
+                self.doubtful.append([*doubt(window, first, last), _FOREIGN, False])
+
+    def _take_made(self, pipeline: Pipeline, made: Sequence[tuple[int, int, int, int, Mapping[str, Any]]]) -> None:
+        edges = sorted({edge for start, until, *_ in made for edge in (start, until)})
+        for here, there in pairwise(edges):
+            owners = [item for item in made if item[0] <= here and there <= item[1]]
+            if not owners:
+                continue
+            *_, number, epoch, move = owners[-1]
+            self.owned.append([here, there, number, epoch])
+            if "ranges" not in move:
+                self.doubtful.append([here, there, _UNTOLD, True])
+            elif not _same(pipeline, move):
+                self.doubtful.append([here, there, _FOREIGN, True])
+        numbers = {number for *_, number, _ in self.owned}
+        newest = {number: move for *_, number, _, move in made}
+        for number in sorted(numbers):
+            self.made.extend([*span, number] for span in newest[number].get("ranges", ()))
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return a JSON-ready form."""
+        return asdict(self)
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What the comparison of recomputed windows with the table found; of JSON's types.
+
+    Attributes
+    ----------
+    compared
+        The number of windows, of each key, that were compared.
+    count, differences
+        How many differ, and the first of them: ``start`` and ``end`` (milliseconds since 1970), ``by`` (texts of the
+        keys), ``values`` (by column, texts of what the records give and of what the table has; None for no row).
+    doubtful
+        As :attr:`Plan.doubtful`, of all reasons.
+    columns
+        Columns that were not compared, and why.
+    """
+
+    compared: int
+    count: int
+    differences: list[dict[str, Any]]
+    doubtful: list[list[Any]]
+    columns: dict[str, str]
+
+
+Recompute = Callable[[Plan], Verdict]
+"""Recomputes windows, which needs Spark."""
+
+
+def cannot(pipeline: Pipeline) -> str | None:
+    """Return why the windows of a pipeline cannot be recomputed; None if they can."""
+    window = pipeline.window
+    assert window is not None
+    if window.gap is not None:
+        return "Sessions are not recomputed: which records one has depends on when it was written"
+    if pipeline.origins is not None:
+        return "Windows of records that several clusters have are not recomputed"
+    return None
+
+
+def doubt(window: Window, first: int, last: int) -> tuple[int, int]:
+    """Return which windows may have a record of these event times: first start, start of the first that has none."""
+    return first - _length(window) + 1, last + 1
+
+
+def told(pipeline: Pipeline, verdict: Verdict) -> tuple[list[str], list[str]]:
+    """Return in words what differs, and what was not proved."""
+    problems = [_difference(pipeline, item) for item in verdict.differences]
+    if (more := verdict.count - len(problems)) > 0:
+        problems.append(f"other windows that the sink has otherwise: {more:,} more")
+    unproved = [
+        f"windows that begin from {instant(start * 1000)} to {instant((end - 1) * 1000)}: {why}"
+        for start, end, why in _merged(verdict.doubtful)
+    ]
+    unproved += [f"window.aggregates: {name}: {why}" for name, why in verdict.columns.items()]
+    return problems, unproved
+
+
+def _difference(pipeline: Pipeline, item: Mapping[str, Any]) -> str:
+    keys = "".join(f", {name} {value}" for name, value in item["by"].items())
+    where = f"window {instant(item['start'] * 1000)} to {instant(item['end'] * 1000)}{keys}"
+    if item["found"] and item["expected"]:
+        parts = [
+            f"{name} is {there} in the sink, and {by} by the records" for name, (by, there) in item["values"].items()
+        ]
+        what = "; ".join(parts)
+    else:
+        values = ", ".join(
+            f"{name} {by if item['expected'] else there}" for name, (by, there) in item["values"].items()
+        )
+        lacks = "the sink has no such row, and by the records it has"
+        extra = "the sink has a row that no record accounts for, or has it twice:"
+        what = f"{lacks if item['expected'] else extra} {values}"
+    return f"{where}: {what}. {_way_out(pipeline, item)}"
+
+
+def _way_out(pipeline: Pipeline, item: Mapping[str, Any]) -> str:
+    window = pipeline.window
+    assert window is not None
+    if window.output == "complete":
+        return "The next run that reads a record writes all windows again"
+    if pipeline.no_intervals is not None:
+        return f"To write all rows again: {begin_again(pipeline.name, truncate=True)}"
+    step = round(window.step.total_seconds() * 1000)
+    start, end = (instant(time * 1000) for time in (item["start"], item["start"] + step))
+    return f"To make it again, from all of its records: sluice run {pipeline.name} --start {start} --end {end}"
+
+
+def _merged(doubtful: Iterable[Sequence[Any]]) -> list[tuple[int, int, str]]:
+    found: list[tuple[int, int, str]] = []
+    for why, start, end in sorted((item[2], item[0], item[1]) for item in doubtful):
+        if found and found[-1][2] == why and start <= found[-1][1]:
+            found[-1] = (found[-1][0], max(end, found[-1][1]), why)
+        else:
+            found.append((start, end, why))
+    return sorted(found)
+
+
+def _same(pipeline: Pipeline, move: Mapping[str, Any]) -> bool:
+    return move.get("aggregation") == pipeline.aggregation or move.get("absorption") == pipeline.absorption
+
+
+def _length(window: Window) -> int:
+    return round(window.length.total_seconds() * 1000)

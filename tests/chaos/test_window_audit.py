@@ -1,0 +1,133 @@
+"""A deep audit recomputes closed windows from the records, and finds what somebody did to the table."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from deltalake import DeltaTable, write_deltalake
+from tests.chaos.test_window_intervals import fed, interval, minute
+from tests.chaos.test_windows import HOURLY, PANES, SLIDING, Stream, Updated
+from tests.fixtures.runs import Sandbox
+
+pytestmark = [pytest.mark.chaos, pytest.mark.spark, pytest.mark.kafka]
+
+
+def deep(sandbox: Sandbox, *, balanced: bool = True) -> dict[str, Any]:
+    done = sandbox.cli("audit", str(sandbox.file), "--deep", "--windows", "--json")
+    assert done.returncode == (0 if balanced else 1), done.stdout + done.stderr
+    report: dict[str, Any] = json.loads(done.stdout)
+    return report
+
+
+def changed(sandbox: Sandbox, change: Callable[[DeltaTable], None]) -> list[str]:
+    """The problems that a change of the table makes; the table is as it was afterwards."""
+    table = DeltaTable(str(sandbox.home / "table"))
+    version = table.version()
+    change(table)
+    problems = deep(sandbox, balanced=False)["problems"]
+    table = DeltaTable(str(sandbox.home / "table"))
+    table.restore(version)
+    return problems
+
+
+def appended(table: DeltaTable, *, number: int = 0, **values: Any) -> None:
+    """Append a row of the table, with other values."""
+    rows = table.to_pyarrow_table()
+    row = {**rows.sort_by([("window_start", "ascending"), ("k", "ascending")]).to_pylist()[number], **values}
+    write_deltalake(table, pa.Table.from_pylist([row], schema=rows.schema), mode="append")
+
+
+def test_what_is_done_to_the_windows_of_a_table_is_found(sandbox: Sandbox) -> None:
+    stream = fed(sandbox, HOURLY)
+    held = stream.held()
+    report = deep(sandbox)
+    assert report["problems"] == report["unproved"] == []
+    assert report["tables"]["windows"]["windows"] == sum(held.values()), "the late ones are not held against it"
+    start, end, key, n, total = min(held)
+    where = f"window {start.isoformat()} to {end.isoformat()}, k {key}: "
+    way_out = f"sluice run {sandbox.name} --start {start.isoformat()} --end {end.isoformat()}"
+    mine = f"k = '{key}' AND window_start = '{start.isoformat()}'"
+
+    (problem,) = changed(sandbox, lambda table: table.update({"n": f"{n + 1}"}, predicate=mine))
+    assert problem.startswith(f"{where}n is {n + 1} in the sink, and {n} by the records. ")
+    assert problem.endswith(way_out)
+    (problem,) = changed(sandbox, lambda table: table.delete(mine))
+    assert problem.startswith(f"{where}the sink has no such row, and by the records it has n {n}, total {total}. ")
+    assert way_out in problem
+    (problem,) = changed(sandbox, lambda table: appended(table))
+    assert problem.startswith(f"{where}the sink has a row that no record accounts for, or has it twice: n {n}, ")
+    (problem,) = changed(sandbox, lambda table: appended(table, k="zz"))
+    assert problem.startswith(f"{where.replace(f'k {key}', 'k zz')}the sink has a row that no record accounts for")
+    (problem,) = changed(
+        sandbox,
+        lambda table: appended(table, window_start=minute(600), window_end=minute(660)),
+    )
+    assert minute(600).isoformat() in problem, "no window is closed there"
+    assert deep(sandbox)["problems"] == []
+
+    # an interval has the late ones in its windows, and nobody else's
+    sandbox.run("again", interval=interval(60, 120))
+    assert stream.held() != held
+    assert deep(sandbox)["problems"] == []
+    stream.feed(240, 400, 12)
+    stream.feed(0, 120, 4)
+    sandbox.run("fourth")
+    report = deep(sandbox)
+    assert report["problems"] == report["unproved"] == []
+    assert report["tables"]["windows"]["windows"] == sum(stream.held().values())
+
+    # what cannot be read any more is not wrong, and neither is what another file made
+    ends = sandbox.topics.ends(sandbox.topic)
+    sandbox.topics.delete_records(sandbox.topic, {p: end - 1 for p, end in ends.items()})
+    table = DeltaTable(str(sandbox.home / "table"))
+    table.update({"n": f"{n + 1}"}, predicate=mine)
+    report = deep(sandbox)
+    assert report["problems"] == []
+    assert any("are in neither the source nor the write-ahead log any more" in text for text in report["unproved"])
+    stream.configure(transform={"sql": "SELECT at, k, v + 1 AS v, _topic, _partition, _offset, _timestamp FROM source"})
+    assert any("the pipeline file makes other windows" in text for text in deep(sandbox)["unproved"])
+
+
+@pytest.mark.parametrize(
+    ("window", "kind", "recovery"),
+    [
+        pytest.param(PANES, Stream, "wal", marks=pytest.mark.long),
+        pytest.param(SLIDING, Stream, "replay", marks=pytest.mark.long),
+        pytest.param({**SLIDING, "output": "update"}, Updated, "replay", marks=pytest.mark.long),
+    ],
+    ids=["panes-by-the-log", "sliding", "update"],
+)
+def test_windows_of_each_kind_are_proved(
+    sandbox: Sandbox, window: dict[str, Any], kind: type[Stream], recovery: str
+) -> None:
+    stream = fed(sandbox, window, kind=kind, recovery=recovery)
+    if recovery == "wal":  # Kafka has forgotten them, and the log has not
+        sandbox.topics.delete_records(sandbox.topic, sandbox.topics.ends(sandbox.topic))
+    report = deep(sandbox)
+    assert report["problems"] == report["unproved"] == []
+    assert report["tables"]["windows"]["windows"] > 0
+    start, _, key, n, _ = min(stream.held())
+    wrong = f"k = '{key}' AND window_start = '{start.isoformat()}'"
+    (problem,) = changed(sandbox, lambda table: table.update({"n": f"{n + 1}"}, predicate=wrong))
+    assert f"n is {n + 1} in the sink, and {n} by the records" in problem
+    assert f"--end {(start + timedelta(minutes=10)).isoformat()}" in problem
+
+
+@pytest.mark.long
+def test_doubles_may_differ_in_their_last_bits(sandbox: Sandbox) -> None:
+    window = {**HOURLY, "aggregates": {"n": "count(*)", "total": "avg(v / 7D)", "any": "first(v)"}}
+    fed(sandbox, window)
+    report = deep(sandbox)
+    assert report["problems"] == []
+    (unproved,) = report["unproved"]
+    assert unproved.startswith("window.aggregates: any: first(v) depends on the order of records")
+    table = DeltaTable(str(sandbox.home / "table"))
+    table.update({"total": "total * 1.0000000001D"})
+    assert deep(sandbox)["problems"] == []
+    table.update({"total": "total * 1.00001D"})
+    assert deep(sandbox, balanced=False)["problems"]

@@ -1,0 +1,94 @@
+"""What a deep audit says of windows, and what it recomputes them from."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from tests.fixtures.books import Place, span
+
+from sluice.audit.windows import EVER, Plan, Verdict, cannot, told
+from sluice.pipeline import Pipeline, load
+
+HOUR = 3_600_000
+WINDOW = {
+    "time": "at",
+    "size": "1h",
+    "by": ["k"],
+    "aggregates": {"n": "count(*)"},
+    "watermark": "1h",
+    "output": "append",
+}
+
+
+@pytest.fixture
+def spec(place: Place) -> Pipeline:
+    place.configure(decode={"json": {"schema": "at TIMESTAMP, k STRING"}}, window=WINDOW)
+    return load(str(place.file))
+
+
+def difference(expected: bool, found: bool, by: str, there: str) -> dict[str, Any]:
+    return {
+        "start": 0, "end": HOUR, "by": {"k": "a"}, "expected": expected, "found": found, "values": {"n": [by, there]},
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("expected", "found", "what"),
+    [
+        (True, True, "n is 3 in the sink, and 2 by the records"),
+        (True, False, "the sink has no such row, and by the records it has n 2"),
+        (False, True, "the sink has a row that no record accounts for, or has it twice: n 3"),
+    ],
+)
+def test_a_difference_names_window_keys_values_and_the_way_out(
+    spec: Pipeline, expected: bool, found: bool, what: str
+) -> None:
+    problems, unproved = told(spec, Verdict(9, 3, [difference(expected, found, "2", "3")], [], {}))
+    assert what in problems[0]
+    assert problems[0].startswith("window 1970-01-01T00:00:00+00:00 to 1970-01-01T01:00:00+00:00, k a: ")
+    assert problems[0].endswith("sluice run p --start 1970-01-01T00:00:00+00:00 --end 1970-01-01T01:00:00+00:00")
+    assert problems[1:] == ["other windows that the sink has otherwise: 2 more"]
+    assert unproved == []
+
+
+def test_windows_that_follow_on_each_other_are_not_proved_by_one_line(spec: Pipeline) -> None:
+    doubtful = [[HOUR, 2 * HOUR, "gone", True], [0, HOUR, "gone", False], [9 * HOUR, 10 * HOUR, "gone", True]]
+    problems, unproved = told(spec, Verdict(0, 0, [], doubtful, {"f": "it depends on the order"}))
+    assert problems == []
+    assert len(unproved) == 3
+    assert unproved[0].startswith("windows that begin from 1970-01-01T00:00:00+00:00 to 1970-01-01T01:59:59")
+    assert unproved[2] == "window.aggregates: f: it depends on the order"
+
+
+def test_sessions_are_not_recomputed(place: Place, spec: Pipeline) -> None:
+    assert cannot(spec) is None
+    sessions = {key: value for key, value in WINDOW.items() if key != "size"} | {"gap": "5m"}
+    place.configure(decode={"json": {"schema": "at TIMESTAMP, k STRING"}}, window=sessions)
+    assert "Sessions are not recomputed" in (cannot(load(str(place.file))) or "")
+
+
+def move(spec: Pipeline, epoch: int, batch: int, start: int, end: int, closed: int, **more: Any) -> dict[str, Any]:
+    times = [["t", 0, start, end, start * HOUR, (end - 1) * HOUR]] if epoch > 0 else []
+    return {
+        "epoch": epoch, "batch": batch, "late_by": 0, "closed_to": closed * HOUR, "times": times,
+        "aggregation": spec.aggregation, **more,
+    }  # fmt: skip
+
+
+def test_each_batch_is_recomputed_once_from_what_it_read(place: Place, spec: Pipeline) -> None:
+    moves = [move(spec, 1, 0, 0, 4, 3), move(spec, 1, 0, 0, 4, 3), move(spec, 1, 1, 4, 9, 7)]
+    plan = Plan.of(place.ledger, spec, moves, {1: 5}, 12)
+    assert [row[:5] for row in plan.live] == [["t", 0, 0, 4, 1], ["t", 0, 4, 9, 1]]
+    assert (plan.closed, plan.former, plan.doubtful, plan.version) == ({"1": 7 * HOUR}, {"1": 5}, [], 12)
+    other = Plan.of(place.ledger, spec, [move(spec, 1, 0, 2, 4, 3) | {"aggregation": "another"}], {}, 1)
+    assert [item[:2] for item in other.doubtful] == [[HOUR + 1, 3 * HOUR + 1]]
+
+
+def test_an_output_of_all_windows_is_that_of_the_newest_epoch(place: Place) -> None:
+    whole = {key: value for key, value in WINDOW.items() if key != "watermark"} | {"output": "complete"}
+    place.configure(decode={"json": {"schema": "at TIMESTAMP, k STRING"}}, window=whole)
+    spec = load(str(place.file))
+    plan = Plan.of(place.ledger, spec, [move(spec, 1, 0, 0, 4, 3), move(spec, 2, 0, 4, 9, 7)], {}, 1)
+    assert ([row[4] for row in plan.live], plan.closed) == ([2], {"2": EVER})
+    assert span(4, 9).as_list() == plan.live[0][:4]
