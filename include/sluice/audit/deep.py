@@ -82,7 +82,7 @@ def deep_audit(
     proof.compare()
     log = _Log(ledger, pipeline.name, home.log(pipeline.name), say)
     log.check()
-    wrong, unproved = _unproved_windows(ledger, pipeline, home, snapshot, recompute, proof.tables)
+    wrong, unproved = _compared_windows(ledger, pipeline, home, snapshot, recompute, proof.tables)
     report = snapshot.books.report()
     return replace(
         report,
@@ -98,7 +98,7 @@ _ABSORBED = (
 )
 
 
-def _unproved_windows(
+def _compared_windows(
     ledger: Ledger,
     pipeline: Pipeline,
     home: Home,

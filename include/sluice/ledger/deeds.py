@@ -72,10 +72,18 @@ class Deeds:
                 found.append(Times.none(span) if first is None else Times(span, first, last))
         return found
 
-    def window_moves(self, pipeline: str) -> list[dict[str, Any]]:
-        """Return what each batch did to windows, oldest first: as ``WindowWriter`` counts it, with epoch and batch."""
+    def window_moves(self, pipeline: str, *, after: int = 0) -> list[dict[str, Any]]:
+        """Return what each batch did to windows, oldest first: as ``WindowWriter`` counts it, with epoch and batch.
+
+        Parameters
+        ----------
+        after
+            Only events whose id is greater.
+        """
         table = schema.event
-        query = sa.select(table.c.payload).where(table.c.pipeline == pipeline, table.c.type == "WindowsMoved")
+        query = sa.select(table.c.payload).where(
+            table.c.pipeline == pipeline, table.c.type == "WindowsMoved", table.c.id > after
+        )
         return [dict(row["payload"]) for row in self._rows(query.order_by(table.c.id))]
 
     def windows(self, pipeline: str, run_id: str) -> dict[str, Any]:

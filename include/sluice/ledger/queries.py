@@ -333,10 +333,7 @@ class LedgerQueries(Deeds):
 
     def standing_moves(self, pipeline: str) -> list[dict[str, Any]]:
         """Return what :meth:`window_moves` does, since a reset last took all rows out."""
-        table = schema.event
-        query = sa.select(table.c.payload).where(table.c.pipeline == pipeline, table.c.type == "WindowsMoved")
-        since = (self._truncation(pipeline) or {"id": 0})["id"]
-        return [dict(row["payload"]) for row in self._rows(query.where(table.c.id > since).order_by(table.c.id))]
+        return self.window_moves(pipeline, after=(self._truncation(pipeline) or {"id": 0})["id"])
 
     def left_behind(self, pipeline: str) -> Positions:
         """Return, per stream, how far it was read when the pipeline went on with another cluster."""

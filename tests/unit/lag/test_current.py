@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.fixtures.books import Place, split
 
-from sluice.lag.current import _history
+from sluice.errors import SourceUnreachableError
+from sluice.lag.current import _history, backlog
+from sluice.ledger import REDRIVEN
 from sluice.pipeline import load
 from sluice.recovery import Route
 from sluice.run.decision import accept, give_up
@@ -58,3 +61,26 @@ def test_a_run_that_failed_for_good_is_settled_once_somebody_decided(
     assert [run.settled for run in _history(place.ledger, "p")] == [True, False]
     fails(place, "r", code)
     assert not _history(place.ledger, "p")[0].settled, "another attempt is not decided on yet"
+
+
+class Silent:
+    """A cluster that does not answer."""
+
+    def topics_of(self, _: object) -> set[str]:
+        raise SourceUnreachableError("silent", state="", next_step="")
+
+
+def test_a_pipeline_that_a_dead_run_may_have_set_free_is_not_taken_for_held(tmp_path: Path) -> None:
+    place = Place(tmp_path)
+    place.configure(quality={"on_failed": "hold"})
+
+    def held() -> str | None:
+        cluster: Any = Silent()
+        return backlog(load(str(place.file)), cluster, home=place.home, ledger=place.ledger).held
+
+    place.judged("bad", "failed")
+    assert held() == "bad"
+    with place.ledger.acquire("p", "back") as lease:
+        place.ledger.run_planned(lease, kind="retract", recovery="replay", epoch=REDRIVEN, ranges=[], topic_ids={})
+        place.ledger.run_closed(lease, state="abandoned")
+    assert held() is None, "a run is started, and finds out"
