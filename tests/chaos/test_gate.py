@@ -66,28 +66,28 @@ def test_a_batch_that_fails_is_not_published_until_it_is_accepted(sandbox: Sandb
 
 
 def test_what_is_accepted_is_what_the_verdict_found(sandbox: Sandbox) -> None:
-    """Not what another transform makes of the batch before it is published."""
+    """Not what another transform makes of the batch before it is published, although as many rows of it are wrong."""
     gated(sandbox, 9)
     fed(sandbox, 7, 11)
     sandbox.run("bad", validate=True, expect=ExitCode.QUALITY_FAILED)
     accept(sandbox.ledger, sandbox.name, "bad", reason="a known outlier")
     columns = "name, _topic, _partition, _offset, _timestamp FROM source"
-    gated(sandbox, 9, transform={"sql": f"SELECT id * 1000 AS id, {columns}"})
-    done = sandbox.run("worse", validate=True, expect=ExitCode.QUALITY_FAILED)
-    assert "4 unexpected" in done.stderr
+    gated(sandbox, 9, transform={"sql": f"SELECT 17 - id AS id, {columns}"})
+    done = sandbox.run("other", validate=True, expect=ExitCode.QUALITY_FAILED)
+    assert "1 unexpected" in done.stderr
+    assert "but not with this: rows made by another decode, rules or transform" in done.stderr
     assert sandbox.sink() == {}
     gated(sandbox, 9)
-    assert waits(sandbox, "worse") == (1, 0)
-    accept(sandbox.ledger, sandbox.name, "worse", reason="the transform is as it was")
-    sandbox.run("good", validate=True, kill_at="sink-committed")
-    sandbox.run("good", validate=True)
+    assert waits(sandbox, "other") == (1, 0)
+    sandbox.run("other", validate=True, kill_at="sink-committed")
+    sandbox.run("other", validate=True)
     sandbox.assert_exact()
-    row = sandbox.ledger.known_run(sandbox.name, "good")
+    row = sandbox.ledger.known_run(sandbox.name, "other")
     assert row.verdict == "warned", "what was accepted and published is not judged once more"
     assert row.judgement is not None
-    again = sandbox.cli("validate", str(sandbox.file), "good")
+    again = sandbox.cli("validate", str(sandbox.file), "other")
     assert again.returncode == 0, again.stderr
-    assert "accepted" in sandbox.cli("verdict", str(sandbox.file), "good").stderr
+    assert "accepted" in sandbox.cli("verdict", str(sandbox.file), "other").stderr
 
 
 @pytest.mark.parametrize("by", [[], pytest.param(["name"], marks=pytest.mark.long)], ids=["whole", "partitions"])
@@ -155,6 +155,26 @@ def test_what_was_published_before_it_was_given_up_is_told_and_can_be_taken_back
     back = sandbox.cli("retract", str(sandbox.file), "pub", "--reason", "wrong unit")
     assert (back.returncode, sum(sandbox.sink().values())) == (0, 3), back.stderr
     sandbox.assert_balanced()
+
+
+@pytest.mark.long
+def test_what_was_left_out_before_it_was_accepted_is_told_and_can_be_redriven(sandbox: Sandbox) -> None:
+    """The driver that left it out died, so that nobody knew."""
+    gated(sandbox, 9)
+    fed(sandbox, 8, 12)
+    sandbox.run("bad", validate=True, expect=ExitCode.QUALITY_FAILED)
+    give_up(sandbox.ledger, sandbox.name, "bad", reason="wrong unit")
+    sandbox.run("out", validate=True, kill_at="sink-committed")
+    told = sandbox.cli("accept", str(sandbox.file), "bad", "--reason", "right after all")
+    assert (told.returncode, "a run that died had left it out" in told.stderr) == (0, True), told.stderr
+    fed(sandbox, 0, 3)
+    sandbox.run("next", validate=True)
+    why = (sandbox.ledger.known_run(sandbox.name, "next").judgement or {})["reasons"]
+    assert [part for part in why if "batch 0 had been left out by run out when it was accepted" in part], why
+    sandbox.assert_balanced()
+    assert (sum(sandbox.sink().values()), sum(len(r.range) for r in sandbox.ledger.lost(sandbox.name))) == (3, 4)
+    refused = sandbox.cli("accept", str(sandbox.file), "bad", "--reason", "right after all")
+    assert f"sluice redrive {sandbox.name}" in " ".join(refused.stderr.split()), refused.stderr
 
 
 def test_what_is_given_up_need_not_be_read(sandbox: Sandbox) -> None:

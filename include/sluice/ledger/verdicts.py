@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import sqlalchemy as sa
@@ -13,10 +13,23 @@ from sluice.ledger.queries import LedgerQueries
 from sluice.ledger.rows import RunRow
 from sluice.ranges import OffsetRange
 
-__all__ = ["Verdicts"]
+__all__ = ["LateDecision", "Verdicts"]
 
 _AT_ONCE = 500
 _SETTLED = ("VerdictAccepted", "BatchGivenUp")
+
+
+@dataclass(frozen=True)
+class LateDecision:
+    """What somebody decided of a batch after it had been committed the other way."""
+
+    batch: tuple[int, int]
+    """Epoch and number."""
+    run: str
+    """The run that committed it."""
+    event: str
+    """``VerdictAccepted`` or ``BatchGivenUp``."""
+    reason: str
 
 
 class Verdicts(LedgerQueries):
@@ -281,26 +294,25 @@ class Verdicts(LedgerQueries):
         """Return which committed batches of some runs somebody had decided on: number, event and reason of each."""
         return [(n, row["type"], str(row["payload"]["reason"])) for n, row in self._settled_in(pipeline, runs)]
 
-    def given_up_too_late(
-        self, pipeline: str, runs: Sequence[str] | None = None
-    ) -> list[tuple[tuple[int, int], str, str]]:
-        """Return which batches, of some runs or of all, were published before somebody gave them up.
+    def too_late(self, pipeline: str, runs: Sequence[str] | None = None) -> list[LateDecision]:
+        """Return the newest decisions on batches, of some runs or of all, that were committed the other way before.
 
         Their drivers had died between the commit and its record.
-
-        Returns
-        -------
-        list
-            Epoch and number of each, the run that published it, and the reason for giving it up.
         """
-        settled = self._settled(pipeline)
-        return [
-            (key, run, str(last["payload"]["reason"]))
-            for key, run in (self._committed_in(pipeline, runs) if settled else [])
-            if (last := settled.get(key)) is not None
-            and last["type"] == "BatchGivenUp"
-            and not self._known_to(pipeline, key, last)
-        ]
+        decisions, found = self._decisions(pipeline), list[LateDecision]()
+        for key, run in self._committed_in(pipeline, runs) if decisions else []:
+            last, known = decisions.get(key, [None])[-1], self._carried_out(pipeline, key, decisions)
+            if last is None or last is known:
+                continue
+            was_dropped = known is not None and known["type"] == "BatchGivenUp"
+            if was_dropped != (last["type"] == "BatchGivenUp"):
+                found.append(LateDecision(key, run, last["type"], str(last["payload"]["reason"])))
+        return found
+
+    def carried_out(self, pipeline: str, epoch: int, batch: int) -> tuple[str, str] | None:
+        """Return the decision that was carried out when a batch was committed, and why; None if there is none."""
+        found = self._carried_out(pipeline, (epoch, batch), self._decisions(pipeline))
+        return None if found is None else (found["type"], str(found["payload"]["reason"]))
 
     def accepted_of(self, pipeline: str, runs: Sequence[str]) -> dict[str, int | None]:
         """Return what was wrong with those batches of some runs that were committed after somebody accepted them.
@@ -319,9 +331,15 @@ class Verdicts(LedgerQueries):
         decisions = self._decisions(pipeline)
         found = []
         for key, _ in self._committed_in(pipeline, runs) if decisions else []:
-            known = [row for row in decisions.get(key, ()) if self._known_to(pipeline, key, row)]
-            found += [(key[1], known[-1])] if known else []
+            known = self._carried_out(pipeline, key, decisions)
+            found += [] if known is None else [(key[1], known)]
         return found
+
+    def _carried_out(
+        self, pipeline: str, key: tuple[int, int], decisions: Mapping[tuple[int, int], Sequence[Mapping[str, Any]]]
+    ) -> Mapping[str, Any] | None:
+        """Return the event of the newest decision on a batch that was made before it was begun for the last time."""
+        return next((row for row in reversed(decisions.get(key, ())) if self._known_to(pipeline, key, row)), None)
 
     def _committed_in(self, pipeline: str, runs: Sequence[str] | None) -> list[tuple[tuple[int, int], str]]:
         """Return epoch and number of each committed batch of some runs, or of all, with its run, in order."""

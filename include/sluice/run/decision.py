@@ -87,12 +87,8 @@ def _accept(ledger: Ledger, pipeline: str, run: RunRow, reason: str) -> str:
 def _refuse_given_up(ledger: Ledger, pipeline: str, run: RunRow) -> None:
     """Refuse to accept a batch that a run has left out since, because somebody gave it up."""
     waits = (run.judgement or {}).get("waits")
-    if waits is None:
-        return
-    settled = ledger.settled_batch(pipeline, *waits)
-    if settled is None or settled[0] != "BatchGivenUp":
-        return
-    if tuple(waits) in {batch for batch, *_ in ledger.given_up_too_late(pipeline)}:
+    settled = None if waits is None else ledger.carried_out(pipeline, *waits)
+    if waits is None or settled is None or settled[0] != "BatchGivenUp":
         return
     raise ConfigError(
         f"batch {waits[1]} of run {run.run!r} was given up ({settled[1]}), and a run counted its offsets as lost",
@@ -176,14 +172,14 @@ def check_unsettled(ledger: Ledger, pipeline: str, run_id: str) -> None:
     waits = (run.judgement or {}).get("waits") if run.verdict in FAILED else None
     if waits is None or waiting(ledger, pipeline, run) is not None:
         return
-    late = {batch: run for batch, run, _ in ledger.given_up_too_late(pipeline)}
-    if (publisher := late.get((waits[0], waits[1]))) is not None:
-        raise ConfigError(
-            f"batch {waits[1]} of run {run_id!r} had been published by run {publisher!r} when it was given up",
-            state="nothing was changed; the batch is in the sink",
-            next_step=f"take it back: sluice retract {pipeline} {publisher} --reason TEXT",
-        )
-    settled = ledger.settled_batch(pipeline, *waits)
+    for late in ledger.too_late(pipeline):
+        if late.batch == tuple(waits) and late.event == "BatchGivenUp":
+            raise ConfigError(
+                f"batch {waits[1]} of run {run_id!r} had been published by run {late.run!r} when it was given up",
+                state="nothing was changed; the batch is in the sink",
+                next_step=f"take it back: sluice retract {pipeline} {late.run} --reason TEXT",
+            )
+    settled = ledger.carried_out(pipeline, *waits)
     what = "given up" if settled is not None and settled[0] == "BatchGivenUp" else "published, or dropped by a reset"
     raise ConfigError(
         f"batch {waits[1]} of run {run_id!r}, which had waited, was {what}",

@@ -86,9 +86,10 @@ def _value(item: Mapping[str, Any]) -> str:
 def faults(judgement: Mapping[str, Any]) -> dict[str, int | None]:
     """Return what made a verdict fail: each expectation and limit, with its number of unexpected values if it has one.
 
-    What has no number has what was observed in its name, to nine digits, so that another value is another fault; where
-    that is masked, a digest of the keys by which the rows were made (``made_by``). An expectation that could not be
-    evaluated is a fault of its own.
+    An expectation with other arguments is another fault. What has no number has what was observed in its name, to nine
+    digits, so that another value is another fault. An expectation that could not be evaluated is a fault of its own. If
+    the judgement says by which keys the rows were made (``made_by``, :attr:`sluice.pipeline.Pipeline.making`), rows
+    that others make are a fault, too: as many may be wrong, and not the same ones.
 
     Parameters
     ----------
@@ -103,13 +104,12 @@ def faults(judgement: Mapping[str, Any]) -> dict[str, int | None]:
         if item["success"] or (not raised and item.get("severity", "critical") != "critical"):
             continue
         name = f"{item['expectation']} on {item.get('column')} ({item.get('scope')})"
+        name += f" with arguments {item['arguments']}" if item.get("arguments") else ""
         if raised:
             found[f"{name}: raised an exception"] = None
         elif counts == [None, None]:
-            value = item.get("observed")
-            made = f", made by {judgement.get('made_by')}" if value == MASKED else ""
-            found[f"{name}: {_observed(value)}{made}"] = None
-        else:  # several of one type may be on one column, with other bounds: all of them count
+            found[f"{name}: {_observed(item.get('observed'))}"] = None
+        else:  # one may be there twice: all of them count
             found[name] = (found.get(name) or 0) + sum(count or 0 for count in counts)
     figures = {_named(check): check["value"] for check in (judgement.get("history") or {}).get("checks") or []}
     for item in judgement.get("excesses") or []:
@@ -120,6 +120,8 @@ def faults(judgement: Mapping[str, Any]) -> dict[str, int | None]:
                 continue
             # the baseline may be another one by now, and sums of numbers differ by their order
             found[f"{item['limit']}: {item['why'] if value is None else f'{value:.9g}'}"] = None
+    if found and judgement.get("made_by"):
+        found[f"rows made by another decode, rules or transform ({judgement['made_by']})"] = None
     return found
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import fcntl
+import hashlib
+import json
 import math
 import os
 import threading
@@ -149,7 +151,7 @@ class Judge:
         judgement = with_past(replace(judgement, excesses=exceeded), self._pipeline, ledger, runs)
         if judgement.verdict in FAILED:
             known = ledger.accepted_of(name, runs)
-            if known and not worse(known, faults(judgement.as_dict() | {"made_by": self._pipeline.making})):
+            if known and not worse(known, faults(judgement.as_dict())):
                 why = "before its batch was published, somebody accepted what is wrong with it"
                 judgement = judgement.accepted(Excess("accepted", "warned", why))
         logger.info("verdict %s", judgement.verdict)
@@ -397,7 +399,13 @@ def _result(result: Any, scope: str) -> ExpectationResult:
         **evidence_of(detail),
         exception=raised[0][:500] if raised else None,
         scope=scope,
+        arguments=_digest(config.kwargs),
     )
+
+
+def _digest(kwargs: Mapping[str, Any]) -> str:
+    given = {key: value for key, value in kwargs.items() if key != "batch_id"}
+    return hashlib.sha256(json.dumps(given, sort_keys=True, default=str).encode()).hexdigest()[:8]
 
 
 def _raised(result: Any) -> list[str]:

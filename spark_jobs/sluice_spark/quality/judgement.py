@@ -34,6 +34,8 @@ class ExpectationResult:
     """``topic``, ``partition`` and ``offset`` of the first of these rows, where rows tell their record."""
     missing_count: int | None = None
     """How many values of a set no row has."""
+    arguments: str | None = None
+    """A digest of the arguments that the suite gives, by which it is known again."""
 
     def __str__(self) -> str:
         shown = [] if self.exception else told(asdict(self))

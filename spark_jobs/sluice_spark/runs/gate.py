@@ -188,15 +188,16 @@ class Gate:
             if number not in self._done
         ]
         name = self.pipeline.name
-        return found + [
-            Excess(
-                "retracted",
-                "warned",
-                f"batch {batch[1]} had been published by run {run} when it was given up ({reason}): it is in the sink; "
-                f"to take it back: sluice retract {name} {run} --reason TEXT",
+        for late in self.ledger.too_late(name, runs):
+            limit, decided_on = words[late.event]
+            done, way = (
+                ("published", f"it is in the sink; to take it back: sluice retract {name} {late.run} --reason TEXT")
+                if late.event == "BatchGivenUp"
+                else ("left out", f"its offsets are lost; to write them after all: sluice redrive {name}")
             )
-            for batch, run, reason in self.ledger.given_up_too_late(name, runs)
-        ]
+            when = f"batch {late.batch[1]} had been {done} by run {late.run} when it was {decided_on}"
+            found.append(Excess(limit, "warned", f"{when} ({late.reason}): {way}"))
+        return found
 
     def _decide(self, what: str, why: str) -> None:
         logger.warning("%s", why)

@@ -10,6 +10,7 @@ from tests.fixtures.books import Place, span, split
 
 from sluice.errors import ConfigError, LeaseHeldError
 from sluice.ledger import REDRIVEN, UnknownRunError
+from sluice.ledger.verdicts import LateDecision
 from sluice.run.decision import accept, check_unsettled, decided, give_up
 from sluice.run.held import waiting
 
@@ -148,11 +149,32 @@ def test_a_batch_that_a_dead_driver_had_published_before_it_was_given_up_is_publ
         gated.ledger.batch_committed(lease, epoch=1, batch=1, accounts=[split(5, 9)], run_id="pub")
     assert gated.ledger.settled_of("p", ["pub"]) == [(1, "VerdictAccepted", "fine")]
     for runs in (["pub"], None):
-        assert gated.ledger.given_up_too_late("p", runs) == [((1, 1), "pub", "wrong")]
-    assert gated.ledger.given_up_too_late("p", ["a"]) == []
+        assert gated.ledger.too_late("p", runs) == [LateDecision((1, 1), "pub", "BatchGivenUp", "wrong")]
+    assert gated.ledger.too_late("p", ["a"]) == []
     with pytest.raises(ConfigError, match="had been published by run 'pub' when it was given up") as caught:
         check_unsettled(gated.ledger, "p", "a")
     assert "sluice retract p pub --reason TEXT" in caught.value.next_step
+
+
+@pytest.mark.parametrize("last", ["accepted", "given up again"])
+def test_a_batch_that_a_dead_driver_had_left_out_before_it_was_accepted_is_lost(gated: Place, last: str) -> None:
+    give_up(gated.ledger, "p", "a", reason="wrong")
+    with gated.ledger.acquire("p", "out") as lease:
+        gated.ledger.run_planned(lease, kind="live", recovery="replay", epoch=1, ranges=[], topic_ids={})
+        gated.ledger.batch_started(lease, epoch=1, batch=1, ranges=[span(5, 9)])
+        gated.ledger.run_closed(lease, state="abandoned")
+    accept(gated.ledger, "p", "a", reason="fine")
+    if last != "accepted":
+        give_up(gated.ledger, "p", "a", reason="no")
+    with gated.ledger.acquire("p", "next") as lease:
+        gated.ledger.batch_committed(lease, epoch=1, batch=1, accounts=[split(5, 9, lost=4)], run_id="out")
+    assert gated.ledger.settled_of("p", ["out"]) == [(1, "BatchGivenUp", "wrong")]
+    late = [LateDecision((1, 1), "out", "VerdictAccepted", "fine")] if last == "accepted" else []
+    assert gated.ledger.too_late("p") == late
+    with pytest.raises(ConfigError, match="batch 1 of run 'a' was given up .wrong., and a run counted"):
+        accept(gated.ledger, "p", "a", reason="fine")
+    with pytest.raises(ConfigError, match="which had waited, was given up"):
+        check_unsettled(gated.ledger, "p", "a")
 
 
 @pytest.mark.parametrize("decide", [accept, give_up])

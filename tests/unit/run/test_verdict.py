@@ -71,6 +71,8 @@ def test_what_is_accepted_of_a_history_is_the_figure_and_not_the_baseline_of_tha
         ({"observed": 3e-17}, {"observed": -2e-17}, 0),
         ({"observed": None, "missing_count": 1}, {"observed": None, "missing_count": 2}, 1),
         ({"unexpected_count": 0, "missing_count": 1}, {"unexpected_count": 0, "missing_count": 50}, 1),
+        ({"unexpected_count": 3, "arguments": "a"}, {"unexpected_count": 3, "arguments": "a"}, 0),
+        ({"unexpected_count": 3, "arguments": "a"}, {"unexpected_count": 1, "arguments": "b"}, 1),
     ],
 )
 def test_what_is_worse_than_what_was_accepted(known: dict[str, Any], now: dict[str, Any], more: int) -> None:
@@ -79,11 +81,13 @@ def test_what_is_worse_than_what_was_accepted(known: dict[str, Any], now: dict[s
     assert len(worse(*found)) == more
 
 
-def test_a_masked_value_is_known_by_how_the_rows_were_made() -> None:
-    hidden = {"expectation": "e", "column": "id", "scope": "slice", "success": False, "observed": MASKED}
-    known, again, other = (faults({"results": [hidden], "made_by": made}) for made in ("a", "a", "b"))
+@pytest.mark.parametrize("found", [{"observed": MASKED}, {"unexpected_count": 3}])
+def test_rows_that_were_made_in_another_way_are_others(found: dict[str, Any]) -> None:
+    wrong = {"expectation": "e", "column": "id", "scope": "slice", "success": False, **found}
+    known, again, other = (faults({"results": [wrong], "made_by": made}) for made in ("a", "a", "b"))
     assert worse(known, again) == []
-    assert len(worse(known, other)) == 1
+    assert worse(known, other) == ["rows made by another decode, rules or transform (b)"]
+    assert faults({"results": [wrong | {"success": True}], "made_by": "a"}) == {}
 
 
 def test_an_error_of_the_history_is_none_of_the_suite() -> None:
