@@ -196,11 +196,11 @@ def taken(item: Standing, sink: Held, quarantine: Held) -> Part | None:
     """Return what is to be taken from an account; None if there is nothing.
 
     If all that the account answers for is wanted, its filtered and absent offsets go, too: the run decided on them, and
-    a redrive decides again. Of a part, only what is in the table goes, because the ledger does not know which of the
-    other offsets were filtered and which are in quarantine.
+    a redrive decides again; and so do those whose rows somebody deleted. Of a part, only what is in the table goes,
+    because the ledger does not know which of the other offsets were filtered and which are in quarantine.
     """
     counts, span = item.entry.account.counts, item.entry.account.range
-    if item.wanted == item.owned and (counts.filtered or counts.absent):
+    if item.wanted == item.owned:
         kept = quarantine(item.owned) if counts.quarantined else {}
         aside = [r for key, offsets in kept.items() for r in runs_of(*key, offsets.tolist())]
         ranges = [r for r in subtract(item.owned, aside) if len(r)]

@@ -171,7 +171,7 @@ def test_a_batch_that_a_dead_driver_had_left_out_before_it_was_accepted_is_lost(
     assert gated.ledger.settled_of("p", ["out"]) == [(1, "BatchGivenUp", "wrong")]
     late = [LateDecision((1, 1), "out", "VerdictAccepted", "fine")] if last == "accepted" else []
     assert gated.ledger.too_late("p") == late
-    with pytest.raises(ConfigError, match="batch 1 of run 'a' was given up .wrong., and a run counted"):
+    with pytest.raises(ConfigError, match=r"batch 1 of run 'a' was given up \(wrong\), and a run counted"):
         accept(gated.ledger, "p", "a", reason="fine")
     with pytest.raises(ConfigError, match="which had waited, was given up"):
         check_unsettled(gated.ledger, "p", "a")

@@ -103,6 +103,16 @@ def test_a_run_leaves_the_table_and_its_offsets_are_open(story: Place) -> None:
     assert retract(story, "y", run_id="b") == []
 
 
+@pytest.mark.parametrize("deleted", [[11], [10, 11, 12, 13, 14]], ids=["one", "all"])
+def test_a_run_of_which_somebody_deleted_rows_is_taken_back_whole(story: Place, deleted: list[int]) -> None:
+    """Else the rest of it would count as written for good, and hold a pipeline that its verdict holds."""
+    story.sink = [row for row in story.sink if (row[1], row[2]) not in [(0, offset) for offset in deleted]]
+    (part,) = retract(story, "x", run_id="b", ranges=())[:1]
+    assert (part.written, part.ranges) == (5, (span(10, 15),))
+    assert story.ledger.account("p", "b")["written"] == 0
+    assert proved(story) == []
+
+
 def test_what_a_redrive_wrote_is_the_redrives(story: Place) -> None:
     assert [part.ranges for part in retract(story, "x", run_id="c")] == [(span(16, 17), span(18, 19))]
     assert [part.ranges for part in retract(story, "y", run_id="d")] == [(span(4, 5),), (span(17, 18),)]
