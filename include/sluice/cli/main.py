@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import sys
 from datetime import UTC, datetime, timedelta
@@ -615,6 +616,8 @@ def _time(text: str | None, option: str) -> datetime | None:
 def main() -> None:
     """Run the command line; a typed error is printed without a traceback, with ``--json`` as JSON, too."""
     before = printed()
+    if isinstance(sys.stdout, io.TextIOWrapper):  # in another locale it may have no letter for what is told
+        sys.stdout.reconfigure(errors="backslashreplace")
     try:
         app()
     except SluiceError as error:

@@ -122,9 +122,9 @@ def check(
         raise OffsetsGoneError(
             f"pipeline {pipeline!r}: {total} planned offsets are gone from the source: {describe(gone)}",
             state=_CLEAN,
-            next_step="strategy replay cannot go on without them. Run with --recovery ignore_range, or ignore_batch "
-            "(not with rows: aggregate), which record them as lost and go on. To avoid this, raise the topic's "
-            "retention, run more often, or use wal, which retains what it has read",
+            next_step="run with --recovery ignore_range, or ignore_batch (not with rows: aggregate), which record them "
+            "as lost and go on. To avoid this, raise the topic's retention, run more often, or use wal, which retains "
+            "what it has read",
             ranges=gone,
         )
 

@@ -181,7 +181,7 @@ def _without(span: OffsetRange, holes: Sequence[OffsetRange]) -> list[OffsetRang
 
 
 def _beside_intervals(ledger: Ledger, pipeline: str, wanted: Sequence[OffsetRange]) -> None:
-    anew = overlaps(wanted, [account.range for _, account, _ in ledger.replaced(pipeline)])
+    anew = sorted(set(overlaps(wanted, [account.range for _, account, _ in ledger.replaced(pipeline)])))
     if anew:
         raise ConfigError(
             f"interval runs replaced rows of {describe(anew)}: the ledger does not know which of these offsets' rows "

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -68,6 +71,13 @@ def test_a_program_that_asks_for_json_gets_json(
     assert (told["what"], told["exit_code"]) == (what, code)
     assert run_cli(monkeypatch, *arguments) == code
     assert capsys.readouterr().out == "", "people read stderr"
+
+
+def test_a_locale_that_lacks_letters_is_no_error() -> None:
+    here = {**os.environ, "LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
+    code = "import sys; sys.argv = ['sluice', 'run', '--help']; from sluice.cli import main; main()"
+    done = subprocess.run([sys.executable, "-c", code], env=here, capture_output=True, text=True, check=False)
+    assert (done.returncode, "\\u2026" in done.stdout) == (0, True), done.stderr
 
 
 def test_help_has_a_short_name(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
