@@ -228,7 +228,11 @@ def test_a_changed_window_is_written_by_the_new_definition(sandbox: Sandbox) -> 
     reset(sandbox, "--yes")
     feed(10, 20)
     sandbox.run("third")
-    assert counts() == [1, 1, 2, 2], "the record of nine o'clock is in no row"
+    assert counts() == [1, 2, 2], "the window of nine and ten o'clock was begun before"
+    assert sandbox.account("third") == dict(planned=2, written=1, filtered=1, quarantined=0, absent=0, lost=0)
+    proved(sandbox)
+    sandbox.run("interval", interval=("2026-01-01", "2026-01-02"))
+    assert counts() == [2, 2, 3]
     proved(sandbox)
 
 

@@ -62,6 +62,8 @@ class Stream:
     chance: random.Random = field(default_factory=lambda: random.Random(7))
     recovery: str = "replay"
     limit: int = 10
+    epoch: int = 1
+    begins: dict[int, int] = field(default_factory=dict)
 
     def configure(self, **keys: Any) -> None:
         """Write the pipeline file."""
@@ -93,9 +95,9 @@ class Stream:
     # --- the oracle ------------------------------------------------------------------------------------------------
 
     def batches(self) -> Iterator[tuple[int, list[tuple[datetime, str, int]]]]:
-        """Yield each batch that the checkpoint has, with its sound records."""
-        before: dict[str, int] = {}
-        epoch = "epoch-1-applied" if self.recovery == "wal" else "epoch-1"
+        """Yield each batch that the epoch's checkpoint has, with its sound records."""
+        before = {str(partition): offset for partition, offset in self.begins.items()}
+        epoch = f"epoch-{self.epoch}-applied" if self.recovery == "wal" else f"epoch-{self.epoch}"
         folder = self.sandbox.home / "checkpoints" / self.sandbox.name / epoch / "offsets"
         for number in sorted(int(f.name) for f in folder.iterdir() if f.name.isdigit()):
             ends = json.loads((folder / str(number)).read_text().splitlines()[2])[self.sandbox.topic]

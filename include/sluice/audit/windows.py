@@ -79,11 +79,13 @@ class Plan:
         moves
             What batches did to windows since all rows were taken out, oldest first.
         former
-            By epoch: up to which end it writes no windows.
+            By epoch: up to which end it writes no windows, as far as there is a checkpoint that says so; where batches
+            say it, they count.
         """
         window, name = pipeline.window, pipeline.name
         assert window is not None
         moves = list({(p["epoch"], p["batch"]): p for p in moves}.values())
+        former = {**former, **{p["epoch"]: p["former_to"] for p in moves if p.get("former_to") is not None}}
         whole = window.output == "complete"
         newest = max((p["epoch"] for p in moves), default=0)
         epochs = {p["epoch"] for p in moves if p["epoch"] > 0 and (not whole or p["epoch"] == newest)}

@@ -40,6 +40,11 @@ class Deeds:
         told = (p for p in self.window_moves(pipeline) if since <= p["epoch"] < epoch)
         return max((p["latest"] for p in told if p["latest"] is not None), default=None)
 
+    def closed_before(self, pipeline: str, epoch: int, since: int) -> int:
+        """Return up to where windows of the epochs from ``since`` until before ``epoch`` are closed; 0 if none is."""
+        told = (p for p in self.window_moves(pipeline) if since <= p["epoch"] < epoch)
+        return max((p["closed_to"] for p in told), default=0)
+
     def given_up(self, pipeline: str, run_id: str) -> set[tuple[int, int]]:
         """Return epoch and number of the batches of a run that somebody gave up."""
         table = schema.event

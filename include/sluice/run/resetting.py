@@ -21,6 +21,7 @@ from typing import Any
 from sluice.errors import ConfigError
 from sluice.ledger import REDRIVEN, Epoch, Ledger
 from sluice.pipeline import Pipeline
+from sluice.pipeline.window import Window
 from sluice.ranges import OffsetRange, Positions, describe
 from sluice.recovery import Route
 from sluice.run.interval import moment_of
@@ -290,39 +291,62 @@ def still_open(definition: tuple[str, Mapping[str, Any]] | None, latest: int | N
 
 
 def of_windows(
-    *, written: bool, are_open: bool, output: str, before: str = "append", latest: int | None = None
+    window: Window | None,
+    *,
+    written: bool,
+    are_open: bool,
+    before: str = "append",
+    latest: int | None = None,
+    closed_to: int = 0,
+    intervals: bool = True,
 ) -> tuple[list[str], list[str]]:
     """Return what does not come back of windows when their table stays, and what else is to be known.
 
     Parameters
     ----------
+    window
+        Those of the new epoch; None if it has none.
     written
         Whether batches have absorbed anything since the table was empty.
     are_open
         Whether windows may be open that no row has yet: :func:`still_open`.
-    output
-        When the new epoch writes windows: ``append``, ``update`` or ``complete``.
     before
-        When the old epoch did.
+        When the old epoch wrote windows: ``append``, ``update`` or ``complete``.
     latest
         The latest event time that was absorbed so far, in milliseconds since 1970.
+    closed_to
+        All windows up to there were closed so far, in milliseconds since 1970.
+    intervals
+        Whether intervals make windows of the table again.
     """
     lost = "windows that are open are dropped: what they had absorbed counts as written, and no row has it."
     if before != "append":
         lost = "windows that are open are updated no more: the table keeps what it has of them."
     again = "--truncate with an earlier --from writes all windows again"
-    if output == "complete":
+    if window is not None and window.output == "complete":
         dropped = "the first batch of the new epoch puts what it has read in place of all rows of the table: "
         return [f"{dropped}those from records before it leave. {again}"] if written or are_open else [], []
-    if output == "update":
-        at = "" if latest is None else f" ({instant(latest // 1000 * 1_000_000)})"
-        stays = (
-            f"windows that begin at or before the latest event time so far{at} stay as the table has them: records "
-            "that come for them count as filtered, and an interval of event time makes them again when they are closed"
-        )
-        return [f"{lost} {again}"] if are_open else [], [stays] if are_open or written else []
+    if window is not None and window.gap is not None and are_open:
+        lost += " A session that goes on gets a row of its records from now on."
     given_up = [f"{lost} {again}"] if are_open else []
-    return given_up, ["windows that were written before are written once more if records of their time come"]
+    if window is None or not (are_open or written):
+        return given_up, []
+    if window.gap is not None:
+        at = f" ({_instant(closed_to)})" if closed_to else ""
+        return given_up, [
+            f"sessions that were written stay as they are: records that are late by the watermark so far{at} count as "
+            "filtered in the new epoch, too"
+        ]
+    at = "" if latest is None else f" ({_instant(latest)})"
+    way = "an interval of event time makes them again when they are closed" if intervals else f"only {again}"
+    return given_up, [
+        f"windows that begin at or before the latest event time so far{at} stay as the table has them, and those that "
+        f"it does not have are not written: records that come for them count as filtered, and {way}"
+    ]
+
+
+def _instant(time: int) -> str:
+    return instant(time // 1000 * 1_000_000)
 
 
 def _place(positions: Positions) -> str:

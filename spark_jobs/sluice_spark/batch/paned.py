@@ -65,7 +65,7 @@ class PaneWriter(WindowWriter):
     def let_in(self, records: DataFrame) -> DataFrame:
         """Return the windows that the batch closes, from the panes that it changes."""
         spark = records.sparkSession
-        ends = closing(self.window, self.clock.late, self.clock.closing)
+        ends = closing(self.window, max(self.clock.late, self.former_to or 0), self.clock.closing)
         if ends is None:
             # no window is closed, but Spark makes its state only of a frame that is consumed
             records.write.format("noop").mode("overwrite").save()

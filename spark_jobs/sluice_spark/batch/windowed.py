@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import cast
+from typing import Any, cast
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
@@ -40,8 +40,9 @@ class WindowWriter(StatefulWriter):
     taken
         The columns of the transform's rows.
     former_to
-        Windows that end there or before may have rows of an earlier epoch, in milliseconds since 1970; None if none
-        have. This epoch read only a part of their records, so it does not write them.
+        This epoch does not write windows that end there or before, in milliseconds since 1970: it read only a part of
+        their records, and the table may have them. A session counts by each of its records alone. None if it writes
+        all.
     """
 
     taken: StructType = field(default_factory=StructType)
@@ -62,8 +63,12 @@ class WindowWriter(StatefulWriter):
         """Return the stream of closed windows, from the stream of records."""
         rows = self.transformed(self.decoded(records))
         # in a stream, Spark puts the time there with which it planned the batch
-        found = windows_of(rows.where(self.strange(F.current_timestamp()).isNull()), self.window)
-        return found if self.former_to is None else found.where(F.col(END) > F.timestamp_millis(F.lit(self.former_to)))
+        sound = rows.where(self.strange(F.current_timestamp()).isNull())
+        if self.former_to is None:
+            return windows_of(sound, self.window)
+        if self.window.gap is not None:  # as if they were late: a session may go on for ever
+            return windows_of(sound.where(~late(self.window, self.former_to)), self.window)
+        return windows_of(sound, self.window).where(F.col(END) > F.timestamp_millis(F.lit(self.former_to)))
 
     def strange(self, now: Column) -> Column:
         """Return the rule that a row's event time breaks."""
@@ -116,7 +121,9 @@ class WindowWriter(StatefulWriter):
 
     def account(self, prepared: PreparedBatch, seen: Seen) -> PreparedBatch:
         """Count late records as filtered: no window absorbed them."""
-        former = {"former": _of(prepared, seen.former), "former_to": self.former_to} if seen.former else {}
+        # an audit needs the time also if the checkpoint is lost
+        former: dict[str, Any] = {"former_to": self.former_to} if self.former_to is not None else {}
+        former |= {"former": _of(prepared, seen.former)} if seen.former else {}
         told = {
             "rows": prepared.staged.rows,
             "late": _of(prepared, seen.late),

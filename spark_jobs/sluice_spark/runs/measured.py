@@ -17,6 +17,7 @@ from pyspark.sql.streaming.listener import StreamingQueryProgress
 from sluice.errors import SluiceError
 from sluice.ledger import Lease, Ledger
 from sluice.pipeline import Pipeline
+from sluice.run.checkpoint import Checkpoint
 from sluice.run.growth import warning
 from sluice_spark.engine.logs import logger
 from sluice_spark.runs.tables import Tables
@@ -83,7 +84,7 @@ def measure(
         # a pane is counted in each of its windows
         times = pipeline.window.length // pipeline.window.step if panes and pipeline.window is not None else 1
         if sum(each["live"] for each in operators) * times <= _SMALL:
-            counted |= _counted(spark, pipeline, tables.checkpoint.path, batch, watermark, panes=panes)
+            counted |= _counted(spark, pipeline, tables.checkpoint, batch, watermark, panes=panes)
     except (OSError, SluiceError, PySparkException) as error:  # what the run wrote is whole
         logger.warning("the state could not be measured: %s", error)
         return
@@ -96,12 +97,14 @@ def measure(
 
 
 def _counted(
-    spark: SparkSession, pipeline: Pipeline, checkpoint: str, batch: int, watermark: int, *, panes: bool
+    spark: SparkSession, pipeline: Pipeline, checkpoint: Checkpoint, batch: int, watermark: int, *, panes: bool
 ) -> dict[str, int | None]:
     window = pipeline.window
     if window is None:
-        return {"keys": remembered_keys(spark, checkpoint, batch)[0]["keys"]}
+        return {"keys": remembered_keys(spark, checkpoint.path, batch)[0]["keys"]}
     size, step = (round(span.total_seconds() * 1000) for span in (window.length, window.step))
-    found = open_windows(spark, checkpoint, batch, PaneSpans(size, step, watermark) if panes else None)
+    found = open_windows(spark, checkpoint.path, batch, PaneSpans(size, step, watermark) if panes else None)
+    if (former := checkpoint.former_to()) is not None:  # which this epoch does not write
+        found = [each for each in found if each["window_end"] > former]
     # sessions are summed up by hours
     return {"keys": sum(each["keys"] for each in found), "windows": len(found) if window.gap is None else None}

@@ -224,15 +224,16 @@ class ResetRun(Run):
         if latest is not None or window is not None:
             since = self.ledger.base(name)
             written = any(m["epoch"] >= since and m["rows"] for m in self.ledger.window_moves(name))
-            output = "append" if window is None else window.output
-            if output == "complete":  # which takes the place of whatever rows there are
+            if window is not None and window.output == "complete":  # which takes the place of whatever rows there are
                 written = any(entry.account.counts.written for entry in self.ledger.entries(name))
             dropped, told = of_windows(
+                window,
                 written=written,
                 are_open=still_open(known, latest, closed),
-                output=output,
                 before=str(known[1].get("output", "append")) if known and known[0] == "window" else "append",
                 latest=self.ledger.latest_before(name, number + 1, since=since),
+                closed_to=self.ledger.closed_before(name, number + 1, since=since),
+                intervals=self.pipeline.no_intervals is None,
             )
             given_up += dropped
             notes += told

@@ -228,13 +228,14 @@ def _note_former(ledger: Ledger, pipeline: Pipeline, tables: Tables) -> None:
     """Note up to which end windows are not written by this epoch, because it has read only a part of their records.
 
     Epochs before it, behind the last one that took all rows out, may have absorbed records of every window that begins
-    at or before the latest event time that they read; of a window that begins later, none.
+    at or before the latest event time that they read; of a window that begins later, none. Nobody can make sessions
+    again, so of these only what was closed counts: their last watermark goes on.
     """
-    window = pipeline.window
-    latest = ledger.latest_before(pipeline.name, tables.epoch.number, since=ledger.base(pipeline.name))
+    window, name, epoch, since = pipeline.window, pipeline.name, tables.epoch.number, ledger.base(pipeline.name)
+    latest = ledger.latest_before(name, epoch, since=since)
     former = None
-    if latest is not None and window is not None and window.output == "update":
-        former = window.last_end(latest)
+    if latest is not None and window is not None and window.output != "complete":
+        former = (ledger.closed_before(name, epoch, since) or None) if window.gap else window.last_end(latest)
     tables.checkpoint.note_former(former)
 
 

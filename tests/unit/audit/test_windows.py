@@ -81,6 +81,8 @@ def test_each_batch_is_recomputed_once_from_what_it_read(place: Place, spec: Pip
     plan = Plan.of(place.ledger, spec, moves, {1: 5}, 12)
     assert [row[:5] for row in plan.live] == [["t", 0, 0, 4, 1], ["t", 0, 4, 9, 1]]
     assert (plan.closed, plan.former, plan.doubtful, plan.version) == ({"1": 7 * HOUR}, {"1": 5}, [], 12)
+    told = Plan.of(place.ledger, spec, [*moves, move(spec, 2, 0, 9, 12, 9, former_to=8)], {1: 5}, 12)
+    assert told.former == {"1": 5, "2": 8}, "the checkpoint of the second epoch is lost"
     other = Plan.of(place.ledger, spec, [move(spec, 1, 0, 2, 4, 3) | {"aggregation": "another"}], {}, 1)
     assert [item[:2] for item in other.doubtful] == [[HOUR + 1, 3 * HOUR + 1]]
 

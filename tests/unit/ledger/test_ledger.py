@@ -185,6 +185,7 @@ def test_what_a_run_did_to_windows_is_told_once_for_each_batch(ledger_url: str) 
         700,
         None,
     ]
+    assert [ledger.closed_before("p", epoch, since=since) for epoch, since in ((1, 1), (2, 1), (3, 2))] == [0, 900, 0]
     with ledger.acquire("p", "r4") as lease:
         ledger.batch_committed(
             lease, epoch=2, batch=0, accounts=[], windows={**closing, "former": [["t", 0, 6, 9, 2]], "former_to": 3600}

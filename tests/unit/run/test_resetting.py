@@ -13,6 +13,7 @@ from sluice.audit import audit
 from sluice.errors import ConfigError
 from sluice.ledger import REDRIVEN, Epoch
 from sluice.pipeline import Pipeline, load
+from sluice.pipeline.window import Window
 from sluice.ranges import OffsetRange, Positions
 from sluice.recovery import Route
 from sluice.run.resetting import Reset, asked, of_windows, plan, possible, still_open, united
@@ -189,21 +190,40 @@ def test_windows_that_no_row_has_yet(definition: Any, latest: int | None, closed
         (True, True, "update", "update", "windows that are open are updated no more", "stay as the table has them"),
         (True, True, "append", "update", "windows that are open are dropped", "stay as the table has them"),
         (False, False, "append", "update", None, None),
-        (True, True, "append", "append", "windows that are open are dropped", "once more"),
-        (True, True, "update", "append", "windows that are open are updated no more", "once more"),
-        (True, False, "append", "append", None, "once more"),
+        (True, True, "append", "append", "windows that are open are dropped", "that it does not have are not written"),
+        (True, True, "update", "append", "windows that are open are updated no more", "an interval of event time"),
+        (True, False, "append", "append", None, "stay as the table has them"),
+        (True, True, "append", "sessions", "A session that goes on gets a row of", "so far (2025-12-31T23:00:00+"),
+        (True, False, "append", "sessions", None, "sessions that were written stay as they are"),
+        (True, True, "append", None, "windows that are open are dropped", None),
         (True, True, "complete", "complete", "in place of all rows", None),
         (False, False, "append", "complete", None, None),
     ],
 )
 def test_what_becomes_of_windows_in_the_table(
-    written: bool, are_open: bool, before: str, output: str, given_up: str | None, note: str | None
+    written: bool, are_open: bool, before: str, output: str | None, given_up: str | None, note: str | None
 ) -> None:
     latest = 1_767_225_600_000
-    said = of_windows(written=written, are_open=are_open, before=before, output=output, latest=latest)
+    said = of_windows(
+        windows(output), written=written, are_open=are_open, before=before, latest=latest, closed_to=latest - 3_600_000
+    )
     for expected, found in zip((given_up, note), said, strict=True):
         assert len(found) == (expected is not None)
         assert (expected or "") in " ".join(found)
+
+
+def test_windows_that_no_interval_makes_again_need_truncate() -> None:
+    _, (note,) = of_windows(windows("append"), written=True, are_open=False, latest=0, intervals=False)
+    assert note.endswith("count as filtered, and only --truncate with an earlier --from writes all windows again")
+
+
+def windows(output: str | None) -> Window | None:
+    if output is None:
+        return None
+    keys: dict[str, Any] = {"time": "at", "aggregates": {"n": "count(*)"}}
+    if output == "sessions":
+        return Window(**keys, gap="10m", by=("k",), watermark="1h")
+    return Window(**keys, size="1h", output=output, watermark=None if output == "complete" else "1h")
 
 
 def carried_out(place: Place, *, begin: str | None, truncate: bool = False, **ends: int) -> Reset:
