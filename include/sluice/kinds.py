@@ -37,6 +37,7 @@ BUILT_IN: Mapping[str, Mapping[str, str]] = {
     "decoders": {
         "json": "sluice.decoders.config:JSON",
         "avro": "sluice.decoders.avro:AVRO",
+        "protobuf": "sluice.decoders.protobuf:PROTOBUF",
         "csv": "sluice.decoders.config:CSV",
         "text": "sluice.decoders.config:TEXT",
         "bytes": "sluice.decoders.config:BYTES",

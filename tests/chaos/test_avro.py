@@ -1,4 +1,4 @@
-"""Avro records end to end: a registry that is down costs time and no record; what it did not know is redriven."""
+"""Avro and Protobuf, end to end: a registry that is down costs time and no record; what it did not know is redriven."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from typing import Any
 
 import fastavro
 import pytest
+from google.protobuf.descriptor_pb2 import FileDescriptorProto
 from tests.fixtures.registry import StandIn, stand_in
 from tests.fixtures.runs import Sandbox
 
@@ -19,20 +20,32 @@ pytestmark = [pytest.mark.chaos, pytest.mark.spark, pytest.mark.kafka]
 
 SCHEMA = {"type": "record", "name": "R", "fields": [{"name": "id", "type": "long"}, {"name": "new", "type": "string"}]}
 NOON = 1_772_366_400_000
+FILE = FileDescriptorProto(name="r", syntax="proto3")
+FILE.message_type.add(name="R").field.add(name="id", number=1, label=1, type=3)
 
 
 @pytest.fixture
 def registry() -> Iterator[StandIn]:
     with stand_in() as found:
         found.login = ("me", "hush")
-        found.register(1, SCHEMA)
+        register(found, 1)
         yield found
 
 
-def feed(sandbox: Sandbox, number: int, count: int) -> None:
+def register(registry: StandIn, number: int, form: str = "avro") -> None:
+    if form == "avro":
+        registry.register(number, SCHEMA)
+    else:
+        registry.register_protobuf(number, FILE.SerializeToString())
+
+
+def feed(sandbox: Sandbox, number: int, count: int, form: str = "avro") -> None:
     for _ in range(count):
         n, value = len(sandbox.produced), io.BytesIO()
-        fastavro.schemaless_writer(value, fastavro.parse_schema(SCHEMA), {"id": n, "new": "x"})
+        if form == "avro":
+            fastavro.schemaless_writer(value, fastavro.parse_schema(SCHEMA), {"id": n, "new": "x"})
+        else:  # the first message of its file; the field 1, a small number; and a field that no column has
+            value.write(bytes([0, 0x08, n, 0x12, 1, 0x78]))
         sandbox.produce([Record(n % 2, b"k", struct.pack(">bI", 0, number) + value.getvalue(), NOON)])
 
 
@@ -42,28 +55,33 @@ def ids(sandbox: Sandbox) -> Counter[int]:
 
 
 @pytest.mark.parametrize(
-    ("recovery", "engine"),
+    ("recovery", "engine", "form"),
     [
-        ("replay", "auto"),
-        pytest.param("replay", "spark", marks=pytest.mark.long),
-        pytest.param("wal", "auto", marks=pytest.mark.long),
-        pytest.param("hot", "auto", marks=pytest.mark.long),
-        pytest.param("ignore_range", "auto", marks=pytest.mark.long),
-        pytest.param("ignore_batch", "spark", marks=pytest.mark.long),
+        ("replay", "auto", "avro"),
+        pytest.param("replay", "spark", "avro", marks=pytest.mark.long),
+        pytest.param("wal", "auto", "avro", marks=pytest.mark.long),
+        pytest.param("hot", "auto", "avro", marks=pytest.mark.long),
+        pytest.param("ignore_range", "auto", "avro", marks=pytest.mark.long),
+        pytest.param("ignore_batch", "spark", "avro", marks=pytest.mark.long),
+        ("replay", "auto", "protobuf"),
+        pytest.param("wal", "spark", "protobuf", marks=pytest.mark.long),
+        pytest.param("hot", "auto", "protobuf", marks=pytest.mark.long),
+        pytest.param("ignore_range", "auto", "protobuf", marks=pytest.mark.long),
     ],
 )
 def test_what_the_registry_did_not_know_is_refused_and_redriven(
-    sandbox: Sandbox, registry: StandIn, recovery: str, engine: str
+    sandbox: Sandbox, registry: StandIn, recovery: str, engine: str, form: str
 ) -> None:
+    register(registry, 1, form)
     env: dict[str, Any] = {"AIRFLOW_CONN_SCHEMA_REGISTRY_DEFAULT": registry.connection(login="me", password="hush")}
     sandbox.configure(
-        decode={"avro": {"schema": "id BIGINT NOT NULL"}},
+        decode={form: {"schema": "id BIGINT NOT NULL"}},
         quality={"max_quarantined": "100%"},
         recovery=recovery,
         engine=engine,
     )
-    feed(sandbox, 1, 8)
-    feed(sandbox, 2, 2)
+    feed(sandbox, 1, 8, form)
+    feed(sandbox, 2, 2, form)
     sandbox.run("killed", kill_at="sink-committed", **env)
     registry.failing = 503
     down = sandbox.run("down", expect=20, **env)
@@ -76,7 +94,7 @@ def test_what_the_registry_did_not_know_is_refused_and_redriven(
     shown = sandbox.cli("quarantine", str(sandbox.file), "--show", "1", **env)
     assert "schema_id" in shown.stdout
     assert "it was written with schema 2" in shown.stdout
-    registry.register(2, SCHEMA)
+    register(registry, 2, form)
     sandbox.run("redriven", redriven="quarantined", **env)
     assert ids(sandbox) == Counter(range(10))
     assert sandbox.quarantine() == Counter()

@@ -71,7 +71,7 @@ class Explainer:
     def _detail(self, value: bytes | None, rule: str, column: str | None) -> str | None:
         if value is None:
             return None
-        if self.format == "avro":
+        if self.format in ("avro", "protobuf"):
             return _schema_of(value, rule)
         try:
             text = value.decode()

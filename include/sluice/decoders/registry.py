@@ -30,11 +30,14 @@ class Schema:
         The schema as it was registered.
     references
         The texts of the schemas that it refers to, each after those that it refers to itself.
+    names
+        The names by which these are referred to.
     """
 
     kind: str
     text: str
     references: tuple[str, ...] = ()
+    names: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -58,8 +61,13 @@ class Registry:
         found = look_up(connection)
         return cls(connection, None if found is None else _settings(found))
 
-    def schema(self, number: int) -> Schema | None:
+    def schema(self, number: int, *, serialized: bool = False) -> Schema | None:
         """Return the schema with a number; None if the registry says that there is none.
+
+        Parameters
+        ----------
+        serialized
+            Whether the texts are to be those of Protobuf's descriptors, in Base64.
 
         Raises
         ------
@@ -72,12 +80,14 @@ class Registry:
         """
 
         def asked(client: Any) -> Schema | None:
-            found = _found(client, number)
+            form = {"fmt": "serialized"} if serialized else {}
+            found = _found(client, number, **form)
             if found is None:
                 return None
-            texts: dict[tuple[str, int], str] = {}
-            _gather(client, found, texts)
-            return Schema(found.schema_type or "AVRO", _text(found), tuple(texts.values()))
+            texts: dict[tuple[str, int], tuple[str, str]] = {}
+            _gather(client, found, texts, **form)
+            names, references = zip(*texts.values(), strict=True) if texts else ((), ())
+            return Schema(found.schema_type or "AVRO", _text(found), references, names)
 
         return self._ask(asked)
 
@@ -88,7 +98,7 @@ class Registry:
     def _ask(self, question: Callable[[Any], T]) -> T:
         if self.settings is None:
             raise ConfigError(
-                f"connection {self.connection!r}, the schema registry of decode.avro, is not defined",
+                f"connection {self.connection!r}, the schema registry of the pipeline, is not defined",
                 state="nothing was read or written",
                 next_step="define it in Airflow with type http, or set AIRFLOW_CONN_"
                 f'{self.connection.upper()}=\'{{"conn_type":"http","host":"http://localhost:8081"}}\'',
@@ -98,9 +108,9 @@ class Registry:
             from confluent_kafka.schema_registry.error import SchemaRegistryError
         except ImportError as error:
             raise ConfigError(
-                f"decode.avro cannot ask a schema registry here: {error}",
+                f"a schema registry cannot be asked here: {error}",
                 state="nothing was read or written",
-                next_step="install the extra sluice[avro] where Spark's driver and workers run",
+                next_step="install the extra sluice[avro] or sluice[protobuf] where Spark's driver and workers run",
             ) from error
         where = f"the schema registry at {self.settings['url']}"
         try:
@@ -142,7 +152,7 @@ def _unreachable(where: str, why: str) -> SourceUnreachableError:
     )
 
 
-def _found(client: Any, number: int) -> Any:
+def _found(client: Any, number: int, **form: str) -> Any:
     """Return the schema with a number; None if the registry says that there is none.
 
     Only this answer says so. If a schema that it refers to is missing, the record may be whole.
@@ -150,7 +160,7 @@ def _found(client: Any, number: int) -> Any:
     from confluent_kafka.schema_registry.error import SchemaRegistryError
 
     try:
-        return client.get_schema(number)
+        return client.get_schema(number, **form)
     except SchemaRegistryError as error:
         if error.http_status_code == 404 and error.error_code == 40403:
             return None
@@ -165,15 +175,15 @@ def _text(schema: Any) -> str:
     return text
 
 
-def _gather(client: Any, schema: Any, texts: dict[tuple[str, int], str]) -> None:
+def _gather(client: Any, schema: Any, texts: dict[tuple[str, int], tuple[str, str]], **form: str) -> None:
     """Add the schemas that one refers to, each after those that it refers to itself."""
     for reference in schema.references or ():
         place = (reference.subject, reference.version)
         if place in texts:
             continue
-        found = client.get_version(*place).schema
-        _gather(client, found, texts)
-        texts[place] = _text(found)
+        found = client.get_version(*place, **form).schema
+        _gather(client, found, texts, **form)
+        texts[place] = (str(reference.name), _text(found))
 
 
 def _settings(connection: Connection) -> dict[str, Any]:

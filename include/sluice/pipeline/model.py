@@ -141,7 +141,7 @@ class Pipeline(Strict):
                 f"sink.{self.sink.key}.mode: upsert finds the newer of two rows by their offsets, and rows: "
                 f"{self.rows} does not give each row its own: choose rows: one or filter, or mode: append"
             )
-        if self.source.config.objects and self.decode.key in ("csv", "avro"):
+        if self.source.config.objects and self.decode.key in ("csv", "avro", "protobuf"):
             raise ValueError(
                 f"decode.{self.decode.key}: this source.{self.source.key} gives each row as a JSON object: choose "
                 "decode.json"

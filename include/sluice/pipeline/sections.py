@@ -11,6 +11,8 @@ from pydantic import AfterValidator, Field, field_validator, model_validator
 
 from sluice.decoders.avro import AvroDecode
 from sluice.decoders.config import BytesDecode, CsvDecode, JsonDecode, Keyed, TextDecode
+from sluice.decoders.protobuf import ProtobufDecode
+from sluice.decoders.registered import Registered
 from sluice.fields import Duration, Strict, given, one_of
 from sluice.kinds import kind_of
 from sluice.rules.config import NotNullRule, SqlRule
@@ -104,6 +106,8 @@ class Decode(Strict):
     """One CSV record (RFC 4180) per record."""
     avro: AvroDecode | None = None
     """One Avro record per record, in the wire format of schema registries."""
+    protobuf: ProtobufDecode | None = None
+    """One Protobuf message per record, in the wire format of schema registries."""
     text: TextDecode | None = None
     """``text: {}``: the value as UTF-8 text, in the column ``value``."""
     bytes: BytesDecode | None = None
@@ -137,7 +141,7 @@ class Decode(Strict):
     @property
     def needs(self) -> str | None:
         """The connection that decoding needs; None if it needs none."""
-        return None if self.avro is None else self.avro.registry
+        return self.config.registry if isinstance(self.config, Registered) else None
 
     @property
     def rescues(self) -> bool:

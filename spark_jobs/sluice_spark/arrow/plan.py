@@ -10,10 +10,10 @@ from pyspark.sql import SparkSession
 from pyspark.sql import types as T
 
 from sluice.decoders.config import Keyed
+from sluice.kinds import imported
 from sluice.pipeline import Pipeline, Rows
 from sluice.pipeline.sections import Decode, Rule
 from sluice.recovery import Recovery
-from sluice_spark.arrow.avro import AvroChunks
 from sluice_spark.arrow.base import METADATA, ChunkDecoder, Transform
 from sluice_spark.arrow.calls import Calls
 from sluice_spark.arrow.columns import arrow_type, unsupported
@@ -23,8 +23,11 @@ from sluice_spark.arrow.files import can_partition
 from sluice_spark.arrow.json import JsonChunks
 from sluice_spark.arrow.maps import ESCAPED_NAME
 from sluice_spark.arrow.plain import BytesChunks, TextChunks, WithKeys
+from sluice_spark.arrow.registered import RegisteredChunks
 from sluice_spark.arrow.rescued import WithRescued
 from sluice_spark.arrow.select import Condition, NotInSubsetError, Select, broken, missing, parse
+from sluice_spark.decoders.avro import reader_of
+from sluice_spark.decoders.converting import SINCE_1901
 from sluice_spark.rules.expectations import RowRule
 from sluice_spark.transforms.arrow_function import ArrowFunction
 
@@ -220,7 +223,7 @@ def _values(decode: Decode) -> ChunkDecoder:
         return TextChunks()
     if decode.bytes is not None:
         return BytesChunks()
-    typed = decode.json_ or decode.csv or decode.avro
+    typed = decode.json_ or decode.csv or decode.avro or decode.protobuf
     if typed is None:
         raise NotArrowError(f"decode.{decode.key} is decoded by Spark alone")
     columns = T.StructType.fromDDL(typed.ddl)
@@ -230,7 +233,10 @@ def _values(decode: Decode) -> ChunkDecoder:
     if decode.csv is not None:
         return CsvChunks(decode.csv, columns)
     if decode.avro is not None:
-        return AvroChunks(decode.avro, columns)
+        return RegisteredChunks(reader_of(decode.avro, columns, SINCE_1901), columns)
+    if decode.protobuf is not None:
+        reader = imported("sluice_spark.decoders.protobuf:reader_of")  # its package need not be there
+        return RegisteredChunks(reader(decode.protobuf, columns, SINCE_1901), columns)
     for column in columns.fields:
         if isinstance(column.dataType, T.MapType) and ESCAPED_NAME.search(column.name):
             raise NotArrowError(f"column {column.name!r} is a MAP, and JSON escapes its name")

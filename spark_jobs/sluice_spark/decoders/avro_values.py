@@ -9,30 +9,24 @@ from __future__ import annotations
 
 import io
 import json
-import struct
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from importlib.util import find_spec
 from typing import Any
 
-from pyspark.sql import types as T
+from sluice.decoders.registry import Schema
+from sluice_spark.decoders.avro_types import Types
+from sluice_spark.decoders.converting import SAME, Broken, Convert
+from sluice_spark.decoders.registered import HEADER, RegisteredReader
 
-from sluice.decoders.registry import Registry, Schema
-from sluice.errors import ConfigError
-from sluice_spark.decoders.avro_types import SAME, Broken, Convert, Types
-
-__all__ = ["AvroReader", "rows"]
+__all__ = ["AvroReader"]
 
 _PARSED = "__fastavro_parsed__"
 """A key by which fastavro takes a schema without checking it."""
-_HEADER = struct.Struct(">bI")
 _AROUND, _VALUE = "__sluice_around_", "value"
 _DEEPEST = 200
 """Levels of a schema: reading uses the stack of the process, which ends without an error."""
 _IDLEST = 2000
 """Parts of a record that take no byte."""
-_LARGEST = 2**31 - 1
-"""The largest number that a registry gives. Asked for more, some answer as if the address did not exist."""
 
 
 @dataclass(frozen=True)
@@ -45,6 +39,14 @@ class _Writer:
     within: bool = False
     """Whether the record is the only field of what the schema describes."""
 
+    def read(self, value: bytes, start: int = HEADER.size) -> tuple[Any, ...]:
+        """Return the values of the columns of a record that begins at ``start``."""
+        record = _parsed(value, self.schema, start)
+        if self.within:
+            record = record[_VALUE]
+        get = record.get
+        return tuple([get(name) if convert is None else convert(get(name)) for name, convert in self.columns])
+
 
 @dataclass(frozen=True)
 class _Union:
@@ -52,10 +54,17 @@ class _Union:
 
     branches: Sequence[_Writer | Broken]
 
-    def chosen(self, value: bytes) -> tuple[_Writer | Broken, int]:
+    def read(self, value: bytes) -> tuple[Any, ...]:
+        """Return the values of the columns of a record."""
+        writer, start = self._chosen(value)
+        if isinstance(writer, Broken):
+            raise Broken(writer.rule, writer.column)
+        return writer.read(value, start)
+
+    def _chosen(self, value: bytes) -> tuple[_Writer | Broken, int]:
         """Return how a record is read, and where its branch's value begins."""
         number = shift = 0
-        for at in range(_HEADER.size, min(len(value), _HEADER.size + 5)):
+        for at in range(HEADER.size, min(len(value), HEADER.size + 5)):
             number |= (value[at] & 0x7F) << shift
             shift += 7
             if value[at] < 0x80:
@@ -64,80 +73,10 @@ class _Union:
         return Broken("avro"), len(value)
 
 
-class AvroReader:
-    """Reads records of any schema that the registry has. It can be pickled.
+class AvroReader(RegisteredReader):
+    """Reads records of any Avro schema that the registry has."""
 
-    Parameters
-    ----------
-    registry
-        Asked once for each schema, by each process.
-    columns
-        The declared columns.
-    days
-        The first and the last day that a date or time may have, counted from 1970.
-    tombstones
-        What a record without a value becomes: ``row`` is one of nulls, and so is what is deleted (``delete``).
-    """
-
-    def __init__(self, registry: Registry, columns: T.StructType, days: tuple[int, int], *, tombstones: str) -> None:
-        self._registry, self._columns, self._days, self._tombstones = registry, columns, days, tombstones
-        self._known: dict[int, _Writer | _Union | Broken] = {}
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_known": {}}
-
-    def read(self, value: bytes | None) -> tuple[Any, ...]:
-        """Return the values of the columns: times in microseconds, dates in days, since 1970.
-
-        Raises
-        ------
-        Broken
-            If the record is refused.
-        SluiceError
-            If the registry cannot be asked, or the reading package is missing; nothing is known of the record then.
-        """
-        if value is None:
-            if self._tombstones == "quarantine":
-                raise Broken("null_value")
-            for column in self._columns.fields:
-                if not column.nullable and self._tombstones == "row":
-                    raise Broken("not_null", column.name)
-            return (None,) * len(self._columns.fields)
-        if len(value) < _HEADER.size or value[0] != 0:
-            raise Broken("wire_format")
-        number = _HEADER.unpack_from(value)[1]
-        if number > _LARGEST:
-            raise Broken("schema_id")
-        writer = self._known.get(number)
-        if writer is None:
-            writer = self._known[number] = self._writer(number)
-        start = _HEADER.size
-        if isinstance(writer, _Union):
-            writer, start = writer.chosen(value)
-        if isinstance(writer, Broken):
-            raise Broken(writer.rule, writer.column)
-        record = _parsed(value, writer.schema, start)
-        if writer.within:
-            record = record[_VALUE]
-        get = record.get
-        return tuple([get(name) if convert is None else convert(get(name)) for name, convert in writer.columns])
-
-    def _writer(self, number: int) -> _Writer | _Union | Broken:
-        if find_spec("fastavro") is None:  # which is no fault of the schema
-            raise ConfigError(
-                "decode.avro cannot read records here: the package fastavro is missing",
-                state="nothing of the open batch was written",
-                next_step="install the extra sluice[avro] where Spark's driver and workers run",
-            )
-        found = self._registry.schema(number)
-        if found is None:
-            return Broken("schema_id")
-        try:
-            return self._compiled(found)
-        except Broken as broken:
-            return broken
-        except Exception:  # a schema that is odd in a way nobody thought of must not end each run that meets it
-            return Broken("avro_schema")
+    package, key = "fastavro", "avro"
 
     def _compiled(self, found: Schema) -> _Writer | _Union:
         if found.kind != "AVRO":
@@ -272,12 +211,3 @@ class _Shapes:
         if depth >= _DEEPEST or idle > _IDLEST:
             raise Broken("avro_schema")
         return _Shape(depth + 1, idle, nothing)
-
-
-def rows(reader: AvroReader, values: Sequence[bytes | None]) -> Iterator[tuple[Any, ...] | Broken]:
-    """Yield the values of each record's columns, or what it breaks."""
-    for value in values:
-        try:
-            yield reader.read(value)
-        except Broken as broken:
-            yield broken

@@ -31,10 +31,12 @@ from sluice.decoders.registry import Registry, Schema
 from sluice.draft.avro import columns_of
 from sluice.errors import AuthorizationError, ConfigError, SourceUnreachableError
 from sluice.pipeline.sections import Decode
-from sluice_spark.arrow.avro import AvroChunks
-from sluice_spark.decoders.avro_types import EVER, Broken
-from sluice_spark.decoders.avro_values import AvroReader, rows
+from sluice_spark.arrow.registered import RegisteredChunks
+from sluice_spark.decoders.avro import reader_of
+from sluice_spark.decoders.avro_values import AvroReader
 from sluice_spark.decoders.base import decode
+from sluice_spark.decoders.converting import EVER, SINCE_1901, Broken
+from sluice_spark.decoders.registered import rows
 
 pytestmark = pytest.mark.spark
 
@@ -327,7 +329,8 @@ def test_both_paths_give_what_was_written(
     for row, is_ in zip(rows, found, strict=True):
         assert is_ == expected(row)
     spec = {"avro": {"schema": ON_ARROW}}
-    chunks = AvroChunks(AvroDecode.model_validate(spec["avro"]), T.StructType.fromDDL(ON_ARROW))
+    columns = T.StructType.fromDDL(ON_ARROW)
+    chunks = RegisteredChunks(reader_of(AvroDecode.model_validate(spec["avro"]), columns, SINCE_1901), columns)
     values[3:3] = [None, b"x"]
     moved = cloudpickle.loads(cloudpickle.dumps(chunks))
     kept, wrong = differences(spark, tmp_path, spec, moved, values, lambda: rng.randint(1, 20))

@@ -1,4 +1,4 @@
-"""Avro records on the Arrow path, read by the same code as on the Spark path."""
+"""Records in the wire format of schema registries on the Arrow path, read by the same code as on the Spark path."""
 
 from __future__ import annotations
 
@@ -8,30 +8,29 @@ import numpy as np
 import pyarrow as pa
 from pyspark.sql import types as T
 
-from sluice.decoders.avro import AvroDecode
 from sluice_spark.arrow.base import Decoded
 from sluice_spark.arrow.columns import arrow_type
-from sluice_spark.decoders.avro import reader_of
-from sluice_spark.decoders.avro_types import SINCE_1901
-from sluice_spark.decoders.avro_values import rows
+from sluice_spark.decoders.registered import RegisteredReader, rows
 
-__all__ = ["AvroChunks"]
+__all__ = ["RegisteredChunks"]
 
 
-class AvroChunks:
-    """Decodes chunks of Avro records. What is refused is left out, and so are times before 1901.
+class RegisteredChunks:
+    """Decodes chunks of Avro or Protobuf records. What is refused is left out.
 
     Parameters
     ----------
+    reader
+        Reads a record. It refuses times before 1901.
     columns
         The declared columns, of types that the Arrow path knows.
     """
 
     keyed = False
 
-    def __init__(self, config: AvroDecode, columns: T.StructType) -> None:
+    def __init__(self, reader: RegisteredReader, columns: T.StructType) -> None:
         self.columns = pa.schema([pa.field(f.name, arrow_type(f.dataType)) for f in columns.fields])
-        self._reader = reader_of(config, columns, SINCE_1901)
+        self._reader = reader
 
     def decode(self, values: Sequence[bytes | None], keys: Sequence[bytes | None]) -> Decoded:
         """Decode a chunk; see :class:`~sluice_spark.arrow.base.ChunkDecoder`."""
