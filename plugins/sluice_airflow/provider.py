@@ -31,6 +31,7 @@ def get_provider_info() -> dict[str, Any]:
                         "accept",
                         "account",
                         "acknowledge",
+                        "adopt",
                         "audit",
                         "bounded_run",
                         "clean",
