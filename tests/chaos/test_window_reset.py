@@ -14,7 +14,7 @@ import pytest
 from tests.chaos.test_reset import proved, reset
 from tests.chaos.test_window_audit import deep
 from tests.chaos.test_window_intervals import all_at_once, interval
-from tests.chaos.test_windows import BEGIN, HOURLY, PANES, SESSIONS, SLIDING, Sessions, Stream, _span
+from tests.chaos.test_windows import BEGIN, HOURLY, MINUTE, PANES, SESSIONS, SLIDING, Sessions, Stream, _span
 from tests.fixtures.runs import Sandbox
 
 pytestmark = [pytest.mark.chaos, pytest.mark.spark, pytest.mark.kafka]
@@ -90,7 +90,9 @@ def begun_again(sandbox: Sandbox, window: dict[str, Any], recovery: str, points:
     else:
         reset(sandbox, "--yes")
     anew, careless = following(stream)
-    anew.feed(0, 260, 20, bad=True)  # for windows that were written, for those that were open, and for others
+    edge = [anew.closed - _span(window["gap"]) + n * MINUTE for n in (0, 5)] if isinstance(anew, SessionsAnew) else []
+    # for windows that were written, for those that were open, and for others; one late record beside one that is not
+    anew.feed(0, 260, 20, bad=True, also=edge)
     for point in (each for each in points if ":" not in each):
         sandbox.run("second", kill_at=point)
     sandbox.run("second")
