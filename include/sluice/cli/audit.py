@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import tempfile
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -14,11 +15,12 @@ from sluice.cli.names import name_of
 from sluice.cli.output import COUNTS, err, print_json, print_table, say_empty
 from sluice.cli.preview import looked
 from sluice.cli.run import connections, decoder_of
-from sluice.errors import ConfigError, ExitCode
+from sluice.errors import ConfigError, ExitCode, SluiceError
 from sluice.home import Home
 from sluice.launch.submit import audit_windows
 from sluice.ledger import Ledger
 from sluice.pipeline import Pipeline, load
+from sluice.run.redriving import final
 
 __all__ = ["prove"]
 
@@ -89,9 +91,7 @@ def _show(report: AuditReport, argument: str) -> None:
         print(_lost(row))
     if report.lost:
         count, more = sum(row["offsets"] for row in report.lost), len(report.lost) - _SHOWN
-        print(
-            f"{f'and {more:,} more ranges; ' if more > 0 else ''}{count:,} offsets are lost: sluice redrive {argument}"
-        )
+        print(f"{f'and {more:,} more ranges; ' if more > 0 else ''}{count:,} offsets are lost: {_way(argument)}")
     for name, found in (report.tables or {}).items():
         holds = ", ".join(f"{n:,} {what}" for what, n in found.items() if what in _COUNTED)
         err.print(f"compared with the {name} {found['path']}: {holds}", markup=False)
@@ -101,6 +101,14 @@ def _show(report: AuditReport, argument: str) -> None:
         err.print(f"problem: {problem}", markup=False)
     if len(report.problems) > _SHOWN:
         err.print(f"and {len(report.problems) - _SHOWN:,} more problems; --json has them", markup=False)
+
+
+def _way(argument: str) -> str:
+    """Return what can be done about lost offsets. Without a valid file of the pipeline that is what helps most."""
+    with suppress(SluiceError):
+        if (why := final(load(argument))) is not None:
+            return why
+    return f"sluice redrive {argument}"
 
 
 def _lost(row: Mapping[str, Any]) -> str:

@@ -53,7 +53,7 @@ def retract(
     from sluice.pipeline import load
     from sluice.run.decision import MAY_BE_OUT, check_unsettled, give_up
     from sluice.run.held import holder, waiting
-    from sluice.run.redriving import check_ranges
+    from sluice.run.redriving import check_ranges, final
     from sluice.run.retraction import possible, standing, wanted
 
     if not reason.strip():
@@ -62,6 +62,8 @@ def retract(
     of_run, ranges = wanted(what, spec.source.config)
     if of_run is not None and dry_run and (waits := waiting(ledger, spec.name, ledger.known_run(spec.name, of_run))):
         err.print(f"batch {waits[1]} of run {of_run}, which waits, would be given up{_STAYS}", markup=False)
+        if (why := final(spec)) is not None:
+            err.print(f"for good: {why}", markup=False)
         if as_json:
             print_json([])
         return
@@ -72,6 +74,8 @@ def retract(
             f"opens them{_STAYS}{out}",
             markup=False,
         )
+        if (why := final(spec)) is not None:
+            err.print(f"that is for good, unless sluice accept follows before that run: {why}", markup=False)
         if as_json:
             print_json({"pipeline": spec.name, "run": of_run, "given_up": list(batch), "reason": reason})
         return

@@ -161,10 +161,19 @@ class Profiles(Verdicts):
         return next((known[name] for name in names if name in known), 0)
 
     def _normals(self, pipeline: str) -> Sequence[Any]:
-        """Return what somebody said to be normal from then on, the newest first."""
+        """Return what somebody said to be normal from then on, the newest first; not of runs that were taken back."""
         table = schema.event
         query = sa.select(table.c.run, table.c.payload).where(table.c.pipeline == pipeline, table.c.type == "NormalSet")
-        return self._rows(query.order_by(table.c.id.desc()))
+        found = self._rows(query.order_by(table.c.id.desc()))
+        gone = self._retracted(pipeline) if found else set()
+        return [row for row in found if row["run"] not in gone and not self._is_given_up(pipeline, row["run"])]
+
+    def _is_given_up(self, pipeline: str, run_id: str) -> bool:
+        """Return whether the batch of a run that waited was given up, whichever run that was said of."""
+        run = self.run(pipeline, run_id)
+        waits = None if run is None else (run.judgement or {}).get("waits")
+        settled = None if waits is None else self.settled_batch(pipeline, *waits)
+        return settled is not None and settled[0] == "BatchGivenUp"
 
     def _with_profile(self, pipeline: str, runs: Sequence[str]) -> set[str]:
         table = schema.event

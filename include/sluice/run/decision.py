@@ -21,7 +21,7 @@ def accept(ledger: Ledger, pipeline: str, run_id: str, *, reason: str, new_norma
     """Accept what a run wrote although its verdict failed; return the verdict. Idempotent; no data changes.
 
     With ``new_normal``, also of a run that passed or warned: from now on the pipeline's history
-    (``quality.history``) begins with this run.
+    (``quality.history``) begins with this run, unless it is taken back later.
 
     If a batch of it waits, the next run publishes it, unless more is wrong with it by then: what was accepted is what
     this verdict found. Otherwise no lease is needed, because a run that is at work is not concerned.

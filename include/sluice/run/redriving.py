@@ -11,7 +11,7 @@ from sluice.ranges import OffsetRange
 from sluice.sources.base import Source
 from sluice.sources.state import TopicState
 
-__all__ = ["check_ranges", "possible", "states_for", "way_out"]
+__all__ = ["check_ranges", "final", "possible", "states_for", "way_out"]
 
 _AGAIN = "send the records to the source again, corrected"
 
@@ -40,6 +40,15 @@ def possible(pipeline: Pipeline, *, quarantined: bool) -> None:
             next_step=f"{_AGAIN}; or use a sink that can replace rows, such as sink.delta with mode: append. Lost "
             "ranges can be redriven",
         )
+
+
+def final(pipeline: Pipeline) -> str | None:
+    """Return why what is lost of a pipeline stays lost, and what can be done instead; None if it can be redriven."""
+    try:
+        possible(pipeline, quarantined=False)
+    except ConfigError as error:
+        return f"{error.what}. Instead, {error.next_step}"
+    return None
 
 
 def check_ranges(ledger: Ledger, pipeline: str, ranges: Iterable[OffsetRange]) -> None:

@@ -11,6 +11,7 @@ from sluice.launch.submit import retract
 from sluice.ledger import Ledger
 from sluice.pipeline import load
 from sluice.run.decision import MAY_BE_OUT, check_unsettled, give_up
+from sluice.run.redriving import final
 from sluice.run.retraction import possible, standing, wanted
 from sluice_airflow.arguments import is_unset, refused
 from sluice_airflow.last_words import tells
@@ -91,6 +92,8 @@ class RetractOperator(SubmitOperator):
             )  # fmt: skip
             if ledger.unfinished_since_judged(pipeline.name, of_run):
                 self.log.warning(MAY_BE_OUT)
+            if (why := final(pipeline)) is not None:
+                self.log.warning("that is for good, unless it is accepted before that run: %s", why)
             return {"run": of_run, "given_up": list(batch)}
         possible(pipeline)
         if of_run is not None:

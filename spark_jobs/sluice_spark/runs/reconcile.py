@@ -345,7 +345,7 @@ def _notes(table: Sink, upto: int, held: int) -> list[dict[str, Any]]:
     notes = list(reversed(list(table.notes(newer_than=upto)))) if held > upto else []
     if [note["version"] for note in notes] != list(range(upto + 1, held + 1)):
         raise contradiction(
-            f"the table {table.path} holds batches {upto + 1} to {held}, but neither the ledger nor its history has an "
+            f"{table.path} holds batches {upto + 1} to {held}, but neither the ledger nor its history has an "
             "account of all of them",
             "restore the ledger from a copy",
         )

@@ -131,6 +131,33 @@ def test_a_table_that_was_rolled_back_is_noticed(into_iceberg: IcebergSandbox) -
     sandbox.assert_exact()
 
 
+@pytest.mark.parametrize("how", ["live", "retract"])
+def test_a_table_that_was_rolled_back_is_noticed_behind_snapshots_that_expired(
+    into_iceberg: IcebergSandbox, how: str
+) -> None:
+    """Then no commit of a writer may be left, and its batches are there or were taken back."""
+    sandbox = into_iceberg
+    for run in ("a", "b"):
+        sandbox.feed(2)
+        sandbox.run(run)
+    assert sandbox.cli("retract", str(sandbox.file), "b", "--reason", "x").returncode == 0
+    if how == "live":
+        sandbox.feed(2)
+        sandbox.run("c")
+    older, before, last = [snapshot.snapshot_id for snapshot in sandbox.orders.snapshots()][-3:]
+    sandbox.orders.manage_snapshots().rollback_to_snapshot(before).commit()
+    for snapshot in sandbox.orders.snapshots():
+        if snapshot.snapshot_id not in (before, last):
+            sandbox.orders.maintenance.expire_snapshots().by_id(snapshot.snapshot_id).commit()
+    assert older not in [snapshot.snapshot_id for snapshot in sandbox.orders.snapshots()]
+    sandbox.feed(2)
+    assert "was rolled back" in sandbox.run("d", expect=41).message
+    sandbox.orders.manage_snapshots().set_current_snapshot(snapshot_id=last).commit()
+    sandbox.run("d")
+    sandbox.assert_balanced()
+    assert sum(len(row.range) for row in sandbox.ledger.lost(sandbox.name)) == 2
+
+
 def test_snapshots_may_expire_and_others_may_write(into_iceberg: IcebergSandbox) -> None:
     sandbox = into_iceberg
     for run in "abc":

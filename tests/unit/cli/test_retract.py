@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.fixtures.books import Place
+from tests.fixtures.books import Place, lost, split
 from typer.testing import CliRunner
 
 from sluice.cli.main import app
@@ -81,3 +82,26 @@ def test_while_a_batch_waits_only_that_is_given_up(story: Place, sluice: Callabl
     assert "batch 99 of run" in str(late.exception), "the batch waits no more, and the rest is not what was meant"
     assert isinstance(late.exception, ConfigError)
     assert not [r for r in story.ledger.runs("p") if r.kind == "retract"]
+
+
+def test_where_nothing_can_be_redriven_it_is_said_that_giving_up_is_for_good(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place = Place(tmp_path)
+    place.configure(
+        decode={"json": {"schema": "name STRING", "key": "id", "tombstone": "delete"}},
+        sink={"delta": {"path": "table", "mode": "upsert", "key": ["id"]}},
+    )
+    monkeypatch.setenv("SLUICE_HOME", str(place.root))
+    place.let_wait("a", "e")
+    for more, said in (
+        (("--dry-run",), "for good: lost ranges of 'p'"),
+        ((), "that is for good, unless sluice accept"),
+    ):
+        done = CliRunner().invoke(app, ["retract", str(place.file), "a", "--reason", "x", *more])
+        assert (done.exit_code, said in " ".join(done.stderr.split())) == (0, True), (done.exception, done.stderr)
+    place.ends["sluice:p:1"] = 0
+    place.commit("b", split(5, 9, lost=4), lost=[lost(5, 9)])
+    shown = CliRunner().invoke(app, ["audit", str(place.file)]).stdout
+    assert "4 offsets are lost: lost ranges of 'p' cannot be redriven: its tombstones delete rows" in shown
+    assert "sluice redrive" not in shown

@@ -15,7 +15,7 @@ from sluice.ledger import Ledger, schema
 from sluice.pipeline.history import History
 from sluice.profile import ColumnProfile, Profile
 from sluice.run.baseline import Check, Finding, broken_by, compare, judge, stale
-from sluice.run.decision import accept
+from sluice.run.decision import accept, give_up
 
 NOW = datetime(2026, 3, 1, 12, tzinfo=UTC)
 
@@ -209,6 +209,26 @@ def test_what_was_retracted_or_emptied_is_compared_with_no_more(place: Place) ->
     assert volumes(place) == [3, 1]
     assert place.ledger.profiled("p", limit=9, standing=True) == ["c", "a"]
     assert place.ledger.profiled("p", limit=9) == ["c", "b", "a"]
+
+
+@pytest.mark.parametrize("how", ["retracted", "given up"])
+def test_a_new_normal_that_was_taken_back_is_none(place: Place, how: str) -> None:
+    """The runs before it count again, and not only the few behind it."""
+    for run, rows in (("a", 1), ("b", 2)):
+        ran(place, run, rows)
+    ran(place, "odd", 3, "failed", **({"waits": [1, 9]} if how == "given up" else {}))
+    accept(place.ledger, "p", "odd", reason="from now on", new_normal=True)
+    assert place.ledger.normal_since("p") == ("odd", "from now on")
+    if how == "given up":
+        assert give_up(place.ledger, "p", "odd", reason="wrong after all") == (1, 9)
+    else:
+        moved = {"epoch": 1, "batch": 2, "topic": "t", "partition": 0, "start": 20, "run": "odd", "written": 2,
+                 "filtered": 0, "absent": 0, "ranges": [[20, 22]]}  # fmt: skip
+        with place.ledger.acquire("p", "r") as lease:
+            place.ledger.run_planned(lease, kind="retract", recovery="replay", epoch=0, ranges=[], topic_ids={})
+            place.ledger.retracted(lease, epoch=0, batch=0, moved=[moved], reason="wrong after all")
+    assert place.ledger.normal_since("p") is None
+    assert volumes(place) == [2, 1]
 
 
 def test_a_new_normal_begins_with_a_run_whatever_its_verdict(place: Place) -> None:

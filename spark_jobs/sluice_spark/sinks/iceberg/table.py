@@ -37,7 +37,7 @@ from sluice_spark.sinks.spilled import spilled
 
 __all__ = ["IcebergTable", "opened"]
 
-_NOTE, _MARK, _OWNER = "sluice.note", "sluice.mark.", "sluice.pipeline"
+_NOTE, _MARK, _AT, _OWNER = "sluice.note", "sluice.mark.", "sluice.at.", "sluice.pipeline"
 _MAPPING = "schema.name-mapping.default"
 _RETRIES = "commit.retry.num-retries"
 _ATTEMPTS = 20
@@ -317,7 +317,9 @@ class IcebergTable(StagesParquet):
                         producer.delete_data_file(task.file)
                 for file in parquet_files_to_data_files(table.io, transaction.table_metadata, iter(paths)):
                     producer.append_data_file(file)
-            transaction.set_properties({f"{_MARK}{self.app_id}": str(note["version"])})
+            made = transaction.table_metadata.current_snapshot()
+            at = {f"{_AT}{self.app_id}": f"{made.snapshot_id}@{made.sequence_number}"} if made.sequence_number else {}
+            transaction.set_properties({f"{_MARK}{self.app_id}": str(note["version"]), **at})
 
     def _found(self, table: Table, gone: Slice) -> dict[str, Found]:
         """Return the files with rows of a slice, by path below the location."""
@@ -398,12 +400,21 @@ class IcebergTable(StagesParquet):
         newest: dict[str, int] = {}
         for _, note in _notes(table):
             newest.setdefault(str(note.get("app_id")), int(note["version"]))
-        chain = list(ancestors_of(table.current_snapshot(), table.metadata))
+        chain = {s.snapshot_id: s.sequence_number or 0 for s in ancestors_of(table.current_snapshot(), table.metadata)}
+        oldest = min(chain.values(), default=-1)
         # else older snapshots have expired; the parent does not tell: pyiceberg removes it then
-        whole = not chain or (chain[-1].sequence_number or 0) <= 1
+        whole = oldest <= 1
         for key, value in table.properties.items():
-            writer, batch = key.removeprefix(_MARK), value
-            if key.startswith(_MARK) and newest.get(writer, -1 if whole else int(batch)) < int(batch):
+            if not key.startswith(_MARK):
+                continue
+            writer, batch = key.removeprefix(_MARK), int(value)
+            if at := table.properties.get(f"{_AT}{writer}"):
+                # a chain has no gaps: if it goes back beyond the commit, and has not got it, it was cut off before it
+                snapshot, sequence = map(int, at.split("@"))
+                is_gone = snapshot not in chain and oldest < sequence
+            else:  # of an earlier version, or the first format of tables, whose snapshots are not numbered
+                is_gone = newest.get(writer, -1 if whole else batch) < batch
+            if is_gone:
                 raise TakenBackError(
                     f"the {self.path} was rolled back: batch {batch} of {writer} is no longer part of it",
                     state="nothing was read or written now; the newer snapshots are there until they expire",
