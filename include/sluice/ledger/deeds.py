@@ -53,6 +53,27 @@ class Deeds:
         )
         return {(row["payload"]["batch"][0], row["payload"]["batch"][1]) for row in self._rows(query)}
 
+    def begun(self, pipeline: str) -> dict[tuple[int, int], list[OffsetRange]]:
+        """Return the ranges of the live batches that were begun, and of which the ledger has no commit.
+
+        Returns
+        -------
+        dict
+            By epoch and number; what was begun last counts.
+        """
+        table, events = schema.batch, schema.event
+        query = sa.select(table.c.epoch, table.c.batch).where(
+            table.c.pipeline == pipeline, table.c.state == "started", table.c.epoch > REDRIVEN
+        )
+        keys = {(row["epoch"], row["batch"]) for row in self._rows(query)}
+        told = sa.select(events.c.payload).where(events.c.pipeline == pipeline, events.c.type == "BatchStarted")
+        found: dict[tuple[int, int], list[OffsetRange]] = {}
+        for row in self._rows(told.order_by(events.c.id)) if keys else []:
+            key = row["payload"]["epoch"], row["payload"]["batch"]
+            if key in keys:
+                found[key] = [OffsetRange(*span) for span in row["payload"]["ranges"]]
+        return found
+
     def closed_to(self, pipeline: str, epoch: int) -> int:
         """Return up to where all windows of an epoch are closed, in milliseconds since 1970; 0 if none is."""
         return max((p["closed_to"] for p in self.window_moves(pipeline) if p["epoch"] == epoch), default=0)

@@ -28,7 +28,7 @@ from sluice.run.interval import moment_of
 from sluice.sources.state import TopicState, joined_ids
 from sluice.text import instant
 
-__all__ = ["Reset", "asked", "of_windows", "plan", "possible", "still_open", "united"]
+__all__ = ["Reset", "asked", "may_hold", "of_windows", "plan", "possible", "still_open", "united"]
 
 _UNTOUCHED = "nothing was read or written; the table and the ledger are unchanged"
 
@@ -150,6 +150,12 @@ def united(ledger: Ledger, pipeline: str) -> dict[tuple[str, int], OffsetRange]:
         known = found.get(key, span)
         found[key] = OffsetRange(*key, min(span.start, known.start), max(span.end, known.end))
     return found
+
+
+def may_hold(ledger: Ledger, pipeline: str) -> list[OffsetRange]:
+    """Return where the tables may have rows: where accounts stand, and what batches read that were begun only."""
+    begun = [span for ranges in ledger.begun(pipeline).values() for span in ranges]
+    return [*united(ledger, pipeline).values(), *begun]
 
 
 def plan(

@@ -10,7 +10,7 @@ from sluice.errors import LeaseHeldError
 from sluice.faults import point
 from sluice.ledger import Lease, Ledger
 from sluice.recovery import Route
-from sluice.run.resetting import united
+from sluice.run.resetting import may_hold
 from sluice_spark.batch.quarantine import SCHEMA
 from sluice_spark.runs.tables import Tables
 from sluice_spark.sinks.base import NOTHING
@@ -88,7 +88,7 @@ def open_next(ledger: Ledger, lease: Lease, tables: Tables, note: Mapping[str, A
 
 def _empty_quarantine(ledger: Ledger, lease: Lease, tables: Tables, note: Mapping[str, Any]) -> None:
     """Take the refused records of all standing accounts out of the quarantine, in one commit."""
-    quarantine, spans = tables.quarantine, list(united(ledger, lease.pipeline).values())
+    quarantine, spans = tables.quarantine, may_hold(ledger, lease.pipeline)
     if not spans or quarantine.table() is None:
         return
     quarantine.accept()

@@ -7,7 +7,7 @@ is refused, because going on would lose or double records.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -24,6 +24,7 @@ from sluice.run.interval import Interval
 from sluice_spark.batch.quarantine import SCHEMA, refused_again, take_out
 from sluice_spark.engine.logs import logger
 from sluice_spark.runs.closing import HANDOVER, open_next, seal_off
+from sluice_spark.runs.closing import emptied as takes_all
 from sluice_spark.runs.tables import Tables
 from sluice_spark.sinks.base import NOTHING, ReplaceableSink, Sink, Staged
 from sluice_spark.sinks.parquet.slice import Slice
@@ -113,7 +114,10 @@ def reconcile(
             f"{begin_again(lease.pipeline, truncate=True)}",
         )
     # the table's history is read only when the ledger is behind
-    notes = _notes(sink, upto, held)
+    or_anew = f"; or, to write all rows again, {begin_again(lease.pipeline, truncate=True)}"
+    # what batches began to read is taken out with the rest
+    given_up = {n for epoch, n in ledger.begun(lease.pipeline) if epoch == number} if emptied else set[int]()
+    notes = _notes(sink, upto, held, or_anew, given_up)
     closed = next((note for note in notes if HANDOVER in note), None)
     if closed is not None:
         pass  # the driver that closed the epoch had reconciled it
@@ -140,7 +144,9 @@ def reconcile(
             _enter(ledger, lease, note, tables, forgo=forgo)
     if closed is None and not unchecked:
         _same_end(ledger, lease.pipeline, number, tables.applying.checkpoint)
-    for note in _notes(redriven.sink, _last(ledger, lease.pipeline, REDRIVEN), redriven.sink.version()):
+    known, there = _last(ledger, lease.pipeline, REDRIVEN), redriven.sink.version()
+    # their offsets have accounts, which say where all rows are that are taken out
+    for note in _notes(redriven.sink, known, there, or_anew, set(range(known + 1, there + 1)) if emptied else ()):
         _enter(ledger, lease, note, redriven, forgo=forgo)
     if closed is not None:
         seal_off(tables, closed)
@@ -340,16 +346,29 @@ def _within_log(tables: Tables) -> None:
         )
 
 
-def _notes(table: Sink, upto: int, held: int) -> list[dict[str, Any]]:
-    """Return the metadata of the commits after ``upto``, oldest first."""
+def _notes(
+    table: Sink, upto: int, held: int, or_anew: str = "", given_up: Collection[int] = ()
+) -> list[dict[str, Any]]:
+    """Return the metadata of the commits after ``upto``, oldest first.
+
+    Snapshots that somebody let expire take it with them. From the first such commit on there is none then, if the rows
+    of all that lack it are given up.
+    """
     notes = list(reversed(list(table.notes(newer_than=upto)))) if held > upto else []
-    if [note["version"] for note in notes] != list(range(upto + 1, held + 1)):
-        raise contradiction(
-            f"{table.path} holds batches {upto + 1} to {held}, but neither the ledger nor its history has an "
-            "account of all of them",
-            "restore the ledger from a copy",
-        )
-    return notes
+    gone = set(range(upto + 1, held + 1)) - {note["version"] for note in notes}
+    if not gone:
+        return notes
+    cleared = max((note["version"] for note in notes if takes_all(note)), default=-1)
+    if max(gone) < cleared:  # by a driver that died then
+        return [note for note in notes if note["version"] >= cleared]
+    said = (
+        f"{table.path} holds batches {upto + 1} to {held}, but neither the ledger nor its history has an account of "
+        "all of them"
+    )
+    if not gone <= set(given_up):
+        raise contradiction(said, f"restore the ledger from a copy{or_anew}")
+    logger.warning("%s: their rows are taken out, and their records count as not read", said)
+    return [note for note in notes if note["version"] < min(gone)]
 
 
 def _enter(ledger: Ledger, lease: Lease, note: Mapping[str, Any], tables: Tables, *, forgo: bool) -> None:

@@ -14,7 +14,7 @@ from sluice.ledger.resets import told as telling
 from sluice.ranges import Positions
 from sluice.run.interval import moment_of
 from sluice.run.preflight import unread_of
-from sluice.run.resetting import Reset, asked, of_windows, plan, possible, still_open, united
+from sluice.run.resetting import Reset, asked, may_hold, of_windows, plan, possible, still_open, united
 from sluice.sources.base import Source
 from sluice.sources.state import TopicState
 from sluice_spark.engine.logs import logger
@@ -300,7 +300,7 @@ class ResetRun(Run):
         if self.pipeline.aggregates:
             gone = OfRuns([], runs=frozenset(run.run for run in self.ledger.runs(name, limit=1 << 31)))
         else:
-            gone = Slice(list(united(self.ledger, name).values()))
+            gone = Slice(may_hold(self.ledger, name))
         lease.verify()
         point("before-sink-commit")
         removed = sink.replace(gone, NOTHING, schema, number, note, name=tables.batch_name(number), fence=fence)

@@ -158,6 +158,26 @@ def test_a_table_that_was_rolled_back_is_noticed_behind_snapshots_that_expired(
     assert sum(len(row.range) for row in sandbox.ledger.lost(sandbox.name)) == 2
 
 
+def test_a_batch_whose_account_expired_with_its_snapshot_is_no_dead_end(into_iceberg: IcebergSandbox) -> None:
+    sandbox = into_iceberg
+    sandbox.feed(2)
+    sandbox.run("a")
+    sandbox.feed(2)
+    sandbox.run("b", kill_at="sink-committed")
+    gone = [snapshot.snapshot_id for snapshot in sandbox.orders.snapshots()]
+    sandbox.orders.append(sandbox.orders.scan().to_arrow().slice(0, 0))
+    for snapshot in gone:
+        sandbox.orders.maintenance.expire_snapshots().by_id(snapshot).commit()
+    said = sandbox.run("c", expect=41)
+    assert "neither the ledger nor its history has an account of all of them" in said.message
+    reset = ("reset", str(sandbox.file), "--reason", "x", "--truncate", "--from", "earliest", "--yes")
+    assert f"sluice reset {sandbox.name} --reason TEXT --truncate" in said.message
+    killed = sandbox.cli(*reset, SLUICE_KILL_AT="epoch-closed")
+    assert (killed.returncode not in (0, 1, 10, 41), sum(sandbox.sink().values())) == (True, 0), killed.stderr
+    sandbox.run("d")
+    sandbox.assert_exact()
+
+
 def test_snapshots_may_expire_and_others_may_write(into_iceberg: IcebergSandbox) -> None:
     sandbox = into_iceberg
     for run in "abc":
