@@ -29,7 +29,7 @@ def init(
         str | None,
         typer.Option(
             metavar="ID",
-            help="The connection to the schema registry, for Avro. Default: schema_registry_default, if it is defined.",
+            help="The connection to the schema registry (Avro, Protobuf). Default: schema_registry_default, if any.",
         ),
     ] = None,
     show: Annotated[bool, typer.Option("--print", help="Print the pipeline file, and write nothing.")] = False,
@@ -39,9 +39,9 @@ def init(
 
     It infers columns and types of JSON records, which of them are always
     there, a key and an event time. It is careful: whole numbers are BIGINT,
-    and what is not always a time is STRING. For Avro it takes the types from
-    the schema registry. What it is not certain of, it says, and writes into the
-    file. It never overwrites a file. It starts no Spark.
+    and what is not always a time is STRING. For Avro and Protobuf it takes the
+    types from the schema registry. What it is not certain of, it says, and writes
+    into the file. It never overwrites a file. It starts no Spark.
 
     The files are written into the folder of pipelines and into the folder
     expectations beside it. Next: sluice preview NAME.
@@ -51,8 +51,8 @@ def init(
 
     from sluice.connections import find
     from sluice.decoders.registry import Registry
-    from sluice.draft.avro import schema_numbers
     from sluice.draft.draft import draft, name_for
+    from sluice.draft.registered import schema_numbers
     from sluice.draft.sample import sample
     from sluice.pipeline import Pipeline, pipelines_folder
     from sluice.sources.kafka.settings import KafkaSettings
@@ -61,7 +61,7 @@ def init(
     asked = Registry.named(registry or "schema_registry_default")
     numbers = schema_numbers(found) if registry or asked.settings is not None else {}
     try:
-        schemas = {number: asked.schema(number) for number in numbers}
+        schemas = {number: asked.drafted(number) for number in numbers}
     except SluiceError as error:
         error.state = "nothing was written"  # there is no batch
         raise

@@ -9,7 +9,11 @@ from pydantic import Field
 from sluice.decoders.base import DecoderKind
 from sluice.decoders.registered import Registered
 
-__all__ = ["PROTOBUF", "ProtobufDecode"]
+__all__ = ["PROTOBUF", "ProtobufDecode", "message_path"]
+
+_HEADER = 5
+_DEEPEST = 100
+"""Indexes of a message within messages."""
 
 
 class ProtobufDecode(Registered):
@@ -22,3 +26,38 @@ class ProtobufDecode(Registered):
 
 
 PROTOBUF = DecoderKind(ProtobufDecode, "sluice_spark.decoders.protobuf:Protobuf")
+
+
+def message_path(value: bytes) -> tuple[tuple[int, ...], int]:
+    """Return which message of its schema's file a record is, by indexes, and where in the record it begins.
+
+    Confluent's serializers write behind the schema's number how many indexes there are, and then these, each as a
+    zigzag varint. A single zero is the first message.
+
+    Raises
+    ------
+    ValueError
+        If that is not there.
+    """
+    count, at = _zigzag(value, _HEADER)
+    if not count:
+        return (0,), at
+    if not 0 < count <= _DEEPEST:
+        raise ValueError("no number of indexes")
+    path = []
+    for _ in range(count):
+        index, at = _zigzag(value, at)
+        if index < 0:
+            raise ValueError("no index")
+        path.append(index)
+    return tuple(path), at
+
+
+def _zigzag(value: bytes, at: int) -> tuple[int, int]:
+    number = shift = 0
+    for here in range(at, min(len(value), at + 5)):
+        number |= (value[here] & 0x7F) << shift
+        shift += 7
+        if value[here] < 0x80:
+            return (number >> 1) ^ -(number & 1), here + 1
+    raise ValueError("no varint")

@@ -91,6 +91,11 @@ class Registry:
 
         return self._ask(asked)
 
+    def drafted(self, number: int) -> Schema | None:
+        """Return the schema with a number in the form in which its decoder asks for it; as :meth:`schema`."""
+        found = self.schema(number)
+        return self.schema(number, serialized=True) if found is not None and found.kind == "PROTOBUF" else found
+
     def check(self) -> None:
         """Check that it answers; raises what :meth:`schema` does."""
         self._ask(lambda client: _found(client, 1))  # what workers ask, too; what that schema is does not matter

@@ -13,8 +13,9 @@ from typing import Any
 import yaml
 
 from sluice.decoders.registry import Schema
-from sluice.draft.avro import Columns, columns_of, schema_numbers
 from sluice.draft.infer import Number, Seen, quoted
+from sluice.draft.protobuf import paths_of
+from sluice.draft.registered import Columns, columns_of, schema_numbers
 from sluice.draft.sample import Sampled
 from sluice.errors import ConfigError
 from sluice.fields import METADATA_COLUMNS
@@ -108,7 +109,7 @@ def draft(
     """
     doubts: list[str] = []
     if registry is not None and schemas:
-        found = columns_of(schemas, schema_numbers(records))
+        found = columns_of(schemas, schema_numbers(records), paths_of(records))
         if found.columns:
             return _of_registry(records, registry, found, topic=topic, name=name, connection=connection)
         doubts += found.doubts
@@ -155,7 +156,7 @@ def _of_registry(
     name: str,
     connection: str,
 ) -> Draft:
-    """Return the draft for Avro records in the wire format of a schema registry."""
+    """Return the draft for records in the wire format of a schema registry."""
     doubts = found.doubts
     nothing = sum(record.value is None for record in records)
     if nothing:
@@ -170,7 +171,8 @@ def _of_registry(
     else:
         doubts.append(f"{key}: is taken for the key because of its name; whether values occur twice was not looked at")
     event_time = _event_time(found.columns, doubts)
-    decode = f"avro:\n    registry: {_yaml(registry)}\n    schema: |-\n{_declared(found.columns)}"
+    message = f"    message: {found.message}\n" if found.message else ""
+    decode = f"{found.decoder}:\n{message}    registry: {_yaml(registry)}\n    schema: |-\n{_declared(found.columns)}"
     return _made(name, topic, connection, records, found.columns, decode, key, event_time, found.full, doubts)
 
 

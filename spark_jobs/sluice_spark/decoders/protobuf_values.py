@@ -1,8 +1,4 @@
-"""Reads Protobuf messages into the values of declared columns, or says which rule they break; without Spark's JVM.
-
-Between the number of the schema and the message stands which message of the schema's file it is, as Confluent's
-serializers write it: how many indexes, and then these, each as a zigzag varint. A single zero is the first message.
-"""
+"""Reads Protobuf messages into the values of declared columns, or says which rule they break; without Spark's JVM."""
 
 from __future__ import annotations
 
@@ -19,18 +15,17 @@ from google.protobuf.descriptor_pool import Default, DescriptorPool
 from google.protobuf.message import DecodeError
 from pyspark.sql import types as T
 
+from sluice.decoders.protobuf import message_path
 from sluice.decoders.registry import Registry, Schema
 from sluice.errors import ConfigError
 from sluice_spark.decoders.converting import Broken
 from sluice_spark.decoders.protobuf_types import Get, Types
-from sluice_spark.decoders.registered import HEADER, RegisteredReader, Writer
+from sluice_spark.decoders.registered import RegisteredReader, Writer
 
 __all__ = ["ProtobufReader"]
 
 _WELL_KNOWN = ("google/protobuf/", "google/type/")
 """Where the files are that each registry takes to be known."""
-_DEEPEST = 100
-"""Indexes of a message within messages."""
 
 
 @dataclass(frozen=True)
@@ -63,7 +58,10 @@ class _File:
 
     def read(self, value: bytes) -> tuple[Any, ...]:
         """Return the values of the columns of a record."""
-        path, start = _path(value)
+        try:
+            path, start = message_path(value)
+        except ValueError:
+            raise Broken("protobuf") from None
         message = self.known.get(path)
         if message is None:
             name = self._name(path)
@@ -76,7 +74,7 @@ class _File:
         """Return the full name of a message; an index that no message has is not kept in mind."""
         names, messages = [self.file.package] if self.file.package else [], self.file.message_type
         for index in path:
-            if not 0 <= index < len(messages):
+            if index >= len(messages):
                 raise Broken("protobuf")
             names.append(messages[index].name)
             messages = messages[index].nested_type
@@ -166,27 +164,3 @@ def _with_imports(file: Any) -> Iterator[Any]:
     for part in file.dependencies:
         yield from _with_imports(part)
     yield file
-
-
-def _path(value: bytes) -> tuple[tuple[int, ...], int]:
-    """Return the indexes that say which message it is, and where it begins."""
-    count, at = _zigzag(value, HEADER.size)
-    if not count:
-        return (0,), at
-    if not 0 < count <= _DEEPEST:
-        raise Broken("protobuf")
-    path = []
-    for _ in range(count):
-        index, at = _zigzag(value, at)
-        path.append(index)
-    return tuple(path), at
-
-
-def _zigzag(value: bytes, at: int) -> tuple[int, int]:
-    number = shift = 0
-    for here in range(at, min(len(value), at + 5)):
-        number |= (value[here] & 0x7F) << shift
-        shift += 7
-        if value[here] < 0x80:
-            return (number >> 1) ^ -(number & 1), here + 1
-    raise Broken("protobuf")

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from google.protobuf.descriptor_pb2 import FileDescriptorProto
 from tests.fixtures.registry import stand_in
 from tests.fixtures.specs import run_cli
 
@@ -58,7 +59,7 @@ def test_a_topic_that_is_not_there_is_told(monkeypatch: pytest.MonkeyPatch, caps
     assert "Kafka has no topic 'nosuch'" in capsys.readouterr().err
 
 
-def test_columns_of_avro_come_from_the_registry(
+def test_columns_come_from_the_registry(
     topics: Topics, topic: Callable[..., str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     name = topic(1)
@@ -75,6 +76,15 @@ def test_columns_of_avro_come_from_the_registry(
         assert (told["columns"], told["key"]) == ([{"name": "id", "type": "BIGINT"}], "id")
         assert (spec := load("orders")).decode.key == "avro"
         assert spec.decode.config.registry == "theirs"
+        file = FileDescriptorProto(name="f", package="p", syntax="proto3")
+        file.message_type.add(name="Order").field.add(name="order_id", number=1, label=1, type=3)
+        registry.register_protobuf(8, file.SerializeToString())
+        other = topic(1)
+        topics.produce(other, [(0, b"k", b"\0\0\0\0\x08\0\x08\x05")] * 3)
+        assert run_cli(monkeypatch, "init", other, "--name", "proto", "--registry", "theirs", "--json") == 0
+        told = json.loads(capsys.readouterr().out)
+        assert (told["columns"], told["key"]) == ([{"name": "order_id", "type": "BIGINT"}], "order_id")
+        assert (load("proto").decode.key, load("proto").decode.config.message) == ("protobuf", "p.Order")
         registry.failing = 503
         assert run_cli(monkeypatch, "init", name, "--name", "again", "--registry", "theirs") == 20
         err = capsys.readouterr().err

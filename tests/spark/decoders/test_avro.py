@@ -28,7 +28,7 @@ from tests.spark.decoders.conftest import outcomes, plain, records
 from sluice.decoders.avro import AvroDecode
 from sluice.decoders.config import CsvDecode
 from sluice.decoders.registry import Registry, Schema
-from sluice.draft.avro import columns_of
+from sluice.draft.registered import columns_of
 from sluice.errors import AuthorizationError, ConfigError, SourceUnreachableError
 from sluice.pipeline.sections import Decode
 from sluice_spark.arrow.registered import RegisteredChunks

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from sluice.decoders.registry import Schema
-from sluice.draft.avro import Columns, columns_of, schema_numbers
 from sluice.draft.draft import draft
+from sluice.draft.registered import Columns, columns_of, schema_numbers
 from sluice.draft.sample import Sampled
 from sluice.pipeline import Pipeline
 
