@@ -46,7 +46,9 @@ __all__ = [
 
 _NAME = re.compile(r"^[a-z][a-z0-9_-]{0,62}$")
 _LATER: dict[str, Any] = {"key": None, "tombstone": "quarantine", "rescue": False, "headers": {}}
-"""Keys of ``decode`` that earlier versions did not have, with what they did."""
+"""Keys of a decoder that earlier versions did not have, with what they did."""
+_LATER_DECODERS = ("protobuf",)
+"""Keys of ``decode`` that the first version which kept digests did not have."""
 
 
 class Pipeline(Strict):
@@ -421,6 +423,9 @@ class Pipeline(Strict):
 
     def _digest(self, deciding: set[str]) -> str:
         kept = self.model_dump(mode="json", include=deciding)
+        for key in _LATER_DECODERS:
+            if kept["decode"].get(key) is None:
+                kept["decode"].pop(key, None)
         for settings in filter(None, kept["decode"].values()):
             for key, default in _LATER.items():  # so that a new version goes on with what an old one kept
                 if settings.get(key) == default:

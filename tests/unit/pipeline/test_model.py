@@ -134,3 +134,31 @@ def test_files_out_of_use_stay_for_a_week_and_longer_than_a_run_takes(tmp_path: 
     assert spec.vacuum_keep == timedelta(days=days)
     said = load(write(tmp_path, f"{GOOD}\nvacuum: {{keep: 30d}}\nairflow: {{execution_timeout: {timeout}}}\n"))
     assert said.vacuum_keep == timedelta(days=30)
+
+
+@pytest.mark.parametrize(
+    ("decoder", "making", "absorption", "aggregation"),
+    [
+        ("json", "9e5e97d7dadca960", "6d0f4a9c0c125008", "b89ed8b7eb895383"),
+        ("csv", "97f96ade1d2817ca", "efd25435c0cde464", "bf8bc36914b31d39"),
+    ],
+)
+def test_a_new_key_makes_no_other_pipeline_of_one_that_does_not_use_it(
+    decoder: str, making: str, absorption: str, aggregation: str
+) -> None:
+    """Checkpoints have these digests: a version that gave others would take the state for that of another definition.
+
+    They may change only on purpose.
+    """
+    window = {"time": "at", "size": "1h", "aggregates": {"n": "count(*)"}, "watermark": "1h"}
+    spec = Pipeline.model_validate(
+        {
+            "pipeline": "p",
+            "source": {"kafka": {"topics": ["t"]}},
+            "decode": {decoder: {"schema": "id BIGINT, at TIMESTAMP"}},
+            "sink": {"delta": {"path": "x"}},
+            "window": window,
+        }
+    )
+    assert (spec.making, spec.absorption, spec.aggregation) == (making, absorption, aggregation)
+    assert spec.timing == f"{making} at"
