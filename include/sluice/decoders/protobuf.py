@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from collections.abc import Sequence
+from typing import Annotated, Any
 
 from pydantic import Field
 
 from sluice.decoders.base import DecoderKind
 from sluice.decoders.registered import Registered
 
-__all__ = ["PROTOBUF", "ProtobufDecode", "message_path"]
+__all__ = ["PROTOBUF", "ProtobufDecode", "message_name", "message_path"]
 
 _HEADER = 5
 _DEEPEST = 100
@@ -51,6 +52,26 @@ def message_path(value: bytes) -> tuple[tuple[int, ...], int]:
             raise ValueError("no index")
         path.append(index)
     return tuple(path), at
+
+
+def message_name(file: Any, path: Sequence[int]) -> str:
+    """Return the full name of a message by its indexes in a file.
+
+    Parameters
+    ----------
+    file
+        A ``FileDescriptorProto``.
+
+    Raises
+    ------
+    IndexError
+        If it has no such message.
+    """
+    names, messages = [file.package] if file.package else [], file.message_type
+    for index in path:
+        names.append(messages[index].name)
+        messages = messages[index].nested_type
+    return ".".join(names)
 
 
 def _zigzag(value: bytes, at: int) -> tuple[int, int]:

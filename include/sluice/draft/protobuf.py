@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
-from sluice.decoders.protobuf import message_path
+from sluice.decoders.protobuf import message_name, message_path
 from sluice.decoders.registry import Schema
 from sluice.draft.infer import problem
 from sluice.draft.kinds import DEEPEST, Kind, NoColumnError
@@ -76,11 +76,7 @@ class Messages:
 
     def name(self, path: Sequence[int]) -> str:
         """Return the full name of a message of the schema; raises IndexError if there is none."""
-        names, messages = [self._file.package] if self._file.package else [], self._file.message_type
-        for index in path:
-            names.append(messages[index].name)
-            messages = messages[index].nested_type
-        return ".".join(names)
+        return message_name(self._file, path)
 
     def has(self, name: str) -> bool:
         """Return whether there is a message of a full name."""
@@ -91,7 +87,7 @@ class Messages:
         message, file = self._messages[f".{name}"]
         for field in message.field:
             try:
-                kind = self._kind(field, message, (f".{name}",))
+                kind = self._kind(field, (f".{name}",))
             except NoColumnError as error:
                 doubts.append(f"{field.name}: {error} in schema {number}, and is left out")
                 continue
@@ -109,7 +105,7 @@ class Messages:
             self._messages[f"{within}.{message.name}"] = message, file
             self._index(f"{within}.{message.name}", message.nested_type, file)
 
-    def _kind(self, field: FieldDescriptorProto, message: DescriptorProto, within: tuple[str, ...]) -> Kind:
+    def _kind(self, field: FieldDescriptorProto, within: tuple[str, ...]) -> Kind:
         entry = self._messages.get(field.type_name, (None, None))[0]
         if entry is not None and entry.options.map_entry:
             key, value = entry.field
@@ -136,7 +132,7 @@ class Messages:
             if (wrong := problem(part.name, top=False, taken=taken)) is not None:
                 raise NoColumnError(f"has a field {part.name!r}, which {wrong}")
             taken[part.name.lower()] = part.name
-            parts[part.name] = self._kind(part, found, (*within, field.type_name))
+            parts[part.name] = self._kind(part, (*within, field.type_name))
         if not parts:
             raise NoColumnError("is a message without fields")
         return parts

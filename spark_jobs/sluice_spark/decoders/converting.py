@@ -69,7 +69,17 @@ SAME: Convert = _Same()
 
 @dataclass(frozen=True)
 class Whole:
-    """Whole numbers: those that the schema's type does not have are no Avro."""
+    """Whole numbers.
+
+    Parameters
+    ----------
+    limit
+        Those from there on are out of the column's range, and so are those below its negative.
+    written
+        The same of the schema's type: what is beyond is no Avro. A format whose parser sees to it gives a larger one.
+    column
+        The column's name.
+    """
 
     limit: int
     written: int
@@ -85,7 +95,7 @@ class Whole:
 
 @dataclass(frozen=True)
 class Exact:
-    """Whole numbers as floating-point ones that are as large."""
+    """Whole numbers as floating-point ones that are as large; ``written`` as in :class:`Whole`."""
 
     written: int
     single: bool
@@ -120,7 +130,7 @@ class Within:
 
 @dataclass(frozen=True)
 class Scaled:
-    """Whole numbers as decimals."""
+    """Whole numbers as decimals; ``written`` as in :class:`Whole`."""
 
     written: int
     precision: int

@@ -15,7 +15,7 @@ from google.protobuf.descriptor_pool import Default, DescriptorPool
 from google.protobuf.message import DecodeError
 from pyspark.sql import types as T
 
-from sluice.decoders.protobuf import message_path
+from sluice.decoders.protobuf import message_name, message_path
 from sluice.decoders.registry import Registry, Schema
 from sluice.errors import ConfigError
 from sluice_spark.decoders.converting import Broken
@@ -60,25 +60,18 @@ class _File:
         """Return the values of the columns of a record."""
         try:
             path, start = message_path(value)
-        except ValueError:
+            message = self.known.get(path) or self._met(path)
+        except (ValueError, IndexError):
             raise Broken("protobuf") from None
-        message = self.known.get(path)
-        if message is None:
-            name = self._name(path)
-            message = self.known[path] = self.reader.message(self.pool, name)
         if isinstance(message, Broken):
             raise Broken(message.rule, message.column)
         return message.read(value[start:])
 
-    def _name(self, path: tuple[int, ...]) -> str:
-        """Return the full name of a message; an index that no message has is not kept in mind."""
-        names, messages = [self.file.package] if self.file.package else [], self.file.message_type
-        for index in path:
-            if index >= len(messages):
-                raise Broken("protobuf")
-            names.append(messages[index].name)
-            messages = messages[index].nested_type
-        return ".".join(names)
+    def _met(self, path: tuple[int, ...]) -> _Message | Broken:
+        """Return how a message is read that was not met before; an index that no message has is not kept in mind."""
+        name = message_name(self.file, path)
+        self.known[path] = self.reader.message(self.pool, name)
+        return self.known[path]
 
 
 class ProtobufReader(RegisteredReader):

@@ -235,6 +235,16 @@ def test_what_a_file_imports_comes_from_the_registry(registry: StandIn) -> None:
         reader("near STRUCT<far: STRUCT<x: INT>>").read(framed(1, value))
 
 
+def test_googles_common_types_need_not_be_registered(registry: StandIn) -> None:
+    """They import each other, and come with the extra."""
+    made = file(message("M", ("day", ".google.type.Date"), ("at", STAMP)), imports=("google/type/date.proto", *IMPORTS))
+    registry.register_protobuf(1, made.SerializeToString())
+    found = reader("day STRUCT<year: INT, month: INT>, at TIMESTAMP").read(
+        framed(1, b"\x0a\x05\x08\xea\x0f\x10\x0b\x12\x02\x08\x01")
+    )
+    assert found == ({"year": 2026, "month": 11}, 1_000_000)
+
+
 def test_what_is_no_schema_of_protobuf(registry: StandIn) -> None:
     registry.register(1, {"type": "record", "name": "R", "fields": []})
     registry.register_protobuf(2, file(message("M", ("a", ".x.Gone"))).SerializeToString())
