@@ -16,6 +16,7 @@ from sluice.home import Home
 from sluice.ledger import Ledger
 from sluice.pipeline import load
 from sluice.ranges import Counts, OffsetRange, RangeAccount
+from sluice.run.verdict import faults, worse
 from sluice_spark.quality.building import open_project
 from sluice_spark.quality.judge import Judge
 from sluice_spark.sinks.delta.table import DeltaSink
@@ -38,6 +39,16 @@ def test_a_failure_comes_with_counts_and_examples(court: Court) -> None:
     assert broken.unexpected_percent == pytest.approx(100 / 3)
     assert str(broken).endswith("on n (slice): 1 unexpected (33.33 %); values: 500")
     assert json.loads(json.dumps(judgement.as_dict()))["success"] is False
+
+
+def test_what_is_wrong_is_known_again_by_the_arguments_of_the_suite(court: Court) -> None:
+    """As many values break another bound: that is not what was accepted."""
+    before, again, other = (
+        faults(court.judge(expect("column_values_to_be_between", column="n", max_value=most)).as_dict())
+        for most in (100, 100, 200)
+    )
+    assert list(before.values()) == list(other.values()) == [1]
+    assert (worse(before, again), len(worse(before, other))) == ([], 1)
 
 
 def test_a_warning_warns(court: Court) -> None:
