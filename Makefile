@@ -10,7 +10,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 export PATH := $(CURDIR)/$(BIN):$(PATH)
 
-.PHONY: help setup lock demo down clean test test-unit chaos chaos-states bench lint check-tools
+.PHONY: help setup lock demo demo-sources down clean test test-unit chaos chaos-states bench lint check-tools
 
 help: ## List the commands
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -41,8 +41,11 @@ lock: $(STAMP) ## Compile requirements.in into requirements.txt
 demo: $(STAMP) ## From nothing to a finished, validated run on real input; the UI stays up
 	@$(BIN)/python -m sluice.local.demo up
 
-down: ## End what the demo started
-	@if [ -x $(BIN)/python ]; then $(BIN)/python -m sluice.local.demo down; fi
+demo-sources: $(STAMP) ## Files into PostgreSQL, a queue into Delta and on into Kafka; needs postgresql and redis-server, no Airflow
+	@$(BIN)/python -m sluice.local.chain up
+
+down: ## End what the demos started
+	@if [ -x $(BIN)/python ]; then $(BIN)/python -m sluice.local.chain down; $(BIN)/python -m sluice.local.demo down; fi
 
 clean: down ## Remove what was made here: var/, .venv, caches
 	rm -rf var $(VENV) .pytest_cache .mypy_cache .ruff_cache .import_linter_cache

@@ -1,4 +1,4 @@
-"""The feeder: the 336,776 flights that left New York in 2013, as a topic.
+"""The feeder: the 336,776 flights that left New York in 2013, as a topic, or as one of :mod:`sluice.local.targets`.
 
 One record per flight, in the order of scheduled departure. Key: the carrier. Value: every column as JSON. Record time:
 the scheduled departure. As in the Java client, the partition is the key's murmur2 hash modulo the number of partitions.
@@ -25,18 +25,21 @@ from sluice.errors import ConfigError, SluiceError
 from sluice.home import Home
 from sluice.launch.jars import exclusive
 from sluice.local.fed import HEADER, Fed, doubles, read_back, total
+from sluice.local.targets import Flight, Target, target_of
 from sluice.local.topics import Topics
 
 if TYPE_CHECKING:
     import numpy as np
 
-__all__ = ["PARTITIONS", "TOPIC", "FeedResult", "feed", "partition_of"]
+__all__ = ["PARTITIONS", "TOPIC", "FeedResult", "feed", "feed_into", "partition_of"]
 
 TOPIC = "flights"
 PARTITIONS = 4
 
 _IN_FLIGHT = 20_000
 _CHUNK = 10_000
+_FILE = 1_000
+"""Flights of a file, or of a transaction."""
 _TIMEOUT = 120.0
 
 # gzip costs less than the checksums it saves: kafka-python computes those in Python, over the compressed data.
@@ -99,6 +102,35 @@ def feed(
     lock.parent.mkdir(parents=True, exist_ok=True)
     with exclusive(lock):
         return _feed(Topics(bootstrap), start, until, rate, topic, report or (lambda line: None))
+
+
+def feed_into(
+    target: Target,
+    *,
+    start: datetime | None = None,
+    until: datetime | None = None,
+    report: Callable[[str], None] | None = None,
+) -> FeedResult:
+    """Add the flights with ``start <= scheduled departure < until`` that a target does not hold yet.
+
+    A feed that was killed can be repeated: each flight is there once afterwards.
+    """
+    import numpy as np
+
+    flights = _Flights.load(1)
+    window, say = flights.window(start, until), report or (lambda line: None)
+    missing = Fed(1, target.held()).missing(window.start, window.stop - 1) if window.start < window.stop else []
+    produced, reported = 0, time.monotonic()
+    for first, last in missing:
+        for begin in range(first, last + 1, _FILE):
+            numbers = np.arange(begin, min(begin + _FILE, last + 1))
+            found = zip(numbers.tolist(), flights.records(numbers), strict=True)
+            target.add([Flight(n, at, b'{"id":%d,' % n + value[1:]) for n, (_, _, at, _, value) in found])
+            produced += len(numbers)
+            if time.monotonic() - reported > 2:
+                reported = time.monotonic()
+                say(f"{produced}/{total(missing)} flights")
+    return FeedResult(produced, window.stop - window.start - produced, {})
 
 
 def partition_of(key: bytes, partitions: int) -> int:
@@ -265,7 +297,7 @@ def _milliseconds(moment: datetime) -> int:
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Produce flights to a topic; the last line on stdout is one JSON object."""
+    """Produce flights to a topic, or to something else; the last line on stdout is one JSON object."""
     parser = argparse.ArgumentParser(prog="python -m sluice.local.flights", description=main.__doc__)
     parser.add_argument(
         "--from", dest="start", type=datetime.fromisoformat, metavar="DATE", help="departures from this time on, UTC"
@@ -274,8 +306,22 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--rate", type=float, metavar="N", help="records per second; default: as fast as possible")
     parser.add_argument("--bootstrap", default=f"127.0.0.1:{os.environ.get('SLUICE_KAFKA_PORT') or 9092}")
     parser.add_argument("--topic", default=TOPIC)
+    parser.add_argument(
+        "--into", metavar="KIND:NAME", help="instead of a topic: files:FOLDER, table:TABLE, or stream:STREAM of Redis"
+    )
     options = parser.parse_args(argv)
+    if options.into and options.rate:
+        parser.error("--rate goes with a topic")
     try:
+        if options.into:
+            fed = feed_into(
+                target_of(options.into),
+                start=options.start,
+                until=options.until,
+                report=lambda line: _say(sys.stderr, line),
+            )
+            _say(sys.stdout, json.dumps(asdict(fed)))
+            return 0
         result = feed(
             options.bootstrap,
             start=options.start,
