@@ -6,6 +6,7 @@ import hashlib
 import json
 import math
 import re
+from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -31,6 +32,7 @@ from sluice.pipeline.sections import (
     Vacuum,
     Wal,
 )
+from sluice.pipeline.sinks import refuse_sinks
 from sluice.pipeline.spark import Spark
 from sluice.pipeline.starting import Lag, Schedule, is_cron
 from sluice.pipeline.state import State
@@ -74,6 +76,8 @@ class Pipeline(Strict):
     """When a run warns of what windows or ``dedupe`` keep from run to run."""
     sink: Sink
     """Where rows go."""
+    also: tuple[Sink, ...] = ()
+    """Further sinks, which get each batch's rows once ``sink`` has them."""
     quarantine: Quarantine | None = None
     """The dead-letter table: where refused records are kept, verbatim; by default beside a Delta sink."""
     quality: Quality = Quality()
@@ -132,28 +136,13 @@ class Pipeline(Strict):
     @model_validator(mode="after")
     def _possible(self) -> Pipeline:
         """Refuse settings that the source or the sink cannot support."""
-        sink = self.sink.kind
-        if not sink.transactional and not sink.at_least_once:
-            raise ValueError(
-                f"sink.{self.sink.key} cannot commit a batch atomically with its batch number, so a crash would lose "
-                "or duplicate rows: choose a sink that can, such as sink.delta"
-            )
-        if self.sink.config.keyed and self.rows not in (Rows.ONE, Rows.FILTER):
-            raise ValueError(
-                f"sink.{self.sink.key}.mode: upsert finds the newer of two rows by their offsets, and rows: "
-                f"{self.rows} does not give each row its own: choose rows: one or filter, or mode: append"
-            )
+        refuse_sinks(self)
         if self.source.config.objects and self.decode.key in ("csv", "avro", "protobuf"):
             raise ValueError(
                 f"decode.{self.decode.key}: this source.{self.source.key} gives each row as a JSON object: choose "
                 "decode.json"
             )
         self._refuse_tombstones()
-        self._refuse_a_circle()
-        if self.sink.foreach is not None:
-            from sluice.pipeline.targets import check_function
-
-            check_function(self.sink.foreach.python, classes=True)
         if self.aggregates and self.transform.arrow is not None:
             raise ValueError(
                 "rows: aggregate needs a whole batch, and transform.arrow gets a part of it at a time: write "
@@ -177,7 +166,7 @@ class Pipeline(Strict):
                 f"airflow.freshness: how old the unread records of source.{self.source.key} are is not known: remove "
                 "the key"
             )
-        if self.quality.suite is not None and not sink.readable:
+        if self.quality.suite is not None and not self.sink.kind.readable:
             raise ValueError(
                 f"quality.suite validates rows that are read back, and sink.{self.sink.key} cannot do that: remove the "
                 "suite, or choose sink.delta"
@@ -202,16 +191,6 @@ class Pipeline(Strict):
         plain = self.transform.sql == EVERYTHING
         if why := self.sink.config.undeletable(self.decode.config.names if plain else ()):
             raise ValueError(f"{key}: {why}")
-
-    def _refuse_a_circle(self) -> None:
-        source, sink = self.source.kafka, self.sink.kafka
-        if source is None or sink is None or sink.connection not in (source.clusters or [source.connection]):
-            return
-        source.never({sink.topic, sink.marks})
-        if both := {sink.topic, sink.marks} & set(source.streams):
-            raise ValueError(
-                f"sink.kafka.topic: the pipeline would read what it writes to {both.pop()}: choose another"
-            )
 
     @model_validator(mode="after")
     def _windowed(self) -> Pipeline:
@@ -276,11 +255,6 @@ class Pipeline(Strict):
             raise ValueError(
                 "source.kafka.clusters beside rows: aggregate: its rows do not say which records they came from, so a "
                 "mirrored record cannot be told from a new one: name one connection"
-            )
-        if self.sink.config.keyed:
-            raise ValueError(
-                f"source.kafka.clusters beside sink.{self.sink.key}.mode: upsert: which row of a key is the newest is "
-                "told by offsets, and each cluster counts its own: choose mode: append, or name one connection"
             )
         if self.schedule == "on_lag":
             raise ValueError(
@@ -497,10 +471,22 @@ class Pipeline(Strict):
             return (
                 f"pipeline {self.name!r} has no intervals: source.{self.source.key} cannot find records by their time"
             )
-        if not self.sink.kind.replaceable:
-            how = " with mode: upsert" if self.sink.config.keyed else ""
-            return f"pipeline {self.name!r} has no intervals: sink.{self.sink.key}{how} cannot replace rows"
+        if which := self.irreplaceable:
+            return f"pipeline {self.name!r} has no intervals: {which} cannot replace rows"
         return None
+
+    @property
+    def sinks(self) -> dict[str, Sink]:
+        """All sinks by their keys in the file: that of ``sink``, and then those of ``also``."""
+        further = {f"also[{number}].{sink.key}": sink for number, sink in enumerate(self.also)}
+        return {f"sink.{self.sink.key}": self.sink, **further}
+
+    @property
+    def irreplaceable(self) -> str | None:
+        """What keeps single rows from being replaced, as the subject of a sentence; None if they can be."""
+        if not self.sink.kind.replaceable:
+            return f"sink.{self.sink.key}{' with mode: upsert' if self.sink.config.keyed else ''}"
+        return "a pipeline that has further sinks (also)" if self.also else None
 
     def refusal(self, recovery: Recovery) -> str | None:
         """Return why the pipeline cannot use a strategy; None if it can."""
@@ -567,19 +553,24 @@ def model_for(data: Any) -> type[Pipeline]:
     for name, group, model in sections:
         section = data.get(name)
         own = section if isinstance(section, dict) else {}
-        keys = [key for key in own if isinstance(key, str) and key not in BUILT_IN[group]]
-        more: dict[str, Any] = {
-            key: (kind.config | None, None) for key in keys if (kind := kind_of(group, key)) is not None
-        }
+        more = _foreign(group, [own])
         if more:
             parts[name] = (create_model(model.__name__, __base__=model, __doc__=model.__doc__, **more), ...)
+    further = data.get("also")
+    of_sinks = _foreign("sinks", [own for own in further if isinstance(own, dict)] if isinstance(further, list) else [])
+    if of_sinks:
+        also = create_model("Sink", __base__=Sink, __doc__=Sink.__doc__, **of_sinks)
+        parts["also"] = (tuple[also, ...], ())  # type: ignore[valid-type]
     listed = data.get("rules")
     rules = [own for own in listed if isinstance(own, dict)] if isinstance(listed, list) else []
-    named = {key for own in rules for key in own if isinstance(key, str)} - {"name", *BUILT_IN["rules"]}
-    of_rules: dict[str, Any] = {
-        key: (kind.config | None, None) for key in sorted(named) if (kind := kind_of("rules", key)) is not None
-    }
+    of_rules = _foreign("rules", rules, "name")
     if of_rules:
         rule = create_model("Rule", __base__=Rule, __doc__=Rule.__doc__, **of_rules)
         parts["rules"] = (tuple[rule, ...], ())  # type: ignore[valid-type]
     return create_model("Pipeline", __base__=Pipeline, __doc__=Pipeline.__doc__, **parts) if parts else Pipeline
+
+
+def _foreign(group: str, sections: Sequence[Mapping[Any, Any]], *ours: str) -> dict[str, Any]:
+    """Return the fields of those keys of sections of the file that are kinds of other packages."""
+    keys = {key for own in sections for key in own if isinstance(key, str)} - {*ours, *BUILT_IN[group]}
+    return {key: (kind.config | None, None) for key in sorted(keys) if (kind := kind_of(group, key)) is not None}

@@ -112,10 +112,11 @@ def possible(pipeline: Pipeline, begin: str | None, *, truncate: bool) -> None:
             state=_UNTOUCHED,
             next_step="say --from earliest, --from latest or --from TIME as well",
         )
-    if not sink.kind.replaceable or (pipeline.aggregates and not sink.kind.delta):
-        why = "rows: aggregate, whose rows carry no offsets, and " if sink.kind.replaceable else ""
+    which = pipeline.irreplaceable
+    if which is not None or (pipeline.aggregates and not sink.kind.delta):
+        aggregated = f"sink.{sink.key} beside rows: aggregate, whose rows carry no offsets,"
         raise ConfigError(
-            f"rows cannot be taken out: {name!r} has {why}sink.{sink.key}, which does not take such rows back",
+            f"rows of {name!r} cannot be taken out: {which or aggregated} does not take such rows back",
             state=_UNTOUCHED,
             next_step="leave --truncate out, which goes on at the position or later; or empty the sink yourself, give "
             "the pipeline another name and its sink another path",

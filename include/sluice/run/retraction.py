@@ -76,9 +76,9 @@ def possible(pipeline: Pipeline) -> None:
             state=_UNTOUCHED,
             next_step="correct the rows in the table",
         )
-    if not pipeline.sink.kind.replaceable:
+    if which := pipeline.irreplaceable:
         raise ConfigError(
-            f"rows cannot be retracted: sink.{pipeline.sink.key} of {name!r} "
+            f"rows of {name!r} cannot be retracted: {which} "
             + ("keeps only the newest row of a key, so the older one would not come back"
                if pipeline.sink.config.keyed else "does not take single rows back"),
             state=_UNTOUCHED,

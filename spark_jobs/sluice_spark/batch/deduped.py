@@ -14,9 +14,9 @@ from sluice.ranges import OffsetRange
 from sluice_spark.batch.account import ROLLED_BACK
 from sluice_spark.batch.stateful import Key, Seen, StatefulWriter, dropped
 from sluice_spark.batch.writer import PreparedBatch
+from sluice_spark.columns import column
 from sluice_spark.sources.base import within
 from sluice_spark.windows import duplicates
-from sluice_spark.windows.aggregate import column
 
 __all__ = ["DedupeWriter", "duplicates_in"]
 

@@ -26,9 +26,9 @@ from sluice_spark.batch.account import account_for
 from sluice_spark.batch.split import blamed
 from sluice_spark.batch.tally import ReadTally
 from sluice_spark.batch.writer import BatchWriter, PreparedBatch, again
+from sluice_spark.columns import column
 from sluice_spark.sinks.base import Staged, Tally
 from sluice_spark.sources.base import Records
-from sluice_spark.windows.aggregate import column
 
 __all__ = ["Key", "Seen", "StatefulWriter", "dropped"]
 

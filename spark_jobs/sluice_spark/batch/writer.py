@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from functools import reduce
 from typing import Any, NamedTuple
 
-from pyspark.sql import Column, DataFrame
+from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
@@ -25,10 +25,12 @@ from sluice_spark.batch.origins import COPY, Screen, marked
 from sluice_spark.batch.quarantine import SCHEMA, refused_records, take_out
 from sluice_spark.batch.split import Split, SplitTally
 from sluice_spark.batch.tally import OUTSIDE, ReadTally
+from sluice_spark.columns import column
 from sluice_spark.decoders.base import RULE, source_columns
 from sluice_spark.rules.records import decoded
 from sluice_spark.sinks.base import NOTHING, Fence, Sink, Staged, overtaken
 from sluice_spark.sinks.delta.table import DeltaSink
+from sluice_spark.sinks.further import ALSO, NO_FURTHER, FurtherSinks, Shared
 from sluice_spark.sinks.parquet.profiled import profile_of
 from sluice_spark.sources.base import RECORD_SCHEMA, Records
 from sluice_spark.transforms.transform import Transformer, apply
@@ -56,6 +58,8 @@ class PreparedBatch:
     """What it settles of other clusters: :meth:`sluice.run.settled.Screened.as_dict`."""
     profile: Profile | None = NO_ROWS
     """What its rows look like, without values of masked columns; None if that says nothing of what is normal."""
+    shared: Shared | None = None
+    """Its rows, staged for further sinks, if the pipeline has any."""
 
     @property
     def profiled(self) -> dict[str, Any] | None:
@@ -114,6 +118,8 @@ class BatchWriter:
         Processes ranges on the Arrow path, as far as it can; None means that all records take the Spark path.
     split
         The row rules of the pipeline's suite: rows that break one go to the quarantine. None means that there are none.
+    further
+        The sinks of ``also``.
     """
 
     pipeline: Pipeline
@@ -128,6 +134,7 @@ class BatchWriter:
     screen: Screen | None = None
     screened: Screened | None = None
     split: Split | None = None
+    further: FurtherSinks = NO_FURTHER
 
     def prepare(
         self,
@@ -366,6 +373,15 @@ class BatchWriter:
             profile=profile_of(self.sink.staging, prepared.staged, quality.measured, masked=quality.masked),
         )
 
+    def shared(self, spark: SparkSession, prepared: PreparedBatch, name: str) -> PreparedBatch:
+        """Return the batch with its rows staged for further sinks, too; ``name`` is that of its folders."""
+        if not self.further:
+            return prepared
+        staged = prepared.staged
+        rows = self.sink.staged_rows(spark, staged, self.schema).select(*map(column, self.schema.names))
+        offsets = self.pipeline.rows is not Rows.AGGREGATE
+        return replace(prepared, shared=self.further.share(rows, staged.rows, self.schema, name, offsets=offsets))
+
     def commit(
         self,
         batch: int,
@@ -375,11 +391,11 @@ class BatchWriter:
         moved: str | None = None,
         fence: Fence | None = None,
     ) -> None:
-        """Commit to the sink first, which decides, and to the quarantine second.
+        """Commit to the sink first, which decides, then to the quarantine, and then to further sinks.
 
-        The sink's commit names the files that belong into the quarantine. If the driver dies between the two commits,
-        the next run first commits these files (:func:`sluice_spark.runs.reconcile.reconcile`). If it dies before the
-        sink's commit, neither table has anything of the batch.
+        The sink's commit names the files that belong into the others. If the driver dies between the commits, the next
+        run first commits these files (:func:`sluice_spark.runs.reconcile.reconcile`). If it dies before the sink's
+        commit, no table has anything of the batch.
 
         Parameters
         ----------
@@ -413,7 +429,8 @@ class BatchWriter:
             **({"origins": dict(prepared.origins)} if prepared.origins is not None else {}),
             **({"profile": prepared.profiled} if prepared.profiled is not None else {}),
         }
-        if not self.commit_rows(prepared.staged, batch, full, fence):
+        also = {} if prepared.shared is None else {ALSO: prepared.shared.as_dict()}
+        if not self.commit_rows(prepared.staged, batch, {**full, **also}, fence):
             # entered since this batch began, so the rows there, and their account, are another driver's
             raise overtaken(
                 f"committed batch {batch} to {self.sink.path}",
@@ -427,6 +444,8 @@ class BatchWriter:
             self.quarantine.commit(prepared.quarantine, SCHEMA, batch, {"run": self.run_id})
         if moved is not None or prepared.quarantine:
             point("quarantine-committed")
+        if prepared.shared is not None:
+            self.further.commit(prepared.shared, batch, full)
 
     def commit_rows(self, staged: Staged, batch: int, note: Mapping[str, object], fence: Fence | None) -> bool:
         """Commit staged rows to the sink; return False if this writer committed the batch before."""

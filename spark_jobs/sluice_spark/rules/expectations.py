@@ -21,6 +21,7 @@ from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
 from sluice.rules.config import impure
+from sluice_spark.columns import column
 from sluice_spark.rules.conditions import NotARowRuleError, condition_of
 
 __all__ = ["Judged", "NotARowRuleError", "RowRule", "bound_of", "compiled", "judged_by"]
@@ -158,7 +159,7 @@ class _Field:
         if name in schema.names:
             if "." in name:
                 raise NotARowRuleError(f"the name {name!r} has a dot, and Great Expectations reads a path in it")
-            return cls(name, schema[name].dataType, F.col(f"`{name.replace('`', '``')}`"))
+            return cls(name, schema[name].dataType, column(name))
         found: T.DataType = schema
         for part in name.split("."):
             if not isinstance(found, T.StructType) or part not in found.names:

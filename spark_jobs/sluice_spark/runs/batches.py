@@ -165,6 +165,9 @@ class MicroBatches:
                 prepared = writer.profiled(self.context.strategy.prepare(writer, batch))
             with watch.phase("judging"):
                 gate.admit(self.lease, self.spark, writer, prepared, (epoch, number))
+        if tables.further:
+            with watch.phase("batches"), watched(self.spark, f"batch {number} for further sinks"):
+                prepared = writer.shared(self.spark, prepared, tables.batch_name(number))
         if self.context.pipeline.stateful is not None:
             with watch.phase("commits"):
                 tables.checkpoint.sync(number)  # or a power cut leaves rows in the sink, and not their state

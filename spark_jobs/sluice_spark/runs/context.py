@@ -127,6 +127,7 @@ class RunContext:
                 self.judge.check_columns(shape.schema.names)
             split = Split.of(spark, self.pipeline, shape.schema)
             tables.sink.check(shape.schema)
+            tables.further.check(shape.schema)
             tables.quarantine.check(SCHEMA)
         kind: type[BatchWriter] = BatchWriter
         if self.pipeline.stateful is not None:
@@ -140,6 +141,7 @@ class RunContext:
             tables.quarantine,
             opaque=shape.opaque,
             split=split,
+            further=tables.further,
         )
         if self.pipeline.origins is not None:
             writer = replace(writer, screen=Screen(self.pipeline, partial(settled_of, self.ledger, self.pipeline.name)))

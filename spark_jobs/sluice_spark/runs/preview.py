@@ -19,6 +19,7 @@ from sluice.sources.state import TopicState
 from sluice_spark.batch.quarantine import held_records, opened, refused_records
 from sluice_spark.batch.split import Split
 from sluice_spark.batch.split import told as told_of_suite
+from sluice_spark.columns import column
 from sluice_spark.decoders.base import COLUMN, RULE, source_columns
 from sluice_spark.rules.records import decoded
 from sluice_spark.sinks.base import of_table
@@ -125,9 +126,7 @@ def still_refused(
 
 
 def _as_json(rows: DataFrame) -> Any:
-    return F.to_json(
-        F.struct(*(F.col(f"`{n.replace('`', '``')}`") for n in rows.columns)), {"ignoreNullFields": "false"}
-    ).alias("row")
+    return F.to_json(F.struct(*map(column, rows.columns)), {"ignoreNullFields": "false"}).alias("row")
 
 
 def _refused(row: dict[str, Any], explainer: Explainer) -> dict[str, Any]:

@@ -61,7 +61,8 @@ def examine(tables: Tables) -> list[str]:
     CheckpointError
         If commits of this pipeline were rolled back or damaged, or a table was replaced.
     """
-    for table in {t.path: t for t in (tables.sink, tables.quarantine, tables.filled)}.values():
+    every = (tables.sink, *tables.further.sinks.values(), tables.quarantine, tables.filled)
+    for table in {t.path: t for t in every}.values():
         if table.is_cut_off():
             raise contradiction(
                 f"the newest commit of the table {table.path} is empty: the file was damaged, and readers do "
@@ -70,7 +71,7 @@ def examine(tables: Tables) -> list[str]:
                 "the run writes again what no other commit depends on; then sluice audit --deep says whether "
                 "something is missing",
             )
-    return [*tables.sink.examine(), *tables.quarantine.examine()]
+    return [*tables.sink.examine(), *tables.further.examine(), *tables.quarantine.examine()]
 
 
 def reconcile(
@@ -144,6 +145,9 @@ def reconcile(
             _enter(ledger, lease, note, tables, forgo=forgo)
     if closed is None and not unchecked:
         _same_end(ledger, lease.pipeline, number, tables.applying.checkpoint)
+        if tables.further:
+            newest = (note for note in sink.notes(newer_than=held - 1)) if held >= 0 else iter(())
+            tables.further.refuse_apart(held, next(newest, None))
     known, there = _last(ledger, lease.pipeline, REDRIVEN), redriven.sink.version()
     # their offsets have accounts, which say where all rows are that are taken out
     for note in _notes(redriven.sink, known, there, or_anew, set(range(known + 1, there + 1)) if emptied else ()):
@@ -391,6 +395,7 @@ def _enter(ledger: Ledger, lease: Lease, note: Mapping[str, Any], tables: Tables
         if tables.epoch.number > REDRIVEN and staged.rows != sum(a.counts.quarantined for a in accounts):
             accounts, lost = _as_lost(tables, accounts, lost, staged) or (accounts, lost)
         tables.quarantine.commit(staged, SCHEMA, version, {"run": run})
+    tables.further.finish(note)
     tables.sweep(version)
     ledger.batch_committed(
         lease,

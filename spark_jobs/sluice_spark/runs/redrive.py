@@ -96,6 +96,7 @@ class RedriveRun(Run):
                 self._from_quarantine(lease, emptying, tables)
         else:
             self._lost(lease, tables)
+        tables.further.settled()
         return self._judge(lease, tables.sink)
 
     # --- lost ranges -----------------------------------------------------------------------------------------------
@@ -254,6 +255,7 @@ class RedriveRun(Run):
         prepared = writer.profiled(prepared)
         if self.context.gate.judge is not None and not self.dropping:
             self.context.gate.admit(lease, self.context.open_session(), writer, prepared)
+        prepared = writer.shared(self.context.open_session(), prepared, tables.batch_name(batch))
         lease.verify()
         writer.commit(batch, prepared, {"of": of, "source": dict(source)}, moved=moved, fence=fence)
         tables.sweep(batch)  # before the ledger has the batch: if the driver dies, the next run sweeps it, too

@@ -19,6 +19,7 @@ from sluice_spark.batch import quarantine as quarantines
 from sluice_spark.engine.logs import logger
 from sluice_spark.sinks.base import EvolvingSink, ReplaceableSink, Sink
 from sluice_spark.sinks.delta.table import DeltaSink
+from sluice_spark.sinks.further import NO_FURTHER, FurtherSinks
 from sluice_spark.sinks.parquet.attempts import attempted
 
 __all__ = ["Tables"]
@@ -43,6 +44,8 @@ class Tables:
         The checkpoint of the stream that applies the log, if the pipeline has state and the route is the log. That
         stream numbers its batches by itself, because some of them have no records: they only close windows or forget
         keys. None if a batch of the log has the same number in the sink, or if there is no log.
+    further
+        The sinks of ``also``. An interval has none: it cannot replace rows there.
     """
 
     epoch: Epoch
@@ -56,6 +59,7 @@ class Tables:
     config: SinkConfig
     path: str
     applied: str | None = None
+    further: FurtherSinks = NO_FURTHER
 
     @classmethod
     def of(cls, pipeline: Pipeline, home: Home, epoch: Epoch) -> Tables:
@@ -65,10 +69,11 @@ class Tables:
         app = app_id(pipeline.name, number)
         checkpoint = Checkpoint(home.checkpoint(pipeline.name, number), epoch.positions)
         log = WriteAheadLog(home.log(pipeline.name), pipeline.name)
+        sink = kind.opened(pipeline.sink.config, path, app)
         return cls(
             epoch,
             checkpoint,
-            kind.opened(pipeline.sink.config, path, app),
+            sink,
             quarantines.opened(home.resolve(pipeline.quarantine_path), quarantine_app_id(app)),
             log,
             DeltaSink(log.path, log.app_id(number), settings=_KEEPS_HISTORY),
@@ -77,6 +82,7 @@ class Tables:
             pipeline.sink.config,
             path,
             home.applied(pipeline.name, number) if _with_second(pipeline, epoch, checkpoint) else None,
+            FurtherSinks.of(pipeline, home, app, sink),
         )
 
     @classmethod
@@ -100,6 +106,7 @@ class Tables:
             epoch=Epoch(-number, Route.DIRECT, None),
             sink=self.kind.opened(self.config, self.path, app),
             quarantine=quarantines.opened(self.quarantine.path, quarantine_app_id(app)),
+            further=NO_FURTHER,
         )
 
     @property
@@ -183,6 +190,7 @@ class Tables:
         still commit its files, which must exist then.
         """
         self.sink.sweep(self.batch_name(batch))
+        self.further.sweep(self.batch_name(batch))
         self.quarantine.sweep(self.batch_name(batch))
 
     def left_over(self) -> set[int]:

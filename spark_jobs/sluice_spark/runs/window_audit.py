@@ -24,11 +24,12 @@ from sluice.pipeline.window import END, START, Window
 from sluice.ranges import OffsetRange, describe, joined, overlaps, subtract
 from sluice.run.interval import Interval
 from sluice_spark.batch.windowed import WindowWriter
+from sluice_spark.columns import column
 from sluice_spark.runs.context import RunContext
 from sluice_spark.runs.interval_offsets import IntervalOffsets
 from sluice_spark.runs.tables import Tables
 from sluice_spark.sources.parts import RecordsInParts
-from sluice_spark.windows.aggregate import column, seconds
+from sluice_spark.windows.aggregate import seconds
 
 __all__ = ["TOLERANCE", "recompute"]
 

@@ -16,12 +16,12 @@ from sluice.errors import ConfigError
 from sluice.pipeline import Pipeline
 from sluice.pipeline.suite import nearest
 from sluice.pipeline.window import END, START, Window
+from sluice_spark.columns import column
 
 __all__ = [
     "AHEAD",
     "UNTIMED",
     "check",
-    "column",
     "refuse_across",
     "seconds",
     "strange",
@@ -46,11 +46,6 @@ _ACROSS = re.compile(
     re.MULTILINE,
 )
 """Nodes of Spark's plan that look at more than one row, or at another table."""
-
-
-def column(name: str) -> Column:
-    """Return a column by its exact name."""
-    return F.col(f"`{name.replace('`', '``')}`")
 
 
 def seconds(span: timedelta) -> str:

@@ -12,7 +12,8 @@ from sluice.errors import ConfigError
 from sluice.pipeline import Pipeline
 from sluice.pipeline.dedupe import Dedupe
 from sluice.pipeline.suite import nearest
-from sluice_spark.windows.aggregate import column, refuse_across, seconds, timed, wrong
+from sluice_spark.columns import column
+from sluice_spark.windows.aggregate import refuse_across, seconds, timed, wrong
 
 __all__ = ["KEYLESS", "check", "firsts", "late", "strange", "timely"]
 

@@ -15,7 +15,7 @@ from pyspark.sql import Column
 from pyspark.sql import functions as F
 
 from sluice.pipeline.window import Window
-from sluice_spark.windows.aggregate import column
+from sluice_spark.columns import column
 
 __all__ = ["inside", "late", "partly_late"]
 

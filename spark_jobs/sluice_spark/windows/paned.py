@@ -16,7 +16,8 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
 from sluice.pipeline.window import END, START, Window
-from sluice_spark.windows.aggregate import column, seconds
+from sluice_spark.columns import column
+from sluice_spark.windows.aggregate import seconds
 from sluice_spark.windows.decomposed import Decomposed
 from sluice_spark.windows.merging import Merging
 from sluice_spark.windows.state import read

@@ -178,7 +178,7 @@ def test_intervals_and_unknown_runs_are_refused(story: Place) -> None:
 @pytest.mark.parametrize(
     ("keys", "said"),
     [
-        ({"sink": {"kafka": {"topic": "out"}}}, "sink.kafka of 'p' does not take single rows back"),
+        ({"sink": {"kafka": {"topic": "out"}}}, "sink.kafka does not take single rows back"),
         ({"sink": {"delta": {"path": "t"}}, "rows": "aggregate"}, "has rows: aggregate: a row of its sink combines"),
         (
             {"sink": {"postgres": {"connection": "pg", "table": "t", "mode": "upsert", "key": ["id"]}}},

@@ -14,6 +14,7 @@ from pyspark.sql import types as T
 
 from sluice.fields import METADATA_COLUMNS
 from sluice.sinks.kafka import KafkaSink, ValueColumn
+from sluice_spark.columns import column
 from sluice_spark.sinks.base import Staged
 from sluice_spark.sinks.kafka.producer import Record
 from sluice_spark.sinks.parquet.staged import in_order
@@ -74,14 +75,14 @@ def with_records(rows: DataFrame, config: KafkaSink) -> DataFrame:
     if isinstance(config.value, ValueColumn):
         added[_VALUE] = _bytes(rows, config.value.column)
     else:
-        fields = [_column(name) for name in _of_value(config, rows.columns)]
+        fields = [column(name) for name in _of_value(config, rows.columns)]
         added[_VALUE] = F.to_json(F.struct(*fields), _JSON).cast("binary")
     if config.key is not None:
         added[_KEY] = _bytes(rows, config.key)
     if config.partition is not None:
-        added[_PARTITION] = _column(config.partition).cast("bigint")
+        added[_PARTITION] = column(config.partition).cast("bigint")
     if "_timestamp" in rows.columns and (config.origin or config.timestamp == "record"):
-        added[_TIME] = F.unix_millis(_column("_timestamp"))
+        added[_TIME] = F.unix_millis(column("_timestamp"))
     for number, name in enumerate(config.headers):
         added[f"{_HEADER}{number}"] = _bytes(rows, name)
     return rows.withColumns(added)
@@ -136,11 +137,7 @@ def _of_value(config: KafkaSink, columns: Sequence[str]) -> list[str]:
     return [name for name in columns if name not in beside]
 
 
-def _column(name: str) -> Column:
-    return F.col(f"`{name.replace('`', '``')}`")
-
-
 def _bytes(rows: DataFrame, name: str) -> Column:
     kind = next(field.dataType for field in rows.schema.fields if field.name == name)
-    column = _column(name)
-    return column if isinstance(kind, T.BinaryType) else column.cast("string").cast("binary")
+    found = column(name)
+    return found if isinstance(kind, T.BinaryType) else found.cast("string").cast("binary")

@@ -41,6 +41,9 @@ class KeepsStaged(StagesParquet):
     :func:`kept_as` says, and ``sent``, the time in milliseconds since 1970.
     """
 
+    ordered = True
+    """Whoever gets the rows of a source partition gets them in the order of their offsets."""
+
     def rows_of(self: _Place, spark: SparkSession, runs: Sequence[str]) -> tuple[DataFrame, int]:
         """Return the rows that these runs wrote, and their number.
 

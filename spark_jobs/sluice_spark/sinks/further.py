@@ -1,0 +1,268 @@
+"""The sinks of a pipeline beside its first one: each gets a batch's rows once the first sink has them.
+
+The first sink decides. Before its commit, the rows are staged for each further sink, and the commit metadata names the
+staged files. After it, each further sink commits them under the same writer id and batch number, in a transaction of
+its own. A driver that dies in between leaves a batch that some sinks lack; the next run commits the staged files there
+before it does anything else. So a further sink is never more than one batch behind, and never ahead.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from pyspark.sql import DataFrame
+from pyspark.sql.types import StructType
+
+from sluice.errors import CheckpointError, ConfigError, SinkError, begin_again
+from sluice.faults import point
+from sluice.home import Home
+from sluice.pipeline import Pipeline
+from sluice_spark.engine.logs import logger
+from sluice_spark.sinks.base import NOTHING, Sink, Staged, overtaken
+from sluice_spark.sinks.parquet.staged import read_back
+
+__all__ = ["ALSO", "NO_FURTHER", "FurtherSinks", "Shared"]
+
+ALSO = "also"
+"""The key of a commit's metadata that says what further sinks get of the batch."""
+
+_KNOWN_LATER = "the next run brings it there, before it does anything else"
+
+
+@dataclass(frozen=True)
+class Shared:
+    """The rows of one batch, staged for each further sink.
+
+    Parameters
+    ----------
+    schema
+        The schema of the rows.
+    rows
+        Their number, the same for each sink.
+    staged
+        The staged files, by the name of the sink.
+    """
+
+    schema: StructType
+    rows: int
+    staged: Mapping[str, Staged]
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return what the first sink's commit says of them; JSON."""
+        folders = {name: staged.folder for name, staged in self.staged.items()}
+        return {"schema": self.schema.jsonValue(), "rows": self.rows, "staged": folders}
+
+
+@dataclass(frozen=True)
+class FurtherSinks:
+    """The further sinks of one writer; none of them need exist yet.
+
+    Parameters
+    ----------
+    pipeline
+        The name of the pipeline.
+    first
+        What messages call the first sink.
+    sinks
+        By name: the key of its kind, and its place.
+    """
+
+    pipeline: str = ""
+    first: str = ""
+    sinks: Mapping[str, Sink] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, pipeline: Pipeline, home: Home, writer: str, first: Sink) -> FurtherSinks:
+        """Open the further sinks of a pipeline for a writer id.
+
+        Raises
+        ------
+        ConfigError
+            If one of them does not stage Parquet files, which are what a dead driver leaves to the next one.
+        """
+        found: dict[str, Sink] = {}
+        for further in pipeline.also:
+            config = further.config
+            path = home.resolve(config.location_of(pipeline.name))
+            sink: Sink = further.kind.opened(config, path, writer)
+            if sink.staging is None:
+                raise ConfigError(
+                    f"also.{further.key} of {pipeline.name!r} does not stage Parquet files, so the next run could not "
+                    "finish what a dead driver had begun",
+                    state="nothing was read or written",
+                    next_step=f"make it the first sink, as sink.{further.key}",
+                )
+            found[f"{further.key} {config.shown}"] = sink
+        return cls(pipeline.name, first.path, found)
+
+    def __bool__(self) -> bool:
+        return bool(self.sinks)
+
+    # --- before a run -------------------------------------------------------------------------------------------
+
+    def examine(self) -> list[str]:
+        """Check each sink as :meth:`Sink.examine` does; return all warnings."""
+        return [told for sink in self.sinks.values() for told in sink.examine()]
+
+    def check(self, schema: StructType) -> None:
+        """Raise a :class:`~sluice.errors.ConfigError` if rows of this schema do not fit one of the sinks."""
+        for sink in self.sinks.values():
+            sink.check(schema)
+
+    def finish(self, note: Mapping[str, Any]) -> None:
+        """Commit a batch of the first sink to those that lack it, because its driver died. Idempotent.
+
+        Parameters
+        ----------
+        note
+            The metadata of the first sink's commit, with its ``version``.
+
+        Raises
+        ------
+        CheckpointError
+            If staged files are gone.
+        SinkError
+            If a sink cannot be written.
+        """
+        also = note.get(ALSO)
+        if also is None:
+            return
+        batch, schema = int(note["version"]), StructType.fromJson(also["schema"])
+        bare = {key: value for key, value in note.items() if key not in (ALSO, "app_id", "version")}
+        for name, folder in also["staged"].items():
+            sink = self.sinks.get(name)
+            if sink is None:
+                logger.warning("batch %d was also for %s, which the pipeline file does not name any more", batch, name)
+            elif sink.version() < batch:
+                self._commit(name, self._again(name, sink, folder, also["rows"], batch), schema, batch, bare)
+                logger.info("reconciled: batch %d of run %s is in %s, too", batch, note["run"], sink.path)
+
+    def refuse_apart(self, held: int, newest: Mapping[str, Any] | None) -> None:
+        """Refuse sinks that do not end with the same batch as the first one, after all batches were finished.
+
+        A sink that the newest commit does not name gets the batches from now on.
+
+        Parameters
+        ----------
+        held
+            The highest batch that the first sink holds; -1 if there is none.
+        newest
+            The metadata of its newest commit, if known.
+
+        Raises
+        ------
+        CheckpointError
+            If one lacks the newest batch, or holds a later one: it was restored, or the first sink was.
+        """
+        due = (newest or {}).get(ALSO, {}).get("staged", {})
+        for name, sink in self.sinks.items():
+            there = sink.version()
+            if there > held or (name in due and there < held):
+                raise CheckpointError(
+                    f"{sink.path} ends with batch {there}, and {self.first} with batch {held}: one of them was "
+                    "restored to an earlier state",
+                    state="nothing was read or written",
+                    next_step="restore both to the same state; or go on from the position as it is: "
+                    f"{begin_again(self.pipeline)}",
+                )
+            if newest is not None and name not in due:
+                logger.warning("%s gets rows from this run on: those of earlier runs are not in it", sink.path)
+
+    # --- batches ------------------------------------------------------------------------------------------------
+
+    def share(self, rows: DataFrame, count: int, schema: StructType, batch: str, *, offsets: bool) -> Shared:
+        """Stage the rows of a batch for each sink.
+
+        Parameters
+        ----------
+        rows
+            The rows that are staged for the first sink.
+        count
+            Their number.
+        batch
+            The name of the batch.
+        offsets
+            As for :meth:`Sink.stage`.
+
+        Raises
+        ------
+        SinkError
+            If other rows were staged than those of the first sink.
+        """
+        staged = {}
+        for name, sink in self.sinks.items():
+            those = _in_order(rows) if offsets and getattr(sink, "ordered", False) else rows
+            staged[name] = sink.stage(those, batch, offsets=offsets) if count else NOTHING
+            if staged[name].rows != count:
+                raise SinkError(
+                    f"{staged[name].rows:,} rows of {count:,} were staged for {sink.path}",
+                    state="nothing of this batch was committed to any sink",
+                    next_step="run again",
+                )
+            point("also-staged")
+        return Shared(schema, count, staged)
+
+    def commit(self, shared: Shared, batch: int, note: Mapping[str, Any]) -> None:
+        """Commit staged rows to each sink, after the first one has them.
+
+        Raises
+        ------
+        LeaseHeldError
+            If another driver was first.
+        SinkError
+            If a sink cannot be written; the next run brings the batch there.
+        """
+        for name, staged in shared.staged.items():
+            if not self._commit(name, staged, shared.schema, batch, note):
+                raise overtaken(
+                    f"committed batch {batch} to {self.sinks[name].path}",
+                    state="the batch is there once; this driver's files are not part of it",
+                    next_step="run again: the next run records that batch in the ledger and goes on after it",
+                )
+
+    def sweep(self, batch: str) -> None:
+        """Remove the leftovers of uncommitted attempts at a batch; each sink has the batch."""
+        for sink in self.sinks.values():
+            sink.sweep(batch)
+
+    def settled(self) -> None:
+        """Let sinks remove what they keep of committed batches for a while."""
+        for sink in self.sinks.values():
+            settled = getattr(sink, "settled", None)
+            if settled is not None:
+                settled()
+
+    def _commit(self, name: str, staged: Staged, schema: StructType, batch: int, note: Mapping[str, Any]) -> bool:
+        sink = self.sinks[name]
+        try:
+            done = sink.commit(staged, schema, batch, note)
+        except SinkError as error:
+            error.state = f"{self.first} has batch {batch}, and {sink.path} may not; {_KNOWN_LATER}"
+            raise
+        point("also-committed")
+        return done
+
+    def _again(self, name: str, sink: Sink, folder: str, rows: int, batch: int) -> Staged:
+        """Return the staged files that a dead driver left."""
+        assert sink.staging is not None
+        staged = read_back(sink.staging, folder, offsets=False) if rows else NOTHING
+        if staged.rows != rows:
+            raise CheckpointError(
+                f"{self.first} has batch {batch}, {sink.path} lacks it, and of the {rows:,} rows that were staged for "
+                f"it in {sink.staging}/{folder}, {staged.rows:,} are left",
+                state="nothing was read or written now",
+                next_step=f"restore this folder; or go on without these rows there: remove {name.partition(' ')[0]} "
+                "from also in the pipeline file, run once, and add it again",
+            )
+        return staged
+
+
+NO_FURTHER = FurtherSinks()
+"""Those of a pipeline without ``also``, and of an interval, which cannot replace rows there."""
+
+
+def _in_order(rows: DataFrame) -> DataFrame:
+    """Return rows with those of a source partition in one task, by offset: files are read in another order."""
+    return rows.repartition("_topic", "_partition").sortWithinPartitions("_topic", "_partition", "_offset")
