@@ -110,6 +110,12 @@ class Adoption:
 
     def _refuse_unsettled(self, settings: Mapping[str, str]) -> None:
         old, new, sink = self.old, self.new.name, self._sink
+        if self.new.also:
+            raise ConfigError(
+                f"pipeline {new!r} has further sinks (also), which belong to {old!r}, and cannot be handed over yet",
+                state=_UNTOUCHED,
+                next_step="leave also out while the name changes; then add it again, with other places",
+            )
         if not self.ledger.runs(old, limit=1):
             raise ConfigError(
                 f"the ledger has no run of pipeline {old!r}",

@@ -112,7 +112,9 @@ def vacuum(
 
 
 def _tables(pipeline: Pipeline, home: Home) -> list[Table]:
-    named = [("sink", pipeline.sink.config.location)] if pipeline.sink.kind.delta else []
+    # whether a further sink still waits for staged files is only known from a Delta table's commits
+    sinks = pipeline.sinks.values() if pipeline.sink.kind.delta else ()
+    named = [("sink", sink.config.location) for sink in sinks if sink.kind.delta]
     named.append(("quarantine", pipeline.quarantine_path))
     tables = [table for name, path in named if (table := Table.open(name, home.resolve(path))).delta is not None]
     for table in tables:

@@ -37,6 +37,7 @@ def page(pipeline: Pipeline, *, poll_interval: float = POLL_INTERVAL) -> str:
     watch = "*wait_for_lag* compares the checkpoint with the broker · " if pipeline.source.kafka else ""
     lag = f"\nsluice lag {pipeline.name}" if pipeline.source.kafka else ""
     table = "Delta table" if pipeline.sink.kind.delta else pipeline.sink.key
+    also = "".join(f", also {further.key} `{further.config.shown}`" for further in pipeline.also)
     ours = CHECKOUT is not None and pipeline.file.is_relative_to(CHECKOUT)
     file = relative(pipeline.file) if ours else pipeline.file.name
     judged = f"`{quality.suite}`; a failed verdict means *{quality.on_failed}*" if quality.suite else "no suite"
@@ -49,7 +50,7 @@ accounted for: `end - start = written + filtered + quarantined + absent + lost`.
 | | |
 |---|---|
 | reads | {topics}{_how(pipeline)}, from `{source.starting_offsets}` |
-| writes | {table} `{sink.shown}`{parts}; refused records go to the quarantine `{pipeline.quarantine_path}` |
+| writes | {table} `{sink.shown}`{parts}{also}; refused records go to the quarantine `{pipeline.quarantine_path}` |
 | promises | {_ROWS[pipeline.rows]}, exactly once |
 | recovers by | `{pipeline.recovery}`: {pipeline.recovery.promise} |
 | validated by | {judged} |

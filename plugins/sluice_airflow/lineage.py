@@ -17,6 +17,7 @@ from openlineage.client.facet_v2 import output_statistics_output_dataset as stat
 from sluice.home import Home
 from sluice.ledger import Ledger, UnknownRunError
 from sluice.pipeline import Pipeline, Rows
+from sluice.pipeline.sections import Sink
 from sluice.ranges import joined
 from sluice.sources.kafka import KafkaSettings
 from sluice.sources.kafka.clusters import bare
@@ -73,6 +74,7 @@ def of_ingest(pipeline: Pipeline, run_id: str) -> OperatorLineage:
     if account and pipeline.rows in (Rows.ONE, Rows.FILTER):  # each written offset is one row
         written["outputStatistics"] = statistics.OutputStatisticsOutputDatasetFacet(rowCount=account["written"])
     outputs = [OutputDataset(**_sink(pipeline), outputFacets=written)]
+    outputs += [OutputDataset(**_place(sink), outputFacets=written) for sink in pipeline.also]
     names = [field.name for field in attr.fields(SluiceRunFacet) if field.name in account]
     run_facets = {"sluice_run": SluiceRunFacet(**{name: account[name] for name in names})} if account else {}
     return OperatorLineage(inputs=inputs, outputs=outputs, run_facets=run_facets)
@@ -114,20 +116,24 @@ def _cluster(connection: str) -> str:
 
 def _sink(pipeline: Pipeline) -> dict[str, Any]:
     """Return namespace, name and facets of the sink, by OpenLineage's naming of files, buckets and databases."""
-    if (table := pipeline.sink.postgres) is not None:
+    if not pipeline.sink.kind.delta:
+        return _place(pipeline.sink)
+    version = version_of(pipeline)
+    facets = {} if version is None else {"version": versions.DatasetVersionDatasetFacet(str(version))}
+    return {**_place(pipeline.sink), "facets": facets}
+
+
+def _place(sink: Sink) -> dict[str, Any]:
+    if (table := sink.postgres) is not None:
         database = connections.get(table.connection)
         server = f"{database.host}:{database.port or 5432}"
         return {"namespace": f"postgres://{server}", "name": f"{database.schema}.{table.table}"}
-    if (topic := pipeline.sink.kafka) is not None:
+    if (topic := sink.kafka) is not None:
         return {"namespace": _cluster(topic.connection), "name": topic.topic}
-    if (folder := pipeline.sink.files) is not None:
-        return {"namespace": "file", "name": Home.from_env().resolve(folder.path)}
-    if not pipeline.sink.kind.delta:
-        return {"namespace": f"x-sluice://{pipeline.sink.key}", "name": pipeline.sink.config.shown}
-    path = Home.from_env().resolve(pipeline.delta_path)
-    version = version_of(pipeline)
-    facets = {} if version is None else {"version": versions.DatasetVersionDatasetFacet(str(version))}
+    if sink.delta is None and sink.files is None:
+        return {"namespace": f"x-sluice://{sink.key}", "name": sink.config.shown}
+    path = Home.from_env().resolve(sink.config.location)
     if "://" not in path:
-        return {"namespace": "file", "name": path, "facets": facets}
+        return {"namespace": "file", "name": path}
     url = urlsplit(path)
-    return {"namespace": f"{url.scheme}://{url.netloc}", "name": url.path.strip("/"), "facets": facets}
+    return {"namespace": f"{url.scheme}://{url.netloc}", "name": url.path.strip("/")}

@@ -92,20 +92,20 @@ def closing(spec: Pipeline, run_id: str) -> Iterator[None]:
         raise
 
 
-def connections(spec: Pipeline) -> tuple[Connection, Connections, Connection | None]:
-    """Return the connections to Spark, as :func:`spark_of`, source and sink; None for what needs none.
+def connections(spec: Pipeline) -> tuple[Connection, Connections, list[Connection]]:
+    """Return the connections to Spark, as :func:`spark_of`, source and sinks.
 
-    Of a source with several clusters, a list.
+    That of a source is None if it needs none, and a list if it has several clusters.
 
     Raises
     ------
     ConfigError
         If one that the file names is not defined.
     """
-    spark, source, sink = spark_of(spec), spec.source.config.needs, spec.sink.config.needs
+    spark, source = spark_of(spec), spec.source.config.needs
     also = spec.source.config.needs_also
     found: Connections = find(source) if source else None
-    return spark, [*map(find, [source, *also])] if source and also else found, find(sink) if sink else None
+    return spark, [*map(find, [source, *also])] if source and also else found, [*map(find, spec.sinks_need)]
 
 
 def decoder_of(spec: Pipeline) -> Connection | None:

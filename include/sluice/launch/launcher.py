@@ -80,14 +80,14 @@ class LocalProcess:
     source
         The connection of the source, if it needs one.
     sink
-        The connection of the sink, if it needs one.
+        The connections that the sinks need, if they need any.
     decoder
         The connection that decoding needs, if it needs one.
     """
 
     spark: Connection
     source: Connections
-    sink: Connection | None = None
+    sink: Connections = None
     decoder: Connection | None = None
 
     def launch(self, pipeline: Pipeline, request: RunRequest, *, waiting: int | None = None) -> int:

@@ -134,7 +134,7 @@ def bounded_run(
     *,
     spark: Connection,
     kafka: Connections,
-    sink: Connection | None = None,
+    sink: Connections = None,
     decoder: Connection | None = None,
     waiting: int | None = None,
     settings: Spark | None = None,
@@ -148,7 +148,7 @@ def bounded_run(
     kafka
         The connection of the source, if it needs one.
     sink
-        The connection of the sink, if it needs one.
+        The connections that the sinks need, if they need any.
     decoder
         The connection that decoding needs, if it needs one.
     waiting
@@ -167,7 +167,7 @@ def redrive(
     *,
     spark: Connection,
     kafka: Connections,
-    sink: Connection | None = None,
+    sink: Connections = None,
     decoder: Connection | None = None,
     ranges: Sequence[OffsetRange] = (),
     of_run: str | None = None,
@@ -210,7 +210,7 @@ def retract(
     run_id: str,
     *,
     spark: Connection,
-    sink: Connection | None = None,
+    sink: Connections = None,
     of_run: str | None = None,
     ranges: Sequence[OffsetRange] = (),
     reason: str,
@@ -240,7 +240,7 @@ def reset(
     *,
     spark: Connection,
     kafka: Connections,
-    sink: Connection | None = None,
+    sink: Connections = None,
     begin: str | None = None,
     truncate: bool = False,
     agreed: bool = False,
@@ -270,7 +270,7 @@ def failover(
     *,
     spark: Connection,
     kafka: Connections,
-    sink: Connection | None = None,
+    sink: Connections = None,
     to: str,
     reason: str,
     result: Path | None = None,
@@ -296,7 +296,7 @@ def validate_sink(
     *,
     spark: Connection,
     kafka: Connections = None,
-    sink: Connection | None = None,
+    sink: Connections = None,
     settings: Spark | None = None,
 ) -> SparkSubmit:
     """Return the application that validates a run again; ``settings`` as of :func:`bounded_run`."""

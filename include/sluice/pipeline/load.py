@@ -139,7 +139,7 @@ def load(name_or_path: str | Path) -> Pipeline:
     if pipeline.quarantine is not None and _touch(places["sink"], places["quarantine"]):
         where = line_of(tree, ("quarantine", "delta", "path"))
         raise _refuse(path, [f"{where}quarantine.delta.path: it is, or lies in, the sink: choose another path"])
-    if problems := list(_in_the_way(pipeline, tree)):
+    if problems := list(_in_the_way(pipeline, tree)) or list(_in_each_other(pipeline, tree)):
         raise _refuse(path, problems)
     suite = pipeline.suite_file
     if suite is not None and not suite.is_file():
@@ -240,7 +240,10 @@ class _Taken:
                 how, (whose, other) = "lies in, or around,", near
             else:
                 continue
-            key = "sink.delta.path" if pipeline.sink.kind.delta else f"sink.{pipeline.sink.key}"
+            if what.startswith("also"):
+                key, what = _dotted(_key_of(pipeline, what)), "place"
+            else:
+                key = "sink.delta.path" if pipeline.sink.kind.delta else f"sink.{pipeline.sink.key}"
             problem = f"{key}: its {what} {how} the {whose} of {relative(other.file)}"
             return _clash(pipeline.file, f"{problem} (pipeline {other.name!r}): choose another path")
         return None
@@ -262,6 +265,7 @@ def _places(pipeline: Pipeline) -> dict[str, str]:
         return pipeline._places
     home = Home.from_env()
     paths = {"sink": pipeline.sink.config.location_of(pipeline.name), "quarantine": pipeline.quarantine_path}
+    paths |= {f"also[{n}]": sink.config.location_of(pipeline.name) for n, sink in enumerate(pipeline.also)}
     return {what: _real(home.resolve(path)) for what, path in paths.items()}
 
 
@@ -285,7 +289,6 @@ def _in_the_way(pipeline: Pipeline, tree: Any) -> Iterator[str]:
     own = {_real(home.join(name)) for name in _OWN}
     if home.ledger_url.startswith("sqlite:///"):
         own.add(_real(home.ledger_url.removeprefix("sqlite:///").partition("?")[0]))
-    keys = {"sink": ("sink", pipeline.sink.key, "path"), "quarantine": ("quarantine", "delta", "path")}
     read = [_real(home.resolve(path)) for path in pipeline.source.config.folders]
     for what, place in _places(pipeline).items():
         if any(_touch(place, path) for path in read):
@@ -298,7 +301,34 @@ def _in_the_way(pipeline: Pipeline, tree: Any) -> Iterator[str]:
             continue
         if what == "quarantine" and pipeline.quarantine is None:
             how += " (it is beside the sink, by default)"
-        yield f"{line_of(tree, keys[what])}{'.'.join(keys[what])}: {place or '/'} {how}: choose another path"
+        key = _key_of(pipeline, what)
+        yield f"{line_of(tree, key)}{_dotted(key)}: {place or '/'} {how}: choose another path"
+
+
+def _in_each_other(pipeline: Pipeline, tree: Any) -> Iterator[str]:
+    """Yield a message for each further sink that lies in, or around, another table of the pipeline."""
+    places = _places(pipeline)
+    for what, place in places.items():
+        if not what.startswith("also"):
+            continue
+        other = next((name for name, its in places.items() if name != what and _touch(place, its)), None)
+        if other is not None:
+            key = _key_of(pipeline, what)
+            yield f"{line_of(tree, key)}{_dotted(key)}: it is, or lies in or around, the {other}: choose another path"
+
+
+def _key_of(pipeline: Pipeline, what: str) -> tuple[str | int, ...]:
+    """Return where the file names a place of :func:`_places`."""
+    if what == "quarantine":
+        return "quarantine", "delta", "path"
+    if what == "sink":
+        return "sink", pipeline.sink.key, "path"
+    number = int(what.removeprefix("also[").removesuffix("]"))
+    return "also", number, pipeline.also[number].key, "path"
+
+
+def _dotted(key: Iterable[str | int]) -> str:
+    return "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in key).removeprefix(".")
 
 
 class Clash(ConfigError):

@@ -482,6 +482,11 @@ class Pipeline(Strict):
         return {f"sink.{self.sink.key}": self.sink, **further}
 
     @property
+    def sinks_need(self) -> list[str]:
+        """The ids of the connections that the sinks need, each once; the driver gets them through its environment."""
+        return list(dict.fromkeys(sink.config.needs for sink in self.sinks.values() if sink.config.needs))
+
+    @property
     def irreplaceable(self) -> str | None:
         """What keeps single rows from being replaced, as the subject of a sentence; None if they can be."""
         if not self.sink.kind.replaceable:

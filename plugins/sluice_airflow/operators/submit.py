@@ -147,10 +147,9 @@ class SubmitOperator(SparkSubmitOperator):
         return connections.get(needs) if needs else None
 
     @staticmethod
-    def sink_connection(pipeline: Pipeline) -> Connection | None:
-        """Return the connection that the pipeline's sink needs, if it needs one."""
-        needs = pipeline.sink.config.needs
-        return connections.get(needs) if needs else None
+    def sink_connection(pipeline: Pipeline) -> list[Connection]:
+        """Return the connections that the pipeline's sinks need."""
+        return [*map(connections.get, pipeline.sinks_need)]
 
     @staticmethod
     def decoder_connection(pipeline: Pipeline) -> Connection | None:

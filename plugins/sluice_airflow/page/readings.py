@@ -128,7 +128,7 @@ def pipeline(name: str, *, newest: int) -> dict[str, Any]:
     about = _about(name, spec)
     if spec is not None:
         about |= {
-            "sink": spec.sink.config.shown,
+            "sink": ", ".join(sink.config.shown for sink in spec.sinks.values()),
             "log": spec.recovery.route is Route.LOG,
             "maintenance": f"{name}{SUFFIX}" if spec.airflow.maintenance is not None else None,
             "running": book.running(name),

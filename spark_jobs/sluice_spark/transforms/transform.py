@@ -119,13 +119,11 @@ def check(pipeline: Pipeline, transform: Transformer, sample: DataFrame) -> Data
             f"transform: with tombstone: delete its result must have the column {DELETED} (boolean), which says of a "
             "row that it deletes the one of its key: pass it through",
         )
-    missing = [name for name in pipeline.sink.config.partition_columns if name not in types]
-    if missing and pipeline.window is None:  # the model knows the columns of windows
-        hint = nearest(missing[0], types, "its columns are")
-        raise _wrong(
-            pipeline,
-            f"sink.{pipeline.sink.key}.partition_by: the transform's result has no column {missing[0]!r}; {hint}",
-        )
+    for key, sink in pipeline.sinks.items():
+        missing = [name for name in sink.config.partition_columns if name not in types]
+        if missing and pipeline.window is None:  # the model knows the columns of windows
+            hint = nearest(missing[0], types, "its columns are")
+            raise _wrong(pipeline, f"{key}.partition_by: the transform's result has no column {missing[0]!r}; {hint}")
     return out
 
 
