@@ -70,8 +70,8 @@ def test_no_batch_is_committed_whose_refused_records_have_no_place() -> None:
     refused = Staged("batches/b", (StagedFile("f", 1, 0, 1, {}, "{}"),), {})
     prepared = PreparedBatch((), refused, refused)
     with pytest.raises(ConfigError, match="another pipeline's"):
-        writer.commit(0, prepared, {})
+        writer.commit(0, prepared, {}, "b")
     assert committed == []
     quarantine.admit = lambda _: None
-    writer.commit(0, prepared, {})
+    writer.commit(0, prepared, {}, "b")
     assert committed == [1, 2]

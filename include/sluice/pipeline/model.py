@@ -489,9 +489,10 @@ class Pipeline(Strict):
     @property
     def irreplaceable(self) -> str | None:
         """What keeps single rows from being replaced, as the subject of a sentence; None if they can be."""
-        if not self.sink.kind.replaceable:
-            return f"sink.{self.sink.key}{' with mode: upsert' if self.sink.config.keyed else ''}"
-        return "a pipeline that has further sinks (also)" if self.also else None
+        for key, sink in self.sinks.items():
+            if not sink.kind.replaceable:
+                return f"{key}{' with mode: upsert' if sink.config.keyed else ''}"
+        return None
 
     def refusal(self, recovery: Recovery) -> str | None:
         """Return why the pipeline cannot use a strategy; None if it can."""

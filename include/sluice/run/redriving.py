@@ -31,10 +31,10 @@ def possible(pipeline: Pipeline, *, quarantined: bool) -> None:
             state="nothing was read or written; the ranges stay open",
             next_step=f"{_AGAIN}, then sluice acknowledge {pipeline.name} --reason TEXT",
         )
-    if quarantined and (which := pipeline.irreplaceable):
+    if quarantined and not pipeline.sink.kind.replaceable:
         raise ConfigError(
-            f"quarantined records of {pipeline.name!r} cannot be redriven or dropped: {which} does not take single "
-            "rows back",
+            f"quarantined records of {pipeline.name!r} cannot be redriven or dropped: {pipeline.irreplaceable} does "
+            "not take single rows back",
             state="nothing was read or written; sink and quarantine are unchanged",
             next_step=f"{_AGAIN}; or use a sink that can replace rows, such as sink.delta with mode: append. Lost "
             "ranges can be redriven",

@@ -112,7 +112,7 @@ def possible(pipeline: Pipeline, begin: str | None, *, truncate: bool) -> None:
             state=_UNTOUCHED,
             next_step="say --from earliest, --from latest or --from TIME as well",
         )
-    which = pipeline.irreplaceable
+    which = pipeline.irreplaceable or ("a pipeline that has further sinks (also)" if pipeline.also else None)
     if which is not None or (pipeline.aggregates and not sink.kind.delta):
         aggregated = f"sink.{sink.key} beside rows: aggregate, whose rows carry no offsets,"
         raise ConfigError(

@@ -80,7 +80,7 @@ def possible(pipeline: Pipeline) -> None:
         raise ConfigError(
             f"rows of {name!r} cannot be retracted: {which} "
             + ("keeps only the newest row of a key, so the older one would not come back"
-               if pipeline.sink.config.keyed else "does not take single rows back"),
+               if which.endswith("upsert") else "does not take single rows back"),
             state=_UNTOUCHED,
             next_step="use a sink that can replace rows, such as sink.delta with mode: append; to say that rows are "
             "wrong, write corrected records to the source",

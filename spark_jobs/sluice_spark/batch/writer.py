@@ -387,8 +387,9 @@ class BatchWriter:
         batch: int,
         prepared: PreparedBatch,
         note: Mapping[str, object],
+        name: str,
         *,
-        moved: str | None = None,
+        moved: bool = False,
         fence: Fence | None = None,
     ) -> None:
         """Commit to the sink first, which decides, then to the quarantine, and then to further sinks.
@@ -401,8 +402,10 @@ class BatchWriter:
         ----------
         note
             The commit metadata of the sink's commit; the account and the lost ranges are added.
+        name
+            The name of the batch's folders.
         moved
-            For records that are redriven from the quarantine: the name of the batch's folders.
+            Whether its records are redriven from the quarantine, and leave it.
         fence
             Refuses the commit if a rival committed first; see :class:`Fence`.
 
@@ -438,14 +441,14 @@ class BatchWriter:
                 next_step="run again: the next run records that batch in the ledger and goes on after it",
             )
         point("sink-committed")
-        if moved is not None:
-            take_out(self.quarantine, [a.range for a in prepared.accounts], batch, self.run_id, name=moved)
+        if moved:
+            take_out(self.quarantine, [a.range for a in prepared.accounts], batch, self.run_id, name=name)
         elif prepared.quarantine:
             self.quarantine.commit(prepared.quarantine, SCHEMA, batch, {"run": self.run_id})
-        if moved is not None or prepared.quarantine:
+        if moved or prepared.quarantine:
             point("quarantine-committed")
         if prepared.shared is not None:
-            self.further.commit(prepared.shared, batch, full)
+            self.further.commit(prepared.shared, batch, full, name)
 
     def commit_rows(self, staged: Staged, batch: int, note: Mapping[str, object], fence: Fence | None) -> bool:
         """Commit staged rows to the sink; return False if this writer committed the batch before."""

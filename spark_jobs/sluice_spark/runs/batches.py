@@ -174,7 +174,7 @@ class MicroBatches:
         with watch.phase("ledger"):
             self.lease.verify()
         with watch.phase("commits"):
-            writer.commit(number, prepared, {}, fence=fence)
+            writer.commit(number, prepared, {}, tables.batch_name(number), fence=fence)
         if sweep or self.context.recovery.ignores:
             tables.sweep(number)  # before the ledger has the batch: if the driver dies, the next run sweeps it, too
         with watch.phase("ledger"):

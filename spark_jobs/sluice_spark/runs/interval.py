@@ -39,6 +39,7 @@ from sluice_spark.runs.run import Run
 from sluice_spark.runs.stateful import refuse_other
 from sluice_spark.runs.tables import Tables
 from sluice_spark.sinks.base import NOTHING, Fence, overtaken
+from sluice_spark.sinks.further import ALSO
 from sluice_spark.sinks.parquet.slice import Slice
 from sluice_spark.sources.parts import RecordsInParts
 
@@ -234,7 +235,7 @@ class IntervalRun(Run):
         passed: Sequence[OffsetRange],
         source: RecordsInParts,
     ) -> None:
-        for table in (tables.replacing(), tables.quarantine):
+        for table in (tables.replacing(), tables.quarantine, tables.further):
             table.check_replaceable()
         writer = self._writer(spark, tables)
         batch = tables.sink.version() + 1
@@ -257,6 +258,8 @@ class IntervalRun(Run):
             for told in leaving.notes:
                 logger.warning("%s", told)
                 self.ledger.degraded(lease, told)
+            if writer.further:
+                prepared = writer.shared(spark, prepared, name)
             lease.verify()
             self._beside_redriving()
             self._alone_in_its_time()
@@ -273,8 +276,9 @@ class IntervalRun(Run):
                 "profile": prepared.profiled,
                 **({"windows": dict(prepared.windows)} if prepared.windows is not None else {}),
             }
+            also = {} if prepared.shared is None else {ALSO: prepared.shared.as_dict()}
             taken = tables.replacing().replace(
-                leaving.rows, prepared.staged, writer.schema, batch, note, name=name, check=leaving.check,
+                leaving.rows, prepared.staged, writer.schema, batch, {**note, **also}, name=name, check=leaving.check,
                 fence=self._fence,
             )  # fmt: skip
             if taken is None:
@@ -291,6 +295,8 @@ class IntervalRun(Run):
                 tables, leaving.refused, prepared.quarantine or NOTHING, batch, self.context.run_id
             )  # fmt: skip
             point("quarantine-committed")
+            if prepared.shared is not None:
+                tables.further.commit(prepared.shared, batch, note, name, leaving.rows)
         windows = prepared.windows
         if windows is not None:
             windows = {**windows, "replaced": left}

@@ -232,6 +232,7 @@ def enter_interval(ledger: Ledger, lease: Lease, tables: Tables, *, forgo: bool 
         entered = tables.quarantine.version() >= note["version"]
         staged = NOTHING if entered else _refused(ledger, lease, tables, note, accounts, forgo=forgo)
         aside = replace_quarantined(tables, gone, staged, note["version"], note["run"])
+        tables.further.finish(note, tables.batch_name(note["version"]), gone)
         tables.sweep(note["version"])
         taken = {(topic, partition): count for topic, partition, count in note["replaced"]}
         ledger.batch_committed(
@@ -378,6 +379,8 @@ def _notes(
 def _enter(ledger: Ledger, lease: Lease, note: Mapping[str, Any], tables: Tables, *, forgo: bool) -> None:
     version, run = note["version"], note["run"]
     if note.get("of") == RETRACTED:
+        moved = [OffsetRange(p["topic"], p["partition"], *span) for p in note["moved"] for span in p["ranges"]]
+        tables.further.take_out(Slice(moved), version, note, tables.batch_name(version))
         tables.sweep(version)
         ledger.retracted(
             lease, epoch=tables.epoch.number, batch=version, moved=note["moved"], reason=note["reason"], run_id=run
@@ -395,7 +398,7 @@ def _enter(ledger: Ledger, lease: Lease, note: Mapping[str, Any], tables: Tables
         if tables.epoch.number > REDRIVEN and staged.rows != sum(a.counts.quarantined for a in accounts):
             accounts, lost = _as_lost(tables, accounts, lost, staged) or (accounts, lost)
         tables.quarantine.commit(staged, SCHEMA, version, {"run": run})
-    tables.further.finish(note)
+    tables.further.finish(note, tables.batch_name(version))
     tables.sweep(version)
     ledger.batch_committed(
         lease,

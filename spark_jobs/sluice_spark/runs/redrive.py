@@ -249,15 +249,17 @@ class RedriveRun(Run):
         *,
         of: str,
         source: Mapping[str, Any],
-        moved: str | None = None,
+        moved: bool = False,
         fence: Fence | None = None,
     ) -> None:
         prepared = writer.profiled(prepared)
         if self.context.gate.judge is not None and not self.dropping:
             self.context.gate.admit(lease, self.context.open_session(), writer, prepared)
-        prepared = writer.shared(self.context.open_session(), prepared, tables.batch_name(batch))
+        name = tables.batch_name(batch)
+        if writer.further:
+            prepared = writer.shared(self.context.open_session(), prepared, name)
         lease.verify()
-        writer.commit(batch, prepared, {"of": of, "source": dict(source)}, moved=moved, fence=fence)
+        writer.commit(batch, prepared, {"of": of, "source": dict(source)}, name, moved=moved, fence=fence)
         tables.sweep(batch)  # before the ledger has the batch: if the driver dies, the next run sweeps it, too
         self.ledger.batch_committed(
             lease,
@@ -351,7 +353,7 @@ class RedriveRun(Run):
             prepared,
             of="quarantined",
             source=origin,
-            moved=name,
+            moved=True,
             fence=fence,
         )
 

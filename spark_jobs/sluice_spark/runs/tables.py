@@ -45,7 +45,7 @@ class Tables:
         stream numbers its batches by itself, because some of them have no records: they only close windows or forget
         keys. None if a batch of the log has the same number in the sink, or if there is no log.
     further
-        The sinks of ``also``. An interval has none: it cannot replace rows there.
+        The sinks of ``also``.
     """
 
     epoch: Epoch
@@ -106,7 +106,7 @@ class Tables:
             epoch=Epoch(-number, Route.DIRECT, None),
             sink=self.kind.opened(self.config, self.path, app),
             quarantine=quarantines.opened(self.quarantine.path, quarantine_app_id(app)),
-            further=NO_FURTHER,
+            further=self.further.of_writer(app),
         )
 
     @property

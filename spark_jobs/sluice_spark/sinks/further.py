@@ -3,14 +3,16 @@
 The first sink decides. Before its commit, the rows are staged for each further sink, and the commit metadata names the
 staged files. After it, each further sink commits them under the same writer id and batch number, in a transaction of
 its own. A driver that dies in between leaves a batch that some sinks lack; the next run commits the staged files there
-before it does anything else. So a further sink is never more than one batch behind, and never ahead.
+before it does anything else. So a further sink is never more than one batch behind, and never ahead. The same holds of
+the commit of an interval, which replaces rows, and of a retraction, which takes rows out.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Any
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Any, cast
 
 from pyspark.sql import DataFrame
 from pyspark.sql.types import StructType
@@ -20,7 +22,8 @@ from sluice.faults import point
 from sluice.home import Home
 from sluice.pipeline import Pipeline
 from sluice_spark.engine.logs import logger
-from sluice_spark.sinks.base import NOTHING, Sink, Staged, overtaken
+from sluice_spark.sinks.base import NOTHING, ReplaceableSink, Sink, Staged, overtaken
+from sluice_spark.sinks.parquet.slice import Slice
 from sluice_spark.sinks.parquet.staged import read_back
 
 __all__ = ["ALSO", "NO_FURTHER", "FurtherSinks", "Shared"]
@@ -72,6 +75,7 @@ class FurtherSinks:
     pipeline: str = ""
     first: str = ""
     sinks: Mapping[str, Sink] = field(default_factory=dict)
+    _open: Mapping[str, Callable[[str], Sink]] = field(default_factory=dict)
 
     @classmethod
     def of(cls, pipeline: Pipeline, home: Home, writer: str, first: Sink) -> FurtherSinks:
@@ -82,20 +86,23 @@ class FurtherSinks:
         ConfigError
             If one of them does not stage Parquet files, which are what a dead driver leaves to the next one.
         """
-        found: dict[str, Sink] = {}
+        open_: dict[str, Callable[[str], Sink]] = {}
         for further in pipeline.also:
             config = further.config
             path = home.resolve(config.location_of(pipeline.name))
-            sink: Sink = further.kind.opened(config, path, writer)
-            if sink.staging is None:
+            open_[f"{further.key} {config.shown}"] = opened = partial(further.kind.opened, config, path)
+            if opened(writer).staging is None:
                 raise ConfigError(
                     f"also.{further.key} of {pipeline.name!r} does not stage Parquet files, so the next run could not "
                     "finish what a dead driver had begun",
                     state="nothing was read or written",
                     next_step=f"make it the first sink, as sink.{further.key}",
                 )
-            found[f"{further.key} {config.shown}"] = sink
-        return cls(pipeline.name, first.path, found)
+        return cls(pipeline.name, first.path, _open=open_).of_writer(writer)
+
+    def of_writer(self, writer: str) -> FurtherSinks:
+        """Return the same sinks under another writer id."""
+        return replace(self, sinks={name: opened(writer) for name, opened in self._open.items()})
 
     def __bool__(self) -> bool:
         return bool(self.sinks)
@@ -111,13 +118,17 @@ class FurtherSinks:
         for sink in self.sinks.values():
             sink.check(schema)
 
-    def finish(self, note: Mapping[str, Any]) -> None:
+    def finish(self, note: Mapping[str, Any], name: str, gone: Slice | None = None) -> None:
         """Commit a batch of the first sink to those that lack it, because its driver died. Idempotent.
 
         Parameters
         ----------
         note
             The metadata of the first sink's commit, with its ``version``.
+        name
+            The name of the batch.
+        gone
+            What its rows take the place of, if it replaces any.
 
         Raises
         ------
@@ -131,12 +142,13 @@ class FurtherSinks:
             return
         batch, schema = int(note["version"]), StructType.fromJson(also["schema"])
         bare = {key: value for key, value in note.items() if key not in (ALSO, "app_id", "version")}
-        for name, folder in also["staged"].items():
-            sink = self.sinks.get(name)
+        for key, folder in also["staged"].items():
+            sink = self.sinks.get(key)
             if sink is None:
-                logger.warning("batch %d was also for %s, which the pipeline file does not name any more", batch, name)
+                logger.warning("batch %d was also for %s, which the pipeline file does not name any more", batch, key)
             elif sink.version() < batch:
-                self._commit(name, self._again(name, sink, folder, also["rows"], batch), schema, batch, bare)
+                staged = self._again(key, sink, folder, also["rows"], batch)
+                self._commit(sink, staged, schema, batch, bare, name, gone)
                 logger.info("reconciled: batch %d of run %s is in %s, too", batch, note["run"], sink.path)
 
     def refuse_apart(self, held: int, newest: Mapping[str, Any] | None) -> None:
@@ -204,8 +216,13 @@ class FurtherSinks:
             point("also-staged")
         return Shared(schema, count, staged)
 
-    def commit(self, shared: Shared, batch: int, note: Mapping[str, Any]) -> None:
+    def commit(self, shared: Shared, batch: int, note: Mapping[str, Any], name: str, gone: Slice | None = None) -> None:
         """Commit staged rows to each sink, after the first one has them.
+
+        Parameters
+        ----------
+        name, gone
+            As for :meth:`finish`.
 
         Raises
         ------
@@ -214,13 +231,35 @@ class FurtherSinks:
         SinkError
             If a sink cannot be written; the next run brings the batch there.
         """
-        for name, staged in shared.staged.items():
-            if not self._commit(name, staged, shared.schema, batch, note):
+        for key, staged in shared.staged.items():
+            sink = self.sinks[key]
+            if not self._commit(sink, staged, shared.schema, batch, note, name, gone):
                 raise overtaken(
-                    f"committed batch {batch} to {self.sinks[name].path}",
+                    f"committed batch {batch} to {sink.path}",
                     state="the batch is there once; this driver's files are not part of it",
                     next_step="run again: the next run records that batch in the ledger and goes on after it",
                 )
+
+    def check_replaceable(self) -> None:
+        """Raise a :class:`~sluice.errors.ConfigError` if the present state of a sink does not allow to replace rows."""
+        for sink in self.sinks.values():
+            cast(ReplaceableSink, sink).check_replaceable()
+
+    def take_out(self, gone: Slice, batch: int, note: Mapping[str, Any], name: str) -> None:
+        """Remove the rows of a slice from each sink that lacks the batch, after the first one did. Idempotent.
+
+        Raises
+        ------
+        SinkError
+            If a sink cannot be written; the next run takes them out there.
+        """
+        bare = {key: value for key, value in note.items() if key not in ("app_id", "version")}
+        for sink in self.sinks.values():
+            there = sink.as_it_is()
+            if not hasattr(sink, "replace"):  # the file names it since
+                logger.warning("%s keeps the rows that batch %d took out of %s", sink.path, batch, self.first)
+            elif there is not None and sink.version() < batch:
+                self._commit(sink, NOTHING, there[1], batch, bare, name, gone)
 
     def sweep(self, batch: str) -> None:
         """Remove the leftovers of uncommitted attempts at a batch; each sink has the batch."""
@@ -234,17 +273,29 @@ class FurtherSinks:
             if settled is not None:
                 settled()
 
-    def _commit(self, name: str, staged: Staged, schema: StructType, batch: int, note: Mapping[str, Any]) -> bool:
-        sink = self.sinks[name]
+    def _commit(
+        self,
+        sink: Sink,
+        staged: Staged,
+        schema: StructType,
+        batch: int,
+        note: Mapping[str, Any],
+        name: str,
+        gone: Slice | None,
+    ) -> bool:
         try:
-            done = sink.commit(staged, schema, batch, note)
+            if gone is None:
+                done = sink.commit(staged, schema, batch, note)
+            else:
+                replacing = cast(ReplaceableSink, sink)
+                done = replacing.replace(gone, staged, schema, batch, note, name=name) is not None
         except SinkError as error:
             error.state = f"{self.first} has batch {batch}, and {sink.path} may not; {_KNOWN_LATER}"
             raise
         point("also-committed")
         return done
 
-    def _again(self, name: str, sink: Sink, folder: str, rows: int, batch: int) -> Staged:
+    def _again(self, key: str, sink: Sink, folder: str, rows: int, batch: int) -> Staged:
         """Return the staged files that a dead driver left."""
         assert sink.staging is not None
         staged = read_back(sink.staging, folder, offsets=False) if rows else NOTHING
@@ -253,14 +304,14 @@ class FurtherSinks:
                 f"{self.first} has batch {batch}, {sink.path} lacks it, and of the {rows:,} rows that were staged for "
                 f"it in {sink.staging}/{folder}, {staged.rows:,} are left",
                 state="nothing was read or written now",
-                next_step=f"restore this folder; or go on without these rows there: remove {name.partition(' ')[0]} "
-                "from also in the pipeline file, run once, and add it again",
+                next_step=f"restore this folder; or go on without these rows there: remove {key.partition(' ')[0]} "
+                "from also in the pipeline file, let a run write new records, and add it again",
             )
         return staged
 
 
 NO_FURTHER = FurtherSinks()
-"""Those of a pipeline without ``also``, and of an interval, which cannot replace rows there."""
+"""Those of a pipeline without ``also``."""
 
 
 def _in_order(rows: DataFrame) -> DataFrame:

@@ -1,0 +1,266 @@
+"""Several sinks of one pipeline: whatever dies, each has each record once, and all end with the same batch."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+from tests.chaos.test_interval import at, days, feed_days
+from tests.fixtures.folder import FolderSandbox
+from tests.fixtures.runs import Offset
+from tests.fixtures.stream import StreamSandbox, origin
+
+from sluice.local.kafka import Broker, Topics
+
+pytestmark = [pytest.mark.chaos, pytest.mark.spark, pytest.mark.kafka]
+
+POINTS = ("also-staged", "before-sink-commit", "sink-committed", "quarantine-committed", "also-committed",
+          "also-committed:2", "batch-recorded")  # fmt: skip
+
+
+@dataclass
+class AlsoSandbox(StreamSandbox):
+    """A sandbox that writes to a table, and also to a topic and to a folder of files."""
+
+    def configure(self, *, kafka: Mapping[str, Any] | None = None, **keys: Any) -> None:
+        """Write the pipeline file anew."""
+        usual = {"sink": {"delta": {"path": "table"}}, "also": [self.into(), {"files": {"path": "out"}}]}
+        super().configure(kafka=kafka, **{**usual, **keys})
+
+    def sink(self) -> Counter[Offset]:
+        """What the table holds."""
+        return self.offsets("table")
+
+    def quarantine(self) -> Counter[Offset]:
+        """What the quarantine holds."""
+        return self.offsets("table_quarantine")
+
+    @property
+    def out(self) -> Path:
+        """The folder of files."""
+        return self.home / "out"
+
+    def in_topic(self) -> Counter[Offset]:
+        """What the topic holds."""
+        return StreamSandbox.sink(self)
+
+    def in_files(self) -> Counter[Offset]:
+        """What the folder holds."""
+        return FolderSandbox.sink(self)  # type: ignore[arg-type]
+
+    named, lines = FolderSandbox.named, FolderSandbox.lines
+
+    def assert_together(self) -> None:
+        """The account is exact, and each sink has the same rows."""
+        self.assert_exact()
+        assert self.in_topic() == self.in_files() == self.sink()
+        assert self.held_up() == []
+
+
+@pytest.fixture
+def into_three(
+    spark: SparkSession, broker: Broker, topics: Topics, topic: Callable[..., str], tmp_path: Path
+) -> Iterator[AlsoSandbox]:
+    """A pipeline into a table, a topic and a folder."""
+    target = topic(3)
+    yield AlsoSandbox(tmp_path / "home", broker, topics, topic(2, retention_ms=-1), spark=spark, target=target)
+    if topics.exists(f"{target}.sluice-commits"):
+        topics.delete(f"{target}.sluice-commits")
+
+
+@pytest.mark.parametrize(
+    ("recovery", "points"),
+    [
+        ("replay", ("also-staged", "also-committed")),
+        pytest.param("replay", POINTS, marks=pytest.mark.long),
+        pytest.param("wal", ("sealed", *POINTS), marks=pytest.mark.long),
+        pytest.param("hot", POINTS, marks=pytest.mark.long),
+        pytest.param("ignore_range", POINTS, marks=pytest.mark.long),
+        pytest.param("ignore_batch", POINTS, marks=pytest.mark.long),
+    ],
+)
+def test_kills_neither_lose_nor_double(into_three: AlsoSandbox, recovery: str, points: tuple[str, ...]) -> None:
+    sandbox = into_three
+    sandbox.configure(recovery=recovery, quality={"max_quarantined": "100%"})
+    for point in points:
+        sandbox.feed(8, bad_every=3)
+        sandbox.run("killed", kill_at=point)
+        every = (sandbox.sink(), sandbox.in_topic(), sandbox.in_files())
+        assert set(sum(every, Counter())) == set(every[0]), "what is anywhere is in the table"
+        assert all(set(held.values()) <= {1} for held in every)
+    sandbox.run("killed")
+    sandbox.assert_together()
+    assert sandbox.staged() <= {name for name in sandbox.staged() if "-e1-" in name}
+
+
+def test_a_batch_that_one_sink_lacks_comes_there_first(into_three: AlsoSandbox) -> None:
+    """What the transform makes of its records by now does not matter: they are the rows that the table has."""
+    sandbox = into_three
+    sandbox.feed(5)
+    sandbox.run("died", kill_at="sink-committed")
+    held = sandbox.sink()
+    assert len(held) == 5
+    assert not sandbox.in_topic()
+    sandbox.configure(
+        transform={"sql": "SELECT id, 'other' AS name, _topic, _partition, _offset, _timestamp FROM source"}
+    )
+    sandbox.run("next")
+    sandbox.assert_together()
+    assert {json.loads(r.value)["name"] for r in sandbox.sent()} == {f"name {n}" for n in range(5)}
+    assert sandbox.account("died")["written"] == 5
+
+
+@pytest.mark.long
+def test_staged_rows_that_are_gone_are_not_passed_over(into_three: AlsoSandbox) -> None:
+    sandbox = into_three
+    sandbox.feed(5)
+    sandbox.run("died", kill_at="sink-committed")
+    staged = sandbox.home / "staged"
+    shutil.move(staged, sandbox.home / "aside")
+    said = sandbox.run("next", expect=41).message
+    assert "of the 5 rows that were staged for it" in said
+    assert not sandbox.in_topic()
+    shutil.move(sandbox.home / "aside", staged)
+    sandbox.run("next")
+    sandbox.assert_together()
+    sandbox.feed(5)
+    sandbox.run("died again", kill_at="sink-committed")
+    shutil.rmtree(staged)
+    sandbox.configure(also=[{"files": {"path": "out"}}])  # the way out that the error names
+    sandbox.feed(2)
+    sandbox.run("without")
+    sandbox.configure()
+    sandbox.feed(4)
+    sandbox.run("with")
+    sandbox.assert_exact()
+    assert sandbox.in_files() == sandbox.sink()
+    assert sum((sandbox.sink() - sandbox.in_topic()).values()) == 5 + 2
+
+
+def test_a_sink_that_is_added_gets_what_comes_and_one_that_was_rolled_back_is_noticed(into_three: AlsoSandbox) -> None:
+    sandbox = into_three
+    sandbox.configure(also=[])
+    sandbox.feed(5)
+    sandbox.run("alone")
+    sandbox.configure()
+    before = len(sandbox.sink())
+    sandbox.feed(5)
+    assert "gets rows from this run on" in sandbox.run("together").stderr
+    sandbox.assert_exact()
+    assert sandbox.in_topic() == sandbox.in_files()
+    assert sum((sandbox.sink() - sandbox.in_files()).values()) == before
+    newest = max(file for file in sandbox.out.glob("_sluice/*.json"))
+    newest.rename(sandbox.home / newest.name)
+    sandbox.feed(3)
+    said = sandbox.run("restored", expect=41).message
+    assert "one of them was restored to an earlier state" in said
+    (sandbox.home / newest.name).rename(newest)
+    sandbox.run("restored")
+    sandbox.assert_exact()
+    assert sandbox.in_topic() == sandbox.in_files()
+
+
+def test_the_topic_has_the_rows_of_a_partition_in_order(into_three: AlsoSandbox) -> None:
+    sandbox = into_three
+    sandbox.configure(
+        kafka={"max_records_per_batch": 1000},
+        also=[sandbox.into(key=None, partition="part"), {"files": {"path": "out"}}],
+        decode={"json": {"schema": "id BIGINT"}},
+        transform={"sql": "SELECT id, 0 AS part, _topic, _partition, _offset, _timestamp FROM source"},
+    )
+    sandbox.produce([(0, b"k", b'{"id": %s}' % (b"1.0" if n % 7 == 3 else b"%d" % n)) for n in range(200)])
+    sandbox.run("r")
+    offsets = [origin(r)[2] for r in sandbox.sent()]
+    assert offsets == sorted(offsets)
+    assert len(offsets) == sum(sandbox.sink().values())
+
+
+@pytest.mark.long
+def test_redrives_go_to_each_sink_and_what_replaces_is_refused(into_three: AlsoSandbox) -> None:
+    sandbox = into_three
+    sandbox.configure(recovery="ignore_range", transform={"python": "poison:dying"})
+    sandbox.feed(5)
+    sandbox.run("live", POISON_IDS="3")
+    assert sandbox.total("lost") == 1
+    sandbox.run("again", redriven="lost", kill_at="sink-committed")
+    sandbox.run("again", redriven="lost", kill_at="also-committed")
+    sandbox.run("again", redriven="lost")
+    assert sandbox.sink() == sandbox.in_topic() == sandbox.in_files() == sandbox.on_broker()
+    sandbox.assert_balanced()
+    sandbox.configure(quality={"max_quarantined": "100%"})
+    sandbox.produce([(0, b"k", b'{"id": "x"}')])
+    sandbox.run("refused")
+    assert len(sandbox.quarantine()) == 1
+    sandbox.configure(decode={"json": {"schema": "id STRING, name STRING"}}, sink={"delta": {"path": "table"}},
+                      transform={"sql": "SELECT try_cast(id AS BIGINT) AS id, name, _topic, _partition, _offset, "
+                                        "_timestamp FROM source"})  # fmt: skip
+    sandbox.run("let in", redriven="quarantined", kill_at="sink-committed")
+    sandbox.run("let in", redriven="quarantined")
+    assert not sandbox.quarantine()
+    assert sandbox.sink() == sandbox.in_topic() == sandbox.in_files() == sandbox.on_broker()
+    sandbox.assert_balanced()
+    name = sandbox.name
+    for arguments, told in (
+        (("run", name, "--start", "2026-01-01T00:00Z", "--end", "2026-01-02T00:00Z"), "also[0].kafka cannot replace"),
+        (("retract", name, "live", "--reason", "x"), "also[0].kafka does not take single rows back"),
+        (("reset", name, "--truncate", "--from", "earliest", "--reason", "x"), "does not take such rows back"),
+    ):
+        said = sandbox.cli(*[sandbox.file.as_posix() if part == name else part for part in arguments])
+        assert said.returncode == 10, said.stderr
+        assert told in " ".join(said.stderr.split())
+
+
+@pytest.mark.parametrize(
+    "points",
+    [
+        ("sink-committed",),
+        pytest.param(
+            ("also-staged", "before-sink-commit", "sink-committed", "also-committed", "batch-recorded"),
+            marks=pytest.mark.long,
+        ),
+    ],
+)
+def test_an_interval_replaces_rows_in_each_sink_and_fills_one_that_was_added(
+    into_three: AlsoSandbox, points: tuple[str, ...]
+) -> None:
+    sandbox = into_three
+    allowed = {"quality": {"max_quarantined": "100%"}}
+    sandbox.configure(also=[], **allowed)
+    feed_days(sandbox, 3, 6)
+    sandbox.produce([(0, b"k", b"{", at(4))])
+    sandbox.run("live")
+    again = {"sql": "SELECT id, 'again' AS name, _topic, _partition, _offset, _timestamp FROM source"}
+    sandbox.configure(also=[{"files": {"path": "out"}}], transform=again, **allowed)
+    for number, point in enumerate(points):
+        sandbox.run(f"interval {number}", interval=days(3, 5), kill_at=point)
+    sandbox.run("interval", interval=days(3, 6))
+    sandbox.assert_exact()
+    assert sandbox.in_files() == sandbox.sink()
+    assert {row["name"] for row in sandbox.lines()} == {"again"}
+
+
+@pytest.mark.parametrize("point", ["sink-committed", pytest.param("also-committed", marks=pytest.mark.long)])
+def test_a_retraction_takes_rows_out_of_each_sink(into_three: AlsoSandbox, point: str) -> None:
+    sandbox = into_three
+    sandbox.configure(also=[{"files": {"path": "out"}}, {"delta": {"path": "second"}}])
+    sandbox.feed(6)
+    sandbox.run("right")
+    sandbox.feed(5)
+    sandbox.run("wrong")
+    command = ("retract", str(sandbox.file), "wrong", "--reason", "wrong currency")
+    sandbox.cli(*command, SLUICE_KILL_AT=point)
+    assert len(sandbox.sink()) == 6
+    sandbox.feed(3)
+    sandbox.run("next")  # any run finishes what the killed one began
+    assert len(sandbox.sink()) == 9
+    assert sandbox.sink() == sandbox.in_files() == sandbox.offsets("second")
+    sandbox.run("back", redriven="lost")
+    assert sandbox.sink() == sandbox.in_files() == sandbox.offsets("second") == sandbox.on_broker()
+    sandbox.assert_balanced()
