@@ -41,6 +41,8 @@ BUILT_IN: Mapping[str, Mapping[str, str]] = {
         "csv": "sluice.decoders.config:CSV",
         "text": "sluice.decoders.config:TEXT",
         "bytes": "sluice.decoders.config:BYTES",
+        "by_topic": "sluice.decoders.chosen:BY_TOPIC",
+        "by_header": "sluice.decoders.chosen:BY_HEADER",
     },
     "rules": {"sql": "sluice.rules.config:SQL", "not_null": "sluice.rules.config:NOT_NULL"},
 }

@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 
 from sluice.cli.output import err, print_json, print_table
 from sluice.cli.run import closing, connections, ended
-from sluice.decoders.explain import Explainer
+from sluice.decoders.explain import explained
 from sluice.delta.samples import look
 from sluice.errors import ConfigError, ExitCode
 from sluice.home import Home
@@ -98,7 +98,7 @@ def quarantine(
         since=since,
         before=before,
         show=show,
-        explain=Explainer.of(spec.decode.key, spec.decode.config).detail,
+        explain=explained(spec.decode.key, spec.decode.config),
     )
     if run is not None and not found.records:
         Ledger.open().known_run(spec.name, run)  # a misspelt one must not look like one that refused nothing

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-__all__ = ["check_ddl", "first_of"]
+__all__ = ["check_ddl", "first_of", "types_of"]
 
 _NAMES = {
     "BOOLEAN": "BOOLEAN", "TINYINT": "BYTE", "SMALLINT": "SHORT", "INT": "INT", "BIGINT": "LONG", "FLOAT": "FLOAT",
@@ -14,6 +14,8 @@ _NAMES = {
     "VARIANT": "VARIANT",
 }  # fmt: skip
 
+_SHOWN = {"BYTE": "TINYINT", "SHORT": "SMALLINT", "LONG": "BIGINT"}
+
 
 def first_of(types: Collection[str], ddl: str) -> str | None:
     """Return the first of these types that a valid DDL schema has, at any depth; None if it has none of them."""
@@ -21,6 +23,29 @@ def first_of(types: Collection[str], ddl: str) -> str | None:
 
     found = parse_one(f"CREATE TABLE t ({ddl})", dialect="spark").find_all(exp.DataType, bfs=False)
     return next((part.this.name for part in found if part.this.name in types), None)
+
+
+def types_of(ddl: str) -> dict[str, str]:
+    """Return the columns of a valid DDL schema with their types, written alike if they are the same to a table.
+
+    Limits of texts and ``NOT NULL`` do not count.
+    """
+    from sqlglot import exp, parse_one
+
+    def written(kind: exp.DataType) -> str:
+        parts = [
+            f"{part.name}: {written(part.args['kind'])}" if isinstance(part, exp.ColumnDef) else written(part)
+            for part in kind.expressions
+            if isinstance(part, exp.ColumnDef | exp.DataType)
+        ]
+        name = _NAMES[kind.this.name]
+        if name == "DECIMAL":
+            digits = [part.name for part in kind.expressions]
+            return f"DECIMAL({','.join([*digits, '0'][:2] if digits else ['10', '0'])})"
+        return f"{_SHOWN.get(name, name)}<{', '.join(parts)}>" if parts else _SHOWN.get(name, name)
+
+    tree = parse_one(f"CREATE TABLE t ({ddl})", dialect="spark").this
+    return {c.name: written(c.args["kind"]) for c in tree.expressions if isinstance(c, exp.ColumnDef)}
 
 
 def check_ddl(ddl: str) -> list[str]:

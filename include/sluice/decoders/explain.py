@@ -9,14 +9,15 @@ import csv
 import io
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from sluice.decoders.chosen import UNMATCHED, ByHeader, Chosen
 from sluice.decoders.config import CsvDecode, JsonDecode
 from sluice.decoders.misfits import Number, misfit, nested
 
-__all__ = ["Explainer"]
+__all__ = ["Explainer", "explained"]
 
 _LONGEST = 200
 """Characters of a record's text that a detail has."""
@@ -117,6 +118,46 @@ class Explainer:
             doublequote=own is None,
         )
         return next(reader, [])
+
+
+def explained(format_: str, config: Any) -> Callable[[Mapping[str, Any]], str | None]:
+    """Return what says of a row of the quarantine more than its rule and column; None if there is no more to say.
+
+    Parameters
+    ----------
+    format_, config
+        The decoder's key in the pipeline file, and its settings.
+    """
+
+    def explain(row: Mapping[str, Any]) -> str | None:
+        error = (row["_errors"] or [{"rule": "unknown", "column": None}])[0]
+        key, own = format_, config
+        if isinstance(config, Chosen):
+            headers = [(each["key"], each["value"]) for each in row["headers"] or ()]
+            if error["rule"] == UNMATCHED:
+                return _unmatched(config, headers)
+            number = config.chosen(config.value_of(row["_topic"], headers))
+            if number is None:
+                return None
+            form = config.entries[number][1]
+            key, own = form.key, form.config
+        return Explainer.of(key, own).detail(row["value"], error["rule"], error["column"])
+
+    return explain
+
+
+def _unmatched(config: Chosen, headers: Sequence[tuple[str, bytes | None]]) -> str | None:
+    """Say why no format was chosen; of a topic there is no more to say."""
+    if not isinstance(config, ByHeader):
+        return None
+    values = [value for name, value in headers if name == config.name]
+    if not values:
+        return f"it has no header {config.name!r}"
+    if values[-1] is None:
+        return f"its header {config.name!r} has no value"
+    text = config.value_of("", headers)
+    shown = f"0x{values[-1][:20].hex()}, which is not UTF-8" if text is None else repr(_cut(text))
+    return f"its header {config.name!r} is {shown}"
 
 
 def _schema_of(value: bytes, rule: str) -> str:

@@ -112,7 +112,7 @@ def look(
     since: datetime | None = None,
     before: datetime | None = None,
     show: int = 0,
-    explain: Callable[[bytes | None, str, str | None], str | None] = lambda *_: None,
+    explain: Callable[[Mapping[str, Any]], str | None] = lambda _: None,
 ) -> Look:
     """Return what a quarantine holds; nothing if there is no table.
 
@@ -127,7 +127,7 @@ def look(
     show
         How many samples: the newest by record time. Keys and values are read only if there are to be some.
     explain
-        Returns why a record was refused, from its value, rule and column; where it does not know, the table may.
+        Returns why a record was refused, from its row; where it does not know, the table may.
 
     Raises
     ------
@@ -164,12 +164,12 @@ def look(
 def _rows(table: Table, *, values: bool) -> Iterator[dict[str, Any]]:
     if table.delta is None:
         return
-    for batch in table.rows([*_COLUMNS, *(("key", "value") if values else ())]):
+    for batch in table.rows([*_COLUMNS, *(("key", "value", "headers") if values else ())]):
         at = _COLUMNS.index("_timestamp")  # as a number: a record may have a time that Python does not
         yield from batch.set_column(at, "_timestamp", batch.column(at).cast("int64")).to_pylist()
 
 
-def _sample(row: Mapping[str, Any], explain: Callable[[bytes | None, str, str | None], str | None]) -> Sample:
+def _sample(row: Mapping[str, Any], explain: Callable[[Mapping[str, Any]], str | None]) -> Sample:
     error = (row["_errors"] or [{"rule": "unknown", "column": None}])[0]
     column = error["column"]
     moment = row["_timestamp"]
@@ -181,7 +181,7 @@ def _sample(row: Mapping[str, Any], explain: Callable[[bytes | None, str, str | 
         row["_run"],
         error["rule"],
         column,
-        explain(row["value"], error["rule"], column) or error.get("detail"),
+        explain(row) or error.get("detail"),
         _text(row["key"]),
         _text(row["value"]),
     )

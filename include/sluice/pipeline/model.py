@@ -49,7 +49,7 @@ __all__ = [
 _NAME = re.compile(r"^[a-z][a-z0-9_-]{0,62}$")
 _LATER: dict[str, Any] = {"key": None, "tombstone": "quarantine", "rescue": False, "headers": {}}
 """Keys of a decoder that earlier versions did not have, with what they did."""
-_LATER_DECODERS = ("protobuf",)
+_LATER_DECODERS = ("protobuf", "by_topic", "by_header")
 """Keys of ``decode`` that the first version which kept digests did not have."""
 
 
@@ -143,6 +143,7 @@ class Pipeline(Strict):
                 "decode.json"
             )
         self._refuse_tombstones()
+        self._refuse_formats()
         if self.aggregates and self.transform.arrow is not None:
             raise ValueError(
                 "rows: aggregate needs a whole batch, and transform.arrow gets a part of it at a time: write "
@@ -189,8 +190,21 @@ class Pipeline(Strict):
         if self.transform.arrow is not None:
             raise ValueError(f"{key} beside transform.arrow is not supported yet: write transform.sql or python")
         plain = self.transform.sql == EVERYTHING
-        if why := self.sink.config.undeletable(self.decode.config.names if plain else ()):
+        if why := self.sink.config.undeletable(self.decode.names if plain else ()):
             raise ValueError(f"{key}: {why}")
+
+    def _refuse_formats(self) -> None:
+        chosen = self.decode.chosen
+        if chosen is None:
+            return
+        if not self.source.kind.messages:
+            raise ValueError(
+                f"decode.{self.decode.key}: the records of source.{self.source.key} {chosen.lacks}, so nothing chooses "
+                "their format: name the one format, such as decode.json, and write a pipeline for each of several"
+            )
+        config = self.source.config
+        if problem := chosen.unread(self.source.key, config.streams, config.reads):
+            raise ValueError(f"decode.{self.decode.key}: {problem}")
 
     @model_validator(mode="after")
     def _windowed(self) -> Pipeline:
@@ -397,13 +411,12 @@ class Pipeline(Strict):
 
     def _digest(self, deciding: set[str]) -> str:
         kept = self.model_dump(mode="json", include=deciding)
-        for key in _LATER_DECODERS:
-            if kept["decode"].get(key) is None:
-                kept["decode"].pop(key, None)
-        for settings in filter(None, kept["decode"].values()):
-            for key, default in _LATER.items():  # so that a new version goes on with what an old one kept
-                if settings.get(key) == default:
-                    del settings[key]
+        _prune(kept["decode"])
+        if self.decode.chosen is not None:
+            chosen = kept["decode"][self.decode.key]
+            for settings in filter(None, [*chosen["formats"].values(), chosen["default"]]):
+                _prune(settings)
+            chosen["formats"] = sorted(chosen["formats"].items(), key=lambda e: ("*" in e[0], "*" in e[0] or e[0]))
         return hashlib.sha256(json.dumps(kept, sort_keys=True).encode()).hexdigest()[:16]
 
     @property
@@ -538,6 +551,17 @@ class Pipeline(Strict):
         if self.quarantine is not None:
             return self.quarantine.delta.path
         return f"{self.sink.config.location}_quarantine" if self.sink.kind.delta else f"quarantine/{self.name}"
+
+
+def _prune(decode: dict[str, Any]) -> None:
+    """Take out what earlier versions did not have, so that a new one goes on with what an old one kept."""
+    for key in _LATER_DECODERS:
+        if decode.get(key) is None:
+            decode.pop(key, None)
+    for settings in filter(None, decode.values()):
+        for key, default in _LATER.items():
+            if key in settings and settings[key] == default:
+                del settings[key]
 
 
 def model_for(data: Any) -> type[Pipeline]:

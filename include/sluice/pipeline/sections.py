@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from datetime import timedelta
 from enum import StrEnum
 from typing import Annotated, Any
 
 from pydantic import AfterValidator, Field, field_validator, model_validator
 
-from sluice.decoders.avro import AvroDecode
-from sluice.decoders.config import BytesDecode, CsvDecode, JsonDecode, Keyed, TextDecode
-from sluice.decoders.protobuf import ProtobufDecode
-from sluice.decoders.registered import Registered
+from sluice.decoders.chosen import ByHeader, ByTopic, Chosen
+from sluice.decoders.format import Format
 from sluice.fields import Duration, Strict, given, one_of
 from sluice.kinds import kind_of
 from sluice.rules.config import NotNullRule, SqlRule
@@ -97,56 +96,54 @@ class Source(Strict):
         return config
 
 
-class Decode(Strict):
+class Decode(Format):
     """How a record's value becomes columns."""
 
-    json_: Annotated[JsonDecode | None, Field(alias="json")] = None
-    """One JSON object per record."""
-    csv: CsvDecode | None = None
-    """One CSV record (RFC 4180) per record."""
-    avro: AvroDecode | None = None
-    """One Avro record per record, in the wire format of schema registries."""
-    protobuf: ProtobufDecode | None = None
-    """One Protobuf message per record, in the wire format of schema registries."""
-    text: TextDecode | None = None
-    """``text: {}``: the value as UTF-8 text, in the column ``value``."""
-    bytes: BytesDecode | None = None
-    """``bytes: {}``: key and value unchanged, in the columns ``key`` and ``value``."""
+    what = "decode"
 
-    @model_validator(mode="after")
-    def _one(self) -> Decode:
-        one_of(self, "decode")
-        return self
+    by_topic: ByTopic | None = None
+    """A format for each topic."""
+    by_header: ByHeader | None = None
+    """A format for each value of a header, such as ``content-type``."""
 
     @property
-    def key(self) -> str:
-        """The decoder's key in the file."""
-        return given(self)[0]
+    def chosen(self) -> Chosen | None:
+        """What chooses a format for each record; None if there is one for all."""
+        return self.by_topic or self.by_header
 
     @property
-    def config(self) -> Any:
-        """The decoder's settings in the file."""
-        return next(value for value in (getattr(self, name) for name in type(self).model_fields) if value is not None)
+    def formats(self) -> Sequence[Format]:
+        """The formats from which one is chosen for each record; only this one if it is for all."""
+        return [self] if self.chosen is None else [form for _, form in self.chosen.entries]
 
     @property
-    def headers(self) -> dict[str, str]:
-        """The columns that are headers, with the names of these."""
-        return self.config.headers if isinstance(self.config, Keyed) else {}
+    def names(self) -> list[str]:
+        """The columns that are made of the value, by any format; none if the decoder does not say."""
+        if self.chosen is None:
+            return super().names
+        return list(dict.fromkeys(name for form in self.formats for name in form.names))
+
+    @property
+    def asks_headers(self) -> bool:
+        """Whether decoding needs the headers of the records."""
+        return self.by_header is not None or any(form.headers for form in self.formats)
 
     @property
     def deletes(self) -> bool:
         """Whether tombstones delete rows of the sink."""
-        return isinstance(self.config, Keyed) and self.config.deletes
+        return super().deletes if self.chosen is None else any(form.deletes for form in self.formats)
 
     @property
     def needs(self) -> str | None:
         """The connection that decoding needs; None if it needs none."""
-        return self.config.registry if isinstance(self.config, Registered) else None
+        if self.chosen is None:
+            return super().needs
+        return next((form.needs for form in self.formats if form.needs is not None), None)
 
     @property
     def rescues(self) -> bool:
         """Whether unknown fields are kept in a column."""
-        return self.json_ is not None and self.json_.rescue
+        return super().rescues if self.chosen is None else any(form.rescues for form in self.formats)
 
 
 def _rule_name(name: str) -> str:

@@ -160,6 +160,7 @@ class SourceKind:
     retention: bool
     by_range: bool = False
     notes_start: bool = False
+    messages: bool = False
 
     def opened(self, config: SourceConfig, home: Home, pipeline: str) -> Source:
         """Open the source of a pipeline."""

@@ -115,6 +115,8 @@ def sketch(spark: SparkSession, pipeline: Pipeline, recovery: Recovery) -> Plan:
         raise NotArrowError("the pipeline file says engine: spark")
     if pipeline.origins is not None:
         raise NotArrowError("source.kafka.clusters: copies of records are told by Spark alone")
+    if pipeline.decode.chosen is not None:
+        raise NotArrowError(f"decode.{pipeline.decode.key} chooses a format for each record, which Spark alone does")
     if pipeline.decode.deletes:
         raise NotArrowError("tombstones delete rows, and Spark alone tells them")
     if pipeline.sink.config.keyed and pipeline.sink.kind.delta:  # its batches are large, and their keys are in memory

@@ -10,9 +10,11 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import ArrayType, StringType, StructField, StructType
 
+from sluice.decoders.chosen import UNMATCHED
 from sluice.pipeline.sections import Decode
 from sluice.ranges import OffsetRange, RangeAccount
-from sluice_spark.decoders.base import COLUMN, RULE
+from sluice_spark.decoders.base import COLUMN, RULE, last_header
+from sluice_spark.decoders.chosen import choice_of
 from sluice_spark.sinks.base import NOTHING, Staged, TakenBackError
 from sluice_spark.sinks.delta.table import DeltaSink
 from sluice_spark.sinks.parquet.slice import Slice
@@ -63,7 +65,7 @@ def refused_records(decoded: DataFrame, run_id: str, decode: Decode) -> DataFram
         F.col(RULE).alias("rule"),
         F.lit("critical").alias("severity"),
         F.col(COLUMN).alias("column"),
-        (_detail() if decode.key == "json" else F.lit(None).cast("string")).alias("detail"),
+        _detail_of(decode).alias("detail"),
     )
     return decoded.where(F.col(RULE).isNotNull()).select(
         "key",
@@ -76,6 +78,19 @@ def refused_records(decoded: DataFrame, run_id: str, decode: Decode) -> DataFram
         F.lit(run_id).alias("_run"),
         F.array(error).alias("_errors"),
     )
+
+
+def _detail_of(decode: Decode) -> Column:
+    """Return the offending text of records that are JSON, and the header that chose no format."""
+    nothing = F.lit(None).cast("string")
+    if decode.chosen is None:
+        return _detail() if decode.key == "json" else nothing
+    known = [number for number, form in enumerate(decode.formats) if form.key == "json"]
+    detail = F.when(choice_of(decode.chosen).isin(known), _detail()) if known else nothing
+    if decode.by_header is None:
+        return detail
+    text = F.left(last_header(decode.by_header.name).cast("string"), F.lit(_LONGEST))
+    return F.when(F.col(RULE) == UNMATCHED, F.when(F.is_valid_utf8(text), text)).otherwise(detail)
 
 
 def _detail() -> Column:

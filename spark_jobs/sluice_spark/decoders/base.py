@@ -12,11 +12,11 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from sluice.decoders.config import Keyed
+from sluice.decoders.format import Format
 from sluice.fields import DELETED
 from sluice.kinds import kind_of
-from sluice.pipeline.sections import Decode
 
-__all__ = ["COLUMN", "DATA", "RULE", "Decoder", "decode", "source_columns"]
+__all__ = ["COLUMN", "DATA", "RULE", "Decoder", "decode", "last_header", "source_columns"]
 
 DATA = "__sluice_data"
 """Struct of the decoded columns."""
@@ -44,7 +44,7 @@ class Decoder(Protocol):
         """
 
 
-def decode(records: DataFrame, spec: Decode) -> DataFrame:
+def decode(records: DataFrame, spec: Format) -> DataFrame:
     """Decode records as configured in a pipeline file: see :meth:`Decoder.decode`."""
     decoder: Decoder = kind_of("decoders", spec.key).made(spec.config)
     found = decoder.decode(records)
@@ -53,7 +53,7 @@ def decode(records: DataFrame, spec: Decode) -> DataFrame:
     if spec.config.key is not None:
         found = _with_text(found, spec.config.key, F.col("key"))
     for name, header in spec.config.headers.items():
-        found = _with_text(found, name, _last(header))
+        found = _with_text(found, name, last_header(header))
     return _deleting(found) if spec.config.deletes else found
 
 
@@ -66,9 +66,9 @@ def _deleting(decoded: DataFrame) -> DataFrame:
     )
 
 
-def _last(header: str) -> Column:
+def last_header(name: str) -> Column:
     """Return the value of the last header of a name, as Kafka's ``lastHeader``; null if there is none."""
-    own = F.filter(F.col("headers"), lambda h: h["key"] == header)
+    own = F.filter(F.col("headers"), lambda h: h["key"] == name)
     return F.try_element_at(own, F.lit(-1))["value"]
 
 

@@ -43,7 +43,7 @@ def _of_tombstones(rule: Any, pipeline: Pipeline, violation: Column) -> Column:
     """Return a rule that asks no record without a value for columns of the value."""
     if rule.not_null is None:
         return violation
-    beside = [name for name in rule.not_null.columns if name not in pipeline.decode.config.names]
+    beside = [name for name in rule.not_null.columns if name not in pipeline.decode.names]
     asked = NotNull(rule.not_null.model_copy(update={"columns": beside})).violation() if beside else F.lit(None)
     return F.when(F.col(DELETED), asked).otherwise(violation)
 

@@ -114,7 +114,7 @@ class MicroBatches:
                 max_records,
                 start=tables.epoch.positions,
                 states=self.states,
-                headers=headers or bool(self.context.pipeline.decode.headers) or self._mirrored,
+                headers=headers or self.context.pipeline.decode.asks_headers or self._mirrored,
                 over_gaps=self.context.recovery.ignores,
             )
             query = (

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from sluice.decoders.explain import Explainer
+from sluice.decoders.explain import explained
 from sluice.decoders.registry import ask
 from sluice.fields import DELETED, TAKES_AWAY
 from sluice.home import Home
@@ -88,7 +88,7 @@ def preview(spark: SparkSession, pipeline: Pipeline, home: Home, records: int) -
         "pipeline": pipeline.name,
         "ranges": [r.as_list() for r in ranges],
         "records": count,
-        "refused": [_refused(row, Explainer.of(pipeline.decode.key, pipeline.decode.config)) for row in refused],
+        "refused": [_refused(row, explained(pipeline.decode.key, pipeline.decode.config)) for row in refused],
         "rows": made,
         "shown": shown,
         "columns": [{"name": f.name, "type": f.dataType.simpleString()} for f in of_table(schema).fields],
@@ -129,10 +129,10 @@ def _as_json(rows: DataFrame) -> Any:
     return F.to_json(F.struct(*map(column, rows.columns)), {"ignoreNullFields": "false"}).alias("row")
 
 
-def _refused(row: dict[str, Any], explainer: Explainer) -> dict[str, Any]:
+def _refused(row: dict[str, Any], explain: Callable[[Mapping[str, Any]], str | None]) -> dict[str, Any]:
     error = row["_errors"][0]
     value = row["value"]
-    detail = explainer.detail(value, error["rule"], error["column"]) or error["detail"]
+    detail = explain(row) or error["detail"]
     return {
         "topic": row["_topic"],
         "partition": row["_partition"],

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from sluice.decoders.chosen import ByHeader, ByTopic
 from sluice.decoders.config import CsvDecode, JsonDecode
-from sluice.decoders.explain import Explainer
+from sluice.decoders.explain import Explainer, explained
 
 JSON = Explainer.of("json", JsonDecode(schema="id INT"))
 CSV = Explainer.of("csv", CsvDecode(schema="a INT, b STRING, c DOUBLE"))
@@ -98,3 +99,28 @@ NESTED = Explainer.of(
 )  # fmt: skip
 def test_within_a_nested_column_the_value_is_named(value: bytes, rule: str, column: str | None, detail: str) -> None:
     assert NESTED.detail(value, rule, column) == detail
+
+
+def test_a_record_is_explained_by_the_format_that_was_chosen_for_it() -> None:
+    formats = {"j": {"json": {"schema": "a INT, b INT"}}, "c": {"csv": {"schema": "b INT, a INT"}}}
+
+    def told(spec: ByHeader | ByTopic, rule: str, *headers: tuple[str, bytes | None], topic: str = "t") -> str | None:
+        key = "by_header" if isinstance(spec, ByHeader) else "by_topic"
+        return explained(key, spec)(
+            {
+                "value": b'{"a": "x"},7', "_topic": topic, "_errors": [{"rule": rule, "column": "a"}],
+                "headers": [{"key": name, "value": value} for name, value in headers] or None,
+            }
+        )  # fmt: skip
+
+    spec = ByHeader(name="h", formats=formats)
+    assert told(spec, "type", ("h", b"c")) == "7"
+    assert told(spec, "json", ("h", b"j")) == 'text follows at character 10: {"a": "x"},7'
+    assert told(spec, "type", ("h", b"z")) is None, "the file had a format for it when it was refused"
+    assert told(spec, "format") == "it has no header 'h'"
+    assert told(spec, "format", ("h", b"c"), ("h", None)) == "its header 'h' has no value"
+    assert told(spec, "format", ("h", b"\xffz")) == "its header 'h' is 0xff7a, which is not UTF-8"
+    assert told(spec, "format", ("h", b"z")) == "its header 'h' is 'z'"
+    topics = ByTopic(formats=formats)
+    assert told(topics, "type", topic="c") == "7"
+    assert told(topics, "format", topic="x") is None

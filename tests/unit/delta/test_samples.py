@@ -10,17 +10,18 @@ import pyarrow as pa
 import pytest
 from deltalake import write_deltalake
 
-from sluice.decoders.explain import Explainer
+from sluice.decoders.explain import explained
 from sluice.delta.samples import look
 from sluice.errors import SinkError
 
 ZERO = datetime(2026, 1, 1, tzinfo=UTC)
+HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
 ERRORS = pa.list_(pa.struct([("rule", pa.string()), ("severity", pa.string()), ("column", pa.string())]))
 
 
 def entry(offset: int, rule: str, value: bytes | None, column: str | None = None, run: str = "a") -> dict[str, Any]:
     return {
-        "key": b"k%d" % offset, "value": value, "_topic": "t", "_partition": 0, "_offset": offset,
+        "key": b"k%d" % offset, "value": value, "headers": None, "_topic": "t", "_partition": 0, "_offset": offset,
         "_timestamp": ZERO + timedelta(hours=offset), "_run": run,
         "_errors": [{"rule": rule, "severity": "critical", "column": column}],
     }  # fmt: skip
@@ -39,9 +40,9 @@ def path(tmp_path: Path) -> str:
     ]
     schema = pa.schema(
         [
-            ("key", pa.binary()), ("value", pa.binary()), ("_topic", pa.string()), ("_partition", pa.int32()),
-            ("_offset", pa.int64()), ("_timestamp", pa.timestamp("us", "UTC")), ("_run", pa.string()),
-            ("_errors", ERRORS),
+            ("key", pa.binary()), ("value", pa.binary()), ("headers", HEADERS), ("_topic", pa.string()),
+            ("_partition", pa.int32()), ("_offset", pa.int64()), ("_timestamp", pa.timestamp("us", "UTC")),
+            ("_run", pa.string()), ("_errors", ERRORS),
         ]
     )  # fmt: skip
     target = str(tmp_path / "quarantine")
@@ -53,7 +54,8 @@ def path(tmp_path: Path) -> str:
 def test_a_record_with_a_time_that_python_does_not_have_is_shown_as_well(path: str) -> None:
     far = pa.table(
         {
-            "key": [b"k"], "value": [b"{"], "_topic": ["t"], "_partition": pa.array([0], pa.int32()), "_offset": [7],
+            "key": [b"k"], "value": [b"{"], "headers": pa.nulls(1, HEADERS), "_topic": ["t"],
+            "_partition": pa.array([0], pa.int32()), "_offset": [7],
             "_timestamp": pa.array([1_795_590_000_000_000_000]).cast(pa.timestamp("us", "UTC")), "_run": ["far"],
             "_errors": pa.array([[{"rule": "json", "severity": "critical", "column": None}]], ERRORS),
         }
@@ -87,8 +89,8 @@ def test_the_newest_are_shown_with_what_was_refused(path: str) -> None:
     assert texts[0].startswith('{"id": "zzz')
     assert texts[0].endswith("… (1,010 characters)")
     assert [s.detail for s in found.samples] == [None] * 5, "of an earlier version"
-    explained = look(path, show=5, explain=Explainer("json").detail)
-    assert [s.detail for s in explained.samples] == [
+    told = look(path, show=5, explain=explained("json", None))
+    assert [s.detail for s in told.samples] == [
         "is missing", None, "byte 0xff at 0 is not UTF-8", '"q"', '"y"',
     ]  # fmt: skip
 

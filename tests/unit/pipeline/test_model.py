@@ -15,6 +15,7 @@ import pytest
 from pydantic import BaseModel
 from tests.fixtures.specs import GOOD, write
 
+from sluice.decoders.format import Format
 from sluice.errors import ConfigError
 from sluice.pipeline import Pipeline, Rows, load
 from sluice.recovery import Recovery
@@ -88,7 +89,8 @@ def fields(model: type[BaseModel], above: str = "") -> Iterator[tuple[str, str |
         key = f"{above}{field.alias or name}"
         yield key, field.description
         for kind in (field.annotation, *get_args(field.annotation)):
-            if isinstance(kind, type) and issubclass(kind, BaseModel):
+            # what stands below formats and default is what stands below decode
+            if isinstance(kind, type) and issubclass(kind, BaseModel) and kind is not Format:
                 yield from fields(kind, f"{key}.")
 
 

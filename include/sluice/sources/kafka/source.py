@@ -109,4 +109,5 @@ KIND = SourceKind(
     retention=True,
     by_range=True,
     notes_start=True,
+    messages=True,
 )

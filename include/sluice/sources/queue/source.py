@@ -98,4 +98,5 @@ KIND = SourceKind(
     seek_by_time=True,
     retention=True,
     by_range=True,
+    messages=True,
 )
