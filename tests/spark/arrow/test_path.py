@@ -730,6 +730,10 @@ SUITES = {
             },
             "tombstones delete rows",
         ),
+        (
+            {"decode": {"by_topic": {"formats": {"t": {"json": {"schema": "id INT"}}}}}},
+            "decode.by_topic chooses a format for each record, which Spark alone does",
+        ),
         ({"spark": {"conf": {"spark.sql.caseSensitive": True}}}, "Spark has the setting spark.sql.caseSensitive"),
         ({"spark": {"conf": {"spark.sql.parquet.compression.codec": "lz4"}}}, "Spark compresses Parquet with lz4"),
         ({"spark": {"conf": {"spark.sql.parquet.compression.codec": "zstd"}}}, None),
