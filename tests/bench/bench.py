@@ -11,6 +11,7 @@ import tempfile
 from pathlib import Path
 
 from tests.bench.drain import fixed, shapes, volume
+from tests.bench.files import files
 from tests.bench.harness import Bench, Options
 from tests.bench.history import history
 from tests.bench.intervals import intervals
@@ -18,6 +19,7 @@ from tests.bench.judging import judging
 from tests.bench.lag import lag
 from tests.bench.ledger import ledger
 from tests.bench.postgres import postgres
+from tests.bench.queued import queue
 from tests.bench.recovery import hot, killed, redrive, wal
 from tests.bench.split import split
 from tests.bench.wide import wide
@@ -29,6 +31,8 @@ COMPARISONS = {
     "volume": volume,
     "shapes": shapes,
     "fixed": fixed,
+    "files": files,
+    "queue": queue,
     "postgres": postgres,
     "wal": wal,
     "hot": hot,
