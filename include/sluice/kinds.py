@@ -24,6 +24,7 @@ BUILT_IN: Mapping[str, Mapping[str, str]] = {
         "kafka": "sluice.sources.kafka.source:KIND",
         "queue": "sluice.sources.queue.source:KIND",
         "rate": "sluice.sources.rate.source:KIND",
+        "socket": "sluice.sources.socket.source:KIND",
     },
     "sinks": {
         "delta": "sluice.sinks.delta:KIND",

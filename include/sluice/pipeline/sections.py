@@ -29,6 +29,7 @@ from sluice.sources.jdbc.config import JdbcSource
 from sluice.sources.kafka.config import KafkaSource
 from sluice.sources.queue.config import QueueSource
 from sluice.sources.rate.config import RateSource
+from sluice.sources.socket.config import SocketSource
 
 __all__ = [
     "EVERYTHING",
@@ -72,6 +73,8 @@ class Source(Strict):
     """Streams of a message queue."""
     rate: RateSource | None = None
     """Made-up rows that come at a steady rate, for load tests."""
+    socket: SocketSource | None = None
+    """Lines that a TCP server sends, for demonstrations; with ``recovery: wal``."""
 
     @model_validator(mode="after")
     def _one(self) -> Source:

@@ -1,4 +1,4 @@
-"""Rows of a database's table as a source: they are read from where they were landed."""
+"""Rows of a database's table, or lines of a socket, as a source: they are read from where they were landed."""
 
 from __future__ import annotations
 
@@ -12,6 +12,8 @@ from sluice.ranges import OffsetRange, Positions, describe
 from sluice.sources.jdbc.config import JdbcSource
 from sluice.sources.jdbc.intake import Part
 from sluice.sources.jdbc.source import TableRows
+from sluice.sources.socket.config import SocketSource
+from sluice.sources.socket.source import Lines
 from sluice.sources.state import TopicState
 from sluice.wal import Segment
 from sluice_spark.engine.failures import Sign, classify
@@ -49,17 +51,17 @@ class LandedRows:
 
 
 class JdbcReader:
-    """Reads the landed rows of a pipeline's table.
+    """Reads the landed rows of a pipeline.
 
     Parameters
     ----------
     source
-        The open table.
+        The open table, or the open socket.
     """
 
     signs: Sequence[Sign] = ()
 
-    def __init__(self, spark: SparkSession, config: JdbcSource, source: TableRows) -> None:
+    def __init__(self, spark: SparkSession, config: JdbcSource | SocketSource, source: TableRows | Lines) -> None:
         self.spark = spark
         self.intake = source.intake
 
