@@ -40,6 +40,7 @@ BUILT_IN: Mapping[str, Mapping[str, str]] = {
         "avro": "sluice.decoders.avro:AVRO",
         "protobuf": "sluice.decoders.protobuf:PROTOBUF",
         "csv": "sluice.decoders.config:CSV",
+        "xml": "sluice.decoders.xml:XML",
         "text": "sluice.decoders.config:TEXT",
         "bytes": "sluice.decoders.config:BYTES",
         "by_topic": "sluice.decoders.chosen:BY_TOPIC",

@@ -16,6 +16,7 @@ pytestmark = [pytest.mark.chaos, pytest.mark.spark, pytest.mark.kafka]
 NOON = int(datetime(2026, 3, 1, 12, tzinfo=UTC).timestamp() * 1000)
 JSON: dict[str, Any] = {"json": {"schema": "id INT, s STRING"}}
 CSV: dict[str, Any] = {"csv": {"schema": "s STRING, id INT"}}
+XML: dict[str, Any] = {"xml": {"schema": "id INT, s STRING", "root": "r"}}
 TYPE = "content-type"
 GIVEN: list[tuple[list[tuple[str, bytes]], str, str | None]] = [
     ([(TYPE, b"application/json")], '{{"id": {n}, "s": "x"}}', None),
@@ -27,12 +28,14 @@ GIVEN: list[tuple[list[tuple[str, bytes]], str, str | None]] = [
     ([], '{{"id": {n}, "s": "x"}}', "format"),
     ([(TYPE, b"application/cbor")], "x,{n}", "format"),
     ([(TYPE, b"\xff")], '{{"id": {n}, "s": "x"}}', "format"),
+    ([(TYPE, b"application/xml")], "<r><s>x</s><id>{n}</id></r>", None),
+    ([(TYPE, b"application/xml")], "<r><s>x</s><id>{n}</id></r>{{}}", "xml"),
 ]
 """Headers, a value, and the rule that the record breaks."""
 
 
 def configure(sandbox: Sandbox, *, more: dict[str, Any] | None = None, default: bool = False, **keys: Any) -> None:
-    formats = {"application/json": JSON, "text/csv*": CSV, **(more or {})}
+    formats = {"application/json": JSON, "text/csv*": CSV, "application/xml": XML, **(more or {})}
     decode = {"by_header": {"name": TYPE, "formats": formats, **({"default": JSON} if default else {})}}
     sandbox.configure(decode=decode, quality={"max_quarantined": "100%"}, **keys)
 
@@ -65,8 +68,8 @@ def test_whatever_dies_each_record_is_decoded_by_its_own_format_and_what_has_non
     sandbox.run("after")
     sandbox.assert_exact()
     assert rows(sandbox) == wanted(sandbox)
-    assert refused(sandbox) == Counter({"format": 3, "fields": 1, "json": 1})
-    shown = sandbox.cli("quarantine", str(sandbox.file), "--show", "9").stdout
+    assert refused(sandbox) == Counter({"format": 3, "fields": 1, "json": 1, "xml": 1})
+    shown = sandbox.cli("quarantine", str(sandbox.file), "--show", "99").stdout
     for why in (
         "'application/cbor'",
         "is 0xff, which is not UTF-8",
@@ -77,7 +80,7 @@ def test_whatever_dies_each_record_is_decoded_by_its_own_format_and_what_has_non
     configure(sandbox, more={"application/cbor": CSV}, default=True)
     sandbox.run("moved", redriven="quarantined")
     assert rows(sandbox) == wanted(sandbox, 6, 7, 8)
-    assert refused(sandbox) == Counter({"fields": 1, "json": 1})
+    assert refused(sandbox) == Counter({"fields": 1, "json": 1, "xml": 1})
     sandbox.assert_balanced()
 
 
@@ -92,7 +95,7 @@ def test_under_each_strategy(sandbox: Sandbox, recovery: str, point: str) -> Non
     sandbox.run("after")
     sandbox.assert_exact()
     assert rows(sandbox) == wanted(sandbox)
-    assert refused(sandbox) == Counter({"format": 6, "fields": 2, "json": 2})
+    assert refused(sandbox) == Counter({"format": 6, "fields": 2, "json": 2, "xml": 2})
 
 
 @pytest.mark.long
@@ -105,7 +108,7 @@ def test_an_interval_decodes_again_by_what_the_file_names_now(sandbox: Sandbox, 
     configure(sandbox, default=True, recovery=recovery)
     sandbox.run("again", interval=("2026-03-01", "2026-03-02"))
     assert rows(sandbox) == wanted(sandbox, 6, 8)
-    assert refused(sandbox) == Counter({"json": 2, "fields": 1}), "by the default, a line of CSV is no JSON"
+    assert refused(sandbox) == Counter({"json": 2, "fields": 1, "xml": 1}), "by the default, a line of CSV is no JSON"
     sandbox.assert_balanced()
 
 

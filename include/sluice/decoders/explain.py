@@ -12,6 +12,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
+from xml.parsers import expat
 
 from sluice.decoders.chosen import UNMATCHED, ByHeader, Chosen
 from sluice.decoders.config import CsvDecode, JsonDecode
@@ -80,6 +81,8 @@ class Explainer:
             return f"byte 0x{value[error.start]:02x} at {error.start} is not UTF-8"
         if self.format == "csv":
             return self._csv(text, rule, column)
+        if self.format == "xml":
+            return _no_document(text, rule)
         if self.format != "json":
             return None
         if rule == "json":
@@ -158,6 +161,27 @@ def _unmatched(config: Chosen, headers: Sequence[tuple[str, bytes | None]]) -> s
     text = config.value_of("", headers)
     shown = f"0x{values[-1][:20].hex()}, which is not UTF-8" if text is None else repr(_cut(text))
     return f"its header {config.name!r} is {shown}"
+
+
+def _no_document(text: str, rule: str) -> str | None:
+    """Say why a text is not exactly one XML document, or which root it has."""
+    found: list[str] = []
+    parser = expat.ParserCreate()
+    parser.StartElementHandler = lambda name, _: found.append(name) if not found else None
+    parser.StartDoctypeDeclHandler = _doctype  # so that no entity is ever resolved
+    try:
+        parser.Parse(text, True)
+    except expat.ExpatError as error:
+        line = text.split("\n")[error.lineno - 1] if rule == "xml" else ""
+        where = f"line {error.lineno}, character {error.offset}"
+        return f"{expat.ErrorString(error.code)} at {where}: {_near(line, error.offset)}" if rule == "xml" else None
+    except ValueError as error:
+        return str(error) if rule == "xml" else None
+    return f"its root is {_cut(found[0])!r}" if rule == "root" else None
+
+
+def _doctype(*_: Any) -> None:
+    raise ValueError("it has a DOCTYPE, which is not read")
 
 
 def _schema_of(value: bytes, rule: str) -> str:

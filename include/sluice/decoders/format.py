@@ -11,6 +11,7 @@ from sluice.decoders.config import BytesDecode, CsvDecode, JsonDecode, Keyed, Te
 from sluice.decoders.ddl import types_of
 from sluice.decoders.protobuf import ProtobufDecode
 from sluice.decoders.registered import Registered
+from sluice.decoders.xml import XmlDecode
 from sluice.fields import Strict, given, one_of
 
 __all__ = ["Format"]
@@ -30,6 +31,8 @@ class Format(Strict):
     """One Avro record per record, in the wire format of schema registries."""
     protobuf: ProtobufDecode | None = None
     """One Protobuf message per record, in the wire format of schema registries."""
+    xml: XmlDecode | None = None
+    """One XML document per record."""
     text: TextDecode | None = None
     """``text: {}``: the value as UTF-8 text, in the column ``value``."""
     bytes: BytesDecode | None = None

@@ -49,7 +49,7 @@ __all__ = [
 _NAME = re.compile(r"^[a-z][a-z0-9_-]{0,62}$")
 _LATER: dict[str, Any] = {"key": None, "tombstone": "quarantine", "rescue": False, "headers": {}}
 """Keys of a decoder that earlier versions did not have, with what they did."""
-_LATER_DECODERS = ("protobuf", "by_topic", "by_header")
+_LATER_DECODERS = ("protobuf", "xml", "by_topic", "by_header")
 """Keys of ``decode`` that the first version which kept digests did not have."""
 
 
@@ -137,7 +137,7 @@ class Pipeline(Strict):
     def _possible(self) -> Pipeline:
         """Refuse settings that the source or the sink cannot support."""
         refuse_sinks(self)
-        if self.source.config.objects and self.decode.key in ("csv", "avro", "protobuf"):
+        if self.source.config.objects and self.decode.key in ("csv", "avro", "protobuf", "xml"):
             raise ValueError(
                 f"decode.{self.decode.key}: this source.{self.source.key} gives each row as a JSON object: choose "
                 "decode.json"

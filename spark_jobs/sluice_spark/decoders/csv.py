@@ -11,7 +11,7 @@ from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
 from sluice.decoders.config import CsvDecode
-from sluice_spark.decoders.fields import NUMBER, RAW, SHAPES, Read, finish, float_problems, is_text, lossless
+from sluice_spark.decoders.fields import RAW, Read, finish, is_text, text_problems, text_value
 
 __all__ = ["Csv"]
 
@@ -75,34 +75,7 @@ def _csv_field(f: T.StructField, cell: Column, spec: CsvDecode) -> Read:
     bare, kind = _bare(cell, spec), f.dataType
     null = (cell if is_text(kind) else bare) == spec.null_text
     text = F.when(~null, bare)
-    problems: list[tuple[str, Column]] = []
-    if is_text(kind):
-        value = text
-        if isinstance(kind, (T.VarcharType, T.CharType)):
-            problems = [("type", F.char_length(text) > kind.length)]
-    else:
-        value = text.cast(kind) if isinstance(kind, T.BinaryType) else text.try_cast(kind)
-        shape = _shape(kind)
-        fits = value.isNotNull() if shape is None else value.isNotNull() & text.rlike(shape)
-        name = "time" if type(kind) in SHAPES else "type"
-        problems = [(name, text.isNotNull() & ~fits)]
-        if isinstance(kind, T.DecimalType):
-            problems = [
-                ("type", text.isNotNull() & ~text.rlike(r"^[-+]?[0-9]+(?:\.[0-9]*+)?\z")),
-                ("digits", text.isNotNull() & (~text.rlike(lossless(kind)) | value.isNull())),
-            ]
-        elif isinstance(kind, (T.FloatType, T.DoubleType)):
-            problems += float_problems(value, kind, text)
+    value, problems = text_value(text, kind), text_problems(text, kind)
     if not f.nullable:
         problems.append(("not_null", value.isNull()))
     return Read(f.name, "STRING", value, problems)
-
-
-def _shape(kind: T.DataType) -> str | None:
-    if type(kind) in SHAPES:
-        return SHAPES[type(kind)]
-    if isinstance(kind, (T.FloatType, T.DoubleType)):
-        return NUMBER
-    if isinstance(kind, T.BooleanType):
-        return r"^(?i:true|false)\z"
-    return None

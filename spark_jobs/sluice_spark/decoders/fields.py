@@ -10,7 +10,20 @@ from pyspark.sql import types as T
 
 from sluice_spark.decoders.base import COLUMN, DATA, RULE
 
-__all__ = ["NUMBER", "RAW", "SHAPES", "Read", "finish", "float_problems", "is_large", "is_text", "lossless", "quoted"]
+__all__ = [
+    "NUMBER",
+    "RAW",
+    "SHAPES",
+    "Read",
+    "finish",
+    "float_problems",
+    "is_large",
+    "is_text",
+    "lossless",
+    "quoted",
+    "text_problems",
+    "text_value",
+]
 
 RAW = "__sluice_raw"
 """The parsed values, before they are checked."""
@@ -79,4 +92,40 @@ def is_large(column: Column, kind: T.DataType) -> Column | None:
         return F.abs(column) >= 2.0**53
     if isinstance(kind, T.FloatType):
         return F.abs(column) >= 2.0**24
+    return None
+
+
+def text_value(text: Column, kind: T.DataType) -> Column:
+    """Return the value of a text that stands for one of a type without parts; null if it is null or stands for none."""
+    if is_text(kind):
+        return text
+    return text.cast(kind) if isinstance(kind, T.BinaryType) else text.try_cast(kind)
+
+
+def text_problems(text: Column, kind: T.DataType) -> list[tuple[str, Column]]:
+    """Return the rules for such a text; null breaks none."""
+    if is_text(kind):
+        longest = kind.length if isinstance(kind, (T.VarcharType, T.CharType)) else None
+        return [] if longest is None else [("type", F.char_length(text) > longest)]
+    value = text_value(text, kind)
+    if isinstance(kind, T.DecimalType):
+        return [
+            ("type", text.isNotNull() & ~text.rlike(r"^[-+]?[0-9]+(?:\.[0-9]*+)?\z")),
+            ("digits", text.isNotNull() & (~text.rlike(lossless(kind)) | value.isNull())),
+        ]
+    shape = _shape(kind)
+    fits = value.isNotNull() if shape is None else value.isNotNull() & text.rlike(shape)
+    problems = [("time" if type(kind) in SHAPES else "type", text.isNotNull() & ~fits)]
+    if isinstance(kind, (T.FloatType, T.DoubleType)):
+        problems += float_problems(value, kind, text)
+    return problems
+
+
+def _shape(kind: T.DataType) -> str | None:
+    if type(kind) in SHAPES:
+        return SHAPES[type(kind)]
+    if isinstance(kind, (T.FloatType, T.DoubleType)):
+        return NUMBER
+    if isinstance(kind, T.BooleanType):
+        return r"^(?i:true|false)\z"
     return None

@@ -7,6 +7,7 @@ import pytest
 from sluice.decoders.chosen import ByHeader, ByTopic
 from sluice.decoders.config import CsvDecode, JsonDecode
 from sluice.decoders.explain import Explainer, explained
+from sluice.decoders.xml import XmlDecode
 
 JSON = Explainer.of("json", JsonDecode(schema="id INT"))
 CSV = Explainer.of("csv", CsvDecode(schema="a INT, b STRING, c DOUBLE"))
@@ -99,6 +100,24 @@ NESTED = Explainer.of(
 )  # fmt: skip
 def test_within_a_nested_column_the_value_is_named(value: bytes, rule: str, column: str | None, detail: str) -> None:
     assert NESTED.detail(value, rule, column) == detail
+
+
+@pytest.mark.parametrize(
+    ("value", "rule", "detail"),
+    [
+        (b"<r><i>1</i>", "xml", "no element found at line 1, character 11: <r><i>1</i>"),
+        (b"<r>\n<i>1</j></r>", "xml", "mismatched tag at line 2, character 6: <i>1</j></r>"),
+        (b"<r/><r/>", "xml", "junk after document element at line 1, character 4: <r/><r/>"),
+        (b"", "xml", "no element found at line 1, character 0: "),
+        (b'<!DOCTYPE r [<!ENTITY e "x">]><r>&e;</r>', "xml", "it has a DOCTYPE, which is not read"),
+        (b"<r/>", "xml", None),
+        (b"<q><r/></q>", "root", "its root is 'q'"),
+        (b"<q><r/></q>", "type", None),
+        (b"\xff", "utf8", "byte 0xff at 0 is not UTF-8"),
+    ],
+)
+def test_what_is_wrong_with_xml(value: bytes, rule: str, detail: str | None) -> None:
+    assert Explainer.of("xml", XmlDecode(schema="i INT")).detail(value, rule, None) == detail
 
 
 def test_a_record_is_explained_by_the_format_that_was_chosen_for_it() -> None:

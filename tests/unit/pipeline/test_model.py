@@ -41,7 +41,9 @@ def test_everything_optional_has_a_default_that_works(tmp_path: Path) -> None:
     assert spec.suite_file is None
 
 
-@pytest.mark.parametrize("decode", ["{csv: {schema: id BIGINT}}", "{avro: {schema: id BIGINT}}"])
+@pytest.mark.parametrize(
+    "decode", ["{csv: {schema: id BIGINT}}", "{avro: {schema: id BIGINT}}", "{xml: {schema: id INT}}"]
+)
 def test_rows_that_are_objects_are_decoded_as_such(tmp_path: Path, decode: str) -> None:
     spec = "pipeline: p\nsource: {file: {path: in, format: parquet}}\ndecode: %s\nsink: {delta: {path: t}}\n"
     with pytest.raises(ConfigError, match="gives each row as a JSON object: choose"):
