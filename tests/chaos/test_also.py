@@ -75,6 +75,11 @@ def into_three(
         topics.delete(f"{target}.sluice-commits")
 
 
+def reset(sandbox: AlsoSandbox) -> None:
+    done = sandbox.cli("reset", str(sandbox.file), "--reason", "it stays without these rows")
+    assert done.returncode == 0, done.stderr
+
+
 @pytest.mark.parametrize(
     ("recovery", "points"),
     [
@@ -133,15 +138,60 @@ def test_staged_rows_that_are_gone_are_not_passed_over(into_three: AlsoSandbox) 
     sandbox.feed(5)
     sandbox.run("died again", kill_at="sink-committed")
     shutil.rmtree(staged)
-    sandbox.configure(also=[{"files": {"path": "out"}}])  # the way out that the error names
     sandbox.feed(2)
+    assert "sluice reset" in sandbox.run("next", expect=41).message
+    reset(sandbox)
     sandbox.run("without")
-    sandbox.configure()
-    sandbox.feed(4)
-    sandbox.run("with")
     sandbox.assert_exact()
     assert sandbox.in_files() == sandbox.sink()
-    assert sum((sandbox.sink() - sandbox.in_topic()).values()) == 5 + 2
+    assert sum((sandbox.sink() - sandbox.in_topic()).values()) == 5
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ({"kafka": {"headers": ["name"]}}, {"kafka": {"headers": ["id"]}}),
+        pytest.param({"delta": {"path": "second"}}, {"delta": {"path": "./second"}}, marks=pytest.mark.long),
+        pytest.param(
+            {"delta": {"path": "second"}}, {"delta": {"path": "second", "partition_by": ["name"]}},
+            marks=pytest.mark.long,
+        ),
+    ],
+)  # fmt: skip
+def test_what_was_staged_for_a_sink_is_not_committed_by_other_settings(
+    into_three: AlsoSandbox, before: dict[str, Any], after: dict[str, Any]
+) -> None:
+    sandbox = into_three
+    of_topic = [sandbox.into(**keys["kafka"]) if "kafka" in keys else keys for keys in (before, after)]
+    sandbox.configure(also=[of_topic[0]])
+    sandbox.feed(5)
+    sandbox.run("died", kill_at="sink-committed")
+    sandbox.configure(also=[of_topic[1]])
+    said = sandbox.run("next", expect=10).message
+    assert "name it in also as it was" in said
+    sandbox.configure(also=[of_topic[0]])
+    sandbox.run("next")
+    assert (sandbox.in_topic() or sandbox.offsets("second")) == sandbox.sink()
+    sandbox.assert_exact()
+
+
+def test_a_sink_that_was_restored_or_swapped_behind_a_redrive_is_noticed(into_three: AlsoSandbox) -> None:
+    sandbox = into_three
+    keys = {"recovery": "ignore_range", "transform": {"python": "poison:dying"}, "quarantine": {"delta": {"path": "q"}}}
+    sandbox.configure(also=[{"files": {"path": "out"}}], **keys)
+    sandbox.feed(6)
+    sandbox.run("live", POISON_IDS="1,4")
+    sandbox.run("again", redriven="lost", POISON_IDS="4")
+    newest = max(sandbox.out.glob("_sluice/*.json"))
+    newest.rename(sandbox.home / newest.name)
+    for run, of in (("live again", None), ("again too", "lost")):
+        assert "restored to an earlier state" in sandbox.run(run, redriven=of, expect=41).message
+    reset(sandbox)
+    sandbox.feed(3)
+    sandbox.run("goes on")
+    sandbox.run("the last", redriven="lost")
+    assert sum((sandbox.sink() - sandbox.in_files()).values()) == 1
+    assert sandbox.sink() == sandbox.on_broker()
 
 
 def test_a_sink_that_is_added_gets_what_comes_and_one_that_was_rolled_back_is_noticed(into_three: AlsoSandbox) -> None:

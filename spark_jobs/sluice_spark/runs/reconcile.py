@@ -94,7 +94,7 @@ def reconcile(
     forgo
         Whether to continue without staged refused records that are gone; the log and the ledger say how many.
     unchecked
-        Whether the epoch's checkpoint is given up: it is not read.
+        Whether the epoch's checkpoint is given up: it is not read. Further sinks that lack a batch stay without it.
     emptied
         Whether the sink's rows are given up: it may lack commits.
 
@@ -142,23 +142,22 @@ def reconcile(
         _follows(tables, sink, "the sink")
     for note in notes:
         if note is not closed:
-            _enter(ledger, lease, note, tables, forgo=forgo)
+            _enter(ledger, lease, note, tables, forgo=forgo, leave=unchecked)
     if closed is None and not unchecked:
         _same_end(ledger, lease.pipeline, number, tables.applying.checkpoint)
-        if tables.further:
-            newest = (note for note in sink.notes(newer_than=held - 1)) if held >= 0 else iter(())
-            tables.further.refuse_apart(held, next(newest, None))
+        _together(tables)
     known, there = _last(ledger, lease.pipeline, REDRIVEN), redriven.sink.version()
     # their offsets have accounts, which say where all rows are that are taken out
     for note in _notes(redriven.sink, known, there, or_anew, set(range(known + 1, there + 1)) if emptied else ()):
-        _enter(ledger, lease, note, redriven, forgo=forgo)
+        _enter(ledger, lease, note, redriven, forgo=forgo, leave=unchecked)
+    _together(redriven, leave=unchecked)
     if closed is not None:
         seal_off(tables, closed)
         open_next(ledger, lease, tables, closed)
         logger.info("reconciled: epoch %d was closed by run %s", number, closed["run"])
     for interval in half_done(ledger, lease.pipeline, tables.replaceable):
         with suppress(LeaseHeldError):  # another driver works on it
-            take_over(ledger, lease, redriven, interval, forgo=forgo)
+            take_over(ledger, lease, redriven, interval, forgo=forgo, leave=unchecked)
     at_work = ledger.at_work(lease.pipeline)
     _abandon(ledger, lease, [row for row in _open(ledger, lease) if at_work.get(row.interval or "") != row.run])
 
@@ -195,7 +194,9 @@ def half_done(ledger: Ledger, pipeline: str, sink: ReplaceableSink | None) -> li
     return [known for known in intervals if apps[known.number] in ahead]
 
 
-def take_over(ledger: Ledger, lease: Lease, tables: Tables, known: IntervalRow, *, forgo: bool = False) -> None:
+def take_over(
+    ledger: Ledger, lease: Lease, tables: Tables, known: IntervalRow, *, forgo: bool = False, leave: bool = False
+) -> None:
     """Finish the work of a dead driver on another interval; see :func:`enter_interval`.
 
     Raises
@@ -204,10 +205,11 @@ def take_over(ledger: Ledger, lease: Lease, tables: Tables, known: IntervalRow, 
         If that driver may be alive, or another driver works on the interval.
     """
     with ledger.acquire(lease.pipeline, lease.holder.run, scope=known.interval) as own:
-        enter_interval(ledger, own, tables.of_interval(lease.pipeline, known.interval, known.number), forgo=forgo)
+        own_tables = tables.of_interval(lease.pipeline, known.interval, known.number)
+        enter_interval(ledger, own, own_tables, forgo=forgo, leave=leave)
 
 
-def enter_interval(ledger: Ledger, lease: Lease, tables: Tables, *, forgo: bool = False) -> None:
+def enter_interval(ledger: Ledger, lease: Lease, tables: Tables, *, forgo: bool = False, leave: bool = False) -> None:
     """Update quarantine and ledger from the sink's commits for an interval, and close its runs whose driver died.
 
     Idempotent.
@@ -220,6 +222,8 @@ def enter_interval(ledger: Ledger, lease: Lease, tables: Tables, *, forgo: bool 
         The interval's tables: :meth:`Tables.of_interval`.
     forgo
         As in :func:`reconcile`.
+    leave
+        As in :meth:`~sluice_spark.sinks.further.FurtherSinks.finish`.
     """
     number = tables.epoch.number
     upto = _last(ledger, lease.pipeline, number)
@@ -232,7 +236,7 @@ def enter_interval(ledger: Ledger, lease: Lease, tables: Tables, *, forgo: bool 
         entered = tables.quarantine.version() >= note["version"]
         staged = NOTHING if entered else _refused(ledger, lease, tables, note, accounts, forgo=forgo)
         aside = replace_quarantined(tables, gone, staged, note["version"], note["run"])
-        tables.further.finish(note, tables.batch_name(note["version"]), gone)
+        tables.further.finish(note, tables.batch_name(note["version"]), gone, leave=leave)
         tables.sweep(note["version"])
         taken = {(topic, partition): count for topic, partition, count in note["replaced"]}
         ledger.batch_committed(
@@ -376,7 +380,21 @@ def _notes(
     return [note for note in notes if note["version"] < min(gone)]
 
 
-def _enter(ledger: Ledger, lease: Lease, note: Mapping[str, Any], tables: Tables, *, forgo: bool) -> None:
+def _together(tables: Tables, *, leave: bool = False) -> None:
+    """Refuse further sinks that do not end with the sink's newest batch; with ``leave``, let them end with it."""
+    if not tables.further:
+        return
+    held = tables.sink.version()
+    newest = next(iter(tables.sink.notes(newer_than=held - 1)), None) if held >= 0 else None
+    if leave:
+        tables.further.level(held, newest)
+    else:
+        tables.further.refuse_apart(held, newest)
+        if tables.epoch.number > REDRIVEN:
+            tables.further.tell_of_new(newest)
+
+
+def _enter(ledger: Ledger, lease: Lease, note: Mapping[str, Any], tables: Tables, *, forgo: bool, leave: bool) -> None:
     version, run = note["version"], note["run"]
     if note.get("of") == RETRACTED:
         moved = [OffsetRange(p["topic"], p["partition"], *span) for p in note["moved"] for span in p["ranges"]]
@@ -398,7 +416,7 @@ def _enter(ledger: Ledger, lease: Lease, note: Mapping[str, Any], tables: Tables
         if tables.epoch.number > REDRIVEN and staged.rows != sum(a.counts.quarantined for a in accounts):
             accounts, lost = _as_lost(tables, accounts, lost, staged) or (accounts, lost)
         tables.quarantine.commit(staged, SCHEMA, version, {"run": run})
-    tables.further.finish(note, tables.batch_name(version))
+    tables.further.finish(note, tables.batch_name(version), leave=leave)
     tables.sweep(version)
     ledger.batch_committed(
         lease,

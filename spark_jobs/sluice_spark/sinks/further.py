@@ -9,6 +9,8 @@ the commit of an interval, which replaces rows, and of a retraction, which takes
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -21,6 +23,7 @@ from sluice.errors import CheckpointError, ConfigError, SinkError, begin_again
 from sluice.faults import point
 from sluice.home import Home
 from sluice.pipeline import Pipeline
+from sluice.sinks.base import SinkConfig
 from sluice_spark.engine.logs import logger
 from sluice_spark.sinks.base import NOTHING, ReplaceableSink, Sink, Staged, overtaken
 from sluice_spark.sinks.parquet.slice import Slice
@@ -46,16 +49,19 @@ class Shared:
         Their number, the same for each sink.
     staged
         The staged files, by the name of the sink.
+    settings
+        A digest of the settings by which they were staged, by the name of the sink.
     """
 
     schema: StructType
     rows: int
     staged: Mapping[str, Staged]
+    settings: Mapping[str, str]
 
     def as_dict(self) -> dict[str, Any]:
         """Return what the first sink's commit says of them; JSON."""
-        folders = {name: staged.folder for name, staged in self.staged.items()}
-        return {"schema": self.schema.jsonValue(), "rows": self.rows, "staged": folders}
+        left = {name: {"folder": s.folder, "settings": self.settings[name]} for name, s in self.staged.items()}
+        return {"schema": self.schema.jsonValue(), "rows": self.rows, "staged": left}
 
 
 @dataclass(frozen=True)
@@ -70,11 +76,14 @@ class FurtherSinks:
         What messages call the first sink.
     sinks
         By name: the key of its kind, and its place.
+    settings
+        A digest of the settings of each.
     """
 
     pipeline: str = ""
     first: str = ""
     sinks: Mapping[str, Sink] = field(default_factory=dict)
+    settings: Mapping[str, str] = field(default_factory=dict)
     _open: Mapping[str, Callable[[str], Sink]] = field(default_factory=dict)
 
     @classmethod
@@ -98,7 +107,8 @@ class FurtherSinks:
                     state="nothing was read or written",
                     next_step=f"make it the first sink, as sink.{further.key}",
                 )
-        return cls(pipeline.name, first.path, _open=open_).of_writer(writer)
+        digests = {name: _digest(further.config) for name, further in zip(open_, pipeline.also, strict=True)}
+        return cls(pipeline.name, first.path, settings=digests, _open=open_).of_writer(writer)
 
     def of_writer(self, writer: str) -> FurtherSinks:
         """Return the same sinks under another writer id."""
@@ -118,7 +128,7 @@ class FurtherSinks:
         for sink in self.sinks.values():
             sink.check(schema)
 
-    def finish(self, note: Mapping[str, Any], name: str, gone: Slice | None = None) -> None:
+    def finish(self, note: Mapping[str, Any], name: str, gone: Slice | None = None, *, leave: bool = False) -> None:
         """Commit a batch of the first sink to those that lack it, because its driver died. Idempotent.
 
         Parameters
@@ -129,9 +139,13 @@ class FurtherSinks:
             The name of the batch.
         gone
             What its rows take the place of, if it replaces any.
+        leave
+            Whether a sink to which the batch cannot be committed is left without it; the log says so.
 
         Raises
         ------
+        ConfigError
+            If the pipeline file does not name a sink as it did when the batch was staged.
         CheckpointError
             If staged files are gone.
         SinkError
@@ -142,19 +156,41 @@ class FurtherSinks:
             return
         batch, schema = int(note["version"]), StructType.fromJson(also["schema"])
         bare = {key: value for key, value in note.items() if key not in (ALSO, "app_id", "version")}
-        for key, folder in also["staged"].items():
-            sink = self.sinks.get(key)
-            if sink is None:
-                logger.warning("batch %d was also for %s, which the pipeline file does not name any more", batch, key)
-            elif sink.version() < batch:
-                staged = self._again(key, sink, folder, also["rows"], batch)
+        for key, left in also["staged"].items():
+            try:
+                sink = self.sinks.get(key)
+                if sink is not None and sink.version() >= batch:
+                    continue
+                if sink is None or self.settings[key] != left["settings"]:
+                    raise self._named_otherwise(key, batch, gone=sink is None)
+                staged = self._again(sink, left["folder"], also["rows"], batch)
                 self._commit(sink, staged, schema, batch, bare, name, gone)
+            except (ConfigError, CheckpointError, SinkError) as error:
+                if not leave:
+                    raise
+                logger.warning("%s: it goes on without these %d rows", error.what, also["rows"])
+            else:
                 logger.info("reconciled: batch %d of run %s is in %s, too", batch, note["run"], sink.path)
+
+    def level(self, held: int, newest: Mapping[str, Any] | None) -> None:
+        """Let each sink that the newest commit names end with the same batch, by a commit without rows. Idempotent."""
+        also = (newest or {}).get(ALSO)
+        if newest is None or also is None:
+            return
+        bare = {key: value for key, value in newest.items() if key not in (ALSO, "app_id", "version")}
+        for key, sink in self.sinks.items():
+            if key in also["staged"] and sink.version() < held:
+                sink.commit(NOTHING, StructType.fromJson(also["schema"]), held, {**bare, "left": True})
+
+    def tell_of_new(self, newest: Mapping[str, Any] | None) -> None:
+        """Say which sinks get rows from now on: the newest commit does not name them."""
+        due = (newest or {}).get(ALSO, {}).get("staged", {})
+        for name, sink in self.sinks.items():
+            if newest is not None and name not in due and sink.version() < int(newest["version"]):
+                logger.warning("%s gets rows from this run on: those of earlier runs are not in it", sink.path)
 
     def refuse_apart(self, held: int, newest: Mapping[str, Any] | None) -> None:
         """Refuse sinks that do not end with the same batch as the first one, after all batches were finished.
-
-        A sink that the newest commit does not name gets the batches from now on.
 
         Parameters
         ----------
@@ -179,8 +215,6 @@ class FurtherSinks:
                     next_step="restore both to the same state; or go on from the position as it is: "
                     f"{begin_again(self.pipeline)}",
                 )
-            if newest is not None and name not in due:
-                logger.warning("%s gets rows from this run on: those of earlier runs are not in it", sink.path)
 
     # --- batches ------------------------------------------------------------------------------------------------
 
@@ -214,7 +248,7 @@ class FurtherSinks:
                     next_step="run again",
                 )
             point("also-staged")
-        return Shared(schema, count, staged)
+        return Shared(schema, count, staged, self.settings)
 
     def commit(self, shared: Shared, batch: int, note: Mapping[str, Any], name: str, gone: Slice | None = None) -> None:
         """Commit staged rows to each sink, after the first one has them.
@@ -291,11 +325,12 @@ class FurtherSinks:
                 done = replacing.replace(gone, staged, schema, batch, note, name=name) is not None
         except SinkError as error:
             error.state = f"{self.first} has batch {batch}, and {sink.path} may not; {_KNOWN_LATER}"
+            error.next_step += f"; or go on without this batch there: {begin_again(self.pipeline)}"
             raise
         point("also-committed")
         return done
 
-    def _again(self, key: str, sink: Sink, folder: str, rows: int, batch: int) -> Staged:
+    def _again(self, sink: Sink, folder: str, rows: int, batch: int) -> Staged:
         """Return the staged files that a dead driver left."""
         assert sink.staging is not None
         staged = read_back(sink.staging, folder, offsets=False) if rows else NOTHING
@@ -304,10 +339,22 @@ class FurtherSinks:
                 f"{self.first} has batch {batch}, {sink.path} lacks it, and of the {rows:,} rows that were staged for "
                 f"it in {sink.staging}/{folder}, {staged.rows:,} are left",
                 state="nothing was read or written now",
-                next_step=f"restore this folder; or go on without these rows there: remove {key.partition(' ')[0]} "
-                "from also in the pipeline file, let a run write new records, and add it again",
+                next_step=f"restore this folder; or go on without these rows there: {begin_again(self.pipeline)}",
             )
         return staged
+
+    def _named_otherwise(self, key: str, batch: int, *, gone: bool) -> ConfigError:
+        how = "does not name it any more" if gone else "has other settings of it"
+        return ConfigError(
+            f"{self.first} has batch {batch}, {key} may lack it, and the pipeline file {how}",
+            state="nothing was read or written now; the rows for it are staged",
+            next_step="name it in also as it was, and run once: that brings the batch there. Then change the file. Or "
+            f"go on without this batch there: {begin_again(self.pipeline)}",
+        )
+
+
+def _digest(config: SinkConfig) -> str:
+    return hashlib.sha256(json.dumps(config.model_dump(mode="json"), sort_keys=True).encode()).hexdigest()[:16]
 
 
 NO_FURTHER = FurtherSinks()
