@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from kafka.admin import ConfigResource, ConfigResourceType
 from pyspark.sql import SparkSession
 from tests.chaos.test_interval import at, days, feed_days
 from tests.fixtures.folder import FolderSandbox
@@ -175,6 +176,24 @@ def test_what_was_staged_for_a_sink_is_not_committed_by_other_settings(
     sandbox.assert_exact()
 
 
+@pytest.mark.long
+def test_a_row_that_a_further_sink_never_takes_does_not_stop_the_pipeline_for_good(into_three: AlsoSandbox) -> None:
+    sandbox = into_three
+    sandbox.configure(also=[sandbox.into(), {"files": {"path": "out"}}])
+    limits = {"max.message.bytes": "2000"}
+    with sandbox.topics._admin() as admin:
+        admin.alter_configs([ConfigResource(ConfigResourceType.TOPIC, sandbox.target, configs=limits)])
+    sandbox.produce([(0, b"k", json.dumps({"id": 77, "name": "x" * 5000}).encode())])
+    for run in ("first", "again"):
+        assert "go on without this batch there: sluice reset" in sandbox.run(run, expect=30).message
+    reset(sandbox)
+    sandbox.feed(4)
+    sandbox.run("goes on")
+    sandbox.assert_exact()
+    assert sandbox.in_files() == sandbox.sink()
+    assert sum((sandbox.sink() - sandbox.in_topic()).values()) == 1
+
+
 def test_a_sink_that_was_restored_or_swapped_behind_a_redrive_is_noticed(into_three: AlsoSandbox) -> None:
     sandbox = into_three
     keys = {"recovery": "ignore_range", "transform": {"python": "poison:dying"}, "quarantine": {"delta": {"path": "q"}}}
@@ -186,6 +205,9 @@ def test_a_sink_that_was_restored_or_swapped_behind_a_redrive_is_noticed(into_th
     newest.rename(sandbox.home / newest.name)
     for run, of in (("live again", None), ("again too", "lost")):
         assert "restored to an earlier state" in sandbox.run(run, redriven=of, expect=41).message
+    sandbox.configure(sink={"files": {"path": "out"}}, also=[{"delta": {"path": "table"}}], **keys)
+    assert "restored to an earlier state" in sandbox.run("swapped", redriven="lost", expect=41).message
+    sandbox.configure(also=[{"files": {"path": "out"}}], **keys)
     reset(sandbox)
     sandbox.feed(3)
     sandbox.run("goes on")
