@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 from pyspark.sql import SparkSession
+from tests.chaos.states.boxes import Box
 from tests.chaos.states.catalog import SCENARIOS
 from tests.chaos.states.likeness import likeness
 from tests.chaos.states.moments import DEATH, POWER, Moment, moments
@@ -22,10 +23,10 @@ from tests.chaos.states.scenarios import RUN
 from tests.chaos.states.stateful import STATEFUL
 from tests.chaos.states.steps import BEGIN, BETWEEN, UnknownStepError, kinds, unguarded
 from tests.chaos.states.tree import Operation, Tree
-from tests.fixtures.runs import KeptSandbox
 
 from sluice.faults import POINTS
 from sluice.local.kafka import Broker, Topics
+from sluice.shipped import CHECKOUT
 
 pytestmark = [
     pytest.mark.chaos,
@@ -42,9 +43,9 @@ KILLS = {"replay-many": "sink-committed", "wal-many": "sealed"}
 
 
 @pytest.fixture
-def kept(spark: SparkSession, broker: Broker, topics: Topics, topic: Callable[..., str], tmp_path: Path) -> KeptSandbox:
+def kept(spark: SparkSession, broker: Broker, topics: Topics, topic: Callable[..., str], tmp_path: Path) -> Box:
     """A pipeline whose runs share one session."""
-    return KeptSandbox(tmp_path / "kept", broker, topics, topic(2, retention_ms=-1), spark=spark)
+    return Box(tmp_path / "kept", broker, topics, topic(2, retention_ms=-1), spark=spark)
 
 
 @pytest.fixture(scope="module", params=[pytest.param("replay-many", marks=pytest.mark.long), "wal-many"])
@@ -54,7 +55,7 @@ def recorded(
     """A recorded scenario, which the tests share: each puts back what it needs."""
     topics, folder = Topics(broker.bootstrap), tmp_path_factory.mktemp("states")
     topics.create(folder.name, 2, {"retention.ms": -1})
-    box = KeptSandbox(folder / "home", broker, topics, folder.name, spark=spark)
+    box = Box(folder / "home", broker, topics, folder.name, spark=spark)
     yield Recorded.make(SCENARIOS[request.param], box, folder)
     topics.delete(folder.name)
 
@@ -70,13 +71,63 @@ def test_a_spread_of_states_goes_on_to_the_same_rows(recorded: Recorded, summary
 
 
 @pytest.mark.parametrize("name", ["gate-accept", pytest.param("retract", marks=pytest.mark.long)])
-def test_a_command_beside_runs_goes_on_from_its_states(kept: KeptSandbox, tmp_path: Path, name: str) -> None:
+def test_a_command_beside_runs_goes_on_from_its_states(kept: Box, tmp_path: Path, name: str) -> None:
     recorded = Recorded.make(SCENARIOS[name], kept, tmp_path)
     assert unguarded(recorded.recording) == []
     states = [m for m in moments(recorded.recording) if m.kind == DEATH]
     resumed = [(moment, recorded.resume(moment).found) for moment in spread(states, 3)]
     assert {f"{m.number} {m.what}": f.problems for m, f in resumed if f.problems} == {}
     assert {(f.lost, f.doubled, f.unaccounted) for _, f in resumed} == {(0, 0, 0)}
+
+
+SEEN = {
+    "kafka, topics": "replay-many",
+    "kafka, pattern": "pattern",
+    "kafka, clusters": "clusters",
+    "file, json, csv, text": "file-json",
+    "file, parquet": "file-parquet",
+    "file, avro": "file-avro",
+    "jdbc, by a time": "jdbc-time",
+    "jdbc, by a number": "jdbc",
+    "queue, Redis Streams": "redis",
+    "queue, NATS JetStream": "nats",
+    "rate": "rate",
+    "delta": "replay-many",
+    "delta, upsert": "delta-upsert",
+    "iceberg": "iceberg",
+    "files": "files",
+    "postgres": "postgres",
+    "postgres, upsert": "postgres-upsert",
+    "kafka": "kafka",
+    "foreach": "foreach",
+    "console": "console",
+}
+"""The scenario of each source and each sink, by its row in docs/sources-and-sinks.md.
+
+A socket gives each line once, so nothing could be recorded and read again: see ``test_socket.py``.
+"""
+
+
+def test_each_source_and_each_sink_has_a_scenario() -> None:
+    text = (Path(str(CHECKOUT)) / "docs" / "sources-and-sinks.md").read_text()
+    rows = [line.split("|")[1].replace("`", "").strip() for line in text.splitlines() if line.startswith("| `")]
+    assert len(rows) > 20
+    assert {row: SEEN.get(row) for row in rows if SEEN.get(row) not in SCENARIOS} == {"socket": None}
+
+
+@pytest.mark.parametrize(
+    "name", ["file-json", *(pytest.param(name, marks=pytest.mark.long) for name in ("files", "iceberg", "foreach"))]
+)
+def test_other_sources_and_sinks_go_on_from_their_states(
+    spark: SparkSession, broker: Broker, topics: Topics, topic: Callable[..., str], tmp_path: Path, name: str
+) -> None:
+    (tmp_path / "homes").mkdir()
+    box = SCENARIOS[name].box(tmp_path / "homes" / "kept", broker, topics, topic(2, retention_ms=-1), spark=spark)
+    recorded = Recorded.make(SCENARIOS[name], box, tmp_path)
+    assert unguarded(recorded.recording) == []
+    states = [m for m in moments(recorded.recording) if m.kind == DEATH]
+    resumed = [(moment, recorded.resume(moment).found) for moment in spread(states, 3)]
+    assert {f"{m.number} {m.what}": f.problems for m, f in resumed if f.problems} == {}
 
 
 @pytest.mark.parametrize(
@@ -86,7 +137,7 @@ def test_a_command_beside_runs_goes_on_from_its_states(kept: KeptSandbox, tmp_pa
         *(pytest.param(s.name, marks=pytest.mark.long) for s in STATEFUL if s.name != "window-append"),
     ],
 )
-def test_state_goes_on_from_its_states(kept: KeptSandbox, tmp_path: Path, name: str) -> None:
+def test_state_goes_on_from_its_states(kept: Box, tmp_path: Path, name: str) -> None:
     """Also where nobody has planned the batch that closes windows, and where a power cut left its state empty."""
     recorded = Recorded.make(SCENARIOS[name], kept, tmp_path)
     assert unguarded(recorded.recording) == []
@@ -158,7 +209,7 @@ def test_windows_name_points_that_exist() -> None:
     assert named - {BEGIN} <= set(POINTS)
 
 
-def test_a_driver_that_died_while_spark_wrote_its_first_plan_leaves_nothing_in_the_way(kept: KeptSandbox) -> None:
+def test_a_driver_that_died_while_spark_wrote_its_first_plan_leaves_nothing_in_the_way(kept: Box) -> None:
     """Spark's unfinished file in ``offsets`` would keep Spark itself from ever beginning."""
     kept.feed(4)
     offsets = kept.home / "checkpoints" / kept.name / "epoch-1" / "offsets"

@@ -22,6 +22,7 @@ from concurrent.futures import ThreadPoolExecutor
 from importlib import metadata
 from pathlib import Path
 
+from tests.chaos.states.boxes import close
 from tests.chaos.states.catalog import SCENARIOS
 from tests.chaos.states.moments import DEATH, KILL, POWER, kills, moments
 from tests.chaos.states.progress import spread, summary, table
@@ -132,7 +133,8 @@ def _scenario(workshop: Workshop, args: argparse.Namespace) -> int:
         bare = unguarded(recorded.recording)
         for step in bare:
             print(f"{name}: no named points around {step}", flush=True)
-        states = [m for m in moments(recorded.recording) if args.kind in (None, m.kind) and (args.what or "") in m.what]
+        every = [] if recorded.box.on_server else moments(recorded.recording)
+        states = [m for m in every if args.kind in (None, m.kind) and (args.what or "") in m.what]
         real = [m for m in kills(recorded.recording) if args.kind in (None, KILL) and (args.what or "") in m.what]
         chosen = [*spread(states, args.limit, args.every), *spread(real, args.limit, args.every)]
         done = workshop.progress.done(name, failed_again=args.failed)
@@ -146,6 +148,7 @@ def _scenario(workshop: Workshop, args: argparse.Namespace) -> int:
             if count % 25 == 0 or count == len(left):
                 pace = (time.monotonic() - began) / count
                 print(f"{name}: {count} of {len(left)}, {pace:.2f} s each", flush=True)
+    close()
     return int(bool(bare))
 
 

@@ -6,9 +6,9 @@ import json
 from dataclasses import dataclass
 from typing import Any
 
+from tests.chaos.states.boxes import Box
 from tests.chaos.states.oracle import Oracle, ledger_of, number_of
 from tests.chaos.states.scenarios import Scenario
-from tests.fixtures.runs import KeptSandbox
 
 from sluice.launch.submit import SparkSubmit, reset, retract
 
@@ -24,7 +24,7 @@ class Evolving(Scenario):
 
     kind: str = "evolve"
 
-    def prepare(self, box: KeptSandbox) -> None:
+    def prepare(self, box: Box) -> None:
         """Fill a table of two columns, and ask for four."""
         keys: dict[str, Any] = {"kafka": {"max_records_per_batch": self.size}, "recovery": self.strategy}
         box.configure(**keys)
@@ -36,11 +36,11 @@ class Evolving(Scenario):
             value = {"id": n, "name": f"n{n}", "tax": n * 2, "at": {"city": "Köln"}}
             box.produce([(n % 2, b"k", b"{" if n % 4 == 3 else json.dumps(value).encode())])
 
-    def oracle(self, box: KeptSandbox) -> Oracle:
+    def oracle(self, box: Box) -> Oracle:
         """Return what judges its states: rows of before have no values in the new columns."""
         return Oracle(box, more=lambda r: {name: json.loads(r.value).get(name) for name in ("tax", "at")})
 
-    def also(self, box: KeptSandbox) -> list[str]:
+    def also(self, box: Box) -> list[str]:
         """Return what else is wrong: the ledger must tell once of the columns."""
         with ledger_of(box) as ledger:
             events = ledger.events(box.name, limit=10_000)
@@ -55,7 +55,7 @@ class Splitting(Scenario):
     kind: str = "split"
     validate: bool = True
 
-    def prepare(self, box: KeptSandbox) -> None:
+    def prepare(self, box: Box) -> None:
         """Let them wait."""
         expectations = [
             {"type": "expect_column_values_to_be_between", "kwargs": {"column": "id", "min_value": 0}},
@@ -69,11 +69,11 @@ class Splitting(Scenario):
         values += [{"id": -5, "name": "x"}, {"id": 50, "name": None}, {"id": -6, "name": None}]
         box.produce([(n % 2, b"k%d" % n, v) for n, v in enumerate([*(json.dumps(v).encode() for v in values), b"{"])])
 
-    def oracle(self, box: KeptSandbox) -> Oracle:
+    def oracle(self, box: Box) -> Oracle:
         """Return what judges its states: what breaks an expectation is verbatim in the quarantine."""
         return Oracle(box, sound=_kept)
 
-    def also(self, box: KeptSandbox) -> list[str]:
+    def also(self, box: Box) -> list[str]:
         """Return what else is wrong: each refused record must name the rules that it broke."""
         table = box.rows("table_quarantine")
         rows = [] if table is None else table.to_pylist()
@@ -99,22 +99,22 @@ class Retracting(Scenario):
         """How the run is asked for, each time."""
         return {"job": _retracted}
 
-    def prepare(self, box: KeptSandbox) -> None:
+    def prepare(self, box: Box) -> None:
         """Write in two runs."""
         box.configure(kafka={"max_records_per_batch": self.size}, recovery=self.strategy)
         for run in ("first", "second"):
             box.feed(self.records, bad_every=4)
             box.run(run)
 
-    def oracle(self, box: KeptSandbox) -> Oracle:
+    def oracle(self, box: Box) -> Oracle:
         """Return what judges its states: what the first run wrote is open as lost, and nothing else is."""
         return Oracle(box, deadly=[n for n in range(self.records) if n % 4])
 
-    def beside(self, box: KeptSandbox) -> None:
+    def beside(self, box: Box) -> None:
         """Let a live run enter what a dead retraction committed."""
         box.run("live")
 
-    def later(self, box: KeptSandbox) -> bool:
+    def later(self, box: Box) -> bool:
         """Bring the rows back."""
         box.run("back", redriven="lost")
         return True
@@ -136,22 +136,22 @@ class Resetting(Scenario):
         """How the run is asked for, each time."""
         return {"job": self._job}
 
-    def prepare(self, box: KeptSandbox) -> None:
+    def prepare(self, box: Box) -> None:
         """Write something; of what waits then, a reset to the latest offsets skips all."""
         box.configure(kafka={"max_records_per_batch": self.size}, recovery=self.strategy)
         box.feed(self.records, bad_every=4)
         box.run("first")
         box.feed(4)
 
-    def oracle(self, box: KeptSandbox) -> Oracle | None:
+    def oracle(self, box: Box) -> Oracle | None:
         """Return what judges the states before :meth:`later`: nothing, for the rows have left."""
         return None
 
-    def beside(self, box: KeptSandbox) -> None:
+    def beside(self, box: Box) -> None:
         """Let a live run finish what a dead reset began; if it began nothing, it reads on."""
         box.run("live")
 
-    def later(self, box: KeptSandbox) -> bool:
+    def later(self, box: Box) -> bool:
         """Write what the new epoch reads, and what it skipped."""
         box.run("again")
         if self.begin == "latest":

@@ -11,15 +11,18 @@ from dataclasses import dataclass, field
 from typing import Any
 from unittest import mock
 
+from tests.chaos.states.boxes import Box
 from tests.fixtures.inside import MODULES, on_path
-from tests.fixtures.runs import KeptSandbox, consume
+from tests.fixtures.runs import KeptSandbox
 
-from sluice.audit import deep_audit
+from sluice.audit import audit, deep_audit
 from sluice.home import Home
 from sluice.ledger import Ledger
 from sluice.pipeline import load
 
 __all__ = ["Found", "Oracle", "ledger_of", "number_of"]
+
+_PARTS = ("written", "quarantined", "lost")
 
 
 @dataclass
@@ -63,21 +66,25 @@ class Oracle:
         What else a row holds, by its record.
     sound
         Whether a record belongs into the sink; by default whether it decodes.
+    without
+        What the sink does not keep of a row.
     """
 
     def __init__(
         self,
-        sandbox: KeptSandbox,
+        sandbox: Box,
         *,
         deadly: Sequence[int] = (),
         exactly: bool = True,
         more: Callable[[Any], dict[str, Any]] = lambda _: {},
         sound: Callable[[Any], bool] = lambda record: number_of(record) is not None,
+        without: Sequence[str] = (),
     ) -> None:
         self._sandbox = sandbox
-        self._records = {(r.topic, r.partition, r.offset): r for r in consume(sandbox.broker, sandbox.topic)}
+        self._records = {(r.topic, r.partition, r.offset): r for r in sandbox.records()}
         self._deadly = {at for at, r in self._records.items() if number_of(r) in set(deadly)}
-        self._exactly, self._more, self._sound = exactly, more, sound
+        self._exactly, self._more, self._sound, self._without = exactly, more, sound, without
+        self._written = 0
 
     def look(self, *, live: bool) -> Found:
         """Compare sink, quarantine, ledger and files with the topic.
@@ -90,17 +97,20 @@ class Oracle:
         box, found = self._sandbox, Found()
         with ledger_of(box) as ledger:
             lost = self._lost(ledger)
-            rows, refused = _rows(box, "table"), _rows(box, "table_quarantine")
+            rows, refused = _rows(box), _refused(box)
+            said = {part: sum(getattr(a.counts, part) for a in ledger.accounts(box.name)) for part in _PARTS}
+            self._written = said["written"]
+            if not box.kept_rows:  # they were printed, and the account is all that there is
+                rows = Counter(self._due(lost))
+            if box.at_least_once:  # then rows that came again are as promised
+                rows = Counter(set(rows))
             self._compare(rows, refused, lost, found)
             self._books(ledger, found)
             if live:
                 for part, held in (("written", rows), ("quarantined", refused), ("lost", lost)):
-                    said = sum(getattr(a.counts, part) for a in ledger.accounts(box.name))
-                    if said != sum(held.values()):
-                        found.problems.append(f"the ledger says {said} {part}, there are {sum(held.values())}")
-        for path in ("table", "table_quarantine", f"logs/{box.name}"):
-            for folder in sorted(box.never_committed(path)):
-                found.problems.append(f"orphan {path}/batches/{folder}")
+                    if said[part] != sum(held.values()):
+                        found.problems.append(f"the ledger says {said[part]} {part}, there are {sum(held.values())}")
+        found.problems += [f"orphan {path}" for path in box.astray()]
         return found
 
     def _compare(self, rows: Counter[Any], refused: Counter[Any], lost: Counter[Any], found: Found) -> None:
@@ -116,18 +126,23 @@ class Oracle:
         if found.doubled or found.unaccounted or strangers:
             doubled, nowhere = [o for o, n in at.items() if n > 1], sorted(self._records.keys() - at.keys())
             found.problems.append(f"doubled {doubled}, unaccounted {nowhere}, of nothing {sorted(strangers)}")
-        good = {o: r for o, r in self._records.items() if o not in lost and self._sound(r)}
-        want = Counter((o, _frozen(self._row(r))) for o, r in good.items())
+        want = self._due(lost)
         if rows != want:
             found.problems.append(f"sink: too much {rows - want}, missing {want - rows}")
-        want = Counter((o, (r.key, r.value)) for o, r in self._records.items() if o not in lost and not self._sound(r))
+        token, bad = self._sandbox.token, [(o, r) for o, r in self._records.items() if not self._sound(r)]
+        want = Counter((o, token(r.key, r.value)) for o, r in bad if o not in lost)
         if refused != want:
             found.problems.append(f"quarantine: too much {refused - want}, missing {want - refused}")
         if not self._deadly <= lost.keys() or (self._exactly and self._deadly != lost.keys()):
             found.problems.append(f"lost {sorted(lost)}, deadly {sorted(self._deadly)}")
 
+    def _due(self, lost: Counter[Any]) -> Counter[Any]:
+        good = {o: r for o, r in self._records.items() if o not in lost and self._sound(r)}
+        return Counter((o, _frozen(self._row(r))) for o, r in good.items())
+
     def _row(self, record: Any) -> dict[str, Any]:
-        return {"id": number_of(record), "name": json.loads(record.value).get("name"), **self._more(record)}
+        row = {"id": number_of(record), "name": json.loads(record.value).get("name"), **self._more(record)}
+        return {name: value for name, value in row.items() if name not in self._without}
 
     def _lost(self, ledger: Ledger) -> Counter[Any]:
         spans = [row.range for row in ledger.lost(self._sandbox.name)]
@@ -135,21 +150,27 @@ class Oracle:
 
     def _books(self, ledger: Ledger, found: Found) -> None:
         with mock.patch.dict(os.environ, self._sandbox.env(), clear=True), on_path(MODULES):
-            report = deep_audit(ledger, load(self._sandbox.file), Home.from_env())
+            spec, box = load(self._sandbox.file), self._sandbox
+            report = deep_audit(ledger, spec, Home.from_env()) if box.deep else audit(ledger, spec.name)
         found.problems += [f"audit: {problem}" for problem in report.problems]
 
 
-def _rows(box: KeptSandbox, path: str) -> Counter[Any]:
-    """The multiset of a table's rows: where each comes from, and what it holds but for who wrote it."""
-    table = box.rows(path)
+def _rows(box: Box) -> Counter[Any]:
+    """The multiset of the sink's rows: where each comes from, and what it holds but for who wrote it."""
     found: Counter[Any] = Counter()
-    for row in table.to_pylist() if table is not None else []:
-        place = (row.pop("_topic"), row.pop("_partition"), row.pop("_offset"))
-        if path == "table":
-            found[place, _frozen({k: v for k, v in row.items() if not k.startswith("_")})] += 1
-        else:
-            found[place, (row["key"], row["value"])] += 1
+    for row in box.rows_of_sink():
+        place = _place(row)
+        found[place, _frozen({k: v for k, v in row.items() if not k.startswith("_")})] += 1
     return found
+
+
+def _refused(box: Box) -> Counter[Any]:
+    """The multiset of the quarantine's: where each comes from, key and value."""
+    return Counter((_place(row), box.token(row["key"], row["value"])) for row in box.refused())
+
+
+def _place(row: dict[str, Any]) -> tuple[str, int, int]:
+    return row["_topic"], row["_partition"], row["_offset"]
 
 
 def _frozen(row: dict[str, Any]) -> tuple[tuple[str, Any], ...]:

@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from tests.chaos.states.boxes import Box
 from tests.chaos.states.moments import DEATH, KILL, POWER, Moment
 from tests.chaos.states.oracle import Found, Oracle, ledger_of
 from tests.chaos.states.recorder import Recording, record
 from tests.chaos.states.scenarios import Scenario
-from tests.fixtures.runs import KeptSandbox
 
 __all__ = ["Recorded", "Resumed"]
 
@@ -42,14 +42,14 @@ class Resumed:
 class Recorded:
     """A scenario in a sandbox: recorded once, resumed as often as it has states."""
 
-    def __init__(self, scenario: Scenario, box: KeptSandbox, recording: Recording) -> None:
+    def __init__(self, scenario: Scenario, box: Box, recording: Recording) -> None:
         self.scenario, self.box, self.recording = scenario, box, recording
         self.file = box.file.read_text()
         self._oracle = scenario.oracle(box)
         self._last = scenario.last(box)
 
     @classmethod
-    def make(cls, scenario: Scenario, box: KeptSandbox, scratch: Path) -> Recorded:
+    def make(cls, scenario: Scenario, box: Box, scratch: Path) -> Recorded:
         """Prepare and record; the clean run itself must be right.
 
         Raises
@@ -58,6 +58,7 @@ class Recorded:
             When it is not.
         """
         scenario.prepare(box)
+        box.remember()
         recorded = cls(scenario, box, record(box.home, *scenario.command(box), scratch, scenario.ends))
         found = recorded._look(recorded._oracle)
         assert not found.problems, found.problems
@@ -68,6 +69,7 @@ class Recorded:
         began = time.monotonic()
         moment.tree.write(self.box.home)
         self.box.file.write_text(self.file)
+        self.box.rewind(killed=moment.kind == KILL)
         scenario, refused = self.scenario, False
         try:
             if moment.kind == KILL:
@@ -83,7 +85,7 @@ class Recorded:
                 found = Found([f"exit code {ended.code}:\n{ended.stderr}"])
             else:
                 found = self._look(self._oracle)
-                found.problems += self._again() if scenario.ends == 0 else []
+                found.problems += self._again() if scenario.ends == 0 and scenario.settles else []
                 if scenario.later(self.box):
                     before = found.problems
                     found = self._look(self._last)
@@ -114,8 +116,7 @@ class Recorded:
         done = set(after[1][len(before[1]) :]) - _NOTHING_DONE
         return problems + ([f"run again, it did {sorted(done)}"] if done else [])
 
-    def _state(self) -> tuple[list[int], list[Any]]:
+    def _state(self) -> tuple[list[Any], list[Any]]:
         with ledger_of(self.box) as ledger:
             events = [event["type"] for event in ledger.events(self.box.name, limit=10_000)]
-        tables = [self.box.table(path) for path in ("table", "table_quarantine", f"logs/{self.box.name}")]
-        return [-1 if table is None else table.version() for table in tables], events
+        return self.box.versions(), events

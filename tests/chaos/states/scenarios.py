@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from tests.chaos.states.boxes import Box
 from tests.chaos.states.oracle import Oracle
-from tests.fixtures.runs import KeptSandbox, Outcome, good
+from tests.fixtures.runs import Outcome, good
 
 __all__ = ["RECOVERIES", "RUN", "Scenario"]
 
@@ -63,7 +64,12 @@ class Scenario:
         """The environment that makes the transform die."""
         return {"POISON_IDS": ",".join(map(str, self.deadly))} if self.deadly and self.kind == "live" else {}
 
-    def prepare(self, box: KeptSandbox) -> None:
+    @property
+    def box(self) -> type[Box]:
+        """The kind of sandbox: source and sink."""
+        return Box
+
+    def prepare(self, box: Box) -> None:
         """Make what is there before the run that is recorded."""
         if self.earlier:
             self._configure(box, self.earlier, wal={"keep": _FOREVER})
@@ -79,20 +85,25 @@ class Scenario:
         """The exit code of what is recorded."""
         return 0
 
-    def command(self, box: KeptSandbox) -> tuple[list[str], dict[str, str]]:
+    @property
+    def settles(self) -> bool:
+        """Whether there is nothing more to do behind the run."""
+        return True
+
+    def command(self, box: Box) -> tuple[list[str], dict[str, str]]:
         """Return the command line and the environment of what is recorded."""
         env = box.env(**self.poison)
         submit = box.submission(RUN, env, **{k: v for k, v in self.options.items() if k not in self.poison})
         return submit.argv(), {**env, **submit.env}
 
-    def go(self, box: KeptSandbox, *, kill_at: str | None = None) -> Outcome:
+    def go(self, box: Box, *, kill_at: str | None = None) -> Outcome:
         """Do once more what was recorded, as a retry would; or let it be killed."""
         return box.run(RUN, kill_at=kill_at, expect=None, **self.options)
 
-    def beside(self, box: KeptSandbox) -> None:
+    def beside(self, box: Box) -> None:
         """Do what others may do before that; of each second state."""
 
-    def later(self, box: KeptSandbox) -> bool:
+    def later(self, box: Box) -> bool:
         """Go on until all records are where they belong; return whether there was something to do."""
         return False
 
@@ -101,31 +112,31 @@ class Scenario:
         """Whether only live runs ran: then the ledger's sums are those of the tables."""
         return self.kind in ("live", "evolve", "split")
 
-    def last(self, box: KeptSandbox) -> Oracle:
+    def last(self, box: Box) -> Oracle:
         """Return what judges its states after :meth:`later`."""
         return Oracle(box)
 
-    def also(self, box: KeptSandbox) -> list[str]:
+    def also(self, box: Box) -> list[str]:
         """Return what else is wrong in the end."""
         return []
 
-    def oracle(self, box: KeptSandbox) -> Oracle | None:
+    def oracle(self, box: Box) -> Oracle | None:
         """Return what judges its states before :meth:`later`; None if nothing can be said of them."""
         if self.kind == "interval":
             return Oracle(box, more=lambda r: {"version": 2 if 1 <= (r.timestamp - _EPOCH) // _DAY < 3 else 1})
         deadly = self.deadly if self.kind == "live" else ()
         return Oracle(box, deadly=deadly, exactly=self.strategy != "ignore_batch")
 
-    def _configure(self, box: KeptSandbox, strategy: str, **keys: Any) -> None:
+    def _configure(self, box: Box, strategy: str, **keys: Any) -> None:
         keys = {"recovery": strategy, "wal": {"keep": self.keep}, **(_DYING if self.deadly else {}), **keys}
         box.configure(kafka={"max_records_per_batch": self.size}, **keys)
 
     # --- what is there before, by kind -----------------------------------------------------------------------------
 
-    def _live(self, box: KeptSandbox) -> None:
+    def _live(self, box: Box) -> None:
         box.feed(self.records, bad_every=5)
 
-    def _interval(self, box: KeptSandbox) -> None:
+    def _interval(self, box: Box) -> None:
         """Four days, two of which are made anew; each has records in sink and quarantine."""
         self._configure(box, self.strategy, transform=_version(1))
         for day in range(4):
@@ -134,14 +145,14 @@ class Scenario:
         box.run("live")
         self._configure(box, self.strategy, transform=_version(2))
 
-    def _lost(self, box: KeptSandbox) -> None:
+    def _lost(self, box: Box) -> None:
         box.feed(self.records, bad_every=5)
         if self.strategy == "wal":  # a lost range that only the log has
             box.run("lossy", expect=1, POISON_IDS=",".join(map(str, self.deadly)))
         self._configure(box, "ignore_range")
         box.run("lossy", POISON_IDS=",".join(map(str, self.deadly)))
 
-    def _quarantined(self, box: KeptSandbox) -> None:
+    def _quarantined(self, box: Box) -> None:
         box.produce([(n % 2, b"k", b'{"id": "%d", "name": "late"}' % n if n % 3 else b"{") for n in range(6)])
         box.feed(2)
         box.run("refusing")

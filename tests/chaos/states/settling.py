@@ -8,9 +8,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from tests.chaos.states.boxes import Box
 from tests.chaos.states.oracle import Oracle, ledger_of
 from tests.chaos.states.scenarios import RUN, Scenario
-from tests.fixtures.runs import KeptSandbox, Outcome, good
+from tests.fixtures.runs import Outcome, good
 
 from sluice.errors import ExitCode
 from sluice.run.decision import accept, give_up
@@ -44,7 +45,7 @@ class Gated(Scenario):
         """The exit code of what is recorded."""
         return int(ExitCode.QUALITY_FAILED) if self.act == "fails" else 0
 
-    def prepare(self, box: KeptSandbox) -> None:
+    def prepare(self, box: Box) -> None:
         """Let a batch fail, and settle it, up to what is recorded."""
         self._gate(box, _MOST)
         self._put(box, good(0), good(1), b"{")
@@ -61,14 +62,14 @@ class Gated(Scenario):
         """The exit code of a run whose batch fails."""
         return int(ExitCode.QUALITY_FAILED)
 
-    def command(self, box: KeptSandbox) -> tuple[list[str], dict[str, str]]:
+    def command(self, box: Box) -> tuple[list[str], dict[str, str]]:
         """Return what is recorded."""
         if self.act not in ("accept", "retract"):
             return super().command(box)
         program = str(Path(sys.executable).with_name("sluice"))
         return [program, self.act, str(box.file), _BAD, "--reason", _WHY], box.env()
 
-    def go(self, box: KeptSandbox, *, kill_at: str | None = None) -> Outcome:
+    def go(self, box: Box, *, kill_at: str | None = None) -> Outcome:
         """Do once more what was recorded."""
         if self.act not in ("accept", "retract"):
             return super().go(box, kill_at=kill_at)
@@ -76,13 +77,13 @@ class Gated(Scenario):
         self._settle(box)
         return Outcome(0, "")
 
-    def beside(self, box: KeptSandbox) -> None:
+    def beside(self, box: Box) -> None:
         """Start a run before somebody settles the batch again: it is held, or goes on if that was done."""
         if self.act in ("accept", "retract"):
             early = box.run("early", validate=True, expect=None)
             assert early.code in (0, ExitCode.HELD), early.stderr
 
-    def later(self, box: KeptSandbox) -> bool:
+    def later(self, box: Box) -> bool:
         """Bring everything into the sink."""
         if self.act == "fails":
             with ledger_of(box) as ledger:
@@ -95,20 +96,20 @@ class Gated(Scenario):
             box.run("back", validate=True, redriven="lost")
         return True
 
-    def oracle(self, box: KeptSandbox) -> Oracle | None:
+    def oracle(self, box: Box) -> Oracle | None:
         """Return what judges the states before :meth:`later`."""
         if self.act == "published":
             return Oracle(box)
         return Oracle(box, deadly=_HELD_IDS) if self.act == "given-up" else None
 
-    def _settle(self, box: KeptSandbox) -> None:
+    def _settle(self, box: Box) -> None:
         with ledger_of(box) as ledger:
             if self.act in ("accept", "published"):
                 accept(ledger, box.name, _BAD, reason=_WHY)
             else:
                 give_up(ledger, box.name, _BAD, reason=_WHY)
 
-    def _gate(self, box: KeptSandbox, most: int) -> None:
+    def _gate(self, box: Box, most: int) -> None:
         below = {"type": "expect_column_values_to_be_between", "kwargs": {"column": "id", "max_value": most}}
         (box.home / "suite.json").write_text(json.dumps({"name": "s", "expectations": [below]}))
         quality: dict[str, Any] = {
@@ -116,7 +117,7 @@ class Gated(Scenario):
         }  # fmt: skip
         box.configure(kafka={"max_records_per_batch": 100}, recovery=self.strategy, quality=quality)
 
-    def _put(self, box: KeptSandbox, *values: bytes) -> None:
+    def _put(self, box: Box, *values: bytes) -> None:
         box.produce([(n % 2, b"k", value) for n, value in enumerate(values)])
 
 

@@ -16,9 +16,10 @@ from typing import Any
 
 from tests.chaos import test_dedupe as doubles
 from tests.chaos import test_windows as windows
+from tests.chaos.states.boxes import Box
 from tests.chaos.states.oracle import Found, Oracle, ledger_of
 from tests.chaos.states.scenarios import Scenario
-from tests.fixtures.runs import KeptSandbox, consume
+from tests.fixtures.runs import consume
 
 __all__ = ["STATEFUL", "Deduped", "Windowed"]
 
@@ -96,7 +97,7 @@ class Windowed(_Stateful):
     kind: str = "window"
     window: Mapping[str, Any] = field(default_factory=dict)
 
-    def stream(self, box: KeptSandbox) -> _Append:
+    def stream(self, box: Box) -> _Append:
         """Return the model, with the records of the topic."""
         kind = _Update if self.window.get("output") == "update" else _Append
         stream = kind(box, dict(self.window), recovery=self.strategy, limit=self.size, runs=self.runs)
@@ -104,7 +105,7 @@ class Windowed(_Stateful):
             stream.records[record.partition, record.offset] = _absorbed(record.value)
         return stream
 
-    def prepare(self, box: KeptSandbox) -> None:
+    def prepare(self, box: Box) -> None:
         """Leave windows open behind a first run, if there is one."""
         stream = windows.Stream(box, dict(self.window), recovery=self.strategy, limit=self.size)
         stream.configure()
@@ -115,11 +116,11 @@ class Windowed(_Stateful):
             stream.feed(until, until + 1, 2)  # the last batch moves the watermark, and another follows it
             box.produce(_REFUSED)
 
-    def oracle(self, box: KeptSandbox) -> Oracle:
+    def oracle(self, box: Box) -> Oracle:
         """Return what judges its states."""
         return _WindowOracle(self, box)
 
-    def later(self, box: KeptSandbox) -> bool:
+    def later(self, box: Box) -> bool:
         """Close all windows."""
         if self.window.get("output") == "update":
             return False
@@ -127,7 +128,7 @@ class Windowed(_Stateful):
         box.run("flushes")
         return True
 
-    def last(self, box: KeptSandbox) -> Oracle:
+    def last(self, box: Box) -> Oracle:
         """Return what judges its states after :meth:`later`."""
         return _WindowOracle(self, box, closed=True)
 
@@ -149,7 +150,7 @@ def _decoded(value: bytes) -> tuple[datetime, dict[str, Any]] | None:
 class _StatefulOracle(Oracle):
     """What sink, quarantine, account and state hold, by a model."""
 
-    def __init__(self, scenario: _Stateful, box: KeptSandbox) -> None:
+    def __init__(self, scenario: _Stateful, box: Box) -> None:
         super().__init__(box)
         self._scenario = scenario
         self._bad: set[Any] = set()
@@ -210,7 +211,7 @@ class _StatefulOracle(Oracle):
 
 
 class _WindowOracle(_StatefulOracle):
-    def __init__(self, scenario: Windowed, box: KeptSandbox, *, closed: bool = False) -> None:
+    def __init__(self, scenario: Windowed, box: Box, *, closed: bool = False) -> None:
         super().__init__(scenario, box)
         self._stream, self._closed = scenario.stream(box), closed
         self._bad = {(box.topic, *place) for place, record in self._stream.records.items() if record is None}
@@ -255,7 +256,7 @@ class Deduped(_Stateful):
 
     kind: str = "dedupe"
 
-    def stream(self, box: KeptSandbox) -> _First:
+    def stream(self, box: Box) -> _First:
         """Return the model, with the records of the topic."""
         stream = _First(box, batch=self.size, recovery=self.strategy, runs=self.runs)
         for record in consume(box.broker, box.topic):
@@ -264,7 +265,7 @@ class Deduped(_Stateful):
             stream.records[record.partition, record.offset] = (found[0], found[1]["id"]) if found and sound else None
         return stream
 
-    def prepare(self, box: KeptSandbox) -> None:
+    def prepare(self, box: Box) -> None:
         """Let a first run remember keys, if there is one."""
         stream = doubles.Stream(box, batch=self.size, recovery=self.strategy)
         stream.configure()
@@ -274,13 +275,13 @@ class Deduped(_Stateful):
             stream.feed(0, until, self.records - 6, ids=3)
             stream.feed(until, until + 1, 2, bad=True, ids=3)
 
-    def oracle(self, box: KeptSandbox) -> Oracle:
+    def oracle(self, box: Box) -> Oracle:
         """Return what judges its states."""
         return _DedupeOracle(self, box)
 
 
 class _DedupeOracle(_StatefulOracle):
-    def __init__(self, scenario: Deduped, box: KeptSandbox) -> None:
+    def __init__(self, scenario: Deduped, box: Box) -> None:
         super().__init__(scenario, box)
         self._stream = scenario.stream(box)
         self._bad = {(box.topic, *place) for place, record in self._stream.records.items() if record is None}

@@ -55,6 +55,9 @@ BETWEEN: Mapping[str, tuple[Window, ...]] = {
     "checkpoint definition": (_window("session-started", "window-defined"),),
     "checkpoint operators": (_window("session-started", "batch-started"),),
     "checkpoint state": (_window("batch-started", "rows-staged"),),
+    # of a source that gives its records their offsets itself: a book of files, landed rows, when rows began
+    "source files": (_PLANNING,),
+    "source commit": (_PLANNING, _AFTER),
     # landing
     "log files": (_window("session-started seal-recorded", "segments-staged"),),
     "log note": (_window("session-started seal-recorded", "segments-staged"), _window("segments-staged", "sealed")),
@@ -78,6 +81,19 @@ BETWEEN: Mapping[str, tuple[Window, ...]] = {
         _window("rows-staged", "before-sink-commit"),
         _window("sink-committed", "quarantine-committed"),
         _PLANNING,
+    ),
+    # of a catalog of Iceberg: metadata that it does not name yet, and the transaction that names it
+    "sink metadata": (
+        _window("before-sink-commit", "sink-committed"),
+        _window("session-started", "batch-started"),  # of the table, when it is made
+        _PLANNING,
+    ),
+    # a writer of the user's gets rows in the place of a commit, and then the batch is put on record
+    "sink rows": (_window("before-sink-commit", "rows-handed-over"),),
+    "sink catalog": (
+        _window("before-sink-commit", "sink-committed"),
+        _window("session-started", "batch-started"),
+        _PLANNING,  # an empty one
     ),
     "sink commit": (
         _window("before-sink-commit", "sink-committed"),
@@ -135,15 +151,28 @@ _STEPS = (
     ),
     (r"checkpoints/[^/]+/[^/]+/state/.*/_metadata/.*", "checkpoint operators"),
     (r"checkpoints/[^/]+/[^/]+/state/.*", "checkpoint state"),
+    (r"sources/[^/]+/(.+/)?_delta_log/(\d+\.(json|checkpoint\.parquet)|_last_checkpoint)", "source commit"),
+    (r"sources/[^/]+/([^/]+\.json|id)", "source commit"),
+    (r"sources/[^/]+/.*\.parquet", "source files"),
     (r"logs/[^/]+/_delta_log/\d+\.(json|checkpoint\.parquet)|logs/[^/]+/_delta_log/_last_checkpoint", "log commit"),
     (r"logs/[^/]+/batches/[^/]+/_seal\.json", "log note"),
     (r"logs/[^/]+/batches/.*\.parquet", "log files"),
+    (r"quarantine/[^/]+/_delta_log/\d+\.(json|checkpoint\.parquet)", "quarantine commit"),
+    (r"quarantine/[^/]+/batches/.*\.parquet", "quarantine files"),
+    (r"lake/.*/metadata/.*", "sink metadata"),
+    (r"catalog\.db", "sink catalog"),
+    (r"[^/]+/_sluice/\d+(\.snapshot)?\.json|staged/(foreach|console)/.*", "sink commit"),
+    (r"lake/.*/batches/.*\.parquet|staged/.*\.parquet", "sink files"),
+    (r"collected/.*", "sink rows"),
     (r"[^/]+_quarantine/_delta_log/\d+\.(json|checkpoint\.parquet)", "quarantine commit"),
     (r"[^/]+_quarantine/batches/.*\.parquet", "quarantine files"),
     (r"[^/]+/_delta_log/\d+\.(json|checkpoint\.parquet)", "sink commit"),
     (r"[^/]+/batches/.*\.parquet", "sink files"),
 )
-_IN_PASSING = re.compile(r".*(\.crc|\.tmp|\.sluice|#\d+)$|.*/_temporary(/.*)?|ledger\.db(-wal|-journal)?$")
+_IN_PASSING = re.compile(
+    r".*(\.crc|\.tmp|\.sluice|#\d+)$|.*/_temporary(/.*)?|ledger\.db(-wal|-journal)?$"
+    r"|catalog\.db-journal$|.*/\.[0-9a-f]{32}$"
+)
 """Files that become others, or are looked at as a whole."""
 
 
@@ -182,7 +211,7 @@ def kinds(recording: Recording) -> Iterator[str]:
                 yield from ledger.news(tree)
         elif op.kind in ("unlink", "rmdir"):
             if not _IN_PASSING.match(op.path):
-                yield "sink sweep" if re.match(r"[^/]+/batches/", op.path) else "sweep"
+                yield "sink sweep" if re.match(r"(lake/.+/|quarantine/)?[^/]+/batches/|staged/", op.path) else "sweep"
         elif op.kind not in ("mkdir", "sync"):
             yield from _published(op, tree)
 

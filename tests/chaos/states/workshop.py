@@ -14,7 +14,6 @@ from tests.chaos.passed import code
 from tests.chaos.states.progress import Progress
 from tests.chaos.states.resumer import Recorded
 from tests.chaos.states.scenarios import Scenario
-from tests.fixtures.runs import KeptSandbox
 
 from sluice.local.kafka import Broker, Topics
 
@@ -47,7 +46,8 @@ class Workshop:
             known: dict[str, Any] = pickle.loads(kept.read_bytes())
             for link in ("jars", "jvm"):
                 (home / link).unlink(missing_ok=True)
-            box = KeptSandbox(home, broker, Topics(broker.bootstrap), known["topic"], name=known["name"], spark=spark)
+            box = scenario.box(home, broker, Topics(broker.bootstrap), known["topic"], name=known["name"], spark=spark)
+            box.serve()
             box.file.write_text(known["file"])
             if known.get("code") != code(*_CODE):
                 print(f"{scenario.name} was recorded with other code; --anew forgets all recordings and results")
@@ -56,7 +56,8 @@ class Workshop:
         shutil.rmtree(home, ignore_errors=True)  # of an attempt at recording that died
         topic = f"{scenario.name}-{uuid.uuid4().hex[:8]}"
         topics.create(topic, 2, {"retention.ms": -1})
-        box = KeptSandbox(home, broker, topics, topic, spark=spark)
+        box = scenario.box(home, broker, topics, topic, spark=spark)
+        box.serve()
         scratch = self.folder / "traces" / scenario.name  # others are recorded at the same time
         scratch.mkdir(parents=True, exist_ok=True)
         recorded = Recorded.make(scenario, box, scratch)

@@ -1,0 +1,348 @@
+"""Sandboxes that read something else than topics by their names, into Delta.
+
+No run changes what it reads, so the recorded states are whole: of Redis the pipeline's consumer group apart, which
+stays as the newest run left it. It is removed before a real kill, and the pipeline's first run makes it anew.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import fastavro
+import pyarrow as pa
+import pyarrow.parquet as pq
+import sqlalchemy as sa
+from tests.chaos.states.boxes import Box, OnPostgres, closing
+from tests.fixtures.database import CONNECTION
+from tests.fixtures.queues import Nats, Redis, started
+from tests.fixtures.runs import consume
+
+from sluice.connections import variable_of
+from sluice.local.kafka import Broker, Topics
+
+__all__ = [
+    "AvroBox",
+    "ClustersBox",
+    "FileBox",
+    "JdbcBox",
+    "NatsBox",
+    "ParquetBox",
+    "PatternBox",
+    "RateBox",
+    "RedisBox",
+    "TimedBox",
+]
+
+_STREAM = "orders"
+
+
+class Read(NamedTuple):
+    """A record, as a client of Kafka gives it."""
+
+    topic: str
+    partition: int
+    offset: int
+    key: bytes | None
+    value: bytes
+
+
+@dataclass
+class _Origin(Box):
+    """Another source; records are added by their values alone, in one order."""
+
+    def source(self) -> dict[str, Any]:
+        """The source, but for the size of a batch."""
+        raise NotImplementedError
+
+    def add(self, values: list[bytes]) -> None:
+        """Add records."""
+        raise NotImplementedError
+
+    def configure(self, *, kafka: Any = None, **keys: Any) -> None:
+        """Write the pipeline file anew."""
+        ((kind, parts),) = self.source().items()
+        super().configure(**{"source": {kind: {**parts, **(kafka or {})}}, **keys})
+
+    def produce(self, records: Any, topic: str | None = None) -> Any:
+        """Add the values."""
+        self.add([record[2] for record in records])
+        self.produced += [(_STREAM, 0, len(self.produced) + n) for n in range(len(records))]
+        return self.produced[-len(records) :]
+
+
+@dataclass
+class PatternBox(Box):
+    """Topics by a pattern: a second one appears behind the first run."""
+
+    def configure(self, *, kafka: Any = None, **keys: Any) -> None:
+        """Write the pipeline file anew."""
+        pattern = {"pattern": rf"{self.topic}(\..*)?", **(kafka or {})}
+        super().configure(**{"source": {"kafka": pattern}, **keys})
+
+    def born(self) -> str:
+        """Make the second topic."""
+        name = f"{self.topic}.b"
+        self.topics.create(name, 2, {"retention.ms": -1})
+        return name
+
+    def records(self) -> list[Any]:
+        """Read both."""
+        return [r for name in (self.topic, f"{self.topic}.b") for r in consume(self.broker, name)]
+
+
+@dataclass
+class ClustersBox(Box):
+    """Two clusters that mirror each other; the run reads the first one."""
+
+    second: Any = None
+
+    def serve(self) -> None:
+        """Start the second cluster."""
+        self.second = Broker(self.outside / "standby", port=0)
+        self.second.start()
+        closing(self.second.stop)
+        topics = Topics(self.second.bootstrap)
+        if not topics.exists(self.topic):
+            topics.create(self.topic, 2, {"retention.ms": -1})
+
+    def env(self, **extra: str) -> dict[str, str]:
+        """The environment that configures a run."""
+        there = {"conn_type": "kafka", "extra": {"bootstrap.servers": self.second.bootstrap}}
+        return super().env(**({variable_of("kafka_standby"): json.dumps(there)} | extra))
+
+    def configure(self, *, kafka: Any = None, **keys: Any) -> None:
+        """Write the pipeline file anew."""
+        several = {"clusters": ["kafka_default", "kafka_standby"], "origin_header": "origin"}
+        super().configure(kafka={**several, **(kafka or {})}, **keys)
+
+
+@dataclass
+class FileBox(_Origin):
+    """JSON files of a folder beside the home."""
+
+    format = "json"
+
+    def source(self) -> dict[str, Any]:
+        """The folder."""
+        (self.outside / _STREAM).mkdir(exist_ok=True)
+        return {"file": {"path": str(self.outside / _STREAM), "format": self.format, "glob": f"*.{self.format}"}}
+
+    def add(self, values: list[bytes]) -> None:
+        """Put a file into it, old enough to be read at once."""
+        folder = self.outside / _STREAM
+        file = folder / f"{len(list(folder.iterdir())):04}.{self.format}"
+        self.write(file, values)
+        os.utime(file, (time.time() - 100,) * 2)
+
+    def write(self, file: Any, values: list[bytes]) -> None:
+        """Write a file."""
+        file.write_bytes(b"\n".join(values) + b"\n")
+
+    def read(self, file: Any) -> list[bytes]:
+        """Read a file."""
+        return list(file.read_bytes().splitlines())
+
+    def records(self) -> list[Any]:
+        """The rows of all files, in the order of their names."""
+        rows = [(f.name, v) for f in sorted((self.outside / _STREAM).iterdir()) for v in self.read(f)]
+        return [Read(_STREAM, 0, n, name.encode(), value) for n, (name, value) in enumerate(rows)]
+
+
+@dataclass
+class ParquetBox(FileBox):
+    """Parquet files of a folder; what is malformed elsewhere is here a row without the id that is required."""
+
+    format = "parquet"
+
+    def configure(self, **keys: Any) -> None:
+        """Write the pipeline file anew."""
+        super().configure(**{"decode": {"json": {"schema": "id BIGINT NOT NULL, name STRING"}}, **keys})
+
+    def write(self, file: Any, values: list[bytes]) -> None:
+        """Write a file."""
+        rows = [json.loads(value) if value.endswith(b"}") else {"id": None, "name": "bad"} for value in values]
+        pq.write_table(pa.Table.from_pylist(rows, pa.schema({"id": pa.int64(), "name": pa.string()})), file)
+
+    def read(self, file: Any) -> list[bytes]:
+        """Read a file."""
+        return [json.dumps(row).encode() for row in pq.read_table(file).to_pylist()]
+
+    def token(self, key: bytes | None, value: bytes | None) -> Any:
+        """Return what is compared of a refused record."""
+        return key, json.dumps(json.loads(value or b"null"))
+
+
+@dataclass
+class AvroBox(ParquetBox):
+    """The same in Avro files."""
+
+    format = "avro"
+
+    def write(self, file: Any, values: list[bytes]) -> None:
+        """Write a file."""
+        fields = [{"name": name, "type": ["null", kind]} for name, kind in (("id", "long"), ("name", "string"))]
+        rows = [json.loads(value) if value.endswith(b"}") else {"id": None, "name": "bad"} for value in values]
+        with file.open("wb") as out:
+            fastavro.writer(out, {"type": "record", "name": "row", "fields": fields}, rows)
+
+    def read(self, file: Any) -> list[bytes]:
+        """Read a file."""
+        with file.open("rb") as rows:
+            return [json.dumps(row).encode() for row in fastavro.reader(rows)]
+
+
+@dataclass
+class JdbcBox(OnPostgres, _Origin):
+    """A table of PostgreSQL, which runs only read; its rows are told by a number."""
+
+    key = "n"
+
+    def source(self) -> dict[str, Any]:
+        """The table."""
+        return {"jdbc": {"connection": "postgres_default", "table": _STREAM, "key": self.key}}
+
+    def env(self, **extra: str) -> dict[str, str]:
+        """The environment that configures a run."""
+        return super().env(**({CONNECTION: self.connection} | extra))
+
+    def serve(self) -> None:
+        """Start the server, and make the table."""
+        super().serve()
+        self.sql(f"CREATE TABLE IF NOT EXISTS {_STREAM} (n BIGINT GENERATED ALWAYS AS IDENTITY PRIMARY KEY, id JSONB, "
+                 "name TEXT, at TIMESTAMPTZ DEFAULT now())")  # fmt: skip
+
+    def add(self, values: list[bytes]) -> None:
+        """Insert rows; what is malformed elsewhere is here an id that is no number."""
+        for value in values:
+            row = json.loads(value) if value.endswith(b"}") else {"id": "no", "name": "bad"}
+            statement = f"INSERT INTO {_STREAM} (id, name) VALUES (CAST(:id AS JSONB), :name)"
+            self.sql(statement, id=json.dumps(row["id"]), name=row["name"])
+
+    def records(self) -> list[Any]:
+        """The rows, in the order of their keys."""
+        rows = self.sql(f"SELECT n, to_json(o)::text FROM {_STREAM} o ORDER BY n")
+        return [
+            Read(f"public.{_STREAM}", 0, place, json.dumps({"n": n}).encode(), text.encode())
+            for place, (n, text) in enumerate(rows)
+        ]
+
+    def token(self, key: bytes | None, value: bytes | None) -> Any:
+        """Return what is compared of a refused record."""
+        named, row = json.loads(key or b"null"), json.loads(value or b"null")
+        return json.dumps(named, sort_keys=True), json.dumps(row)
+
+    def sql(self, statement: str, **values: Any) -> list[Any]:
+        """Do something in the database."""
+        engine = sa.create_engine(self.database, poolclass=sa.NullPool)
+        with engine.begin() as connection:
+            found = connection.execute(sa.text(statement), values)
+            return list(found) if found.returns_rows else []
+
+
+@dataclass
+class TimedBox(JdbcBox):
+    """The same by a time, which two rows may share."""
+
+    key = "at"
+
+    def serve(self) -> None:
+        """Start the server, and make the table with an index on the time: without one each run says so."""
+        super().serve()
+        self.sql(f"CREATE INDEX IF NOT EXISTS by_time ON {_STREAM} (at)")
+
+    def records(self) -> list[Any]:
+        """The rows; each was inserted by a transaction of its own, so later numbers have later times."""
+        return [r._replace(key=self._named(r)) for r in super().records()]
+
+    def _named(self, record: Read) -> bytes:
+        row = json.loads(record.value)
+        return json.dumps({"at": row["at"], "n": row["n"]}).encode()
+
+
+@dataclass
+class _QueueBox(_Origin):
+    """A stream of a message queue."""
+
+    queue: Any = None
+    program: Any = None
+
+    def serve(self) -> None:
+        """Start the server on what it had."""
+        self.queue = started(self.program, self.outside / "server")
+        closing(self.queue.stop)
+
+    def env(self, **extra: str) -> dict[str, str]:
+        """The environment that configures a run."""
+        return super().env(**({variable_of("queue"): json.dumps(self.queue.connection())} | extra))
+
+    def add(self, values: list[bytes]) -> None:
+        """Add messages."""
+        self.queue.add(_STREAM, values)
+
+
+@dataclass
+class RedisBox(_QueueBox):
+    """A stream of Redis."""
+
+    program: Any = Redis
+
+    def source(self) -> dict[str, Any]:
+        """The stream."""
+        return {"queue": {"connection": "queue", "kind": "redis_streams", "streams": [_STREAM], "field": "value"}}
+
+    def records(self) -> list[Any]:
+        """The entries."""
+        entries = self.queue.client.xrange(_STREAM)
+        return [Read(_STREAM, 0, n, key, fields[b"value"]) for n, (key, fields) in enumerate(entries)]
+
+    def rewind(self, *, killed: bool) -> None:
+        """Before a kill, remove the groups: the recorded run is the pipeline's first."""
+        for group in self.queue.client.xinfo_groups(_STREAM) if killed else ():
+            self.queue.client.xgroup_destroy(_STREAM, group["name"])
+
+
+@dataclass
+class NatsBox(_QueueBox):
+    """A stream of NATS JetStream."""
+
+    program: Any = Nats
+
+    def source(self) -> dict[str, Any]:
+        """The stream."""
+        return {"queue": {"connection": "queue", "kind": "nats_jetstream", "streams": [_STREAM]}}
+
+    def records(self) -> list[Any]:
+        """The messages."""
+
+        async def read(_: Any, js: Any) -> list[Any]:
+            last = (await js.stream_info(_STREAM)).state.last_seq
+            return [await js.get_msg(_STREAM, n) for n in range(1, last + 1)]
+
+        found = self.queue._do(read)
+        return [Read(_STREAM, 0, n, m.subject.encode(), m.data) for n, m in enumerate(found)]
+
+
+@dataclass
+class RateBox(_Origin):
+    """Made-up rows, one a second; those whose number ends in 0 are refused."""
+
+    def source(self) -> dict[str, Any]:
+        """The rows."""
+        return {"rate": {"rows_per_second": 1, "partitions": 2, "backlog": "60s"}}
+
+    def configure(self, **keys: Any) -> None:
+        """Write the pipeline file anew."""
+        rules = [{"name": "odd", "sql": {"passes": "value % 10 <> 0"}}]
+        decode = {"json": {"schema": "value BIGINT, timestamp TIMESTAMP"}}
+        super().configure(**{"rules": rules, "decode": decode, **keys})
+
+    def add(self, values: list[bytes]) -> None:
+        """Nothing: rows come by themselves."""
+
+    def records(self) -> list[Any]:
+        """Nothing: how many rows there are depends on the time."""
+        return []
