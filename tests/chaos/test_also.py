@@ -318,7 +318,8 @@ def test_an_interval_replaces_rows_in_each_sink_and_fills_one_that_was_added(
     assert {row["name"] for row in sandbox.lines()} == {"again"}
 
 
-@pytest.mark.parametrize("point", ["sink-committed", pytest.param("also-committed", marks=pytest.mark.long)])
+@pytest.mark.long
+@pytest.mark.parametrize("point", ["sink-committed", "also-committed"])
 def test_a_retraction_takes_rows_out_of_each_sink(into_three: AlsoSandbox, point: str) -> None:
     sandbox = into_three
     sandbox.configure(also=[{"files": {"path": "out"}}, {"delta": {"path": "second"}}])

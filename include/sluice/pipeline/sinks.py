@@ -39,7 +39,10 @@ def refuse_sinks(pipeline: Pipeline) -> None:
     for key, sink in pipeline.sinks.items():
         place = sink.key, sink.config.location_of(pipeline.name)
         if place in places:
-            raise ValueError(f"{key} is the same as {places[place]}, so each row would be there twice: remove one")
+            raise ValueError(
+                f"{key} and {places[place]} would stage their rows in the same place, {place[1]}: a pipeline can have one "
+                "such sink only"
+            )
         places[place] = key
 
 

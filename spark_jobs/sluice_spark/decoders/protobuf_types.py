@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from google.protobuf.descriptor import Descriptor, EnumDescriptor, FieldDescriptor
+from google.protobuf.unknown_fields import UnknownFieldSet
 from pyspark.sql import types as T
 
 from sluice_spark.decoders.converting import DAY, SAME, WHOLE, Broken, Convert, Exact, Scaled, Whole, Within
@@ -55,8 +56,12 @@ class Types:
         Broken
             If a column cannot hold its field's type.
         """
-        known = message.fields_by_name
-        return [(f.name, self._get(known.get(f.name), f, f"{within}{f.name}")) for f in fields]
+        known, found = message.fields_by_name, []
+        for column in fields:
+            field, place = known.get(column.name), f"{within}{column.name}"
+            get = self._get(field, column, place)
+            found.append((column.name, get if field is None or not _is_closed(field) else _Known(field, get, place)))
+        return found
 
     def _get(self, field: FieldDescriptor | None, column: T.StructField, place: str) -> Get:
         def none(_: Any = None) -> None:
@@ -77,7 +82,8 @@ class Types:
         convert = self._convert(field, kind, place)
         if not field.has_presence:  # what is not written has the type's zero
             return lambda message: convert(getattr(message, name))
-        return lambda message: convert(getattr(message, name)) if message.HasField(name) else none()
+        # a message may have a field that is called HasField
+        return lambda message: convert(getattr(message, name)) if type(message).HasField(message, name) else none()
 
     def _entry(self, field: FieldDescriptor, kind: T.DataType, place: str) -> Convert:
         key, value = (field.message_type.fields_by_name[part] for part in ("key", "value"))
@@ -127,6 +133,25 @@ class Types:
 
 def _is_map(field: FieldDescriptor) -> bool:
     return field.type == FieldDescriptor.TYPE_MESSAGE and bool(field.message_type.GetOptions().map_entry)
+
+
+def _is_closed(field: FieldDescriptor) -> bool:
+    """Return whether a field, or the value of a map, is an enum that has no other numbers than those it names."""
+    if _is_map(field):
+        field = field.message_type.fields_by_name["value"]
+    return field.type == FieldDescriptor.TYPE_ENUM and bool(field.enum_type.is_closed)
+
+
+class _Known:
+    """Takes a column from a message, unless an enum has a number that it does not name: the parser put that aside."""
+
+    def __init__(self, field: FieldDescriptor, get: Get, place: str) -> None:
+        self._number, self._get, self._place = field.number, get, place
+
+    def __call__(self, message: Any) -> Any:
+        if any(unknown.field_number == self._number for unknown in UnknownFieldSet(message)):
+            raise Broken("type", self._place)
+        return self._get(message)
 
 
 def _whole(bits: int, kind: T.DataType, place: str) -> Convert | None:

@@ -208,10 +208,31 @@ def test_text_of_an_old_file_is_looked_at_too(registry: StandIn) -> None:
         assert caught.value.rule == "utf8"
 
 
-def test_a_field_may_have_any_name(registry: StandIn) -> None:
+def test_a_number_that_an_enum_of_an_old_file_does_not_name_is_refused(registry: StandIn) -> None:
+    """Its parser puts it aside, as if it had not been there."""
+    made = file(message("M", ("one", ".p.Colour"), ("all", "repeated .p.Colour"), ("by", "map .p.Colour")))
+    made.syntax = "proto2"
+    registry.register_protobuf(1, made.SerializeToString())
+    good = b"\x08\x01\x10\x00\x10\x01\x1a\x05\x0a\x01k\x10\x01"
+    for ddl, expected in (
+        ("one STRING, all ARRAY<STRING>, by MAP<STRING, STRING>", ("BLUE", ["RED", "BLUE"], [("k", "BLUE")])),
+        ("one INT, all ARRAY<INT>, by MAP<STRING, INT>", (1, [0, 1], [("k", 1)])),
+    ):
+        read = reader(ddl).read
+        assert read(framed(1, good)) == expected
+        assert read(framed(1, good + b"\x20\x09")) == expected, "a field that the schema does not have"
+        for column, wrong in (("one", b"\x08\x09"), ("all", b"\x10\x09"), ("by", b"\x1a\x05\x0a\x01l\x10\x09")):
+            with pytest.raises(Broken) as caught:
+                read(framed(1, good + wrong))
+            assert (caught.value.rule, caught.value.column) == ("type", column)
+
+
+@pytest.mark.parametrize("syntax", ["proto2", "proto3"])
+def test_a_field_may_have_any_name(registry: StandIn, syntax: str) -> None:
     """Also one that Python's messages have for something else."""
     names = ("Clear", "HasField", "class", "DESCRIPTOR", "ListFields", "ByteSize")
     made = file(message("M", *((name, "int32") for name in names)))
+    made.syntax = syntax
     registry.register_protobuf(1, made.SerializeToString())
     value = b"".join(bytes([number << 3, number]) for number in range(1, 7))
     assert reader(", ".join(f"`{name}` INT" for name in names)).read(framed(1, value)) == (1, 2, 3, 4, 5, 6)
