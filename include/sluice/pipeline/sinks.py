@@ -40,8 +40,8 @@ def refuse_sinks(pipeline: Pipeline) -> None:
         place = sink.key, sink.config.location_of(pipeline.name)
         if place in places:
             raise ValueError(
-                f"{key} and {places[place]} would stage their rows in the same place, {place[1]}: a pipeline can have one "
-                "such sink only"
+                f"{key} and {places[place]} would stage their rows in the same place, {place[1]}: a pipeline can have "
+                "one such sink only"
             )
         places[place] = key
 
