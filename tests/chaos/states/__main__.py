@@ -34,6 +34,7 @@ from tests.fixtures.spark import kept_session
 from sluice.home import Home
 from sluice.launch import jars
 from sluice.launch.submit import _java_options
+from sluice.local.servers import Postgres
 from sluice.shipped import CHECKOUT
 
 
@@ -53,7 +54,11 @@ def main() -> int:
     folder = (Path(os.environ.get("SLUICE_CHAOS_FOLDER") or CHECKOUT / "var" / "chaos") / "states").resolve()
     workshop = Workshop(folder)
     if args.here:
-        return _scenario(workshop, args)
+        signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+        try:
+            return _scenario(workshop, args)
+        finally:
+            close()
     if args.report:
         return _report(workshop, [])
     reason = why_not()
@@ -62,6 +67,8 @@ def main() -> int:
         return 1
     if args.anew and folder.exists():
         workshop.broker().kill()
+        for server in folder.glob("outside/*/postgres"):
+            Postgres(server).remove()
         shutil.rmtree(folder)
     folder.mkdir(parents=True, exist_ok=True)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # and the scenario that is at work ends with this
@@ -148,7 +155,6 @@ def _scenario(workshop: Workshop, args: argparse.Namespace) -> int:
             if count % 25 == 0 or count == len(left):
                 pace = (time.monotonic() - began) / count
                 print(f"{name}: {count} of {len(left)}, {pace:.2f} s each", flush=True)
-    close()
     return int(bool(bare))
 
 
