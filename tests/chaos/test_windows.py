@@ -361,11 +361,12 @@ class Completed(Updated):
 @pytest.mark.parametrize(
     ("shape", "recovery", "points"),
     [
-        (SLIDING, "replay", ("sink-committed", "before-sink-commit")),
+        (SLIDING, "replay", ("sink-committed",)),
+        pytest.param(SLIDING, "replay", ("sink-committed", "before-sink-commit"), marks=pytest.mark.long),
         pytest.param(HOURLY, "replay", tuple(p for p in POINTS if p != "window-defined"), marks=pytest.mark.long),
         pytest.param(HOURLY, "wal", ("sealed", "sink-committed", "before-sink-commit"), marks=pytest.mark.long),
     ],
-    ids=["sliding", "every-point", "by-way-of-the-log"],
+    ids=["sliding", "twice", "every-point", "by-way-of-the-log"],
 )
 def test_all_windows_are_written_by_each_batch(
     sandbox: Sandbox, shape: dict[str, Any], recovery: str, points: tuple[str, ...]

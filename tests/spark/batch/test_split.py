@@ -115,7 +115,7 @@ def prepare(
 def prepared(spark: SparkSession, spec: Pipeline) -> tuple[PreparedBatch, BatchWriter, Held]:
     held = Held(records(spark).persist())
     done, writer = prepare(spark, spec, held, RANGES)
-    writer.commit(0, done, {})
+    writer.commit(0, done, {}, "b")
     return done, writer, held
 
 

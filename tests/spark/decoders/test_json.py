@@ -17,6 +17,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 from tests.spark.decoders.conftest import FIVE_MB, PAGE, check, fields_of, outcomes, records, table
 
+import sluice.decoders
 import sluice_spark.decoders as decoders
 from sluice.pipeline.sections import Decode
 from sluice_spark.decoders.base import COLUMN, DATA, RULE, decode
@@ -155,7 +156,8 @@ def test_the_page_says_what_a_json_value_decodes_to(spark: SparkSession, kind: s
 
 def test_the_page_names_every_rule(spark: SparkSession) -> None:
     rules = set(re.findall(r"^\| `([a-z0-9_]+)` \|", PAGE.split("## JSON")[0], re.MULTILINE))
-    source = "".join(file.read_text() for file in Path(str(decoders.__file__)).parent.glob("*.py"))
+    folders = [Path(str(package.__file__)).parent for package in (decoders, sluice.decoders)]
+    source = "".join(file.read_text() for folder in folders for file in folder.glob("*.py"))
     assert rules == set(re.findall(r'"([a-z0-9_]+)"', source)) & rules
     assert rules >= {expected for _, expected in JSON if isinstance(expected, str)}
 
