@@ -19,6 +19,7 @@ from tests.fixtures.runs import Offset
 from tests.fixtures.stream import StreamSandbox, origin
 
 from sluice.local.kafka import Broker, Topics
+from sluice.run.decision import accept
 
 pytestmark = [pytest.mark.chaos, pytest.mark.spark, pytest.mark.kafka]
 
@@ -338,3 +339,23 @@ def test_a_retraction_takes_rows_out_of_each_sink(into_three: AlsoSandbox, point
     sandbox.run("back", redriven="lost")
     assert sandbox.sink() == sandbox.in_files() == sandbox.offsets("second") == sandbox.on_broker()
     sandbox.assert_balanced()
+
+
+def test_a_batch_that_is_held_back_is_in_no_sink(into_three: AlsoSandbox) -> None:
+    sandbox = into_three
+    limits = {"quality": {"when": "before_commit", "max_quarantined": 1}}
+    sandbox.configure(also=[sandbox.into(), {"files": {"path": "out"}}, {"delta": {"path": "second"}}], **limits)
+    sandbox.feed(6, bad_every=3)
+    sandbox.run("bad", validate=True, expect=50)
+    assert (sandbox.sink(), sandbox.in_topic(), sandbox.in_files(), sandbox.offsets("second")) == ({}, {}, {}, {})
+    accept(sandbox.ledger, sandbox.name, "bad", reason="known")
+    sandbox.run("bad", validate=True)
+    sandbox.assert_together()
+    assert sandbox.offsets("second") == sandbox.sink()
+    for command in ("compact", "vacuum"):
+        done = sandbox.cli(command, str(sandbox.file), "--json")
+        assert done.returncode == 0, done.stderr
+        paths = [row["path"] for row in json.loads(done.stdout)["tables"]]
+        assert paths == [str(sandbox.home / path) for path in ("table", "second", "table_quarantine")]
+    refused = sandbox.cli("adopt", "another", "--as", str(sandbox.file))
+    assert (refused.returncode, "further sinks (also)" in " ".join(refused.stderr.split())) == (10, True)

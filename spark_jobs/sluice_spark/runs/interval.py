@@ -258,8 +258,7 @@ class IntervalRun(Run):
             for told in leaving.notes:
                 logger.warning("%s", told)
                 self.ledger.degraded(lease, told)
-            if writer.further:
-                prepared = writer.shared(spark, prepared, name)
+            prepared = writer.shared(spark, prepared, name)
             lease.verify()
             self._beside_redriving()
             self._alone_in_its_time()

@@ -140,6 +140,11 @@ class Sink(Protocol):
         The id of the writer, which contains the pipeline's name; each writer counts its own batches.
     partition_by
         Partition columns of the sink.
+
+    Notes
+    -----
+    Two things a sink may have beside these: ``ordered``, true if whoever takes the rows of a source partition gets them
+    in the order of their offsets, and ``settled()``, which removes what it keeps of committed batches for a while.
     """
 
     path: str

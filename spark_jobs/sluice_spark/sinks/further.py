@@ -34,7 +34,7 @@ __all__ = ["ALSO", "NO_FURTHER", "FurtherSinks", "Shared"]
 ALSO = "also"
 """The key of a commit's metadata that says what further sinks get of the batch."""
 
-_KNOWN_LATER = "the next run brings it there, before it does anything else"
+_KNOWN_LATER = "the next run tries again, before it does anything else"
 
 
 @dataclass(frozen=True)

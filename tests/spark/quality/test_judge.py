@@ -225,6 +225,11 @@ def test_a_session_that_cannot_be_had_is_an_error_of_judging(court: Court, tmp_p
             ["sink.delta.partition_by: the transform's result has no column 'valu'; did you mean 'value'?"],
         ),
         (
+            {"also": "[{delta: {path: copied, partition_by: [valu]}}]"},
+            [],
+            ["also[0].delta.partition_by: the transform's result has no column 'valu'; did you mean 'value'?"],
+        ),
+        (
             {"transform": "{sql: 'SELECT *, 1 AS total FROM source'}"},
             [expect("column_values_to_be_between", column="totl", min_value=0)],
             ["the transform yields no column 'totl'; did you mean 'total'?"],
