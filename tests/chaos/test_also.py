@@ -13,6 +13,8 @@ from typing import Any
 import pytest
 from kafka.admin import ConfigResource, ConfigResourceType
 from pyspark.sql import SparkSession
+from tests.chaos import test_dedupe as dedupe
+from tests.chaos import test_windows as windows
 from tests.chaos.test_interval import at, days, feed_days
 from tests.fixtures.folder import FolderSandbox
 from tests.fixtures.runs import Offset
@@ -57,7 +59,7 @@ class AlsoSandbox(StreamSandbox):
         """What the folder holds."""
         return FolderSandbox.sink(self)  # type: ignore[arg-type]
 
-    named, lines = FolderSandbox.named, FolderSandbox.lines
+    named, all_rows, lines = FolderSandbox.named, FolderSandbox.all_rows, FolderSandbox.lines
 
     def assert_together(self) -> None:
         """The account is exact, and each sink has the same rows."""
@@ -75,6 +77,12 @@ def into_three(
     yield AlsoSandbox(tmp_path / "home", broker, topics, topic(2, retention_ms=-1), spark=spark, target=target)
     if topics.exists(f"{target}.sluice-commits"):
         topics.delete(f"{target}.sluice-commits")
+
+
+def _as_text(row: Mapping[str, Any]) -> tuple[str, ...]:
+    """Return a window as text: JSON has its times as such."""
+    at = [row[name] if isinstance(row[name], str) else row[name].isoformat() for name in ("window_start", "window_end")]
+    return (*(text[:19] for text in at), *(str(row[name]) for name in ("k", "n", "total")))
 
 
 def reset(sandbox: AlsoSandbox) -> None:
@@ -359,3 +367,48 @@ def test_a_batch_that_is_held_back_is_in_no_sink(into_three: AlsoSandbox) -> Non
         assert paths == [str(sandbox.home / path) for path in ("table", "second", "table_quarantine")]
     refused = sandbox.cli("adopt", "another", "--as", str(sandbox.file))
     assert (refused.returncode, "further sinks (also)" in " ".join(refused.stderr.split())) == (10, True)
+
+
+OPENED = [pytest.param(1, id="in-the-sink"), pytest.param(2, marks=pytest.mark.long, id="every-point")]
+
+
+@pytest.mark.parametrize("much", OPENED)
+@pytest.mark.parametrize("recovery", ["replay", pytest.param("wal", marks=pytest.mark.long)])
+def test_windows_are_closed_once_in_each_sink(into_three: AlsoSandbox, recovery: str, much: int) -> None:
+    sandbox = into_three
+    stream = windows.Stream(sandbox, windows.HOURLY, recovery=recovery)
+    stream.configure(also=[sandbox.into(key="k"), {"files": {"path": "out"}}])
+    points = ("sink-committed:2", "also-committed") if much == 1 else (*POINTS, "sink-committed:2", "also-committed:3")
+    for number, point in enumerate(points):
+        stream.feed(number * 90, number * 90 + 120, 8, bad=True)
+        sandbox.run("killed", kill_at=point)
+    sandbox.run("killed")
+    stream.feed(0, len(points) * 90 + 200, 6)
+    sandbox.run("last")
+    expected, *_ = stream.expected()
+    assert expected
+    assert stream.held() == expected
+    of_table = Counter(map(_as_text, sandbox.rows().to_pylist()))  # type: ignore[union-attr]
+    assert set(of_table.values()) == {1}
+    assert Counter(_as_text(json.loads(record.value)) for record in sandbox.sent()) == of_table
+    assert Counter(map(_as_text, sandbox.all_rows())) == of_table
+    assert sandbox.held_up() == []
+    sandbox.assert_balanced()
+    refused = sandbox.cli("run", str(sandbox.file), "--start", "2026-03-01T00:00Z", "--end", "2026-03-02T00:00Z")
+    assert "an interval cannot make windows again in several sinks" in " ".join(refused.stderr.split())
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("recovery", ["replay", "wal"])
+def test_first_rows_of_a_key_come_into_each_sink(into_three: AlsoSandbox, recovery: str) -> None:
+    sandbox = into_three
+    stream = dedupe.Stream(sandbox, recovery=recovery)
+    stream.configure(also=[sandbox.into(), {"files": {"path": "out"}}])
+    for number, point in enumerate(POINTS):
+        stream.feed(number * 30, number * 30 + 60, 6, bad=True)
+        sandbox.run("killed", kill_at=point)
+    sandbox.run("killed")
+    stream.feed(0, len(POINTS) * 30 + 90, 6)
+    sandbox.run("last")
+    assert stream.assert_exact()["duplicate"]
+    sandbox.assert_together()

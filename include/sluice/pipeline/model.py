@@ -463,6 +463,11 @@ class Pipeline(Strict):
                 f"pipeline {self.name!r} has sink.{self.sink.key}.partition_by: {START}: windows of an interval are "
                 "found by that column in the files, which do not have it then"
             )
+        if self.window is not None and self.also:
+            return (
+                f"pipeline {self.name!r} has a window and further sinks (also): an interval cannot make windows "
+                "again in several sinks yet"
+            )
         if self.dedupe is not None:
             return (
                 f"pipeline {self.name!r} has dedupe: which of an interval's records are duplicates also depends on "

@@ -25,11 +25,7 @@ def refuse_sinks(pipeline: Pipeline) -> None:
     _refuse_a_circle(pipeline)
     if not pipeline.also:
         return
-    for name in ("window", "dedupe"):
-        if getattr(pipeline, name) is not None:
-            raise ValueError(
-                f"also beside {name} is not supported yet: leave also out, and let a pipeline of its own read the sink"
-            )
+    _refuse_state(pipeline)
     if pipeline.decode.deletes:
         raise ValueError(
             f"also beside decode.{pipeline.decode.key}.tombstone: delete is not supported yet: leave also out, or "
@@ -66,6 +62,19 @@ def _refuse(pipeline: Pipeline, key: str, sink: Sink) -> None:
         from sluice.pipeline.targets import check_function
 
         check_function(sink.foreach.python, classes=True)
+
+
+def _refuse_state(pipeline: Pipeline) -> None:
+    """Refuse what further sinks cannot get of a pipeline with state."""
+    if pipeline.window is not None and pipeline.window.output != "append":
+        raise ValueError(
+            f"also beside window.output: {pipeline.window.output} is not supported yet: a further sink would get rows "
+            "that take the place of others. Choose output: append, or let a pipeline of its own read the sink"
+        )
+    name = "window" if pipeline.window is not None else "dedupe"
+    for key, sink in pipeline.sinks.items():
+        if pipeline.stateful is not None and sink.config.keyed:
+            raise ValueError(f"{key}.mode: upsert beside {name} is not supported yet: choose mode: append")
 
 
 def _refuse_a_circle(pipeline: Pipeline) -> None:

@@ -37,7 +37,10 @@ class DedupeWriter(StatefulWriter):
 
     held: tuple[tuple[OffsetRange, ...], DataFrame] | None = None
 
-    offsets = True
+    @property
+    def traced(self) -> bool:
+        """Its rows are those of single records."""
+        return True
 
     @property
     def dedupe(self) -> Dedupe:

@@ -64,8 +64,10 @@ class StatefulWriter(BatchWriter, ABC):
 
     clock: Clock = field(default=Clock(0, 0, 0))
 
-    offsets = False
-    """Whether what the operator lets out are rows of single records, with their offsets."""
+    @property
+    def traced(self) -> bool:
+        """Whether what the operator lets out are rows of single records, with their offsets."""
+        return False
 
     @property
     def output(self) -> str:
@@ -138,7 +140,7 @@ class StatefulWriter(BatchWriter, ABC):
         """
         healthy = subtract(ranges, [*(item.range for item in lost), *passed])
         rows = self.let_in(records).withColumn("_run", F.lit(self.run_id))
-        staged = self.sink.stage(rows, name, offsets=self.offsets)
+        staged = self.sink.stage(rows, name, offsets=self.traced)
         point("rows-staged")
         seen = self._count(healthy, source)
         source.verify(seen.read, healthy)

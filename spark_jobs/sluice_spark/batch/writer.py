@@ -136,6 +136,11 @@ class BatchWriter:
     split: Split | None = None
     further: FurtherSinks = NO_FURTHER
 
+    @property
+    def traced(self) -> bool:
+        """Whether each row is one of a single record, and has its offset."""
+        return self.pipeline.rows is not Rows.AGGREGATE
+
     def prepare(
         self,
         records: DataFrame | None,
@@ -238,7 +243,7 @@ class BatchWriter:
         elif self.split is not None:
             broken = SplitTally(self.split, rows, lambda: self.rows_of(self.decoded(records)), ranges)
             rows = broken.frame
-        staged = self.sink.stage(rows, name, offsets=self.pipeline.rows is not Rows.AGGREGATE)
+        staged = self.sink.stage(rows, name, offsets=self.traced)
         read, bad, outside = tally.read(), tally.bad(), tally.outside()
         if broken is not None:
             bad = Counter(bad) + Counter(broken.counts)
@@ -379,8 +384,8 @@ class BatchWriter:
             return prepared
         staged = prepared.staged
         rows = self.sink.staged_rows(spark, staged, self.schema).select(*map(column, self.schema.names))
-        offsets = self.pipeline.rows is not Rows.AGGREGATE
-        return replace(prepared, shared=self.further.share(rows, staged.rows, self.schema, name, offsets=offsets))
+        shared = self.further.share(rows, staged.rows, self.schema, name, offsets=self.traced)
+        return replace(prepared, shared=shared)
 
     def commit(
         self,

@@ -17,6 +17,11 @@ KAFKA = "- kafka: {topic: out}"
 POSTGRES = "- postgres: {connection: reporting, table: public.t}"
 
 
+DEDUPE = "dedupe: {keys: [id], within: 1h, time: at}\n"
+WINDOW = "window: {time: at, size: 1h, aggregates: {n: 'count(*)'}, watermark: 1h}\n"
+UPSERT = "- postgres: {table: t, mode: upsert, key: [id]}"
+
+
 def with_also(folder: Path, *sinks: str, text: str = GOOD) -> Pipeline:
     return load(write(folder, text + "also:\n" + "".join(f"  {sink}\n" for sink in sinks)))
 
@@ -38,18 +43,22 @@ def test_all_sinks_and_their_connections_are_known_by_their_keys(tmp_path: Path)
         (["- files: {path: checkpoints/x}"], "", r"also\[0\].files.path: .* which Sluice keeps for itself"),
         (["- postgres: {table: t, mode: upsert, key: [id]}"], "rows: many\n", r"also\[0\].postgres.mode: upsert"),
         (["- foreach: {python: 'nowhere:Writer'}"], "", "nowhere"),
-        ([KAFKA], "dedupe: {keys: [id], within: 1h, time: at}\n", "also beside dedupe"),
-        (
-            [KAFKA],
-            "window: {time: at, size: 1h, aggregates: {n: 'count(*)'}, watermark: 1h}\n",
-            "also beside window",
-        ),
+        ([UPSERT], DEDUPE, r"also\[0\].postgres.mode: upsert beside dedupe"),
+        ([UPSERT], WINDOW, r"also\[0\].postgres.mode: upsert beside window"),
+        ([KAFKA], WINDOW.replace("}\n", ", output: update}\n"), "also beside window.output: update"),
+        ([KAFKA], WINDOW.replace("watermark: 1h}\n", "output: complete}\n"), "also beside window.output: complete"),
         (["- nothing: {}"], "", "nothing"),
     ],
 )
 def test_what_makes_no_sense_is_refused(tmp_path: Path, sinks: list[str], more: str, told: str) -> None:
     with pytest.raises(ConfigError, match=told):
         with_also(tmp_path, *sinks, text=GOOD + more)
+
+
+def test_state_goes_into_each_sink_and_intervals_only_into_one(tmp_path: Path) -> None:
+    assert with_also(tmp_path, KAFKA, text=GOOD + DEDUPE).also
+    windowed = with_also(tmp_path, "- files: {path: out}", text=GOOD + WINDOW)
+    assert "a window and further sinks (also)" in str(windowed.no_intervals)
 
 
 def test_tombstones_that_delete_are_refused(tmp_path: Path) -> None:
