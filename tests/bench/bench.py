@@ -12,6 +12,7 @@ from pathlib import Path
 
 from tests.bench.drain import fixed, shapes, volume
 from tests.bench.files import files
+from tests.bench.further import also
 from tests.bench.harness import Bench, Options
 from tests.bench.history import history
 from tests.bench.intervals import intervals
@@ -34,6 +35,7 @@ COMPARISONS = {
     "files": files,
     "queue": queue,
     "postgres": postgres,
+    "also": also,
     "wal": wal,
     "hot": hot,
     "killed": killed,

@@ -10,8 +10,8 @@ from pyspark.sql import DataFrame, SparkSession
 from sluice.errors import OffsetsGoneError, SluiceError
 from sluice.ranges import OffsetRange, Positions, describe
 from sluice.sources.jdbc.config import JdbcSource
-from sluice.sources.jdbc.intake import Part
 from sluice.sources.jdbc.source import TableRows
+from sluice.sources.landed.intake import Part
 from sluice.sources.socket.config import SocketSource
 from sluice.sources.socket.source import Lines
 from sluice.sources.state import TopicState

@@ -1,7 +1,7 @@
 """Rows of a PostgreSQL table as a :class:`~sluice.sources.base.Source`.
 
 A table cannot be read again: rows are changed and deleted. So the rows that a run finds are landed first
-(:class:`~sluice.sources.jdbc.intake.Intake`), which gives them offsets; all strategies then read them there.
+(:class:`~sluice.sources.landed.intake.Intake`), which gives them offsets; all strategies then read them there.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from sluice.ranges import Positions
 from sluice.sources.base import SourceKind
 from sluice.sources.jdbc.config import JdbcSource
 from sluice.sources.jdbc.database import Database, Described, Session
-from sluice.sources.jdbc.intake import Intake, OvertakenError, digests
-from sluice.sources.jdbc.position import Mark, Position, settled, thinned
+from sluice.sources.landed.intake import Intake, OvertakenError, digests
+from sluice.sources.landed.position import Mark, Position, settled, thinned
 from sluice.sources.state import Key, PartitionState, TopicState
 
 __all__ = ["KIND", "TableRows"]

@@ -1,9 +1,9 @@
 """Lines of a TCP socket as a :class:`~sluice.sources.base.Source`.
 
 A socket forgets what it sent. So the lines that a run gets are landed first, with offsets, in the store that rows of a
-database have too (:class:`~sluice.sources.jdbc.intake.Intake`), and from there in the write-ahead log. From its landing
-on each line is there once. Lines that came and were not landed yet are lost if the driver dies, and so is what the
-server sends while nobody listens: nobody counts them, for they never had an offset.
+database have too (:class:`~sluice.sources.landed.intake.Intake`), and from there in the write-ahead log. From its
+landing on each line is there once. Lines that came and were not landed yet are lost if the driver dies, and so is what
+the server sends while nobody listens: nobody counts them, for they never had an offset.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from sluice.errors import ConfigError, SinkError, SourceUnreachableError
 from sluice.home import Home
 from sluice.ranges import Positions
 from sluice.sources.base import SourceKind
-from sluice.sources.jdbc.intake import Intake, OvertakenError
-from sluice.sources.jdbc.position import Position
+from sluice.sources.landed.intake import Intake, OvertakenError
+from sluice.sources.landed.position import Position
 from sluice.sources.socket.config import SocketSource
 from sluice.sources.state import Key, PartitionState, TopicState
 

@@ -29,10 +29,10 @@ from sluice.errors import (
 )
 from sluice.home import Home
 from sluice.ranges import OffsetRange
-from sluice.sources.jdbc import intake as intake_module
 from sluice.sources.jdbc import source as module
 from sluice.sources.jdbc.config import JdbcSource
 from sluice.sources.jdbc.source import TableRows
+from sluice.sources.landed import intake as intake_module
 
 TABLE = "CREATE TABLE orders (id BIGINT GENERATED ALWAYS AS IDENTITY PRIMARY KEY, name TEXT)"
 

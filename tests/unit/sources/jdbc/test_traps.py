@@ -14,8 +14,8 @@ from tests.unit.sources.jdbc.test_source import TABLE, Shop, add, shop
 
 from sluice.connections import variable_of
 from sluice.errors import ConfigError, TopicRecreatedError
-from sluice.sources.jdbc import intake as intake_module
 from sluice.sources.jdbc import source as module
+from sluice.sources.landed import intake as intake_module
 
 __all__ = ["shop"]
 

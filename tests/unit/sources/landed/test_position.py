@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sluice.sources.jdbc.position import Mark, Position, settled, thinned
+from sluice.sources.landed.position import Mark, Position, settled, thinned
 
 OPEN, ENDED = Mark(10, 100.0, ("3/7", "4/1")), Mark(20, 110.0, ())
 

@@ -1,7 +1,7 @@
-"""The rows of a table that were landed: files with their records, and a book that gives them offsets.
+"""The rows of a source that were landed: files with their records, and a book that gives them offsets.
 
 The book is a Delta table. Each of its commits adds one file of records, or none, and the :class:`Position` that the
-pipeline has reached in its table. So the position travels in the commit that makes rows part of the log: a kill before
+pipeline has reached in its source. So the position travels in the commit that makes rows part of the log: a kill before
 it leaves a file that nobody knows, a kill after it leaves nothing to be done.
 """
 
@@ -21,7 +21,7 @@ from typing import Any
 from sluice.errors import OffsetsGoneError, SinkError
 from sluice.faults import point
 from sluice.ranges import OffsetRange
-from sluice.sources.jdbc.position import Position
+from sluice.sources.landed.position import Position
 
 __all__ = ["Intake", "OvertakenError", "Part", "digests"]
 
@@ -35,7 +35,7 @@ _ABANDONED = 86_400
 
 
 class OvertakenError(Exception):
-    """Another process landed rows of the same table at the same time."""
+    """Another process landed rows of the same source at the same time."""
 
 
 @dataclass(frozen=True)
@@ -71,7 +71,7 @@ class Part:
 
 
 class Intake:
-    """What was landed of one pipeline's table.
+    """What was landed of one pipeline's source.
 
     Parameters
     ----------
