@@ -49,10 +49,15 @@ RETRACTED = "retracted"
 _UNTOUCHED = "nothing was read or written now; checkpoint and sink are unchanged"
 
 
-def examine(tables: Tables) -> list[str]:
+def examine(tables: Tables, *, leave: bool = False) -> list[str]:
     """Check what others committed to the tables since the last run; return warnings about changed rows.
 
     A run calls it before it uses its tables in any other way. Idempotent.
+
+    Parameters
+    ----------
+    leave
+        As in :meth:`~sluice_spark.sinks.further.FurtherSinks.examine`.
 
     Raises
     ------
@@ -71,7 +76,7 @@ def examine(tables: Tables) -> list[str]:
                 "the run writes again what no other commit depends on; then sluice audit --deep says whether "
                 "something is missing",
             )
-    return [*tables.sink.examine(), *tables.further.examine(), *tables.quarantine.examine()]
+    return [*tables.sink.examine(), *tables.further.examine(leave=leave), *tables.quarantine.examine()]
 
 
 def reconcile(

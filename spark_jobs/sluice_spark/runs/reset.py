@@ -96,7 +96,8 @@ class ResetRun(Run):
         while True:
             tables = self.context.tables(self.ledger.epoch(self.pipeline.name))
             try:
-                self._found += examine(tables)
+                self._found += examine(tables, leave=True)
+                redriven.further.examine(leave=True)
                 refuse_restored(self.ledger, self.pipeline.name, tables)
             except TakenBackError as error:
                 if not self.truncate:
@@ -279,6 +280,7 @@ class ResetRun(Run):
             if not there[0].commit(NOTHING, there[1], number, note):
                 raise self._overtaken(tables, number)
         point("epoch-closed")
+        tables.further.begin_anew(number, self.context.run_id)
         seal_off(tables, note)
         replaced = [[*key, count] for key, count in removed.items()]
         open_next(self.ledger, lease, tables, {**note, "version": number, "replaced": replaced})

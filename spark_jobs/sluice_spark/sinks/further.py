@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -25,7 +26,7 @@ from sluice.home import Home
 from sluice.pipeline import Pipeline
 from sluice.sinks.base import SinkConfig
 from sluice_spark.engine.logs import logger
-from sluice_spark.sinks.base import NOTHING, ReplaceableSink, Sink, Staged, overtaken
+from sluice_spark.sinks.base import NOTHING, ReplaceableSink, Sink, Staged, TakenBackError, overtaken
 from sluice_spark.sinks.parquet.slice import Slice
 from sluice_spark.sinks.parquet.staged import read_back
 
@@ -33,6 +34,9 @@ __all__ = ["ALSO", "NO_FURTHER", "FurtherSinks", "Shared"]
 
 ALSO = "also"
 """The key of a commit's metadata that says what further sinks get of the batch."""
+
+_FOR_A_FIRST_SINK = re.compile(r"(; or, )?to (start over|write all rows again), .*")
+"""What an error of a sink advises that is not true of a further one."""
 
 _KNOWN_LATER = "the next run tries again, before it does anything else"
 
@@ -85,48 +89,71 @@ class FurtherSinks:
     sinks: Mapping[str, Sink] = field(default_factory=dict)
     settings: Mapping[str, str] = field(default_factory=dict)
     _open: Mapping[str, Callable[[str], Sink]] = field(default_factory=dict)
+    _taken: set[str] = field(default_factory=set, compare=False)
 
     @classmethod
     def of(cls, pipeline: Pipeline, home: Home, writer: str, first: Sink) -> FurtherSinks:
-        """Open the further sinks of a pipeline for a writer id.
-
-        Raises
-        ------
-        ConfigError
-            If one of them does not stage Parquet files, which are what a dead driver leaves to the next one.
-        """
+        """Open the further sinks of a pipeline for a writer id."""
         open_: dict[str, Callable[[str], Sink]] = {}
         for further in pipeline.also:
             config = further.config
             path = home.resolve(config.location_of(pipeline.name))
-            open_[f"{further.key} {config.shown}"] = opened = partial(further.kind.opened, config, path)
-            if opened(writer).staging is None:
-                raise ConfigError(
-                    f"also.{further.key} of {pipeline.name!r} does not stage Parquet files, so the next run could not "
-                    "finish what a dead driver had begun",
-                    state="nothing was read or written",
-                    next_step=f"make it the first sink, as sink.{further.key}",
-                )
+            open_[f"{further.key} {config.shown}"] = partial(further.kind.opened, config, path)
         digests = {name: _digest(further.config) for name, further in zip(open_, pipeline.also, strict=True)}
         return cls(pipeline.name, first.path, settings=digests, _open=open_).of_writer(writer)
 
     def of_writer(self, writer: str) -> FurtherSinks:
         """Return the same sinks under another writer id."""
-        return replace(self, sinks={name: opened(writer) for name, opened in self._open.items()})
+        return replace(self, sinks={name: opened(writer) for name, opened in self._open.items()}, _taken=set())
 
     def __bool__(self) -> bool:
         return bool(self.sinks)
 
     # --- before a run -------------------------------------------------------------------------------------------
 
-    def examine(self) -> list[str]:
-        """Check each sink as :meth:`Sink.examine` does; return all warnings."""
-        return [told for sink in self.sinks.values() for told in sink.examine()]
+    def examine(self, *, leave: bool = False) -> list[str]:
+        """Check each sink as :meth:`Sink.examine` does; return all warnings.
+
+        Parameters
+        ----------
+        leave
+            Whether a table of which commits were rolled back is taken as it is; the log says so. It stays so with
+            :meth:`begin_anew`.
+        """
+        told: list[str] = []
+        for name, sink in self.sinks.items():
+            try:
+                told += sink.examine()
+            except CheckpointError as error:
+                accept = getattr(sink, "accept", None) if isinstance(error, TakenBackError) else None
+                if accept is None or not leave:
+                    undo = _FOR_A_FIRST_SINK.sub("", error.next_step)
+                    way = "take it as it is" if accept is not None else "give it another place in also, and go on"
+                    error.next_step = f"{undo}{'; or ' if undo else ''}{way}: {begin_again(self.pipeline)}"
+                    raise
+                logger.warning("%s: it is taken as it is", error.what)
+                accept()
+                self._taken.add(name)
+        return told
 
     def check(self, schema: StructType) -> None:
-        """Raise a :class:`~sluice.errors.ConfigError` if rows of this schema do not fit one of the sinks."""
-        for sink in self.sinks.values():
+        """Check each sink as :meth:`Sink.check` does, which may create it.
+
+        Raises
+        ------
+        ConfigError
+            If rows of this schema do not fit one of the sinks, or if it does not stage Parquet files, which are what a
+            dead driver leaves to the next one.
+        """
+        for name, sink in self.sinks.items():
             sink.check(schema)
+            if sink.staging is None:  # asked here: a table that is not there yet may not know where it will be
+                raise ConfigError(
+                    f"{name} in also of {self.pipeline!r} does not stage Parquet files, so the next run could not "
+                    "finish what a dead driver had begun",
+                    state="nothing was read or written",
+                    next_step="make it the first sink",
+                )
 
     def finish(self, note: Mapping[str, Any], name: str, gone: Slice | None = None, *, leave: bool = False) -> None:
         """Commit a batch of the first sink to those that lack it, because its driver died. Idempotent.
@@ -181,6 +208,21 @@ class FurtherSinks:
         for key, sink in self.sinks.items():
             if key in also["staged"] and sink.version() < held:
                 sink.commit(NOTHING, StructType.fromJson(also["schema"]), held, {**bare, "left": True})
+
+    def begin_anew(self, batch: int, run_id: str) -> None:
+        """Let each table that was taken as it is say so, by a commit without rows, after an epoch was closed.
+
+        Parameters
+        ----------
+        batch
+            The number of the commit that closed the epoch.
+        """
+        for name in sorted(self._taken):
+            sink = self.sinks[name]
+            there = sink.as_it_is()
+            if there is not None:
+                number = max(batch, sink.version() + 1)
+                sink.commit(NOTHING, there[1], number, {"pipeline": self.pipeline, "run": run_id, "left": True})
 
     def tell_of_new(self, newest: Mapping[str, Any] | None) -> None:
         """Say which sinks get rows from now on: the newest commit does not name them."""

@@ -396,31 +396,24 @@ class IcebergTable(StagesParquet):
         self._refuse_rolled_back(table)
         return table
 
+    def accept(self) -> None:
+        """Take the table as it is: commits that were rolled back are given up."""
+        table = self._table()
+        newest = None if table is None else table.current_snapshot()
+        if table is None or newest is None:
+            return
+        at = f"{newest.snapshot_id}@{newest.sequence_number or 0}"
+        with telling(self.path):
+            given_up = {f"{_AT}{writer}": at for writer, _ in _rolled_back(table)}
+            table.transaction().set_properties(given_up).commit_transaction()
+
     def _refuse_rolled_back(self, table: Table) -> None:
-        newest: dict[str, int] = {}
-        for _, note in _notes(table):
-            newest.setdefault(str(note.get("app_id")), int(note["version"]))
-        chain = {s.snapshot_id: s.sequence_number or 0 for s in ancestors_of(table.current_snapshot(), table.metadata)}
-        oldest = min(chain.values(), default=-1)
-        # else older snapshots have expired; the parent does not tell: pyiceberg removes it then
-        whole = oldest <= 1
-        for key, value in table.properties.items():
-            if not key.startswith(_MARK):
-                continue
-            writer, batch = key.removeprefix(_MARK), int(value)
-            if at := table.properties.get(f"{_AT}{writer}"):
-                # a chain has no gaps: if it goes back beyond the commit, and has not got it, it was cut off before it
-                snapshot, sequence = map(int, at.split("@"))
-                is_gone = snapshot not in chain and oldest < sequence
-            else:  # of an earlier version, or the first format of tables, whose snapshots are not numbered
-                is_gone = newest.get(writer, -1 if whole else batch) < batch
-            if is_gone:
-                raise TakenBackError(
-                    f"the {self.path} was rolled back: batch {batch} of {writer} is no longer part of it",
-                    state="nothing was read or written now; the newer snapshots are there until they expire",
-                    next_step="set the table back to its newest snapshot, and run again; "
-                    f"or, to start over, {BEGIN_ANEW}",
-                )
+        for writer, batch in _rolled_back(table):
+            raise TakenBackError(
+                f"the {self.path} was rolled back: batch {batch} of {writer} is no longer part of it",
+                state="nothing was read or written now; the newer snapshots are there until they expire",
+                next_step=f"set the table back to its newest snapshot, and run again; or, to start over, {BEGIN_ANEW}",
+            )
 
     def _keep_out(self, table: Table, fence: Fence | None) -> None:
         if fence is None:
@@ -443,6 +436,29 @@ class IcebergTable(StagesParquet):
             schema = _columns(table)
             columns = to_arrow_schema(schema, timezone="UTC")
             return spilled(spark, scan.to_arrow_batch_reader(), columns, schema, self._scratch)
+
+
+def _rolled_back(table: Table) -> Iterator[tuple[str, int]]:
+    """Yield the writers whose newest commit is no longer part of the table, with its batch."""
+    newest: dict[str, int] = {}
+    for _, note in _notes(table):
+        newest.setdefault(str(note.get("app_id")), int(note["version"]))
+    chain = {s.snapshot_id: s.sequence_number or 0 for s in ancestors_of(table.current_snapshot(), table.metadata)}
+    oldest = min(chain.values(), default=-1)
+    # else older snapshots have expired; the parent does not tell: pyiceberg removes it then
+    whole = oldest <= 1
+    for key, value in table.properties.items():
+        if not key.startswith(_MARK):
+            continue
+        writer, batch = key.removeprefix(_MARK), int(value)
+        if at := table.properties.get(f"{_AT}{writer}"):
+            # a chain has no gaps: if it goes back beyond the commit, and has not got it, it was cut off before it
+            snapshot, sequence = map(int, at.split("@"))
+            is_gone = snapshot not in chain and oldest < sequence
+        else:  # of an earlier version, or the first format of tables, whose snapshots are not numbered
+            is_gone = newest.get(writer, -1 if whole else batch) < batch
+        if is_gone:
+            yield writer, batch
 
 
 def _mark(table: Table, writer: str) -> int:
