@@ -9,7 +9,8 @@ from typing import Any
 
 from pyspark.sql import SparkSession
 
-from sluice.errors import ConfigError
+from sluice.errors import ConfigError, SourceUnreachableError
+from sluice.home import Home
 from sluice.pipeline import Pipeline, load
 from sluice.pipeline.suite import Suite, missing_columns
 from sluice_spark.arrow.plan import NotArrowError, plan_of
@@ -19,7 +20,8 @@ from sluice_spark.engine.session import Parser, run_main, session
 from sluice_spark.engine.settings import wrong_settings
 from sluice_spark.quality.building import problems_of, warm_up
 from sluice_spark.transforms import transform as transforms
-from sluice_spark.transforms.sample import shape_of
+from sluice_spark.transforms.lookups import Lookups
+from sluice_spark.transforms.sample import Shape, shape_of
 from sluice_spark.windows.decomposed import told as way_of
 
 
@@ -52,7 +54,7 @@ def problems(spark: SparkSession, pipeline: Pipeline) -> Iterator[str]:
     yield from wrong_settings(spark, pipeline.spark.conf)
     schema = None
     try:
-        schema = shape_of(spark, pipeline, transforms.transformer(pipeline)).schema
+        schema = _shape(spark, pipeline).schema
     except ConfigError as error:
         yield error.what.removeprefix(f"pipeline {pipeline.name!r}: ")
     if schema is not None:
@@ -76,7 +78,7 @@ def problems(spark: SparkSession, pipeline: Pipeline) -> Iterator[str]:
 def path(spark: SparkSession, pipeline: Pipeline) -> str | None:
     """Return which path the records of live runs take, and why if it is Spark's; None if the transform is wrong."""
     try:
-        schema = shape_of(spark, pipeline, transforms.transformer(pipeline)).schema
+        schema = _shape(spark, pipeline).schema
         split = Split.of(spark, pipeline, schema)
         plan_of(spark, pipeline, pipeline.recovery, schema, split.rules if split is not None else ())
     except NotArrowError as why:
@@ -91,7 +93,7 @@ def windows(spark: SparkSession, pipeline: Pipeline) -> str | None:
     if pipeline.window is None or pipeline.window.slide is None:
         return None
     try:
-        taken = shape_of(spark, pipeline, transforms.transformer(pipeline)).rows
+        taken = _shape(spark, pipeline).rows
     except ConfigError:
         return None
     return way_of(spark, pipeline.window, taken)
@@ -100,11 +102,19 @@ def windows(spark: SparkSession, pipeline: Pipeline) -> str | None:
 def suite(spark: SparkSession, pipeline: Pipeline) -> list[dict[str, Any]]:
     """Return of each expectation whether it splits rows, and why not; none if the file has a mistake."""
     try:
-        schema = shape_of(spark, pipeline, transforms.transformer(pipeline)).schema
+        schema = _shape(spark, pipeline).schema
         Split.of(spark, pipeline, schema)
     except ConfigError:
         return []
     return told(spark, pipeline, schema)
+
+
+def _shape(spark: SparkSession, pipeline: Pipeline) -> Shape:
+    try:
+        lookups = Lookups.of(pipeline, Home.from_env())
+    except SourceUnreachableError as error:  # the other checks and the other files go on
+        raise ConfigError(error.what, state=error.state, next_step=error.next_step) from error
+    return shape_of(spark, pipeline, transforms.transformer(pipeline, lookups))
 
 
 if __name__ == "__main__":

@@ -20,6 +20,7 @@ from sluice.cli.output import (
     err,
     of_dedupe,
     of_rescued,
+    of_tables,
     of_windows,
     print_json,
     print_table,
@@ -191,6 +192,7 @@ def status(
             moved = [f"windows: {of_windows(row['windows'])}"] if "windows" in row else []
             moved += [f"dedupe: {of_dedupe(row['dedupe'])}"] if "dedupe" in row else []
             moved += [f"rescued: {of_rescued(row['rescued'])}"] if "rescued" in row else []
+            moved += [f"tables: {of_tables(row['tables'])}"] if "tables" in row else []
             moved += [f"{row['state']}: {row['error']['what']}"] if row["error"] else []
             for note in [*moved, *row["notes"], *headed(row["verdict"], row.get("reasons", []))]:
                 err.print(f"{row['run']}: {note}", markup=False)

@@ -19,6 +19,7 @@ __all__ = [
     "moment",
     "of_dedupe",
     "of_rescued",
+    "of_tables",
     "of_windows",
     "print_json",
     "print_table",
@@ -125,6 +126,14 @@ def of_rescued(found: Mapping[str, Any]) -> str:
     """Return in words which unknown fields a run kept: :meth:`sluice.rescued.Rescued.as_dict`."""
     fields = ", ".join(f"{name!r} ({count:,})" for name, count in found["fields"].items())
     return f"{found['records']:,} records have fields that the schema does not have, kept in _rescued: {fields}"
+
+
+def of_tables(read: Mapping[str, Sequence[int]]) -> str:
+    """Return in words which versions of joined tables a run read: :meth:`sluice.ledger.deeds.Deeds.tables_read`."""
+    return ", ".join(
+        f"{name} at version{'s' if len(versions) > 1 else ''} {', '.join(map(str, versions))}"
+        for name, versions in read.items()
+    )
 
 
 def moment(milliseconds: int) -> str:

@@ -6,7 +6,7 @@ import contextlib
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from sluice.cli.output import COUNTS, err, of_dedupe, of_rescued, of_windows, print_json, print_table
+from sluice.cli.output import COUNTS, err, of_dedupe, of_rescued, of_tables, of_windows, print_json, print_table
 from sluice.connections import Connection, find, look_up
 from sluice.errors import ExitCode, QualityError, SluiceError
 from sluice.home import Home
@@ -186,6 +186,8 @@ def _show(account: Mapping[str, Any], *, as_json: bool) -> None:
         err.print(f"dedupe: {of_dedupe(dropped)}", markup=False)
     if found := account.get("rescued"):
         err.print(f"rescued: {of_rescued(found)}", markup=False)
+    if read := account.get("tables"):
+        err.print(f"tables: {of_tables(read)}", markup=False)
     for note in account.get("notes", []):
         err.print(f"note: {note}", markup=False)
     for why in headed(account["verdict"], account.get("reasons", [])):

@@ -74,6 +74,47 @@ class Deeds:
                 found[key] = [OffsetRange(*span) for span in row["payload"]["ranges"]]
         return found
 
+    def tables_begun(
+        self, pipeline: str, epoch: int, batch: int, *, run_id: str | None = None
+    ) -> dict[str, dict[str, Any]]:
+        """Return the joined tables with which a batch was begun that the ledger does not have as committed.
+
+        Parameters
+        ----------
+        run_id
+            Only if this run began it last.
+
+        Returns
+        -------
+        dict
+            By name, ``path`` and ``version``, as the batch was begun last; empty if it was not, or joins nothing.
+        """
+        table, events = schema.batch, schema.event
+        begun = self._rows(
+            sa.select(table.c.run).where(
+                table.c.pipeline == pipeline, table.c.epoch == epoch, table.c.batch == batch, table.c.state == "started"
+            )
+        )
+        if not begun or run_id not in (None, begun[0]["run"]):
+            return {}
+        told = sa.select(events.c.payload).where(
+            events.c.pipeline == pipeline, events.c.run == begun[0]["run"], events.c.type == "BatchStarted"
+        )
+        key = (epoch, batch)
+        found = (row["payload"] for row in self._rows(told.order_by(events.c.id.desc())))
+        last: Mapping[str, Any] = next(
+            (payload for payload in found if (payload["epoch"], payload["batch"]) == key), {}
+        )
+        return {name: dict(pin) for name, pin in last.get("tables", {}).items()}
+
+    def tables_read(self, pipeline: str, run_id: str) -> dict[str, list[int]]:
+        """Return which versions of joined tables the batches of a run read, by name, in ascending order."""
+        found: dict[str, set[int]] = {}
+        for payload in self._of_batches(pipeline, run_id, "BatchStarted"):
+            for name, pin in payload.get("tables", {}).items():
+                found.setdefault(name, set()).add(int(pin["version"]))
+        return {name: sorted(versions) for name, versions in found.items()}
+
     def closed_to(self, pipeline: str, epoch: int) -> int:
         """Return up to where all windows of an epoch are closed, in milliseconds since 1970; 0 if none is."""
         return max((p["closed_to"] for p in self.window_moves(pipeline) if p["epoch"] == epoch), default=0)

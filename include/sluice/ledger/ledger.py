@@ -165,9 +165,26 @@ class Ledger(Histories, Profiles):
         """Record what was removed from the write-ahead log, and what it retains of each batch."""
         self._record(lease, None, ("SegmentsCleaned", dict(payload)))
 
-    def batch_started(self, lease: Lease, *, epoch: int, batch: int, ranges: Sequence[OffsetRange]) -> None:
-        """Record that a batch with these ranges is being processed."""
-        payload = {"epoch": epoch, "batch": batch, "ranges": [r.as_list() for r in ranges]}
+    def batch_started(
+        self,
+        lease: Lease,
+        *,
+        epoch: int,
+        batch: int,
+        ranges: Sequence[OffsetRange],
+        tables: Mapping[str, Mapping[str, Any]] | None = None,
+    ) -> None:
+        """Record that a batch with these ranges is being processed.
+
+        Parameters
+        ----------
+        tables
+            The tables that its transform joins, by name: ``path`` and ``version`` of each. If the driver dies, the
+            batch is processed again with these.
+        """
+        payload: dict[str, Any] = {"epoch": epoch, "batch": batch, "ranges": [r.as_list() for r in ranges]}
+        if tables:
+            payload["tables"] = {name: dict(pin) for name, pin in tables.items()}
         self._record(lease, None, ("BatchStarted", payload))
 
     def batch_committed(

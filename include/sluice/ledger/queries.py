@@ -472,6 +472,7 @@ class LedgerQueries(Deeds):
             **({"copies": copies} if (copies := self.copies(pipeline, run_id)) else {}),
             **({"dedupe": dedupe} if (dedupe := self.dedupe(pipeline, run_id)) else {}),
             **({"rescued": found.as_dict()} if (found := self.rescued(pipeline, run_id)).records else {}),
+            **({"tables": tables} if (tables := self.tables_read(pipeline, run_id)) else {}),
             **({"reason": row.reason} if row.reason else {}),
             **({"notes": row.notes} if row.notes else {}),
             # why the verdict is not "passed"; earlier versions did not record it

@@ -18,6 +18,7 @@ from sluice.fields import Strict
 from sluice.kinds import BUILT_IN, kind_of
 from sluice.pipeline.airflow import Airflow
 from sluice.pipeline.dedupe import Dedupe
+from sluice.pipeline.lookups import Lookup, check_names, refuse_lookups
 from sluice.pipeline.quality import Quality
 from sluice.pipeline.sections import (
     EVERYTHING,
@@ -66,6 +67,8 @@ class Pipeline(Strict):
     """Row rules, in order: a record that breaks one goes to the quarantine, under the name of the first."""
     transform: Transform = Transform(sql=EVERYTHING)
     """The transformation of each decoded batch; none by default."""
+    tables: dict[str, Lookup] = Field(default={})
+    """Delta tables that the transform can join, by the names that it calls them; each batch reads one version."""
     rows: Rows = Rows.ONE
     """How many sink rows the transform yields: ``one`` per record, ``filter`` at most one, ``many``, ``aggregate``."""
     window: Window | None = None
@@ -122,6 +125,11 @@ class Pipeline(Strict):
             raise ValueError(f"the rule name {doubled[0]!r} appears twice")
         return rules
 
+    @field_validator("tables")
+    @classmethod
+    def _tables(cls, tables: dict[str, Lookup]) -> dict[str, Lookup]:
+        return check_names(tables)
+
     @model_validator(mode="after")
     def _recovery(self) -> Pipeline:
         refusal = self.refusal(self.recovery)
@@ -137,6 +145,7 @@ class Pipeline(Strict):
     def _possible(self) -> Pipeline:
         """Refuse settings that the source or the sink cannot support."""
         refuse_sinks(self)
+        refuse_lookups(self)
         if self.source.config.objects and self.decode.key in ("csv", "avro", "protobuf", "xml"):
             raise ValueError(
                 f"decode.{self.decode.key}: this source.{self.source.key} gives each row as a JSON object: choose "
@@ -400,7 +409,7 @@ class Pipeline(Strict):
     @property
     def making(self) -> str:
         """A digest of the keys by which rows are made of records; not of a Python transform's own text."""
-        return self._digest({"decode", "rules", "transform"})
+        return self._digest({"decode", "rules", "transform", *(["tables"] if self.tables else [])})
 
     @property
     def timing(self) -> str | None:

@@ -133,6 +133,8 @@ def sketch(spark: SparkSession, pipeline: Pipeline, recovery: Recovery) -> Plan:
         raise NotArrowError(f"sink.{pipeline.sink.key}.path is a URL")
     if pipeline.rows is Rows.AGGREGATE:
         raise NotArrowError("it has rows: aggregate")
+    if pipeline.tables:
+        raise NotArrowError("tables: Spark alone joins them")
     if pipeline.transform.python is not None:
         raise NotArrowError("transform.python works on a Spark DataFrame")
     for key in _DIALECT:

@@ -33,6 +33,7 @@ from sluice_spark.sinks.delta.table import DeltaSink
 from sluice_spark.sinks.further import ALSO, NO_FURTHER, FurtherSinks, Shared
 from sluice_spark.sinks.parquet.profiled import profile_of
 from sluice_spark.sources.base import RECORD_SCHEMA, Records
+from sluice_spark.transforms.lookups import NO_LOOKUPS, Lookups
 from sluice_spark.transforms.transform import Transformer, apply
 
 __all__ = ["BatchWriter", "PreparedBatch", "again"]
@@ -120,6 +121,8 @@ class BatchWriter:
         The row rules of the pipeline's suite: rows that break one go to the quarantine. None means that there are none.
     further
         The sinks of ``also``.
+    lookups
+        The tables that the transform joins.
     """
 
     pipeline: Pipeline
@@ -135,6 +138,7 @@ class BatchWriter:
     screened: Screened | None = None
     split: Split | None = None
     further: FurtherSinks = NO_FURTHER
+    lookups: Lookups = NO_LOOKUPS
 
     @property
     def traced(self) -> bool:
@@ -434,6 +438,7 @@ class BatchWriter:
             **({"windows": dict(prepared.windows)} if prepared.windows is not None else {}),
             **({"dedupe": dict(prepared.dedupe)} if prepared.dedupe is not None else {}),
             **({"rescued": prepared.rescued.as_dict()} if prepared.rescued.records else {}),
+            **({"tables": self.lookups.as_dict()} if self.lookups.tables else {}),
             **({"origins": dict(prepared.origins)} if prepared.origins is not None else {}),
             **({"profile": prepared.profiled} if prepared.profiled is not None else {}),
         }

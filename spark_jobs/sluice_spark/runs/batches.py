@@ -151,8 +151,13 @@ class MicroBatches:
             Whether an earlier driver may have left files of this batch.
         """
         ledger, watch, epoch = self.context.ledger, self.context.watch, tables.epoch.number
+        lookups = self.context.lookups(tables, number)
+        if lookups != writer.lookups:  # a driver died on this batch, and the tables moved on since
+            logger.info("batch %d joins the versions with which it was begun: %s", number, lookups)
+            writer = self.context.writer(self.spark, tables, lookups)
         with watch.phase("ledger"):
-            ledger.batch_started(self.lease, epoch=epoch, batch=number, ranges=batch.ranges)
+            # before any row is made of them: who repeats the batch joins the same versions
+            ledger.batch_started(self.lease, epoch=epoch, batch=number, ranges=batch.ranges, tables=lookups.as_dict())
         point("batch-started")
         self.progress.begin(number, batch.ranges)
         gate = self.context.gate

@@ -35,6 +35,7 @@ from sluice_spark.sources.base import SourceReader
 from sluice_spark.strategies.base import Strategy
 from sluice_spark.strategies.chosen import STRATEGIES
 from sluice_spark.transforms import transform as transforms
+from sluice_spark.transforms.lookups import NO_LOOKUPS, Lookups
 from sluice_spark.transforms.sample import shape_of
 
 __all__ = ["RunContext"]
@@ -110,8 +111,40 @@ class RunContext:
         point("session-started")
         return spark
 
-    def writer(self, spark: SparkSession, tables: Tables) -> BatchWriter:
+    @cached_property
+    def _own_lookups(self) -> Lookups:
+        return Lookups.of(self.pipeline, self.home)
+
+    def lookups(self, tables: Tables, batch: int, *, own: bool = False) -> Lookups:
+        """Return the tables that the transform joins, at the versions that a batch has to read.
+
+        Those with which it was begun, if a driver died on it; else the versions of this run, which it decides once.
+
+        Parameters
+        ----------
+        own
+            Whether only another attempt of this run goes on with the versions with which the batch was begun.
+
+        Raises
+        ------
+        ConfigError
+            If a table or a version is gone.
+        SourceUnreachableError
+            If a storage does not answer.
+        """
+        if not self.pipeline.tables:
+            return NO_LOOKUPS
+        run = self.run_id if own else None
+        begun = self.ledger.tables_begun(self.pipeline.name, tables.epoch.number, batch, run_id=run)
+        return Lookups.of(self.pipeline, self.home, begun) if begun else self._own_lookups
+
+    def writer(self, spark: SparkSession, tables: Tables, lookups: Lookups | None = None) -> BatchWriter:
         """Return the writer of batches for these tables, after checking that the transform fits the tables.
+
+        Parameters
+        ----------
+        lookups
+            The tables that the transform joins; by default at the versions of this run.
 
         Raises
         ------
@@ -120,7 +153,9 @@ class RunContext:
         """
         with self.watch.phase("planning"):
             ask(self.pipeline.decode.needs)
-            transform = transforms.transformer(self.pipeline)
+            if lookups is None:
+                lookups = self._own_lookups
+            transform = transforms.transformer(self.pipeline, lookups)
             shape = shape_of(spark, self.pipeline, transform)
             if self.judge is not None:
                 self.judge.check()
@@ -142,6 +177,7 @@ class RunContext:
             opaque=shape.opaque,
             split=split,
             further=tables.further,
+            lookups=lookups,
         )
         if self.pipeline.origins is not None:
             writer = replace(writer, screen=Screen(self.pipeline, partial(settled_of, self.ledger, self.pipeline.name)))

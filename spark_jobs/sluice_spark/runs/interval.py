@@ -42,6 +42,7 @@ from sluice_spark.sinks.base import NOTHING, Fence, overtaken
 from sluice_spark.sinks.further import ALSO
 from sluice_spark.sinks.parquet.slice import Slice
 from sluice_spark.sources.parts import RecordsInParts
+from sluice_spark.transforms.lookups import Lookups
 
 __all__ = ["IntervalRun", "Leaving"]
 
@@ -237,11 +238,13 @@ class IntervalRun(Run):
     ) -> None:
         for table in (tables.replacing(), tables.quarantine, tables.further):
             table.check_replaceable()
-        writer = self._writer(spark, tables)
         batch = tables.sink.version() + 1
+        writer = self._writer(spark, tables, self.context.lookups(tables, batch, own=True))
         name = tables.batch_name(batch)
         with self.context.watch.phase("ledger"):
-            self.ledger.batch_started(lease, epoch=tables.epoch.number, batch=batch, ranges=ranges)
+            self.ledger.batch_started(
+                lease, epoch=tables.epoch.number, batch=batch, ranges=ranges, tables=writer.lookups.as_dict()
+            )
         point("batch-started")
         with self.context.watch.phase("batches"), watched(spark, str(self.interval)):
             prepared = writer.profiled(self._prepare(writer, name, ranges, readable, lost, passed, source))
@@ -274,6 +277,7 @@ class IntervalRun(Run):
                 "refused": prepared.quarantine.folder if prepared.quarantine else None,
                 "profile": prepared.profiled,
                 **({"windows": dict(prepared.windows)} if prepared.windows is not None else {}),
+                **({"tables": writer.lookups.as_dict()} if writer.lookups.tables else {}),
             }
             also = {} if prepared.shared is None else {ALSO: prepared.shared.as_dict()}
             taken = tables.replacing().replace(
@@ -328,9 +332,9 @@ class IntervalRun(Run):
         """Return the records of these ranges."""
         return source.read(readable)
 
-    def _writer(self, spark: SparkSession, tables: Tables) -> BatchWriter:
+    def _writer(self, spark: SparkSession, tables: Tables, lookups: Lookups) -> BatchWriter:
         """Return what prepares the interval's rows."""
-        writer = self.context.writer(spark, tables)
+        writer = self.context.writer(spark, tables, lookups)
         return replace(
             writer, within=self.interval.milliseconds, arrow=self.context.arrow(spark, writer, Recovery.REPLAY)
         )
@@ -365,6 +369,7 @@ class IntervalRun(Run):
         except SluiceError:
             raise
         except Exception as error:
+            writer.lookups.refuse_gone()
             raise source.diagnose(error, readable) from error
 
     def _nothing_vanishes(

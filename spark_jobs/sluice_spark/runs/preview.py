@@ -27,6 +27,7 @@ from sluice_spark.sinks.delta import shape
 from sluice_spark.sinks.delta.evolution import difference, told, ways_out
 from sluice_spark.sinks.delta.handle import Handle
 from sluice_spark.transforms import transform as transforms
+from sluice_spark.transforms.lookups import Lookups
 from sluice_spark.transforms.sample import shape_of
 
 __all__ = ["newest", "preview", "still_refused"]
@@ -64,7 +65,7 @@ def preview(spark: SparkSession, pipeline: Pipeline, home: Home, records: int) -
         If the source cannot be read.
     """
     ask(pipeline.decode.needs)
-    transform = transforms.transformer(pipeline)
+    transform = transforms.transformer(pipeline, Lookups.of(pipeline, home))
     schema = shape_of(spark, pipeline, transform).schema
     split = Split.of(spark, pipeline, schema)
     with pipeline.source.kind.opened(pipeline.source.config, home, pipeline.name) as source:
@@ -108,7 +109,7 @@ def still_refused(
     found = {"pipeline": pipeline.name, "records": 0, "decodable": 0, "still": [], "table": {}}
     if quarantine.table() is None:
         return found
-    transform = transforms.transformer(pipeline)
+    transform = transforms.transformer(pipeline, Lookups.of(pipeline, home))
     schema = shape_of(spark, pipeline, transform).schema
     held = decoded(held_records(spark, quarantine, of_run=of_run, ranges=ranges), pipeline)
     suite = Suite.of(pipeline)

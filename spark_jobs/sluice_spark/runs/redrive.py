@@ -120,11 +120,16 @@ class RedriveRun(Run):
         if not found.found:
             return
         spark = self.context.session()
-        writer = self.context.writer(spark, tables)
+        writer = self._writer(spark, tables)
         with self.context.watch.phase("query"):
             for kind, source, ranges in self._sources(spark, tables, found):
                 self._redrive(lease, tables, writer, source, ranges, {"kind": kind}, fence)
         point("query-ended")
+
+    def _writer(self, spark: SparkSession, tables: Tables) -> BatchWriter:
+        """Return the writer; another attempt of a run joins the versions of the one that died."""
+        lookups = self.context.lookups(tables, tables.sink.version() + 1, own=True)
+        return self.context.writer(spark, tables, lookups)
 
     def _states(self, streams: Collection[str]) -> list[TopicState]:
         if not self.pipeline.source.kind.replayable:
@@ -167,7 +172,7 @@ class RedriveRun(Run):
                 return
         batch = tables.sink.version() + 1
         name = tables.batch_name(batch)
-        self.ledger.batch_started(lease, epoch=REDRIVEN, batch=batch, ranges=ranges)
+        self.ledger.batch_started(lease, epoch=REDRIVEN, batch=batch, ranges=ranges, tables=writer.lookups.as_dict())
         point("batch-started")
         try:
             with watched(self.context.open_session(), f"redriving {sum(map(len, ranges)):,} offsets"):
@@ -175,6 +180,7 @@ class RedriveRun(Run):
         except SluiceError as error:
             if not can_be_ignored(error):
                 raise
+            writer.lookups.check(self.context.open_session())
             logger.warning("%s; searching for the records that still fail", error.what)
             still = narrow(lambda part: dies_of(writer, source, part, lambda e: source.diagnose(e, part)), ranges)
             for item in still:
@@ -208,6 +214,7 @@ class RedriveRun(Run):
         except SluiceError:
             raise
         except Exception as error:
+            writer.lookups.refuse_gone()
             raise source.diagnose(error, ranges) from error
         accounts = account_exactly(self.pipeline.rows, ranges, came, bad, written)
         gone = source.missing([a.range for a in accounts if a.counts.absent])
@@ -300,7 +307,7 @@ class RedriveRun(Run):
         sink = tables.replacing()  # its fence refuses rivals that move the same records
         tables.quarantine.check_replaceable()
         spark = self.context.session()
-        writer = self._dropper(tables) if self.dropping else self.context.writer(spark, tables)
+        writer = self._dropper(tables) if self.dropping else self._writer(spark, tables)
         with self.context.watch.phase("query"):
             came = _offsets(self._chosen(spark, tables, writer))
             if not came and self.dropping:
@@ -331,7 +338,7 @@ class RedriveRun(Run):
         batch = tables.sink.version() + 1
         name = tables.batch_name(batch)
         ranges = [r for (topic, n), at in sorted(came.items()) for r in runs_of(topic, n, at.tolist())]
-        self.ledger.batch_started(lease, epoch=REDRIVEN, batch=batch, ranges=ranges)
+        self.ledger.batch_started(lease, epoch=REDRIVEN, batch=batch, ranges=ranges, tables=writer.lookups.as_dict())
         point("batch-started")
         origin = {"kind": "quarantine"}
         if self.dropping:

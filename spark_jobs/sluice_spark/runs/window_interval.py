@@ -27,6 +27,7 @@ from sluice_spark.sinks.parquet.slice import Slice
 from sluice_spark.sinks.parquet.timed import Timed
 from sluice_spark.sources.base import RECORD_SCHEMA
 from sluice_spark.sources.parts import RecordsInParts
+from sluice_spark.transforms.lookups import Lookups
 
 __all__ = ["WindowIntervalRun"]
 
@@ -65,8 +66,8 @@ class WindowIntervalRun(IntervalRun):
     def _gone(self) -> Timed:
         return Timed((), *self._offsets.span, column=START)
 
-    def _writer(self, spark: SparkSession, tables: Tables) -> BatchWriter:
-        writer = cast(WindowWriter, self.context.writer(spark, tables))
+    def _writer(self, spark: SparkSession, tables: Tables, lookups: Lookups) -> BatchWriter:
+        writer = cast(WindowWriter, self.context.writer(spark, tables, lookups))
         return RecomputedWindows.of(writer, self._offsets.span, self._offsets.closed, round(time.time() * 1000))
 
     def _leaving(

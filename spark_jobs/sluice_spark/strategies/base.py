@@ -114,4 +114,5 @@ class Replay:
         except SluiceError:
             raise
         except Exception as error:
+            writer.lookups.refuse_gone()
             raise batch.source.diagnose(error, batch.ranges) from error

@@ -97,6 +97,7 @@ class Ignoring(Replay):
         gone = _gone(failure, healthy, source)
         if gone:
             return self._without(healthy, gone, failure)
+        writer.lookups.check(batch.spark)  # no record is to blame for a table that cannot be read
         logger.warning("the batch failed: %s; searching for the records that cause it", failure.what)
 
         def dies(part: Sequence[OffsetRange]) -> str | None:

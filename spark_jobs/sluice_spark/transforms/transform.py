@@ -16,6 +16,7 @@ from sluice.pipeline import Pipeline, Rows
 from sluice.pipeline.sections import EVERYTHING
 from sluice.pipeline.suite import nearest
 from sluice_spark.transforms.arrow_function import ArrowFunction, on_spark
+from sluice_spark.transforms.lookups import NO_LOOKUPS, Lookups
 
 __all__ = ["Transformer", "apply", "check", "hands_through", "transformer"]
 
@@ -24,17 +25,22 @@ Transformer = Callable[[DataFrame], DataFrame]
 _UNTOUCHED = "nothing was read or written; the position stays where it was"
 
 
-def transformer(pipeline: Pipeline) -> Transformer:
+def transformer(pipeline: Pipeline, lookups: Lookups = NO_LOOKUPS) -> Transformer:
     """Return the transform as a function of the decoded batch.
 
     With ``tombstone: delete``, its result has the column ``TAKES_AWAY`` in place of ``DELETED``.
+
+    Parameters
+    ----------
+    lookups
+        The tables that it joins.
 
     Raises
     ------
     ConfigError
         If the module cannot be imported.
     """
-    made = _written(pipeline)
+    made = lookups.around(_written(pipeline))
     return (lambda source: _marked(made(source))) if pipeline.decode.deletes else made
 
 
