@@ -137,3 +137,30 @@ def test_a_question_with_such_text_is_a_users_mistake(ledger_url: str) -> None:
     if "postgresql" in ledger_url:
         with pytest.raises(ConfigError, match="a character that no database can store"):
             ledger.run("p", "a\0b")
+
+
+def test_a_batch_that_was_begun_and_not_committed_keeps_the_versions_that_it_joins(ledger: Ledger) -> None:
+    def begin(run_id: str, batch: int, version: int | None, *, then: bool = False) -> None:
+        with ledger.acquire("p", run_id) as lease:
+            plan(ledger, lease)
+            pins = {} if version is None else {"c": {"path": "carriers", "version": version}}
+            ledger.batch_started(lease, epoch=1, batch=batch, ranges=[span(0, 10)], tables=pins)
+            if then:
+                ledger.batch_committed(lease, epoch=1, batch=batch, accounts=[split(0, 10)])
+
+    begin("a", 0, 4, then=True)
+    begin("a", 1, 5)
+    assert ledger.tables_begun("p", 1, 0) == {}, "it is committed"
+    assert ledger.tables_begun("p", 1, 1) == {"c": {"path": "carriers", "version": 5}}
+    assert ledger.tables_begun("p", 1, 2) == ledger.tables_begun("p", 2, 1) == ledger.tables_begun("q", 1, 1) == {}
+    assert ledger.tables_begun("p", 1, 1, run_id="b") == {}
+    begin("b", 1, 6)
+    assert ledger.tables_begun("p", 1, 1)["c"]["version"] == 6, "it was begun again"
+    assert ledger.tables_begun("p", 1, 1, run_id="b")
+    assert ledger.tables_begun("p", 1, 1, run_id="a") == {}
+    begin("b", 2, None)
+    assert ledger.tables_begun("p", 1, 2) == {}
+    assert ledger.account("p", "a")["tables"] == {"c": [4, 5]}
+    assert ledger.account("p", "b")["tables"] == {"c": [6]}
+    begin("c", 3, None)
+    assert "tables" not in ledger.account("p", "c")
