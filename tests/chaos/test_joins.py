@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections import Counter
 from typing import Any
 
 import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
+from tests.chaos.test_interval import days, feed_days
+from tests.chaos.test_redrive import assert_conserved, redrive
+from tests.chaos.test_retract import retract
 from tests.fixtures.runs import Sandbox
 
 pytestmark = [pytest.mark.chaos, pytest.mark.spark, pytest.mark.kafka]
@@ -52,12 +56,18 @@ def versions(sandbox: Sandbox, path: str = "table") -> list[int]:
     ("recovery", "point"),
     [
         ("replay", "rows-staged"),
-        ("wal", "before-sink-commit"),
         *(
             pytest.param(recovery, point, marks=pytest.mark.long)
             for recovery, points in {
                 "replay": ("batch-started", "before-sink-commit", "sink-committed", "batch-recorded", "query-ended"),
-                "wal": ("sealed", "batch-started", "rows-staged", "sink-committed", "batch-recorded"),
+                "wal": (
+                    "sealed",
+                    "batch-started",
+                    "rows-staged",
+                    "before-sink-commit",
+                    "sink-committed",
+                    "batch-recorded",
+                ),
                 "hot": ("rows-staged",),
                 "ignore_range": ("rows-staged",),
                 "ignore_batch": ("rows-staged",),
@@ -84,3 +94,140 @@ def test_a_batch_that_is_processed_again_makes_the_same_rows(sandbox: Sandbox, r
     here = point in ("sink-committed", "batch-recorded", "query-ended") or point == "sealed"
     assert told == {"died": None if point == "sealed" else [0], "next": [1] if here else [0, 1]}
     assert "tables: carriers at version" in sandbox.cli("status", sandbox.name).stderr
+
+
+def test_a_version_that_was_vacuumed_is_refused_and_the_file_may_name_another(sandbox: Sandbox) -> None:
+    joining(sandbox)
+    carriers(sandbox, "old")
+    first = sandbox.feed(6)
+    sandbox.run("died", kill_at="rows-staged")
+    carriers(sandbox, "new")
+    DeltaTable(str(sandbox.home / "carriers")).vacuum(0, dry_run=False, enforce_retention_duration=False)
+    newest = DeltaTable(str(sandbox.home / "carriers")).version()
+    said = sandbox.run("refused", expect=10).message
+    assert "tables.carriers: version 0 of the Delta table" in said
+    assert "1 of its files were removed" in said
+    assert f"version: {newest} (the newest) below tables.carriers.delta" in said
+    assert joined(sandbox) == Counter()
+    joining(sandbox, table={"version": newest})
+    sandbox.run("chosen")
+    assert joined(sandbox) == expected(first, "new")
+    joining(sandbox)
+    carriers(sandbox, "newer")
+    second = sandbox.feed(6)
+    sandbox.run("next")
+    assert joined(sandbox) == expected(first, "new") + expected(second, "newer")
+    sandbox.assert_exact()
+
+
+def test_no_record_is_blamed_for_a_table_that_cannot_be_read(sandbox: Sandbox) -> None:
+    joining(sandbox, recovery="ignore_range")
+    said = sandbox.run("too early", expect=10).message
+    assert "tables.carriers: there is no Delta table at" in said
+    path = str(sandbox.home / "carriers")
+    # Delta's own reader finds out when it reads
+    write_deltalake(path, pa.table({"id": [0, 1], "carrier": ["x 0", "x 1"], "part": [1, 1]}), partition_by=["part"])
+    (file,) = (sandbox.home / "carriers").rglob("*.parquet")
+    shutil.move(file, sandbox.home / "aside")
+    fed = sandbox.feed(6)
+    said = sandbox.run("blind", expect=20).message
+    assert "tables.carriers: version 0 of the Delta table" in said
+    assert sandbox.total("lost") == 0
+    assert joined(sandbox) == Counter()
+    shutil.move(sandbox.home / "aside", file)
+    sandbox.run("seeing")
+    assert joined(sandbox) == expected(fed, "x")
+    sandbox.assert_exact()
+
+
+@pytest.mark.long
+def test_an_interval_reads_the_version_of_its_run(sandbox: Sandbox) -> None:
+    joining(sandbox)
+    carriers(sandbox, "old")
+    feed_days(sandbox, 1, 5)
+    sandbox.run("live")
+
+    def names() -> Counter[str]:
+        return Counter(row[2].split()[0] for row in joined(sandbox).elements())
+
+    assert names() == {"old": 16}
+    carriers(sandbox, "new")
+    sandbox.run("interval", interval=days(2, 3), kill_at="rows-staged")
+    carriers(sandbox, "newer")
+    sandbox.run("interval", interval=days(2, 3))
+    assert names() == {"old": 12, "new": 4}, "another attempt of the same run"
+    sandbox.run("interval", interval=days(2, 3), kill_at="rows-staged")
+    carriers(sandbox, "newest")
+    sandbox.run("another", interval=days(2, 3))
+    assert names() == {"old": 12, "newest": 4}, "another run"
+    joining(sandbox, table={"version": 0})
+    sandbox.run("as it was", interval=days(2, 3))
+    assert names() == {"old": 16}
+    assert versions(sandbox) == [0, 1, 3, 0]
+    assert sandbox.ledger.account(sandbox.name, "as it was")["tables"] == {"carriers": [0]}
+    sandbox.assert_exact()
+
+
+@pytest.mark.long
+def test_rows_that_were_taken_back_are_made_of_the_newest_version(sandbox: Sandbox) -> None:
+    joining(sandbox)
+    carriers(sandbox, "wrong")
+    fed = sandbox.feed(6)
+    sandbox.run("first")
+    carriers(sandbox, "right")
+    assert retract(sandbox, "first")
+    killed = sandbox.cli(
+        "redrive", str(sandbox.file), "--run", "again", "--no-validate", SLUICE_KILL_AT="before-sink-commit"
+    )
+    assert killed.returncode != 0
+    carriers(sandbox, "later")
+    redrive(sandbox, "--run", "again")
+    assert joined(sandbox) == expected(fed, "right")
+    assert_conserved(sandbox)
+
+
+@pytest.mark.long
+def test_a_further_sink_has_the_same_rows(sandbox: Sandbox) -> None:
+    joining(sandbox, also=[{"delta": {"path": "second"}}])
+    carriers(sandbox, "old")
+    fed = sandbox.feed(6)
+    sandbox.run("died", kill_at="also-staged")
+    carriers(sandbox, "new")
+    sandbox.run("died", kill_at="sink-committed")
+    carriers(sandbox, "newer")
+    sandbox.run("next")
+    assert joined(sandbox) == expected(fed, "old")
+    second = sandbox.rows("second")
+    assert sorted(map(repr, second.to_pylist())) == sorted(map(repr, sandbox.rows().to_pylist()))
+    assert versions(sandbox) == versions(sandbox, "second") == [0]
+
+
+@pytest.mark.long
+def test_a_batch_of_an_older_version_has_the_columns_of_that_version(sandbox: Sandbox) -> None:
+    sql = "SELECT s.*, c.* EXCEPT (id) FROM source s LEFT JOIN carriers c ON c.id = s.id % 2"
+    joining(sandbox, sql, sink={"delta": {"path": "table", "evolve": "add"}})
+    carriers(sandbox, "old")
+    first = sandbox.feed(6)
+    sandbox.run("died", kill_at="before-sink-commit")
+    carriers(sandbox, "new", country=["US", "DE"])
+    second = sandbox.feed(6)
+    sandbox.run("next")
+    assert joined(sandbox) == expected(first, "old") + expected(second, "new")
+    assert Counter(sandbox.rows().column("country").to_pylist()) == {None: 6, "US": 3, "DE": 3}
+    sandbox.assert_exact()
+
+
+@pytest.mark.long
+def test_an_aggregate_of_a_batch_is_the_same_again(sandbox: Sandbox) -> None:
+    """``rows: aggregate``: what a batch counts by a table's column is the same when it is counted again."""
+    sql = "SELECT c.carrier, count(*) AS n FROM source s JOIN carriers c ON c.id = s.id % 2 GROUP BY c.carrier"
+    joining(sandbox, sql, rows="aggregate")
+    carriers(sandbox, "old")
+    sandbox.feed(6)
+    sandbox.run("died", kill_at="rows-staged")
+    carriers(sandbox, "new")
+    sandbox.run("next")
+    rows = sandbox.rows()
+    assert Counter(zip(rows.column("carrier").to_pylist(), rows.column("n").to_pylist(), strict=True)) == {
+        ("old 0", 3): 1, ("old 1", 3): 1,
+    }  # fmt: skip

@@ -9,6 +9,7 @@ from sluice.ranges import OffsetRange
 from sluice.recovery import Recovery
 from sluice_spark.strategies.base import Replay
 from sluice_spark.strategies.chosen import STRATEGIES
+from sluice_spark.transforms.lookups import NO_LOOKUPS
 
 FIRST = OffsetRange("t", 0, 0, 5)
 ODD = RuntimeError("Caused by: java.lang.NullPointerException")
@@ -29,6 +30,8 @@ def test_each_name_of_a_pipeline_file_has_its_strategy(recovery: Recovery) -> No
 @pytest.mark.parametrize("recovery", [Recovery.REPLAY, Recovery.WAL, Recovery.HOT])
 def test_a_batch_that_fails_is_diagnosed_by_where_it_was_read(recovery: Recovery) -> None:
     class Writer:
+        lookups = NO_LOOKUPS
+
         def prepare(self, *_: object) -> None:
             raise ODD
 

@@ -28,6 +28,7 @@ from sluice_spark.sources.kafka import SIGNS
 from sluice_spark.strategies import ignore
 from sluice_spark.strategies.base import Batch
 from sluice_spark.strategies.ignore import Ignoring, narrow
+from sluice_spark.transforms.lookups import NO_LOOKUPS, Lookups
 
 Offset = tuple[str, int, int]
 Trial = Callable[[Sequence[OffsetRange]], str | None]
@@ -267,6 +268,7 @@ class World:
     reading: Trouble = lambda _: None
     """What the nth trial of anything dies of, before records are looked at."""
     spark_is_dead: bool = False
+    lookups: Lookups = NO_LOOKUPS
     written: set[tuple[int, int]] | None = None
     attempts: int = 0
     trials: int = 0
