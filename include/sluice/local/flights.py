@@ -113,7 +113,7 @@ def feed_into(
 ) -> FeedResult:
     """Add the flights with ``start <= scheduled departure < until`` that a target does not hold yet.
 
-    A feed that was killed can be repeated: each flight is there once afterwards.
+    A feed that was killed can be repeated: each flight is there once afterwards, unless the target forgets what it got.
     """
     import numpy as np
 
@@ -307,7 +307,9 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--bootstrap", default=f"127.0.0.1:{os.environ.get('SLUICE_KAFKA_PORT') or 9092}")
     parser.add_argument("--topic", default=TOPIC)
     parser.add_argument(
-        "--into", metavar="KIND:NAME", help="instead of a topic: files:FOLDER, table:TABLE, or stream:STREAM of Redis"
+        "--into",
+        metavar="KIND:NAME",
+        help="instead of a topic: files:FOLDER, table:TABLE, stream:STREAM of Redis, or socket:PORT (waits for a run)",
     )
     options = parser.parse_args(argv)
     if options.into and options.rate:

@@ -1,12 +1,14 @@
-"""Where the feeder puts flights beside a topic: files of a folder, a table of PostgreSQL, a stream of Redis.
+"""Where the feeder puts flights beside a topic: files of a folder, a table of PostgreSQL, a stream of Redis, a socket.
 
 One more kind is one more class: what it holds already, and how to add to it. Its records have the column ``id``, the
-number of a flight among all flights by scheduled departure, by which a repeated feed adds nothing twice.
+number of a flight among all flights by scheduled departure, by which a repeated feed adds nothing twice; only a socket
+forgets what it was given.
 """
 
 from __future__ import annotations
 
 import os
+import socket
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
@@ -16,7 +18,7 @@ from sluice.errors import ConfigError
 from sluice.local.fed import Fed, Range
 from sluice.postgres import name_of, url_of
 
-__all__ = ["Files", "Flight", "Stream", "Table", "Target", "target_of"]
+__all__ = ["Files", "Flight", "Socket", "Stream", "Table", "Target", "target_of"]
 
 _PAGE = 10_000
 
@@ -145,9 +147,54 @@ class Stream:
                 ) from None
 
 
+class Socket:
+    """A TCP server of this machine that sends flights, one to a line, to the first client that connects."""
+
+    def __init__(self, port: str) -> None:
+        if not port.isdecimal():
+            raise ConfigError(
+                f"{port!r} is no port", state="nothing was sent", next_step="name a number, as in socket:9999"
+            )
+        try:
+            self._server = socket.create_server(("localhost", int(port)))
+        except (OSError, OverflowError) as error:
+            raise ConfigError(
+                f"nothing can be served at port {port}: {error}",
+                state="nothing was sent",
+                next_step="name a port that is free, from 1024 to 65535",
+            ) from error
+        self._client: socket.socket | None = None
+
+    def held(self) -> list[Range]:
+        """Return none: it does not know what earlier clients got."""
+        return []
+
+    def add(self, flights: Sequence[Flight]) -> None:
+        """Send flights; the first time, wait for the client, such as a run of a pipeline.
+
+        Raises
+        ------
+        ConfigError
+            If the client hangs up. A part of these flights may have reached it.
+        """
+        if self._client is None:
+            self._client, _ = self._server.accept()
+        try:
+            self._client.sendall(b"".join(flight.value + b"\n" for flight in flights))
+        except OSError as error:
+            raise ConfigError(
+                f"the client hung up: {error}",
+                state=f"flights before number {flights[0].number} were sent, and some of those up to "
+                f"{flights[-1].number}",
+                next_step="let the run listen for longer (source.socket.listen), and feed again; or feed less, by "
+                "--from and --until",
+            ) from error
+
+
 _KINDS: dict[str, tuple[str, Callable[[str], Target]]] = {
     "files": ("a folder", Files),
     "table": ("a table of postgres_default", lambda name: Table(name, find("postgres_default"))),
+    "socket": ("a port that a run connects to", Socket),
     "stream": ("a stream of redis_default", lambda name: Stream(name, find("redis_default"))),
 }
 

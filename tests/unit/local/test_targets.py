@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import socket
+from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -43,6 +45,26 @@ def test_a_feed_that_was_killed_goes_on_behind_the_last_whole_file(tmp_path: Pat
 
 
 def test_what_cannot_be_fed_is_refused_with_what_can() -> None:
-    with pytest.raises(ConfigError, match=r"files:NAME is a folder; table:NAME") as refused:
+    with pytest.raises(ConfigError, match=r"files:NAME is a folder; table:NAME .* socket:NAME is a port") as refused:
         target_of("floppy:a")
     assert "nothing was written" in str(refused.value)
+
+
+def test_a_socket_sends_each_flight_to_the_run_that_connects() -> None:
+    with socket.create_server(("localhost", 0)) as free:
+        port = free.getsockname()[1]
+    target = target_of(f"socket:{port}")
+    with ThreadPoolExecutor(1) as pool:
+        fed = pool.submit(feed_into, target, start=START, until=MIDDLE)
+        with socket.create_connection(("localhost", port)) as client, client.makefile("rb") as lines:
+            found = [json.loads(next(lines))["id"]]
+            found += [json.loads(next(lines))["id"] for _ in range(fed.result().produced - 1)]
+    assert found == list(range(fed.result().produced))
+    with pytest.raises(ConfigError, match="hung up"):
+        target.add([Flight(1, 0, b"x" * 100_000_000)])
+
+
+@pytest.mark.parametrize("port", ["here", "70000", "taken"])
+def test_a_port_that_cannot_be_served_is_named(port: str) -> None:
+    with socket.create_server(("localhost", 0)) as taken, pytest.raises(ConfigError, match="port"):
+        target_of(f"socket:{taken.getsockname()[1] if port == 'taken' else port}")
