@@ -7,7 +7,7 @@ from pathlib import Path
 
 from sluice_spark.engine.logs import set_up
 from sluice_spark.engine.session import Parser, run_main, session
-from sluice_spark.windows.state import PaneSpans, of_key, open_windows, remembered_keys
+from sluice_spark.windows.state import PaneSpans, held_keys, of_key, of_processor, open_windows, remembered_keys
 
 
 def main() -> None:
@@ -16,7 +16,9 @@ def main() -> None:
     parser.add_argument("--checkpoint", required=True, metavar="PATH_OR_URL")
     parser.add_argument("--batch", required=True, type=int, help="a committed batch")
     parser.add_argument("--result", required=True, metavar="FILE", help="JSON output")
-    parser.add_argument("--dedupe", action="store_true", help="the pipeline has dedupe, and no window")
+    kinds = parser.add_mutually_exclusive_group()
+    kinds.add_argument("--dedupe", action="store_true", help="the pipeline has dedupe, and no window")
+    kinds.add_argument("--processor", action="store_true", help="the pipeline has a processor, and no window")
     parser.add_argument(
         "--panes",
         type=int,
@@ -31,7 +33,10 @@ def main() -> None:
     panes = PaneSpans(*args.panes) if args.panes else None
     if args.of:
         names, wanted, limit = json.loads(args.of)
-        found = of_key(session(), args.checkpoint, args.batch, names, wanted, limit, panes)
+        where = session(), args.checkpoint, args.batch, names, wanted, limit
+        found = of_processor(*where) if args.processor else of_key(*where, panes)
+    elif args.processor:
+        found = held_keys(session(), args.checkpoint, args.batch)
     elif args.dedupe:
         found = remembered_keys(session(), args.checkpoint, args.batch)
     else:

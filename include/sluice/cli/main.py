@@ -19,6 +19,7 @@ from sluice.cli.output import (
     COUNTS,
     err,
     of_dedupe,
+    of_processor,
     of_rescued,
     of_tables,
     of_windows,
@@ -190,6 +191,7 @@ def status(
             say_empty(name)
         for row in rows:
             moved = [f"windows: {of_windows(row['windows'])}"] if "windows" in row else []
+            moved += [f"processor: {of_processor(row['processor'])}"] if "processor" in row else []
             moved += [f"dedupe: {of_dedupe(row['dedupe'])}"] if "dedupe" in row else []
             moved += [f"rescued: {of_rescued(row['rescued'])}"] if "rescued" in row else []
             moved += [f"tables: {of_tables(row['tables'])}"] if "tables" in row else []
@@ -510,10 +512,11 @@ def state(
     limit: Annotated[int, typer.Option(min=1, metavar="N", help="With --history: maximum number of runs.")] = 20,
     as_json: AsJson = False,
 ) -> None:
-    """Show which windows of event time are open, or how many keys dedupe remembers, and until when.
+    """Show which windows of event time are open, or how many keys dedupe or a processor keeps, and until when.
 
     With --key, show what Spark keeps of one key: for each of its windows, panes
-    or sessions the values from which the aggregates are made. It reads the
+    or sessions the values from which the aggregates are made, or each variable
+    and timer of a processor. It reads the
     checkpoint with Spark, on this machine, beside runs of any kind.
 
     With --history, it reads the ledger alone, and shows for each run:

@@ -18,6 +18,7 @@ __all__ = [
     "err",
     "moment",
     "of_dedupe",
+    "of_processor",
     "of_rescued",
     "of_tables",
     "of_windows",
@@ -120,6 +121,21 @@ def of_dedupe(dropped: Mapping[str, Any]) -> str:
     if dropped["late"]:
         told += f", {dropped['late']:,} records because they were late (watermark {moment(dropped['late_by'])})"
     return told
+
+
+def of_processor(told: Mapping[str, Any]) -> str:
+    """Return in words what a run's processor did: :meth:`sluice.ledger.deeds.Deeds.processed`."""
+    said = f"{told['rows']:,} rows written"
+    if told["fired_to"]:
+        said += f"; timers up to {moment(told['fired_to'])} have fired"
+    if told["late"]:
+        said += f"; {told['late']:,} records were late (watermark {moment(told['late_by'])})"
+    if "former" in told:
+        said += (
+            f"; {told['former']:,} records were filtered, because they were late by the watermark before the reset, "
+            f"{moment(told['former_to'])}"
+        )
+    return said
 
 
 def of_rescued(found: Mapping[str, Any]) -> str:

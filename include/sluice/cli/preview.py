@@ -129,13 +129,13 @@ def _possible(pipeline: Pipeline) -> None:
             state="nothing was read or written",
             next_step=f"sluice validate-spec {pipeline.name} checks the transform; sluice run {pipeline.name} runs it",
         )
-    if pipeline.window is not None:
+    if pipeline.keeps in ("window", "processor"):
         raise ConfigError(
-            f"pipeline {pipeline.name!r} has a window: sluice preview shows what single records become, and its rows "
-            "combine many",
+            f"pipeline {pipeline.name!r} has {pipeline.kept_by}: sluice preview shows what single records become, and "
+            "its rows combine many",
             state="nothing was read or written",
-            next_step=f"preview a copy of {pipeline.file.name} without the window; "
-            f"sluice validate-spec {pipeline.name} checks the window",
+            next_step=f"preview a copy of {pipeline.file.name} without the {pipeline.keeps}; "
+            f"sluice validate-spec {pipeline.name} checks the {pipeline.keeps}",
         )
 
 

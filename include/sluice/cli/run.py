@@ -6,7 +6,17 @@ import contextlib
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from sluice.cli.output import COUNTS, err, of_dedupe, of_rescued, of_tables, of_windows, print_json, print_table
+from sluice.cli.output import (
+    COUNTS,
+    err,
+    of_dedupe,
+    of_processor,
+    of_rescued,
+    of_tables,
+    of_windows,
+    print_json,
+    print_table,
+)
 from sluice.connections import Connection, find, look_up
 from sluice.errors import ExitCode, QualityError, SluiceError
 from sluice.home import Home
@@ -182,6 +192,8 @@ def _show(account: Mapping[str, Any], *, as_json: bool) -> None:
     print_table([account], ["run", "recovery", *COUNTS, "verdict", "seconds"])
     if moved := account.get("windows"):
         err.print(f"windows: {of_windows(moved)}", markup=False)
+    if processed := account.get("processor"):
+        err.print(f"processor: {of_processor(processed)}", markup=False)
     if dropped := account.get("dedupe"):
         err.print(f"dedupe: {of_dedupe(dropped)}", markup=False)
     if found := account.get("rescued"):

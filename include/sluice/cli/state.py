@@ -1,4 +1,4 @@
-"""``sluice state``: what a pipeline with windows or ``dedupe`` keeps between its runs."""
+"""``sluice state``: what a pipeline with windows, ``dedupe`` or a processor keeps between its runs."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def state(pipeline: str, *, key: Sequence[str] = (), batch: int | None = None, a
     Raises
     ------
     ConfigError
-        If the pipeline has neither a window nor ``dedupe``, its keys have no such column, or there is no such batch.
+        If the pipeline has nothing that keeps state, its keys have no such column, or there is no such batch.
     SluiceError
         If Spark cannot read the state.
     """
@@ -104,11 +104,13 @@ def history(pipeline: str, *, limit: int, as_json: bool) -> int:
     Raises
     ------
     ConfigError
-        If the pipeline has neither a window nor ``dedupe``.
+        If the pipeline has nothing that keeps state.
     """
     spec = _stateful(pipeline)
     ledger = Ledger.open()
-    rows = [{**asdict(row), **row.sums} for row in ledger.states(spec.name, limit=limit)]
+    # the batches of a processor do not go through all of its state
+    unknown = {"live": None} if spec.processor is not None else {}
+    rows = [{**asdict(row), **row.sums, **unknown} for row in ledger.states(spec.name, limit=limit)]
     wrong = warning(ledger, spec)
     if as_json:
         print_json({"pipeline": spec.name, "runs": rows, "alarm": wrong})
@@ -128,7 +130,7 @@ def _stateful(pipeline: str) -> Pipeline:
     spec = load(pipeline)
     if spec.stateful is None:
         raise ConfigError(
-            f"pipeline {spec.name!r} has neither a window nor dedupe, and keeps nothing between runs",
+            f"pipeline {spec.name!r} has no window, no dedupe and no processor, and keeps nothing between runs",
             state="nothing was read or written",
             next_step=f"sluice status {spec.name} shows its runs",
         )
@@ -149,7 +151,8 @@ def _wanted(spec: Pipeline, definition: Mapping[str, Any], key: Sequence[str]) -
     """Return the columns of the state's keys, the wanted values of some, and how many rows to look for."""
     names = list(definition.get("keys") or definition.get("by") or [])
     if not names and not definition:  # no epoch has begun with it yet
-        names = list(spec.dedupe.keys if spec.dedupe is not None else spec.window.by if spec.window is not None else [])
+        of = spec.window or spec.processor
+        names = list(spec.dedupe.keys if spec.dedupe is not None else of.by if of is not None else [])
     wanted: dict[str, str] = {}
     for item in key:
         name, given, value = item.partition("=")
@@ -182,6 +185,15 @@ def _show(told: dict[str, Any]) -> None:
     kept = (
         f"{told['bytes']:,} bytes in {told['shares']} shares; watermark {moment(told['watermark'])}. "
     )  # fmt: skip
+    if "timers" in told:
+        at = {n: moment(told[n]) if told[n] is not None else "" for n in ("first_timer_at", "last_timer_at")}
+        print_table([{"keys": told["keys"], "timers": told["timers"], **at}], ("keys", "timers", *at))
+        err.print(
+            f"epoch {told['epoch']}, batch {told['batch']}: the processor keeps state or timers of {told['keys']:,} "
+            f"keys, {kept}A timer fires in the batch that follows one which has moved the watermark to its time",
+            markup=False,
+        )
+        return
     if "windows" not in told:
         until = {n: moment(told[n]) if told[n] is not None else "" for n in ("first_forgotten_at", "last_forgotten_at")}
         print_table([{"keys": told["keys"], **until}], ("keys", *until))

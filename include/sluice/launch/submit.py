@@ -359,7 +359,7 @@ def read_state(
     panes: Sequence[int] = (),
     of: tuple[Sequence[str], Mapping[str, str], int] | None = None,
 ) -> SparkSubmit:
-    """Return the application that reads which windows are open, or which keys are remembered, or what is kept of one.
+    """Return the application that reads which windows are open, which keys are kept, or what is kept of one.
 
     Parameters
     ----------
@@ -375,8 +375,8 @@ def read_state(
     arguments = ["--checkpoint", checkpoint, "--batch", str(batch), "--result", str(result)]
     if panes:
         arguments += ["--panes", *map(str, panes)]
-    if pipeline.dedupe is not None:
-        arguments.append("--dedupe")
+    if pipeline.keeps in ("dedupe", "processor"):
+        arguments.append(f"--{pipeline.keeps}")
     if of is not None:
         arguments += ["--of", json.dumps(of)]
     return _submit("read_state.py", pipeline, arguments, spark, (), small=True)

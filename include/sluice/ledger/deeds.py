@@ -166,7 +166,7 @@ class Deeds:
             If records were filtered whose windows an earlier epoch had begun, also ``former`` (how many) and
             ``former_to`` (the last end of these windows).
         """
-        told = self._of_batches(pipeline, run_id, "WindowsMoved")
+        told = [p for p in self._of_batches(pipeline, run_id, "WindowsMoved") if "operator" not in p]
         if not told:
             return {}
         if told[-1]["epoch"] < REDRIVEN:  # each commit of an interval replaces the one before
@@ -180,6 +180,29 @@ class Deeds:
             "late_by": max((p["late_by"] for p in late), default=None),
             "closed_to": max(p["closed_to"] for p in told),
             **({"replaced": told[-1]["replaced"]} if "replaced" in told[-1] else {}),
+            **({"former": _sum_of(former, "former"), "former_to": former[-1]["former_to"]} if former else {}),
+        }
+
+    def processed(self, pipeline: str, run_id: str) -> dict[str, Any]:
+        """Return what a run's processor did; empty if the pipeline has none.
+
+        Returns
+        -------
+        dict
+            ``rows`` (that it yielded), ``late`` (records that were late; they are among the filtered ones), and in
+            milliseconds since 1970 ``late_by`` (the latest watermark by which records were late) and ``fired_to`` (all
+            timers up to there have fired). If records were filtered that were late for an earlier epoch, also
+            ``former`` (how many) and ``former_to`` (the watermark of then).
+        """
+        told = [p for p in self._of_batches(pipeline, run_id, "WindowsMoved") if "operator" in p]
+        if not told:
+            return {}
+        former = [p for p in told if p.get("former")]
+        return {
+            "rows": sum(p["rows"] for p in told),
+            "late": _sum_of(told, "late"),
+            "late_by": max((p["late_by"] for p in told if p["late"]), default=None),
+            "fired_to": max(p["closed_to"] for p in told),
             **({"former": _sum_of(former, "former"), "former_to": former[-1]["former_to"]} if former else {}),
         }
 

@@ -466,6 +466,7 @@ class LedgerQueries(Deeds):
             "seconds": row.seconds,
             **({"interval": row.interval, "replaced": self._taken(pipeline, run_id)} if row.interval else {}),
             **({"windows": windows} if (windows := self.windows(pipeline, run_id)) else {}),
+            **({"processor": processed} if (processed := self.processed(pipeline, run_id)) else {}),
             **({"retracted": self._taken_back(pipeline, run_id)} if row.kind == "retract" else {}),
             **({"reset": _reset(self.reset_by(pipeline, run_id))} if row.kind == "reset" else {}),
             **({"failover": _failover(self.reset_by(pipeline, run_id))} if row.kind == "failover" else {}),

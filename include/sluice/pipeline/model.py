@@ -19,6 +19,7 @@ from sluice.kinds import BUILT_IN, kind_of
 from sluice.pipeline.airflow import Airflow
 from sluice.pipeline.dedupe import Dedupe
 from sluice.pipeline.lookups import Lookup, check_names, refuse_lookups
+from sluice.pipeline.processor import Processor
 from sluice.pipeline.quality import Quality
 from sluice.pipeline.sections import (
     EVERYTHING,
@@ -75,6 +76,8 @@ class Pipeline(Strict):
     """Windows of event time, which stay open between runs; the sink then gets a row for each window and key."""
     dedupe: Dedupe | None = None
     """Of rows with the same keys, only the first goes into the sink, over as many runs as the keys are remembered."""
+    processor: Processor | None = None
+    """Stateful logic of your own, which keeps state from run to run; the sink then gets the rows that it yields."""
     state: State = State()
     """When a run warns of what windows or ``dedupe`` keep from run to run."""
     sink: Sink
@@ -265,15 +268,44 @@ class Pipeline(Strict):
         return self
 
     @model_validator(mode="after")
+    def _processed(self) -> Pipeline:
+        if self.processor is None:
+            return self
+        if (other := self.window or self.dedupe) is not None:
+            key = "window" if other is self.window else "dedupe"
+            raise ValueError(
+                f"processor beside {key}: Sluice cannot do both in one pipeline yet: put one into a pipeline of its "
+                "own, whose sink is the source of the other"
+            )
+        self._refuse_upsert("processor", "whose rows are appended")
+        if not self.sink.kind.delta:
+            raise ValueError(f"processor: sink.{self.sink.key} cannot take its rows yet: choose sink.delta")
+        if self.rows not in (Rows.ONE, Rows.FILTER):
+            raise ValueError(
+                f"processor: rows: {self.rows} does not say which record a row came from, and each record is counted "
+                "as absorbed or late: the transform before it must have rows: one or filter"
+            )
+        if lacking := [name for name in self.sink.config.partition_columns if name not in self.processor.columns]:
+            raise ValueError(
+                f"sink.{self.sink.key}.partition_by: {lacking[0]!r} is not a column of processor.schema, whose columns "
+                f"are: {', '.join(self.processor.columns)}"
+            )
+        if self.state.max_bytes is not None:
+            raise ValueError(
+                "state.max_bytes: Spark does not say how large the state of a processor is: leave it out; sluice state "
+                f"{self.name} --history has the size of its files"
+            )
+        return self
+
+    @model_validator(mode="after")
     def _mirrored(self) -> Pipeline:
         if self.origins is None:
             return self
-        for key in ("window", "dedupe"):
-            if getattr(self, key) is not None:
-                raise ValueError(
-                    f"source.kafka.clusters beside {key}: what {key} keeps from run to run cannot follow to another "
-                    "cluster: name one connection, or leave the key out"
-                )
+        if key := self.keeps:
+            raise ValueError(
+                f"source.kafka.clusters beside {key}: what {key} keeps from run to run cannot follow to another "
+                "cluster: name one connection, or leave the key out"
+            )
         if self.rows is Rows.AGGREGATE:
             raise ValueError(
                 "source.kafka.clusters beside rows: aggregate: its rows do not say which records they came from, so a "
@@ -289,7 +321,7 @@ class Pipeline(Strict):
     @model_validator(mode="after")
     def _fresh(self) -> Pipeline:
         history = self.quality.history
-        if history is not None and history.freshness is not None and (self.aggregates or self.window is not None):
+        if history is not None and history.freshness is not None and self.aggregates:
             raise ValueError(
                 "quality.history.freshness goes by the rows' _timestamp, and aggregated rows have none: remove it"
             )
@@ -297,11 +329,10 @@ class Pipeline(Strict):
 
     @model_validator(mode="after")
     def _gated(self) -> Pipeline:
-        if self.quality.when == "before_commit" and self.stateful is not None:
-            key = "window" if self.window is not None else "dedupe"
+        if self.quality.when == "before_commit" and self.keeps:
             raise ValueError(
-                f"quality.when: before_commit beside {key}: a batch that is held back would hold back the state behind "
-                "it: remove the key when, and choose on_failed: hold"
+                f"quality.when: before_commit beside {self.keeps}: a batch that is held back would hold back the state "
+                "behind it: remove the key when, and choose on_failed: hold"
             )
         return self
 
@@ -373,30 +404,42 @@ class Pipeline(Strict):
                 f"rows: {self.rows} does not say which record a row came from, and a record is quarantined or written: "
                 "write rules instead, which judge records"
             )
-        if self.stateful is not None:
-            key = "window" if self.window is not None else "dedupe"
+        if self.keeps:
             return (
-                f"beside {key} rows cannot be split yet, because they are judged behind what it keeps: write rules "
-                "instead, which judge records"
+                f"beside {self.keeps} rows cannot be split yet, because they are judged behind what it keeps: write "
+                "rules instead, which judge records"
             )
         return None
 
     @property
     def aggregates(self) -> bool:
-        """Whether the sink's rows cannot be traced to single records: ``rows: aggregate``, or a ``window``."""
-        return self.rows is Rows.AGGREGATE or self.window is not None
+        """Whether the sink's rows cannot be traced to single records: ``rows: aggregate``, a window or processor."""
+        return self.rows is Rows.AGGREGATE or self.window is not None or self.processor is not None
 
     @property
-    def stateful(self) -> Window | Dedupe | None:
+    def stateful(self) -> Window | Dedupe | Processor | None:
         """What Spark's checkpoint keeps state for from run to run; None if each batch stands alone."""
-        return self.window or self.dedupe
+        return self.window or self.dedupe or self.processor
+
+    @property
+    def keeps(self) -> Literal["window", "dedupe", "processor"] | None:
+        """The key of :attr:`stateful`."""
+        if self.window is not None:
+            return "window"
+        if self.dedupe is not None:
+            return "dedupe"
+        return None if self.processor is None else "processor"
+
+    @property
+    def kept_by(self) -> str | None:
+        """What keeps state from run to run, in a sentence: "a window", "dedupe" or "a processor"; None if nothing."""
+        return {"window": "a window", "processor": "a processor"}.get(self.keeps or "", self.keeps)
 
     @property
     def absorption(self) -> str:
         """A digest of the keys that decide of which rows state is made; not of a Python transform's own text."""
-        return self._digest(
-            {"decode", "rules", "transform", "window", *(["dedupe"] if self.dedupe is not None else [])}
-        )
+        later = {key for key in ("dedupe", "processor") if getattr(self, key) is not None}
+        return self._digest({"decode", "rules", "transform", "window", *later})
 
     @property
     def aggregation(self) -> str | None:
@@ -482,6 +525,11 @@ class Pipeline(Strict):
                 f"pipeline {self.name!r} has dedupe: which of an interval's records are duplicates also depends on "
                 "those before it, which Sluice cannot judge yet"
             )
+        if self.processor is not None:
+            return (
+                f"pipeline {self.name!r} has a processor: which rows the records of an interval give also depends on "
+                "those before it"
+            )
         if self.rows is Rows.AGGREGATE:
             return (
                 f"pipeline {self.name!r} has rows: aggregate: its rows do not say which records they came from, so "
@@ -534,9 +582,11 @@ class Pipeline(Strict):
             )
         if self.stateful is not None and recovery not in (Recovery.REPLAY, Recovery.WAL):
             if not recovery.ignores:
-                why = f"does not work with {'a window' if self.window is not None else 'dedupe'} yet"
+                why = f"does not work with {self.kept_by} yet"
             elif self.window is not None:
                 why = "would skip records of windows that are open, whose rows would then be silently wrong"
+            elif self.processor is not None:
+                why = "would skip records that the processor needs, whose rows would then be silently wrong"
             else:
                 why = "would skip records whose duplicates would then be taken for the first ones"
             return f"recovery: {recovery} {why}: choose recovery: replay or wal"

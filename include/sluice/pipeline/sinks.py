@@ -71,10 +71,9 @@ def _refuse_state(pipeline: Pipeline) -> None:
             f"also beside window.output: {pipeline.window.output} is not supported yet: a further sink would get rows "
             "that take the place of others. Choose output: append, or let a pipeline of its own read the sink"
         )
-    name = "window" if pipeline.window is not None else "dedupe"
     for key, sink in pipeline.sinks.items():
-        if pipeline.stateful is not None and sink.config.keyed:
-            raise ValueError(f"{key}.mode: upsert beside {name} is not supported yet: choose mode: append")
+        if pipeline.keeps and sink.config.keyed:
+            raise ValueError(f"{key}.mode: upsert beside {pipeline.keeps} is not supported yet: choose mode: append")
 
 
 def _refuse_a_circle(pipeline: Pipeline) -> None:

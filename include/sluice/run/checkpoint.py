@@ -25,7 +25,9 @@ from sluice.sources.kafka.clusters import active_of, named_positions
 
 __all__ = ["Checkpoint", "Clock"]
 
-_DEFINITIONS = {"window": "sluice-window.json", "dedupe": "sluice-dedupe.json"}
+_DEFINITIONS = {
+    "window": "sluice-window.json", "dedupe": "sluice-dedupe.json", "processor": "sluice-processor.json",
+}  # fmt: skip
 """By key of the pipeline file: where the definition lies of what the checkpoint keeps state for."""
 
 _TYPES = "sluice-window-types.json"

@@ -115,4 +115,6 @@ def _stateful(pipeline: Pipeline) -> str:
             "has a window: a record that is redriven would be absorbed by windows that live runs keep open or have "
             "written already"
         )
+    if pipeline.processor is not None:
+        return "has a processor: a record that is redriven would have to be given to the state that live runs keep"
     return "has dedupe: a record that is redriven would have to be compared with keys that live runs remember"

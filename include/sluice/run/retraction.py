@@ -56,7 +56,7 @@ def possible(pipeline: Pipeline) -> None:
     """Raise a :class:`~sluice.errors.ConfigError` if rows of this pipeline cannot be retracted."""
     name = pipeline.name
     if pipeline.aggregates:
-        what = "a window" if pipeline.window is not None else "rows: aggregate"
+        what = pipeline.kept_by or "rows: aggregate"
         raise ConfigError(
             f"pipeline {name!r} has {what}: a row of its sink combines many records, so it cannot be taken back "
             "for some of them",

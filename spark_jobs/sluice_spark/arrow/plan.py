@@ -125,6 +125,8 @@ def sketch(spark: SparkSession, pipeline: Pipeline, recovery: Recovery) -> Plan:
         raise NotArrowError("it has a window, and Spark alone keeps what is open between runs")
     if pipeline.dedupe is not None:
         raise NotArrowError("it has dedupe, and Spark alone remembers keys between runs")
+    if pipeline.processor is not None:
+        raise NotArrowError("it has a processor, and Spark alone keeps its state between runs")
     if not pipeline.source.kind.by_range and recovery is not Recovery.WAL:  # the log can be read, whatever it holds
         raise NotArrowError(f"source.{pipeline.source.key} can be read by Spark alone")
     if not pipeline.sink.kind.stages_parquet:

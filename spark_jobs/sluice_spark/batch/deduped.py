@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from pyspark.sql import Column, DataFrame
@@ -12,7 +12,7 @@ from sluice.errors import SluiceError
 from sluice.pipeline.dedupe import Dedupe
 from sluice.ranges import OffsetRange
 from sluice_spark.batch.account import ROLLED_BACK
-from sluice_spark.batch.stateful import Key, Seen, StatefulWriter, dropped
+from sluice_spark.batch.stateful import Key, Seen, StatefulWriter, by_range, dropped
 from sluice_spark.batch.writer import PreparedBatch
 from sluice_spark.columns import column
 from sluice_spark.sources.base import within
@@ -91,8 +91,8 @@ class DedupeWriter(StatefulWriter):
         doubled = duplicates_in({key: t.rows for key, t in seen.rows.items()}, seen.late, passed)
         gone = {key: seen.late.get(key, 0) + doubled.get(key, 0) for key in {*seen.late, *doubled}}
         told = {
-            "duplicates": _of(prepared, doubled),
-            "late": _of(prepared, seen.late),
+            "duplicates": by_range(prepared, doubled),
+            "late": by_range(prepared, seen.late),
             "late_by": self.clock.late,
             "absorption": self.pipeline.absorption,
         }
@@ -117,8 +117,3 @@ def duplicates_in(came: Mapping[Key, int], late: Mapping[Key, int], passed: Mapp
                 next_step="make the transform a function of the record alone, then run again",
             )
     return {key: count for key, count in found.items() if count}
-
-
-def _of(prepared: PreparedBatch, counts: Mapping[Key, int]) -> Sequence[list[object]]:
-    spans = [(a.range, counts.get((a.range.topic, a.range.partition), 0)) for a in prepared.accounts]
-    return [[*span.as_list(), count] for span, count in spans if count]

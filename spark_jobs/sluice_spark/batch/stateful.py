@@ -30,7 +30,7 @@ from sluice_spark.columns import column
 from sluice_spark.sinks.base import Staged, Tally
 from sluice_spark.sources.base import Records
 
-__all__ = ["Key", "Seen", "StatefulWriter", "dropped"]
+__all__ = ["Key", "Seen", "StatefulWriter", "by_range", "dropped"]
 
 Key = tuple[str, int]
 _BROKEN = "__sluice_broken"
@@ -50,6 +50,13 @@ class Seen(NamedTuple):
     times: Sequence[Any] = ()
     rescued: Rescued = NONE
     former: Mapping[Key, int] = MappingProxyType({})
+
+    def times_of(self, accounts: Sequence[RangeAccount]) -> list[list[Any]]:
+        """Return of each range the first and the last event time."""
+        nothing = (None, None)
+        return [
+            [*a.range.as_list(), *(self.spans.get((a.range.topic, a.range.partition)) or nothing)] for a in accounts
+        ]
 
 
 @dataclass(frozen=True)
@@ -220,6 +227,12 @@ class StatefulWriter(BatchWriter, ABC):
             tally.rescued(),
             {k: r["former"] for k, r in found.items() if r["former"]},
         )
+
+
+def by_range(prepared: PreparedBatch, counts: Mapping[Key, int]) -> list[list[object]]:
+    """Return the counts of partitions for the ranges of a batch, for its note; pure."""
+    spans = [(a.range, counts.get((a.range.topic, a.range.partition), 0)) for a in prepared.accounts]
+    return [[*span.as_list(), count] for span, count in spans if count]
 
 
 def dropped(accounts: Sequence[RangeAccount], counts: Mapping[Key, int]) -> list[RangeAccount]:

@@ -12,7 +12,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
 from sluice.pipeline.window import END, START, Window
-from sluice_spark.batch.stateful import Key, Seen, StatefulWriter, dropped
+from sluice_spark.batch.stateful import Seen, StatefulWriter, by_range, dropped
 from sluice_spark.batch.writer import PreparedBatch
 from sluice_spark.sinks.base import Fence, Staged
 from sluice_spark.sinks.delta.table import DeltaSink
@@ -123,10 +123,10 @@ class WindowWriter(StatefulWriter):
         """Count late records as filtered: no window absorbed them."""
         # an audit needs the time also if the checkpoint is lost
         former: dict[str, Any] = {"former_to": self.former_to} if self.former_to is not None else {}
-        former |= {"former": _of(prepared, seen.former)} if seen.former else {}
+        former |= {"former": by_range(prepared, seen.former)} if seen.former else {}
         told = {
             "rows": prepared.staged.rows,
-            "late": _of(prepared, seen.late),
+            "late": by_range(prepared, seen.late),
             "partly_late": seen.partly,
             **former,
             "latest": seen.latest,
@@ -136,15 +136,7 @@ class WindowWriter(StatefulWriter):
             "aggregation": self.pipeline.aggregation,
             # an interval's records are found by these
             "timing": self.pipeline.timing,
-            "times": [
-                [*a.range.as_list(), *(seen.spans.get((a.range.topic, a.range.partition)) or (None, None))]
-                for a in prepared.accounts
-            ],
+            "times": seen.times_of(prepared.accounts),
         }
         accounts = dropped(dropped(prepared.accounts, seen.late), seen.former)
         return replace(prepared, accounts=tuple(accounts), windows=told)
-
-
-def _of(prepared: PreparedBatch, counts: Mapping[Key, int]) -> list[list[object]]:
-    spans = [(a.range, counts.get((a.range.topic, a.range.partition), 0)) for a in prepared.accounts]
-    return [[*span.as_list(), count] for span, count in spans if count]

@@ -22,6 +22,7 @@ from sluice_spark.arrow.plan import NotArrowError, plan_of, sketch
 from sluice_spark.arrow.shares import in_workers, warm_up
 from sluice_spark.batch.deduped import DedupeWriter
 from sluice_spark.batch.origins import Screen
+from sluice_spark.batch.processed import ProcessorWriter
 from sluice_spark.batch.quarantine import SCHEMA
 from sluice_spark.batch.split import Split
 from sluice_spark.batch.windowed import WindowWriter
@@ -39,6 +40,14 @@ from sluice_spark.transforms.lookups import NO_LOOKUPS, Lookups
 from sluice_spark.transforms.sample import shape_of
 
 __all__ = ["RunContext"]
+
+_WRITERS: dict[str | None, type[BatchWriter]] = {
+    None: BatchWriter,
+    "window": WindowWriter,
+    "dedupe": DedupeWriter,
+    "processor": ProcessorWriter,
+}
+"""By key of the pipeline file that keeps state."""
 
 
 @dataclass(frozen=True)
@@ -164,9 +173,7 @@ class RunContext:
             tables.sink.check(shape.schema)
             tables.further.check(shape.schema)
             tables.quarantine.check(SCHEMA)
-        kind: type[BatchWriter] = BatchWriter
-        if self.pipeline.stateful is not None:
-            kind = WindowWriter if self.pipeline.window is not None else DedupeWriter
+        kind: type[BatchWriter] = _WRITERS[self.pipeline.keeps]
         writer = kind(
             self.pipeline,
             self.run_id,

@@ -21,7 +21,7 @@ from sluice.run.checkpoint import Checkpoint
 from sluice.run.growth import warning
 from sluice_spark.engine.logs import logger
 from sluice_spark.runs.tables import Tables
-from sluice_spark.windows.state import PaneSpans, open_windows, remembered_keys
+from sluice_spark.windows.state import PaneSpans, held_keys, open_windows, remembered_keys
 
 __all__ = ["MOST", "measure", "operators_of"]
 
@@ -83,7 +83,9 @@ def measure(
         counted: dict[str, int | None] = {"keys": None, "windows": None}
         # a pane is counted in each of its windows
         times = pipeline.window.length // pipeline.window.step if panes and pipeline.window is not None else 1
-        if sum(each["live"] for each in operators) * times <= _SMALL:
+        # a processor's batch reads what it asks for; all versions of its state say how large it may be
+        live = size if pipeline.processor is not None else sum(each["live"] for each in operators) * times
+        if live <= _SMALL:
             counted |= _counted(spark, pipeline, tables.checkpoint, batch, watermark, panes=panes)
     except (OSError, SluiceError, PySparkException) as error:  # what the run wrote is whole
         logger.warning("the state could not be measured: %s", error)
@@ -100,6 +102,8 @@ def _counted(
     spark: SparkSession, pipeline: Pipeline, checkpoint: Checkpoint, batch: int, watermark: int, *, panes: bool
 ) -> dict[str, int | None]:
     window = pipeline.window
+    if pipeline.processor is not None:
+        return {"keys": held_keys(spark, checkpoint.path, batch)[0]["keys"]}
     if window is None:
         return {"keys": remembered_keys(spark, checkpoint.path, batch)[0]["keys"]}
     size, step = (round(span.total_seconds() * 1000) for span in (window.length, window.step))

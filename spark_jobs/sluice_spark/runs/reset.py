@@ -221,7 +221,7 @@ class ResetRun(Run):
             notes.append(
                 f"batch {waiting} was {what} ({decided[1]}), which is void: what the new epoch reads is judged as new"
             )
-        window = self.pipeline.window
+        window, own = self.pipeline.window, known is not None and known[0] == "processor"
         if latest is not None or window is not None:
             since = self.ledger.base(name)
             written = any(m["epoch"] >= since and m["rows"] for m in self.ledger.window_moves(name))
@@ -230,7 +230,7 @@ class ResetRun(Run):
             dropped, told = of_windows(
                 window,
                 written=written,
-                are_open=still_open(known, latest, closed),
+                are_open=not own and still_open(known, latest, closed),
                 before=str(known[1].get("output", "append")) if known and known[0] == "window" else "append",
                 latest=self.ledger.latest_before(name, number + 1, since=since),
                 closed_to=self.ledger.closed_before(name, number + 1, since=since),
@@ -238,6 +238,16 @@ class ResetRun(Run):
             )
             given_up += dropped
             notes += told
+        if own and latest is not None:
+            given_up.append(
+                "what the processor keeps is dropped: what it had absorbed counts as written, and rows that it had not "
+                "yielded yet do not come. --truncate with an earlier --from writes all rows again"
+            )
+        if own or self.pipeline.processor is not None:
+            notes.append(
+                "rows that were written stay as they are: records that are late by the watermark so far count as "
+                "filtered in the new epoch, too"
+            )
         if (known is not None and known[0] == "dedupe") or self.pipeline.dedupe is not None:
             notes.append("the keys of earlier records are forgotten: a duplicate of one of them is written")
         return replace(reset, given_up=tuple(given_up), notes=tuple(notes))

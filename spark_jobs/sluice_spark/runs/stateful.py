@@ -1,4 +1,4 @@
-"""The batches of a pipeline with windows or ``dedupe``: Spark keeps state in the checkpoint, from run to run."""
+"""The batches of a pipeline with windows, ``dedupe`` or a processor, whose state Spark keeps from run to run."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ from sluice.ranges import OffsetRange
 from sluice.text import length
 from sluice_spark.batch.deduped import DedupeWriter
 from sluice_spark.batch.paned import PaneWriter
+from sluice_spark.batch.processed import ProcessorWriter
 from sluice_spark.batch.stateful import StatefulWriter
 from sluice_spark.batch.windowed import WindowWriter
 from sluice_spark.batch.writer import BatchWriter
@@ -38,8 +39,8 @@ __all__ = ["StatefulRoute", "define", "plan_closing", "plan_flush", "refuse_othe
 
 _STATE = "spark.sql.streaming.stateStore."
 _SHARES = "spark.sql.shuffle.partitions"
-_STATE_OF = {"window": "a window", "dedupe": "dedupe"}
-_OPEN = {"window": "has open windows", "dedupe": "remembers keys"}
+_STATE_OF = {"window": "a window", "dedupe": "dedupe", "processor": "a processor"}
+_OPEN = {"window": "has open windows", "dedupe": "remembers keys", "processor": "has state of a processor"}
 
 
 @dataclass(frozen=True)
@@ -77,9 +78,11 @@ class StatefulRoute:
             writer = _in_its_way(spark, tables, writer)
             if writer.window.output == "complete":
                 _refuse_to_empty(context.ledger, context.pipeline, cast(DeltaSink, tables.sink))
+        if isinstance(writer, WindowWriter | ProcessorWriter):
             if entered is None:  # a batch that the sink does not have is made again, with its state
                 _note_former(context.ledger, context.pipeline, tables)
             writer = replace(writer, former_to=tables.checkpoint.former_to())
+        if isinstance(writer, WindowWriter):
             _refuse_other_types(context.pipeline, tables, writer.types)
         if log is None:
             define(context.pipeline, tables)
@@ -229,13 +232,15 @@ def _note_former(ledger: Ledger, pipeline: Pipeline, tables: Tables) -> None:
 
     Epochs before it, behind the last one that took all rows out, may have absorbed records of every window that begins
     at or before the latest event time that they read; of a window that begins later, none. Nobody can make sessions
-    again, so of these only what was closed counts: their last watermark goes on.
+    again, so of these only what was closed counts: their last watermark goes on. So it does with a processor.
     """
     window, name, epoch, since = pipeline.window, pipeline.name, tables.epoch.number, ledger.base(pipeline.name)
     latest = ledger.latest_before(name, epoch, since=since)
     former = None
-    if latest is not None and window is not None and window.output != "complete":
-        former = (ledger.closed_before(name, epoch, since) or None) if window.gap else window.last_end(latest)
+    if latest is not None and window is not None and window.output != "complete" and window.gap is None:
+        former = window.last_end(latest)
+    elif pipeline.processor is not None or (window is not None and window.gap is not None):
+        former = ledger.closed_before(name, epoch, since) or None
     tables.checkpoint.note_former(former)
 
 
@@ -278,8 +283,8 @@ def _refuse_other_types(pipeline: Pipeline, tables: Tables, types: Mapping[str, 
 
 
 def _asked(pipeline: Pipeline) -> tuple[str, dict[str, Any]] | None:
-    kept = pipeline.stateful
-    return None if kept is None else ("dedupe" if pipeline.dedupe is not None else "window", kept.definition)
+    kept, key = pipeline.stateful, pipeline.keeps
+    return None if kept is None or key is None else (key, kept.definition)
 
 
 def _note(tables: Tables, number: int) -> dict[str, Any]:
@@ -314,16 +319,15 @@ def _refuse_other_rows(pipeline: Pipeline, tables: Tables, number: int) -> None:
     Raises
     ------
     CheckpointError
-        If decoding, rules, transform, window or dedupe changed since.
+        If decoding, rules, transform, window, dedupe or processor changed since.
     """
     note = _note(tables, number)
     absorbed = (note.get("windows") or note.get("dedupe") or {}).get("absorption")
     if absorbed is None or absorbed == pipeline.absorption:
         return
-    kind = "dedupe" if pipeline.dedupe is not None else "window"
     raise CheckpointError(
         f"pipeline {pipeline.name!r}: a driver died after it committed batch {number}, whose state is "
-        f"still to be made, and decode, rules, transform or {kind} changed since",
+        f"still to be made, and decode, rules, transform or {pipeline.keeps} changed since",
         state=f"batch {number} is in the sink once; its state would be of other rows than its account says",
         next_step=f"undo the change in {pipeline.file.name} and run once; then change it",
     )

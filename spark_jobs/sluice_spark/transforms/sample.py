@@ -12,7 +12,7 @@ from sluice_spark.decoders.base import decode, source_columns
 from sluice_spark.rules import records as rules
 from sluice_spark.transforms import transform as transforms
 from sluice_spark.windows import aggregate as windows
-from sluice_spark.windows import duplicates
+from sluice_spark.windows import duplicates, processors
 
 __all__ = ["Shape", "shape_of"]
 
@@ -47,7 +47,7 @@ def shape_of(spark: SparkSession, pipeline: Pipeline, transform: transforms.Tran
     Raises
     ------
     ConfigError
-        If Spark cannot analyse the transform, the windows or dedupe, or columns are wrong.
+        If Spark cannot analyse the transform, the windows, dedupe or the processor, or columns are wrong.
     """
     sample = source_columns(decode(spark.createDataFrame([], _RECORDS), pipeline.decode))
     rules.check(sample, pipeline)
@@ -58,4 +58,6 @@ def shape_of(spark: SparkSession, pipeline: Pipeline, transform: transforms.Tran
         out = windows.check(pipeline, pipeline.window, out)
     if pipeline.dedupe is not None:
         duplicates.check(pipeline, pipeline.dedupe, out)
+    if pipeline.processor is not None:
+        out = processors.check(pipeline, pipeline.processor, out)
     return Shape(out.schema.add("_run", "string"), opaque, rows)

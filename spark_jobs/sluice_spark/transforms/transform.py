@@ -127,7 +127,7 @@ def check(pipeline: Pipeline, transform: Transformer, sample: DataFrame) -> Data
         )
     for key, sink in pipeline.sinks.items():
         missing = [name for name in sink.config.partition_columns if name not in types]
-        if missing and pipeline.window is None:  # the model knows the columns of windows
+        if missing and pipeline.keeps not in ("window", "processor"):  # the model knows the columns of these
             hint = nearest(missing[0], types, "its columns are")
             raise _wrong(pipeline, f"{key}.partition_by: the transform's result has no column {missing[0]!r}; {hint}")
     return out

@@ -15,12 +15,12 @@ from sluice.pipeline.suite import nearest
 from sluice_spark.columns import column
 from sluice_spark.windows.aggregate import refuse_across, seconds, timed, wrong
 
-__all__ = ["KEYLESS", "check", "firsts", "late", "strange", "timely"]
+__all__ = ["KEYLESS", "UNEQUAL", "check", "firsts", "late", "strange", "timely"]
 
 KEYLESS = "dedupe_key_missing"
 """The rule by which a record without one of the keys goes to the quarantine: NULL is no key that two records share."""
 
-_UNEQUAL = re.compile(r"\b(float|double|map|variant|collate|geometry|geography)\b", re.IGNORECASE)
+UNEQUAL = re.compile(r"\b(float|double|map|variant|collate|geometry|geography)\b", re.IGNORECASE)
 """Types whose equal values may differ in their bytes, by which state compares keys, or that it cannot compare."""
 
 
@@ -69,7 +69,7 @@ def check(pipeline: Pipeline, dedupe: Dedupe, rows: DataFrame) -> None:
         raise _type(pipeline, "time", dedupe.time, kind.simpleString(), "TIMESTAMP: convert it in the transform")
     for name in dedupe.keys:
         found = rows.schema[name].dataType.simpleString()
-        if _UNEQUAL.search(found):
+        if UNEQUAL.search(found):
             why = "a type whose equal values always have equal bytes: convert it in the transform, such as to STRING"
             raise _type(pipeline, "keys", name, found, why)
     refuse_across(pipeline, rows, "dedupe")

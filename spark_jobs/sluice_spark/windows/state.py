@@ -1,8 +1,9 @@
-"""Reads from a checkpoint which windows are open, or which keys are remembered."""
+"""Reads from a checkpoint which windows are open, which keys are remembered, or what a processor keeps."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import json
+from collections.abc import Iterator, Mapping, Sequence
 from functools import reduce
 from operator import and_
 from typing import Any, NamedTuple
@@ -12,8 +13,9 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
 from sluice.pipeline.window import END, START
+from sluice_spark.columns import column
 
-__all__ = ["PaneSpans", "of_key", "open_windows", "read", "remembered_keys"]
+__all__ = ["PaneSpans", "held_keys", "of_key", "of_processor", "open_windows", "read", "remembered_keys"]
 
 
 class PaneSpans(NamedTuple):
@@ -127,7 +129,7 @@ def of_key(
     first = key.fields[0]
     windowed = panes is not None or isinstance(first.dataType, StructType)
     columns = [F.col("key")[field.name] for field in key.fields[1 if windowed else 0 :]]
-    texts = {name: column.cast("string") for name, column in zip(names, columns, strict=False)}
+    texts = {name: each.cast("string") for name, each in zip(names, columns, strict=False)}
     found = state.where(reduce(and_, (texts[name] == text for name, text in wanted.items())))
     # from objects made of texts: names of columns may be any
     told = F.array(*(F.struct(F.lit(name).alias("name"), text.alias("text")) for name, text in texts.items()))
@@ -135,6 +137,74 @@ def of_key(
     shown = found.select(told.alias("key"), *bounds, F.to_json("value", {"ignoreNullFields": "false"}).alias("state"))
     rows = shown.orderBy(*shown.columns[1:]).limit(limit).collect()
     return [row.asDict() | {"key": {part["name"]: part["text"] for part in row["key"]}} for row in rows]
+
+
+def held_keys(spark: SparkSession, checkpoint: str, batch: int) -> list[dict[str, Any]]:
+    """Return of how many keys a processor keeps anything after a batch, and how many timers, from when to when.
+
+    Parameters
+    ----------
+    checkpoint, batch
+        As for :func:`open_windows`.
+    """
+    timers = _timers(spark, checkpoint, batch)
+    kept = [timers, *(frame for _, frame in _variables(spark, checkpoint, batch))]
+    keys = reduce(DataFrame.union, (frame.select("key") for frame in kept)).distinct().count()
+    found = timers.agg(
+        F.count("*").alias("timers"),
+        F.min("expiration_timestamp_ms").alias("first_timer_at"),
+        F.max("expiration_timestamp_ms").alias("last_timer_at"),
+    )
+    return [{"keys": keys, **row.asDict()} for row in found.collect()]
+
+
+def of_processor(
+    spark: SparkSession, checkpoint: str, batch: int, names: Sequence[str], wanted: Mapping[str, str], limit: int
+) -> list[dict[str, Any]]:
+    """Return what a processor keeps of a key after a batch: a row for each of its variables, and one for its timers.
+
+    Parameters
+    ----------
+    checkpoint, batch, names, wanted, limit
+        As for :func:`of_key`.
+
+    Returns
+    -------
+    list of dict
+        ``key``, as text, and ``state``, as JSON text: by the variable's name what it holds; ``timers``, in milliseconds
+        since 1970, have no name that a variable may have.
+    """
+    timers = _timers(spark, checkpoint, batch).groupBy("key").agg(
+        F.array_sort(F.collect_list("expiration_timestamp_ms")).alias("$timers")
+    )  # fmt: skip
+    rows: list[dict[str, Any]] = []
+    for name, frame in [*_variables(spark, checkpoint, batch), ("$timers", timers)]:
+        texts = {by: F.col("key")[by].cast("string") for by in names}
+        found = frame.where(reduce(and_, (texts[by] == text for by, text in wanted.items())))
+        told = F.array(*(F.struct(F.lit(by).alias("name"), text.alias("text")) for by, text in texts.items()))
+        held = F.to_json(F.struct(column(name)), {"ignoreNullFields": "false"})
+        shown = found.select(told.alias("key"), held.alias("state")).orderBy("key").limit(limit - len(rows))
+        rows += [row.asDict() | {"key": {p["name"]: p["text"] for p in row["key"]}} for row in shown.collect()]
+    return rows
+
+
+def _variables(spark: SparkSession, checkpoint: str, batch: int) -> Iterator[tuple[str, DataFrame]]:
+    """Yield the name of each variable of a processor, with a frame of keys and of what it holds, called like it."""
+    described = (
+        spark.read.format("state-metadata").load(checkpoint).where("operatorId = 0").select("operatorProperties")
+    )
+    properties = json.loads(described.first()[0])
+    for variable in properties["stateVariables"]:
+        name, kind = variable["stateName"], variable["stateVariableType"]
+        if kind == "TimerState":
+            continue
+        frame = _read(spark, checkpoint, batch, stateVarName=name, flattenCollectionTypes="false")
+        held = {"ListState": "list_value", "MapState": "map_value"}.get(kind, "value")
+        yield name, frame.select("key", F.col(held).alias(name))
+
+
+def _timers(spark: SparkSession, checkpoint: str, batch: int) -> DataFrame:
+    return _read(spark, checkpoint, batch, readRegisteredTimers="true")
 
 
 def _bounds(first: Column, held: Column, windowed: bool, value: Any, panes: PaneSpans | None) -> list[Column]:
@@ -150,7 +220,11 @@ def _bounds(first: Column, held: Column, windowed: bool, value: Any, panes: Pane
 
 def read(spark: SparkSession, checkpoint: str, batch: int) -> DataFrame:
     """Return the state after a batch: structs of keys and of values."""
+    return _read(spark, checkpoint, batch)
+
+
+def _read(spark: SparkSession, checkpoint: str, batch: int, **options: str) -> DataFrame:
     # an application that has run no stream lacks the coordinator of state stores, which readers of RocksDB's ask; the
     # manager of streams starts it
     _ = spark.streams.active
-    return spark.read.format("statestore").option("batchId", batch).option("operatorId", 0).load(checkpoint)
+    return spark.read.format("statestore").options(batchId=batch, operatorId=0, **options).load(checkpoint)

@@ -1,0 +1,61 @@
+"""The key ``processor`` of a pipeline file: stateful logic of one's own, over as many runs as its state is kept."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Annotated, Any
+
+from pydantic import Field, field_validator, model_validator
+
+from sluice.decoders.config import Ddl
+from sluice.decoders.ddl import check_ddl
+from sluice.fields import Duration, Strict
+
+__all__ = ["Processor"]
+
+
+class Processor(Strict):
+    """A ``StatefulProcessor`` of PySpark's, by event time. Spark's checkpoint keeps its state from run to run."""
+
+    python: Annotated[str, Field(min_length=1)]
+    """``package.module:Class``, a ``pyspark.sql.streaming.StatefulProcessor`` that takes and yields rows; a checkout's
+    ``include/`` is on the path."""
+    by: Annotated[tuple[str, ...], Field(min_length=1)]
+    """Columns of the transform's result: each combination of their values has state and timers of its own."""
+    time: Annotated[str, Field(min_length=1)]
+    """The column of the transform's result that has the event time: a TIMESTAMP."""
+    watermark: Duration
+    """How late a record may be: the watermark is the latest event time of earlier batches, less this."""
+    ddl: Annotated[Ddl, Field(alias="schema")]
+    """The columns of the rows that the class yields, as DDL; the sink gets these."""
+    ahead: Duration = timedelta(days=1)
+    """A record whose event time is later than its batch's time by more than this goes to the quarantine."""
+
+    @field_validator("python")
+    @classmethod
+    def _class(cls, target: str) -> str:
+        from sluice.pipeline.targets import check_function
+
+        check_function(target, classes=True)
+        return target
+
+    @model_validator(mode="after")
+    def _sound(self) -> Processor:
+        lowered = [name.lower() for name in self.by]
+        if doubled := [name for name in self.by if lowered.count(name.lower()) > 1]:
+            raise ValueError(f"processor.by: {doubled[0]} appears twice")
+        return self
+
+    @property
+    def columns(self) -> list[str]:
+        """The sink's columns, without ``_run``."""
+        return check_ddl(self.ddl)
+
+    @property
+    def kept(self) -> None:
+        """For how much event time state is to be kept: that is up to the class."""
+
+    @property
+    def definition(self) -> dict[str, Any]:
+        """What may not change while there is state: it is of this class and these keys. Spark compares its columns."""
+        return {"python": self.python, "by": list(self.by), "time": self.time}
