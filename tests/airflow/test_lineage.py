@@ -124,3 +124,20 @@ def test_a_table_of_postgresql_has_its_servers_name(
     ):
         file.write_text(text.replace("{delta: {path: demo}}", sink))
         assert _sink(load(file)) == {"namespace": namespace, "name": name}
+
+
+def test_each_further_sink_is_an_output(pipeline_file: Callable[..., Path], home: Path) -> None:
+    from sluice.pipeline import load
+    from sluice_airflow.lineage import of_ingest
+
+    further = (
+        "{files: {path: out}}, {foreach: {python: 'collections:Counter'}}, {iceberg: {table: lake.demo}}, {console: {}}"
+    )
+    file = pipeline_file(more=f"\nalso: [{further}]\n")
+    assert [(output.namespace, output.name) for output in of_ingest(load(file), "unknown").outputs] == [
+        ("file", str(home / "demo")),
+        ("file", str(home / "out")),
+        ("x-sluice://foreach", "collections:Counter"),
+        ("x-sluice://iceberg", "lake.demo (iceberg_default)"),
+        ("x-sluice://console", "the driver's log"),
+    ]

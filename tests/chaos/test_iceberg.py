@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 from collections import Counter
+from collections.abc import Callable
 from datetime import UTC, datetime
 
 import pytest
@@ -66,6 +67,50 @@ def test_an_interval_replaces_its_rows_once(into_iceberg: IcebergSandbox, point:
     assert Counter(row["name"].isupper() for row in sandbox.lines()) == {True: 5, False: 10}
     assert {row["_run"] for row in sandbox.lines() if row["name"].isupper()} == {"again"}
     assert sandbox.strays() == set()
+
+
+def _compacted(sandbox: IcebergSandbox) -> None:
+    table = sandbox.orders
+    table.overwrite(table.scan().to_arrow())
+
+
+def _renamed(sandbox: IcebergSandbox) -> None:
+    with sandbox.orders.update_schema() as update:
+        update.rename_column("name", "title")
+
+
+def _dropped(sandbox: IcebergSandbox) -> None:
+    with sandbox.orders.update_schema() as update:
+        update.delete_column("name")
+
+
+@pytest.mark.parametrize(
+    ("changes", "columns"),
+    [
+        ([_compacted], "id, name"),
+        pytest.param([_renamed], "id, name AS title", marks=pytest.mark.long),
+        pytest.param([_compacted, _renamed], "id, name AS title", marks=pytest.mark.long),
+        pytest.param([_dropped], "id", marks=pytest.mark.long),
+    ],
+)
+def test_rows_beside_an_interval_are_kept_whatever_others_did_to_their_file(
+    into_iceberg: IcebergSandbox, changes: list[Callable[[IcebergSandbox], None]], columns: str
+) -> None:
+    sandbox = into_iceberg
+    sql = f"SELECT {columns}, _topic, _partition, _offset, _timestamp FROM source"
+    sandbox.configure(kafka={"max_records_per_batch": 100})
+    for day in (1, 2, 3):
+        sandbox.produce([(n % 2, b"k", good(day * 10 + n), at(day, n)) for n in range(6)])
+    sandbox.run("live")
+    for change in changes:
+        change(sandbox)
+    sandbox.configure(kafka={"max_records_per_batch": 100}, transform={"sql": sql})
+    for again in ("again", "once more"):
+        sandbox.run(again, interval=("2026-03-02", "2026-03-03"))
+        sandbox.assert_exact()
+    assert Counter(row["_run"] for row in sandbox.lines()) == {"live": 12, "once more": 6}
+    if columns != "id":
+        assert all(row.get("name", row.get("title")) == f"name {row['id']}" for row in sandbox.lines())
 
 
 def test_what_was_refused_is_redriven(into_iceberg: IcebergSandbox) -> None:

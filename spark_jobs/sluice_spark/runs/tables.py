@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from typing import cast
 
 from sluice.delta.names import app_id, interval_app_id, quarantine_app_id
-from sluice.errors import ConfigError
+from sluice.errors import ConfigError, SinkError
 from sluice.home import Home
 from sluice.ledger import REDRIVEN, Epoch
 from sluice.pipeline import Pipeline
@@ -197,9 +197,13 @@ class Tables:
         """Return the batches of which an earlier driver may have left files: the open one, and those it read ahead."""
         opened = (self.checkpoint if self.applied is None else Checkpoint(self.applied)).open_batch()
         found = set() if opened is None else {opened}
-        if self.sink.staging is not None and "://" not in self.sink.staging:  # nothing is read ahead for a URL
+        try:
+            staging = self.sink.staging
+        except SinkError:  # a catalog has no place for a table that was dropped
+            return found
+        if staging is not None and "://" not in staging:  # nothing is read ahead for a URL
             stem = self.batch_name(0).rpartition("-")[0]
-            found |= attempted(self.sink.staging, stem, newer_than=self.sink.version())
+            found |= attempted(staging, stem, newer_than=self.sink.version())
         return found
 
     def batch_name(self, batch: int) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -273,6 +274,42 @@ def test_a_catalog_that_fails_is_told_without_secrets(
     assert "s3cr3t" not in said.stderr
     monkeypatch.undo()
     sandbox.run("b")
+    sandbox.assert_exact()
+
+
+def test_files_of_the_table_that_are_damaged_are_told_by_name(into_iceberg: IcebergSandbox) -> None:
+    sandbox = into_iceberg
+    sandbox.produce([(0, b"k", good(n), 1_767_225_600_000 + n) for n in range(3)])
+    sandbox.run("a")
+    table, day = sandbox.orders, ("2026-01-01", "2026-01-02")
+    manifest = next(iter(table.current_snapshot().manifests(table.io))).manifest_path  # type: ignore[union-attr]
+    for file in (table.metadata_location, table.current_snapshot().manifest_list, manifest):  # type: ignore[union-attr]
+        path = Path(file.removeprefix("file://"))
+        whole = path.read_bytes()
+        for left in (whole[: len(whole) * 2 // 3], b""):
+            path.write_bytes(left)
+            said = sandbox.run("b", expect=30, interval=day)
+            assert "table shop.orders" in said.message
+            assert "Traceback" not in said.stderr
+        path.write_bytes(whole)
+    sandbox.run("b", interval=day)
+    sandbox.assert_exact()
+
+
+@pytest.mark.long
+def test_a_table_that_was_dropped_is_made_again_by_a_reset_that_takes_all_rows_out(
+    into_iceberg: IcebergSandbox,
+) -> None:
+    sandbox = into_iceberg
+    sandbox.feed(3)
+    sandbox.run("a")
+    sandbox.catalog.drop_table("shop.orders")
+    sandbox.feed(2)
+    assert "lacks the table of its commits" in sandbox.run("b", expect=41).message
+    reset = ("reset", str(sandbox.file), "--reason", "x", "--truncate", "--from", "earliest", "--yes")
+    done = sandbox.cli(*reset)
+    assert done.returncode == 0, done.stderr
+    sandbox.run("c")
     sandbox.assert_exact()
 
 

@@ -95,7 +95,7 @@ def telling(what: str) -> Iterator[None]:
             state="nothing of this batch was committed; what was committed before stays",
             next_step="correct the connection, the rights or the table; then run again",
         ) from error
-    except (*Unknown, ice.RESTError, ice.CommitFailedException, ValueError) as error:
+    except Exception as error:  # pyiceberg's have no base in common, and reading a damaged file ends in anything
         raise SinkError(
             f"{what}: {_first(error)}",
             state="nothing of this batch is visible, or all of it; the next run finds out",

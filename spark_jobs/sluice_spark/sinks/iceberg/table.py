@@ -244,7 +244,7 @@ class IcebergTable(StagesParquet):
             return
         with telling(self.path):
             held = table.inspect.all_files().column("file_path").to_pylist()
-        names = {path.rsplit("/", 2)[-2] for path in held}
+        names = {part for path in held for part in path.split("/")[:-1]}  # what others wrote is kept in folders below
         fs, _ = fsspec.core.url_to_fs(self.staging)
         for folder in folders:
             if folder.rsplit("/", 1)[-1] not in names:
@@ -287,7 +287,7 @@ class IcebergTable(StagesParquet):
                     offsets = offsets_in(removed.values())
                     check(offsets)
                     counts = {key: len(numbers) for key, numbers in offsets.items()}
-                    kept = gone.keep(self.staging, name, removed)
+                    kept = gone.keep(self.staging, name, removed, _names(table))
                     full["replaced"] = [[*key, count] for key, count in sorted(counts.items())]
                 self.refuse_missing(staged, "run again; remove orphan files only if they are older than a run takes")
                 try:
@@ -471,6 +471,23 @@ def _notes(table: Table) -> Iterator[tuple[Snapshot, dict[str, Any]]]:
         text = snapshot.summary.additional_properties.get(_NOTE) if snapshot.summary is not None else None
         if text is not None:
             yield snapshot, json.loads(text)
+
+
+def _names(table: Table) -> Callable[[pa.Schema], Mapping[str, str]]:
+    """Return what says how the columns of a file are called now, by their ids or the table's mapping of names.
+
+    A column that was dropped has no name.
+    """
+    schema = table.schema()
+    mapping = table.metadata.name_mapping() or schema.name_mapping
+    ids = {name: field.field_id for field in mapping.root for name in field.names}
+
+    def named(columns: pa.Schema) -> dict[str, str]:
+        own = [(f.name, (f.metadata or {}).get(b"PARQUET:field_id", ids.get(f.name))) for f in columns]
+        found = {name: schema.find_column_name(int(number)) for name, number in own if number is not None}
+        return {name: now for name, now in found.items() if now is not None}
+
+    return named
 
 
 def _columns(table: Table) -> T.StructType:

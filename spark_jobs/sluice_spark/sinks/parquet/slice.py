@@ -114,19 +114,28 @@ class Slice:
         self.found = sum(what.rows for what in found.values())
         return found
 
-    def keep(self, root: str, name: str, found: Mapping[str, Found]) -> Staged:
+    def keep(
+        self,
+        root: str,
+        name: str,
+        found: Mapping[str, Found],
+        names: Callable[[pa.Schema], Mapping[str, str]] | None = None,
+    ) -> Staged:
         """Write the rows of these files that are not in the slice to new files in a folder of their own.
 
         Parameters
         ----------
         name
             The name of the batch, as in :meth:`~sluice_spark.sinks.delta.table.DeltaSink.stage`.
+        names
+            Returns what the columns of a file are called now; those that it leaves out are left out. By default they
+            stay as they are.
         """
         fs, base = fsspec.core.url_to_fs(root)
         for path, what in found.items():
             known = self._kept.get(path)
             if path not in self._kept or (known is not None and not fs.exists(f"{base}/{known.path}")):
-                self._kept[path] = None if what.rows == what.of else self._rewrite(root, path, name)
+                self._kept[path] = None if what.rows == what.of else self._rewrite(root, path, name, names)
         files = tuple(file for path in found if (file := self._kept[path]) is not None)
         return Staged("", files, {})
 
@@ -193,16 +202,27 @@ class Slice:
         before = np.searchsorted(starts, offsets, side="right") - 1
         return (before >= 0) & (offsets < ends[before])
 
-    def _rewrite(self, root: str, path: str, name: str) -> StagedFile | None:
+    def _rewrite(
+        self, root: str, path: str, name: str, names: Callable[[pa.Schema], Mapping[str, str]] | None
+    ) -> StagedFile | None:
         values = partition_of(path)
 
         def kept(batch: Any) -> Any:
             gone = np.zeros(batch.num_rows, dtype=bool)
             for _, chosen in self._masks(batch, values):
                 gone |= chosen
-            return batch.filter(pa.array(~gone))
+            rows = batch.filter(pa.array(~gone))
+            if names is None:
+                return rows
+            now = names(batch.schema)
+            return rows.select(list(now)).rename_columns(list(now.values()))
 
-        return rewritten(root, path, name, kept)
+        def renamed(schema: pa.Schema) -> pa.Schema:
+            if names is None:
+                return schema
+            return pa.schema([schema.field(old).with_name(new) for old, new in names(schema).items()])
+
+        return rewritten(root, path, name, kept, renamed)
 
 
 def rewritten(
