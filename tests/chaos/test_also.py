@@ -248,6 +248,23 @@ def test_a_sink_that_is_added_gets_what_comes_and_one_that_was_rolled_back_is_no
     assert sandbox.in_topic() == sandbox.in_files()
 
 
+@pytest.mark.parametrize(
+    ("sink", "same"),
+    [({"delta": {"path": "table"}}, True), ({"delta": {"path": "table", "partition_by": ["name"]}}, False)],
+)
+def test_files_that_fit_as_they_are_are_copied(into_three: AlsoSandbox, sink: dict[str, Any], same: bool) -> None:
+    sandbox = into_three
+    sandbox.configure(sink=sink, also=[{"files": {"path": "out"}}])
+    sandbox.feed(6)
+    sandbox.run("r")
+    sandbox.assert_exact()
+    assert sandbox.in_files() == sandbox.sink()
+    table = sandbox.table()
+    assert table is not None
+    there = {Path(path).read_bytes() for path in table.file_uris()}
+    assert ({(sandbox.out / name).read_bytes() for name in sandbox.named()} == there) is same
+
+
 def test_the_topic_has_the_rows_of_a_partition_in_order(into_three: AlsoSandbox) -> None:
     sandbox = into_three
     sandbox.configure(

@@ -388,7 +388,7 @@ class BatchWriter:
             return prepared
         staged = prepared.staged
         rows = self.sink.staged_rows(spark, staged, self.schema).select(*map(column, self.schema.names))
-        shared = self.further.share(rows, staged.rows, self.schema, name, offsets=self.traced)
+        shared = self.further.share(self.sink, staged, rows, self.schema, name, offsets=self.traced)
         return replace(prepared, shared=shared)
 
     def commit(

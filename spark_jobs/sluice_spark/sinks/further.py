@@ -29,6 +29,7 @@ from sluice_spark.engine.logs import logger
 from sluice_spark.sinks.base import NOTHING, ReplaceableSink, Sink, Staged, TakenBackError, overtaken
 from sluice_spark.sinks.parquet.slice import Slice
 from sluice_spark.sinks.parquet.staged import read_back
+from sluice_spark.sinks.parquet.staging import StagesParquet
 
 __all__ = ["ALSO", "NO_FURTHER", "FurtherSinks", "Shared"]
 
@@ -260,15 +261,17 @@ class FurtherSinks:
 
     # --- batches ------------------------------------------------------------------------------------------------
 
-    def share(self, rows: DataFrame, count: int, schema: StructType, batch: str, *, offsets: bool) -> Shared:
-        """Stage the rows of a batch for each sink.
+    def share(
+        self, first: Sink, staged: Staged, rows: DataFrame, schema: StructType, batch: str, *, offsets: bool
+    ) -> Shared:
+        """Stage the rows of a batch for each sink: files that fit as they are are copied, others written by Spark.
 
         Parameters
         ----------
+        first, staged
+            The first sink, and what is staged for it.
         rows
-            The rows that are staged for the first sink.
-        count
-            Their number.
+            The staged rows.
         batch
             The name of the batch.
         offsets
@@ -279,18 +282,23 @@ class FurtherSinks:
         SinkError
             If other rows were staged than those of the first sink.
         """
-        staged = {}
+        found, count = dict[str, Staged](), staged.rows
         for name, sink in self.sinks.items():
-            those = _in_order(rows) if offsets and getattr(sink, "ordered", False) else rows
-            staged[name] = sink.stage(those, batch, offsets=offsets) if count else NOTHING
-            if staged[name].rows != count:
+            ordered = getattr(sink, "ordered", False)
+            if not count:
+                found[name] = NOTHING
+            elif first.staging is not None and _plain(first) and _plain(sink) and not ordered:
+                found[name] = cast(Any, sink).copied(first.staging, staged, batch, offsets=offsets)
+            else:
+                found[name] = sink.stage(_in_order(rows) if offsets and ordered else rows, batch, offsets=offsets)
+            if found[name].rows != count:
                 raise SinkError(
-                    f"{staged[name].rows:,} rows of {count:,} were staged for {sink.path}",
+                    f"{found[name].rows:,} rows of {count:,} were staged for {sink.path}",
                     state="nothing of this batch was committed to any sink",
                     next_step="run again",
                 )
             point("also-staged")
-        return Shared(schema, count, staged, self.settings)
+        return Shared(schema, count, found, self.settings)
 
     def commit(self, shared: Shared, batch: int, note: Mapping[str, Any], name: str, gone: Slice | None = None) -> None:
         """Commit staged rows to each sink, after the first one has them.
@@ -401,6 +409,11 @@ def _digest(config: SinkConfig) -> str:
 
 NO_FURTHER = FurtherSinks()
 """Those of a pipeline without ``also``."""
+
+
+def _plain(sink: Sink) -> bool:
+    """Return whether the files of its batches have the rows, all columns of them, and nothing else."""
+    return isinstance(sink, StagesParquet) and sink.plain and not sink.partition_by
 
 
 def _in_order(rows: DataFrame) -> DataFrame:

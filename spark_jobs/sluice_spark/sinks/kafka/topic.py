@@ -50,6 +50,8 @@ class KafkaTopic(KeepsStaged):
         The id of the writer, such as a pipeline's epoch; each writer counts its own batches.
     """
 
+    plain = False
+
     def __init__(self, config: KafkaSink, staging: str, app_id: str) -> None:
         self.path, self.staging, self.app_id = f"topic {config.shown}", staging, app_id
         self.keep = config.keep

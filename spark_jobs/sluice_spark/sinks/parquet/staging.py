@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Mapping
 from functools import reduce
 from typing import Any, Protocol
@@ -18,6 +19,8 @@ from sluice_spark.sinks.parquet.staged import offsets_of, read_back
 
 __all__ = ["StagesParquet"]
 
+_PIECE = 1 << 24
+
 
 class _Place(Protocol):
     path: str
@@ -29,6 +32,9 @@ class _Place(Protocol):
 
 class StagesParquet:
     """The part of a :class:`~sluice_spark.sinks.base.Sink` that writes and reads staged files."""
+
+    plain = True
+    """Whether staged files have the rows, and nothing beside them."""
 
     def stage(
         self: _Place, rows: DataFrame, batch: str, *, offsets: bool = True, options: Mapping[str, str] | None = None
@@ -58,6 +64,28 @@ class StagesParquet:
             fs.rm(f"{base}/{folder}", recursive=True)
             return NOTHING
         return staged
+
+    def copied(self: _Place, root: str, staged: Staged, batch: str, *, offsets: bool = True) -> Staged:
+        """Copy staged files of the same rows to a folder of their own, and read the copies back.
+
+        Parameters
+        ----------
+        root
+            Below which the files are. Their sink is :attr:`plain` and not partitioned, and so is this one.
+        staged
+            The files.
+        batch, offsets
+            As for :meth:`stage`.
+        """
+        folder = new_folder(batch)
+        source, base = fsspec.core.url_to_fs(root)
+        target, own = fsspec.core.url_to_fs(self.staging)
+        target.makedirs(f"{own}/{folder}")
+        for number, file in enumerate(staged.files):  # of several folders, which may have files of the same name
+            name = f"{own}/{folder}/part-{number:05}.parquet"
+            with source.open(f"{base}/{unquote(file.path)}", "rb") as read, target.open(name, "wb") as written:
+                shutil.copyfileobj(read, written, _PIECE)
+        return read_back(self.staging, folder, offsets=offsets)
 
     def staged_rows(self: _Place, spark: SparkSession, staged: Staged, schema: StructType) -> DataFrame:
         """Return the rows of staged files, which may be of several writes, each with a folder of its own.
