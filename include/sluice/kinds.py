@@ -8,14 +8,15 @@ looked up only for a key that is not built in, since the search takes tens of mi
 from __future__ import annotations
 
 import importlib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from functools import cache
 from importlib.metadata import entry_points
 from typing import Any
 
 from sluice.errors import ConfigError
 
-__all__ = ["BUILT_IN", "imported", "kind_of"]
+__all__ = ["BUILT_IN", "imported", "kind_of", "not_leaving"]
 
 BUILT_IN: Mapping[str, Mapping[str, str]] = {
     "sources": {
@@ -80,6 +81,21 @@ def kind_of(group: str, key: str) -> Any:
     return kind
 
 
+@contextmanager
+def not_leaving() -> Iterator[None]:
+    """Let somebody's code within not end the process: a run would end as if it had succeeded, or, in a batch, hang.
+
+    Raises
+    ------
+    RuntimeError
+        If it called ``sys.exit``.
+    """
+    try:
+        yield
+    except SystemExit as error:
+        raise RuntimeError(f"it called sys.exit({error.code!r})") from error
+
+
 def imported(where: str) -> Any:
     """Import and return the object ``package.module:name``.
 
@@ -90,7 +106,8 @@ def imported(where: str) -> Any:
     """
     module, _, name = where.partition(":")
     try:
-        return getattr(importlib.import_module(module), name)
+        with not_leaving():
+            return getattr(importlib.import_module(module), name)
     except Exception as error:  # it runs another package's code
         raise ConfigError(
             f"{where} cannot be imported: {type(error).__name__}: {error}",

@@ -12,6 +12,7 @@ from pyspark.sql import DataFrame
 
 from sluice.errors import ConfigError
 from sluice.fields import DELETED, METADATA_COLUMNS, TAKES_AWAY
+from sluice.kinds import not_leaving
 from sluice.pipeline import Pipeline, Rows
 from sluice.pipeline.sections import EVERYTHING
 from sluice.pipeline.suite import nearest
@@ -55,14 +56,16 @@ def _written(pipeline: Pipeline) -> Transformer:
     if spec.python is not None:
         module, _, name = spec.python.partition(":")
         try:
-            function: Transformer = getattr(importlib.import_module(module), name)
+            with not_leaving():
+                function: Transformer = getattr(importlib.import_module(module), name)
         except Exception as error:
             raise _wrong(pipeline, f"transform.python: {spec.python}: {type(error).__name__}: {error}") from error
-        return function
+        return not_leaving()(function)
     if spec.arrow is not None:
         made = ArrowFunction(spec.arrow)
         try:
-            made.load()
+            with not_leaving():
+                made.load()
         except Exception as error:
             raise _wrong(pipeline, f"transform.arrow: {spec.arrow}: {type(error).__name__}: {error}") from error
         return on_spark(made)

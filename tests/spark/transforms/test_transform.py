@@ -114,6 +114,8 @@ def test_a_function_of_a_module(pipeline: Make, sample: DataFrame, tmp_path: Pat
         ("def f(source):\n    return source.select('nothing')\n", "UNRESOLVED_COLUMN"),
         ("def f(source):\n    return source.drop('_offset')\n", "_offset (bigint) must survive"),
         ("def f(source):\n    raise RuntimeError('broken by hand')\n", "broken by hand"),
+        ("import sys\ndef f(source):\n    sys.exit(0)\n", "it called sys.exit(0)"),
+        ("import sys\nsys.exit(0)\ndef f(source):\n    return source\n", "it called sys.exit(0)"),
     ],
 )
 def test_a_function_that_fails_is_named(

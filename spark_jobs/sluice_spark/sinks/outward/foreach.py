@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 from pyspark.sql.types import StructType
 
 from sluice.errors import SinkError
-from sluice.kinds import imported
+from sluice.kinds import imported, not_leaving
 from sluice.sinks.foreach import Batch, ForeachSink, Writer
 from sluice_spark.sinks.base import Staged
 from sluice_spark.sinks.outward.outward import Outward
@@ -43,16 +43,17 @@ class Foreach(Outward):
     def _hand_over(self, make: Any, partition: str, rows: Iterator[dict[str, Any]], batch: Batch) -> None:
         at: dict[str, Any] = {}
         try:
-            writer: Writer = make()
-            try:
-                skipped = writer.open(partition, batch) is False
-                for row in () if skipped else rows:
-                    at = row
-                    writer.process(row)
-            except BaseException as error:
-                writer.close(error)
-                raise
-            writer.close(None)
+            with not_leaving():
+                writer: Writer = make()
+                try:
+                    skipped = writer.open(partition, batch) is False
+                    for row in () if skipped else rows:
+                        at = row
+                        writer.process(row)
+                except BaseException as error:
+                    writer.close(error)
+                    raise
+                writer.close(None)
         except Exception as error:
             where = f"{partition} offset {at['_offset']}" if "_offset" in at else partition or "an aggregate"
             raise SinkError(

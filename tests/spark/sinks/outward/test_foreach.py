@@ -40,6 +40,18 @@ def test_a_writer_that_fails_is_named_with_the_row_and_closed(into_writer: Write
     sandbox.assert_balanced()
 
 
+def test_a_writer_that_ends_the_process_is_a_failure_like_others(into_writer: WriterSandbox) -> None:
+    """Spark would wait for ever for the answer of a batch whose thread is gone."""
+    sandbox = into_writer
+    sandbox.feed(5)
+    said = sandbox.run("r", expect=30, LEAVING="name 3").message
+    assert f"failed at {sandbox.topic}-1 offset 1 of batch" in said
+    assert "it called sys.exit(0)" in said
+    sandbox.run("r")
+    assert set(sandbox.handed_over()) == set(sandbox.on_broker())
+    sandbox.assert_balanced()
+
+
 def test_a_run_is_validated_and_an_interval_is_refused(into_writer: WriterSandbox) -> None:
     sandbox = into_writer
     unique = {"type": "expect_column_values_to_be_unique", "kwargs": {"column": "id"}}
