@@ -213,6 +213,8 @@ def test_a_batch_of_an_older_version_has_the_columns_of_that_version(sandbox: Sa
     second = sandbox.feed(6)
     sandbox.run("next")
     assert joined(sandbox) == expected(first, "old") + expected(second, "new")
+    begun = DeltaTable(str(sandbox.home / "table"), version=0).schema().fields
+    assert "country" not in {column.name for column in begun}
     assert Counter(sandbox.rows().column("country").to_pylist()) == {None: 6, "US": 3, "DE": 3}
     sandbox.assert_exact()
 

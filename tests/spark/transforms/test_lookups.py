@@ -12,6 +12,7 @@ import yaml
 from deltalake import write_deltalake
 from pyspark.sql import DataFrame, SparkSession
 
+import validate_spec
 from sluice.errors import ConfigError
 from sluice.home import Home
 from sluice.pipeline import Pipeline, load
@@ -103,6 +104,19 @@ def test_a_transform_that_asks_for_more_than_there_is_is_refused(make: Make, tmp
 def test_spark_alone_joins(make: Make, spark: SparkSession) -> None:
     with pytest.raises(NotArrowError, match="tables: Spark alone joins them"):
         sketch(spark, make(), Recovery.REPLAY)
+
+
+def test_a_table_that_is_missing_is_a_mistake_of_the_file(
+    make: Make, spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SLUICE_HOME", str(tmp_path))
+    spec = make({"sql": "SELECT s.*, c.name FROM source s LEFT JOIN carriers c ON c.id = s._offset"})
+    (told,) = validate_spec.problems(spark, spec)
+    assert told == f"tables.carriers: there is no Delta table at {tmp_path}/carriers"
+    assert validate_spec.path(spark, spec) is None
+    table(tmp_path, "a")
+    assert list(validate_spec.problems(spark, spec)) == []
+    assert validate_spec.path(spark, spec) == "Spark path: tables: Spark alone joins them"
 
 
 def test_a_pipeline_without_tables_has_the_transform_as_it_is() -> None:
