@@ -121,7 +121,7 @@ class LogRecords:
             damages,
             next_step="restore the files from a copy and run again. Without one: --recovery replay reads these "
             "offsets from the source while it has them; --recovery ignore_range records them as lost and goes on. With "
-            f"rows: aggregate, a window or dedupe the strategy cannot change: {BEGIN_ANEW}",
+            f"rows: aggregate, a window, dedupe or a processor the strategy cannot change: {BEGIN_ANEW}",
         )
 
 
