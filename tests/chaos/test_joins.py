@@ -141,6 +141,24 @@ def test_no_record_is_blamed_for_a_table_that_cannot_be_read(sandbox: Sandbox) -
 
 
 @pytest.mark.long
+def test_a_table_that_was_made_anew_is_not_taken_for_the_one_of_the_batch(sandbox: Sandbox) -> None:
+    joining(sandbox, also=[{"delta": {"path": "second"}}])
+    carriers(sandbox, "old")
+    first = sandbox.feed(6)
+    sandbox.run("died", kill_at="rows-staged")
+    shutil.rmtree(sandbox.home / "carriers")
+    assert carriers(sandbox, "other") == 0, "the same number"
+    said = sandbox.run("refused", expect=10).message
+    assert "version 0 of the Delta table" in said
+    assert "it has other files than when the batch was begun" in said
+    assert joined(sandbox) == Counter()
+    joining(sandbox, table={"version": 0}, also=[{"delta": {"path": "second"}}])
+    sandbox.run("chosen")
+    assert joined(sandbox) == expected(first, "other")
+    sandbox.assert_exact()
+
+
+@pytest.mark.long
 def test_an_interval_reads_the_version_of_its_run(sandbox: Sandbox) -> None:
     joining(sandbox)
     carriers(sandbox, "old")

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from functools import cached_property
 from typing import Any
@@ -30,29 +31,25 @@ class PinnedTable:
         Its path as the pipeline file has it.
     path
         Where that is.
+    table
+        delta-rs' table at this version.
     """
 
     name: str
     given: str
     path: str
     version: int
+    table: Any = field(compare=False, repr=False)
+
+    @cached_property
+    def files_hash(self) -> str:
+        """What tells this version from one of the same number of a table that was made anew: names of files differ."""
+        names = sorted(self.table.get_add_actions(flatten=True).column("path").to_pylist())
+        return hashlib.sha256("\n".join([str(self.table.metadata().id), *names]).encode()).hexdigest()[:16]
 
     def as_dict(self) -> dict[str, Any]:
         """Return what ledger and commit metadata have of it."""
-        return {"path": self.given, "version": self.version}
-
-    @cached_property
-    def table(self) -> Any:
-        """delta-rs' table at this version.
-
-        Raises
-        ------
-        ConfigError
-            If the table or the version is gone.
-        SourceUnreachableError
-            If the storage does not answer.
-        """
-        return self._at(self._newest())
+        return {"path": self.given, "version": self.version, "files_hash": self.files_hash}
 
     @property
     def files(self) -> list[str] | None:
@@ -74,46 +71,19 @@ class PinnedTable:
         """
         import fsspec
 
-        newest = self._newest()
+        newest = _newest(self.name, self.path)
+        _at(self.version, newest, self.name, self.path)  # its log may be gone, too
         # what the newest version has no vacuum removes
-        older = sorted(set(self._at(newest).file_uris()) - set(newest.file_uris()))
+        older = sorted(set(self.table.file_uris()) - set(newest.file_uris()))
         try:
             gone = [uri for uri in older if not _exists(fsspec, uri)]
         except OSError as error:
-            raise self._unread(error) from error
+            raise _unread(self.name, self.path, error) from error
         if gone:
-            raise self._gone(newest.version(), f"{len(gone)} of its files were removed, as by a vacuum")
-
-    def _newest(self) -> Any:
-        found = opened(self.path, self._unread)
-        if found is None:
-            raise _missing(self.name, self.path)
-        return found
-
-    def _at(self, newest: Any) -> Any:
-        from deltalake import DeltaTable
-        from deltalake.exceptions import DeltaError
-
-        if newest.version() == self.version:
-            return newest
-        try:
-            return DeltaTable(self.path, version=self.version)
-        except DeltaError as error:
-            raise self._gone(newest.version(), "its log does not have it (any more)") from error
-        except (OSError, ValueError) as error:
-            raise self._unread(error) from error
-
-    def _unread(self, error: Exception) -> Any:
-        return _unread(self.name, self.path, error)
-
-    def _gone(self, newest: int, why: str) -> ConfigError:
-        return ConfigError(
-            f"tables.{self.name}: version {self.version} of the Delta table {self.path} cannot be read: {why}",
-            state=_OPEN,
-            next_step=f"restore it from a copy; or choose the version to go on with: version: {newest} (the newest) "
-            f"below tables.{self.name}.delta in the pipeline file, which counts before what was recorded, then run "
-            "again; when that run is through, the line can be removed",
-        )
+            raise _gone(
+                self.name, self.path, self.version, newest.version(),
+                f"{len(gone)} of its files were removed, as by a vacuum",
+            )  # fmt: skip
 
 
 def pin(
@@ -139,43 +109,77 @@ def pin(
     Raises
     ------
     ConfigError
-        If the table or the version is gone, or no version is as old as ``timestamp``.
+        If the table or the version is gone, the recorded version has other files now, or no version is as old as
+        ``timestamp``.
     SourceUnreachableError
         If the storage does not answer.
     """
-    chosen = version
-    if chosen is None and recorded is not None and recorded["path"] == given:
-        chosen = int(recorded["version"])
+    newest = _newest(name, path)
+    again = recorded if version is None and recorded is not None and recorded["path"] == given else None
+    chosen = version if again is None else int(again["version"])
     if chosen is not None:
-        found = PinnedTable(name, given, path, chosen)
+        found = PinnedTable(name, given, path, chosen, _at(chosen, newest, name, path))
         found.refuse_gone()
+        if again is not None and again.get("files_hash", found.files_hash) != found.files_hash:
+            raise _gone(
+                found.name, path, chosen, newest.version(),
+                "it has other files than when the batch was begun: the table was made anew, or restored from a copy",
+            )  # fmt: skip
         return found
-    table = opened(path, lambda error: _unread(name, path, error))
-    if table is None:
-        raise _missing(name, path)
     if timestamp is None:
-        return PinnedTable(name, given, path, table.version())
-    return _by(timestamp, PinnedTable(name, given, path, table.version()), table)
+        return PinnedTable(name, given, path, newest.version(), newest)
+    return _by(timestamp, name, given, path, newest)
 
 
-def _by(timestamp: datetime, newest: PinnedTable, table: Any) -> PinnedTable:
+def _by(timestamp: datetime, name: str, given: str, path: str, table: Any) -> PinnedTable:
     from deltalake.exceptions import DeltaError
 
     try:
         table.load_as_version(timestamp)
         committed = table.history(1)[0].get("timestamp")
     except (DeltaError, OSError, ValueError) as error:
-        raise _unread(newest.name, newest.path, error) from error
+        raise _unread(name, path, error) from error
     if committed is not None and committed > timestamp.timestamp() * 1000:  # delta-rs falls back to the oldest
         raise ConfigError(
-            f"tables.{newest.name}: the Delta table {newest.path} has no version that was committed by "
+            f"tables.{name}: the Delta table {path} has no version that was committed by "
             f"{timestamp.isoformat()}; the oldest in its log is {table.version()}",
             state=_STATE,
-            next_step=f"name a later timestamp, or a version, below tables.{newest.name}.delta in the pipeline file",
+            next_step=f"name a later timestamp, or a version, below tables.{name}.delta in the pipeline file",
         )
-    found = PinnedTable(newest.name, newest.given, newest.path, table.version())
+    found = PinnedTable(name, given, path, table.version(), table)
     found.refuse_gone()
     return found
+
+
+def _newest(name: str, path: str) -> Any:
+    table = opened(path, lambda error: _unread(name, path, error))
+    if table is None:
+        raise _missing(name, path)
+    return table
+
+
+def _at(version: int, newest: Any, name: str, path: str) -> Any:
+    from deltalake import DeltaTable
+    from deltalake.exceptions import DeltaError
+
+    if newest.version() == version:
+        return newest
+    try:
+        return DeltaTable(path, version=version)
+    except DeltaError as error:
+        raise _gone(name, path, version, newest.version(), "its log does not have it (any more)") from error
+    except (OSError, ValueError) as error:
+        raise _unread(name, path, error) from error
+
+
+def _gone(name: str, path: str, version: int, newest: int, why: str) -> ConfigError:
+    return ConfigError(
+        f"tables.{name}: version {version} of the Delta table {path} cannot be read: {why}",
+        state=_OPEN,
+        next_step=f"restore it from a copy; or choose the version to go on with: version: {newest} (the newest) "
+        f"below tables.{name}.delta in the pipeline file, which counts before what was recorded, then run "
+        "again; when that run is through, the line can be removed",
+    )
 
 
 def _exists(fsspec: Any, uri: str) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -48,7 +49,7 @@ def test_the_files_version_counts_before_the_recorded_one_and_that_before_the_ne
 ) -> None:
     found = pinned(path, **how)
     assert found.version == version
-    assert found.as_dict() == {"path": "carriers", "version": version}
+    assert found.as_dict() == {"path": "carriers", "version": version, "files_hash": found.files_hash}
     assert found.files is not None
     assert found.table.to_pyarrow_table().column("id").to_pylist() == [version]
     assert DeltaTable(path, version=version).file_uris() == found.files
@@ -73,6 +74,20 @@ def test_a_version_whose_files_are_gone_is_refused_with_a_way_out(path: str) -> 
     with pytest.raises(ConfigError, match=r"version 0 of the Delta table .* 1 of its files were removed") as caught:
         pinned(path, recorded=recorded(0))
     assert f"version: {newest} (the newest) below tables.carriers.delta" in caught.value.next_step
+
+
+@pytest.mark.parametrize("version", [0, 2])
+def test_a_version_of_a_table_that_was_made_anew_is_not_the_recorded_one(path: str, version: int) -> None:
+    began = pinned(path, recorded=recorded(version))
+    assert pinned(path, recorded=began.as_dict()) == began
+    shutil.rmtree(path)
+    for number in range(3):
+        write_deltalake(path, pa.table({"id": [number]}), mode="overwrite")
+    with pytest.raises(ConfigError, match=f"version {version} of .* has other files than when the batch was begun"):
+        pinned(path, recorded=began.as_dict())
+    assert pinned(path, recorded=began.as_dict(), version=version).files != began.files
+    with pytest.raises(ConfigError, match="1 of its files were removed"):
+        began.refuse_gone()
 
 
 @pytest.mark.parametrize("version", [0, 7])
