@@ -97,6 +97,23 @@ def test_a_writer_that_raises_halfway_gets_the_batch_again_before_those_behind_i
     assert {offset: times for (_, _, offset), times in got.items() if times > 1} == {0: 3, 1: 3, 2: 3}
 
 
+def test_a_table_that_does_not_fit_any_more_does_not_say_that_nothing_was_committed(into_others: OthersSandbox) -> None:
+    sandbox = into_others
+    sandbox.configure(also=[ICEBERG])
+    sandbox.feed(5)
+    sandbox.run("died", kill_at="sink-committed")
+    with sandbox.orders.update_schema() as update:
+        update.rename_column("name", "title")
+    said = sandbox.run("next", expect=10).message
+    assert "name is missing in the table" in said
+    assert "table has batch 0, and table shop.orders (iceberg_default) may not" in said
+    with sandbox.orders.update_schema() as update:
+        update.rename_column("title", "name")
+    sandbox.run("next")
+    sandbox.assert_exact()
+    assert sandbox.in_iceberg() == sandbox.sink()
+
+
 @pytest.mark.long
 def test_hand_overs_go_on_behind_batches_that_some_sinks_lack(into_others: OthersSandbox) -> None:
     sandbox = into_others

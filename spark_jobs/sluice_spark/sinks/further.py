@@ -373,7 +373,7 @@ class FurtherSinks:
             else:
                 replacing = cast(ReplaceableSink, sink)
                 done = replacing.replace(gone, staged, schema, batch, note, name=name) is not None
-        except SinkError as error:
+        except (ConfigError, CheckpointError, SinkError) as error:
             error.state = f"{self.first} has batch {batch}, and {sink.path} may not; {_KNOWN_LATER}"
             error.next_step += f"; or go on without this batch there: {begin_again(self.pipeline)}"
             raise
