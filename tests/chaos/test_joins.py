@@ -141,6 +141,36 @@ def test_no_record_is_blamed_for_a_table_that_cannot_be_read(sandbox: Sandbox) -
 
 
 @pytest.mark.long
+@pytest.mark.parametrize("recovery", ["ignore_range", "ignore_batch"])
+@pytest.mark.parametrize("join", ["LEFT JOIN", "JOIN"])
+def test_no_record_is_blamed_for_a_wrong_row_of_a_table(sandbox: Sandbox, recovery: str, join: str) -> None:
+    """Spark makes numbers of all codes before it looks for those of the records."""
+    sql = f"SELECT s.*, c.carrier FROM source s {join} carriers c ON CAST(c.code AS INT) = s.id % 2"
+    joining(sandbox, sql, recovery=recovery)
+    carriers(sandbox, "wrong", code=["0", "n/a"])
+    fed = sandbox.feed(6)
+    said = sandbox.run("stopped", expect=10).message
+    assert "the transform fails without any record, too: a row of a joined table (carriers) is the cause" in said
+    assert "'n/a' of the type" in said
+    assert sandbox.total("lost") == 0
+    joining(sandbox, sql, {"version": carriers(sandbox, "right", code=["0", "1"])}, recovery=recovery)
+    sandbox.run("corrected")
+    assert joined(sandbox) == expected(fed, "right")
+    sandbox.assert_exact()
+
+
+@pytest.mark.long
+def test_a_record_that_a_join_cannot_take_is_still_passed_over(sandbox: Sandbox) -> None:
+    sql = "SELECT s.*, c.carrier FROM source s LEFT JOIN carriers c ON c.id = 10 / (s.id - 3) * 0"
+    joining(sandbox, sql, recovery="ignore_range")
+    carriers(sandbox, "x")
+    sandbox.feed(6)
+    sandbox.run("passed over")
+    assert sandbox.total("lost") == 1
+    assert sandbox.total("written") == 5
+
+
+@pytest.mark.long
 def test_a_table_that_was_made_anew_is_not_taken_for_the_one_of_the_batch(sandbox: Sandbox) -> None:
     joining(sandbox, also=[{"delta": {"path": "second"}}])
     carriers(sandbox, "old")

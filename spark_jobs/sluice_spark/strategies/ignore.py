@@ -8,15 +8,16 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from pyspark.sql import SparkSession
+from pyspark.sql import functions as F
 
-from sluice.errors import OffsetsGoneError, SluiceError
+from sluice.errors import ConfigError, OffsetsGoneError, SluiceError
 from sluice.ranges import LostRange, OffsetRange, describe, overlaps, subtract
 from sluice.recovery import Recovery
 from sluice_spark.batch.writer import BatchWriter, PreparedBatch
 from sluice_spark.engine.failures import EngineError, printable
 from sluice_spark.engine.logs import logger
 from sluice_spark.rules.records import decoded
-from sluice_spark.sources.base import Records
+from sluice_spark.sources.base import RECORD_SCHEMA, Records
 from sluice_spark.strategies.base import Batch, Replay
 
 __all__ = ["Ignoring", "can_be_ignored", "dies_of", "narrow"]
@@ -29,6 +30,9 @@ _PROBES = 160
 
 _FEW = 3
 """Number of failing parts that are searched one by one, before all failing parts are halved evenly."""
+
+_WHOLE = {"spark.sql.adaptive.enabled": "false", "spark.sql.autoBroadcastJoinThreshold": "-1"}
+"""Settings by which Spark reads both sides of a join, although one is empty."""
 
 _SAMPLES = 8
 _SAMPLE_LENGTH = 200
@@ -98,6 +102,7 @@ class Ignoring(Replay):
         if gone:
             return self._without(healthy, gone, failure)
         writer.lookups.check(batch.spark)  # no record is to blame for a table that cannot be read
+        _check_tables(writer, batch.spark, failure)
         logger.warning("the batch failed: %s; searching for the records that cause it", failure.what)
 
         def dies(part: Sequence[OffsetRange]) -> str | None:
@@ -145,6 +150,41 @@ def _check_spark(spark: SparkSession, failure: SluiceError) -> None:
             state="nothing was skipped; committed batches are in the sink and stay",
             next_step="read the log above; run again when the cause is fixed",
         ) from error
+
+
+def _check_tables(writer: BatchWriter, spark: SparkSession, failure: SluiceError) -> None:
+    """Transform no record at all: if that fails, too, a row of a joined table is the cause.
+
+    Raises
+    ------
+    ConfigError
+        With the tables.
+    """
+    if not writer.lookups.tables:
+        return
+    # Spark must not see that there is none (as it does of rand() < 0), or it would not read what is joined to it
+    none = spark.createDataFrame([(None,) * len(RECORD_SCHEMA)], RECORD_SCHEMA).where(
+        F.monotonically_increasing_id() < 0
+    )
+    before = {key: spark.conf.get(key) for key in _WHOLE}
+    try:
+        for key, value in _WHOLE.items():
+            spark.conf.set(key, value)
+        writer.kept(writer.rows_of(decoded(none, writer.pipeline))).write.format("noop").mode("overwrite").save()
+    except Exception as error:
+        names = ", ".join(table.name for table in writer.lookups.tables)
+        raise ConfigError(
+            f"the transform fails without any record, too: a row of a joined table ({names}) is the cause: "
+            f"{failure.what}",
+            state="nothing of this batch is visible in the sink, and no record counts as lost; batches that were "
+            "committed stay",
+            next_step="change the transform; or correct the table, and write its new version: as version: below "
+            "tables.NAME.delta in the pipeline file, for this batch keeps the version with which it was begun; then "
+            "run again",
+        ) from error
+    finally:
+        for key, old in before.items():
+            spark.conf.set(key, old)
 
 
 def dies_of(
