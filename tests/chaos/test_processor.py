@@ -348,4 +348,15 @@ def test_what_fails_or_was_changed_is_refused(sandbox: Sandbox) -> None:
     sandbox.configure(processor=failing, transform={"sql": "SELECT * FROM source WHERE name != 'bad'"}, rows="filter")
     sandbox.run("mended")
     assert sandbox.total("written") == 6
+    for name, said in [
+        ("misspelt", "the processor yielded a row with the columns id, N; processor.schema has id, n"),
+        ("half", "the processor yielded 0.5 for n, an integer of processor.schema"),
+    ]:
+        sandbox.configure(processor=failing)
+        sandbox.produce([(0, b"", json.dumps({"id": 10, "name": name}).encode())])
+        assert said in sandbox.run("yields", expect=1).message
+        sandbox.configure(
+            processor=failing, transform={"sql": f"SELECT * FROM source WHERE name != '{name}'"}, rows="filter"
+        )
+        sandbox.run("without")
     sandbox.assert_balanced()

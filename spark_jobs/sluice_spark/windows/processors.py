@@ -8,7 +8,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.streaming import StatefulProcessor
-from pyspark.sql.types import TimestampType
+from pyspark.sql.types import StructType, TimestampType
 
 from sluice.pipeline import Pipeline
 from sluice.pipeline.processor import Processor
@@ -16,6 +16,7 @@ from sluice.pipeline.suite import nearest
 from sluice_spark.columns import column
 from sluice_spark.windows.aggregate import refuse_across, seconds, wrong
 from sluice_spark.windows.duplicates import UNEQUAL
+from sluice_spark.windows.yielded import Watched
 
 __all__ = ["check", "late", "processed", "processor_of"]
 
@@ -52,7 +53,8 @@ def processed(rows: DataFrame, processor: Processor, made: StatefulProcessor) ->
         The transform's rows, without those whose event time is strange.
     """
     timely = rows.withWatermark(processor.time, seconds(processor.watermark))
-    return timely.groupBy(*map(column, processor.by)).transformWithState(made, processor.ddl, "append", "EventTime")
+    watched = Watched(made, StructType.fromDDL(processor.ddl))
+    return timely.groupBy(*map(column, processor.by)).transformWithState(watched, processor.ddl, "append", "EventTime")
 
 
 def late(processor: Processor, watermark: int) -> Column:
