@@ -16,7 +16,8 @@ class Watched(StatefulProcessor):
     """A processor whose rows are those that the pipeline file names.
 
     Spark makes NULL of a column that a row lacks, leaves out one that it has beside them, and cuts fractions off for an
-    integer column, and says nothing. This one raises a :class:`ValueError`, which ends the run.
+    integer column, and says nothing; of a NULL in a NOT NULL column it does not say where. This one raises a
+    :class:`ValueError`, which ends the run.
 
     Parameters
     ----------
@@ -30,6 +31,7 @@ class Watched(StatefulProcessor):
         self._made = made
         self._names = frozenset(schema.names)
         self._whole = [field.name for field in schema if isinstance(field.dataType, IntegralType)]
+        self._required = [field.name for field in schema if not field.nullable]
 
     def init(self, handle: StatefulProcessorHandle) -> None:
         """Pass the handle on."""
@@ -58,4 +60,7 @@ class Watched(StatefulProcessor):
             for name in self._whole:
                 if isinstance(row[name], float) and not row[name].is_integer():
                     raise ValueError(f"the processor yielded {row[name]} for {name}, an integer of processor.schema")
+            for name in self._required:
+                if row[name] is None:
+                    raise ValueError(f"the processor yielded NULL for {name}, which is NOT NULL in processor.schema")
             yield row
