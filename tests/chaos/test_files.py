@@ -259,7 +259,7 @@ def kept_as(format_: str, rows: list[dict[str, Any]]) -> bytes:
     ("format_", "strategy", "points"),
     [
         ("parquet", "replay", ("sink-committed",)),
-        ("avro", "wal", ("sealed",)),
+        pytest.param("avro", "wal", ("sealed",), marks=pytest.mark.long),
         pytest.param("parquet", "replay", ("run-planned", "rows-staged"), marks=pytest.mark.long),
         pytest.param("parquet", "wal", ("segments-staged", "sealed", "batch-recorded"), marks=pytest.mark.long),
         pytest.param("avro", "replay", ("run-planned", "rows-staged", "sink-committed"), marks=pytest.mark.long),

@@ -135,6 +135,7 @@ def test_what_is_given_up_is_lost_and_can_be_redriven(sandbox: Sandbox) -> None:
     assert sandbox.sink() == sandbox.on_broker()
 
 
+@pytest.mark.long
 def test_what_was_published_before_it_was_given_up_is_told_and_can_be_taken_back(sandbox: Sandbox) -> None:
     """The driver that published it died, so that nobody knew."""
     gated(sandbox, 9)

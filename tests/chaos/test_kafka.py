@@ -107,6 +107,7 @@ def test_what_was_lost_is_redriven_once(into_kafka: StreamSandbox) -> None:
     sandbox.assert_balanced()
 
 
+@pytest.mark.long
 def test_a_chain_of_topics_ends_in_a_table_with_each_record_once(into_kafka: StreamSandbox, tmp_path: Path) -> None:
     first = into_kafka
     first.configure(quality={"max_quarantined": "100%"})

@@ -130,13 +130,8 @@ def test_other_sources_and_sinks_go_on_from_their_states(
     assert {f"{m.number} {m.what}": f.problems for m, f in resumed if f.problems} == {}
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        "window-append",
-        *(pytest.param(s.name, marks=pytest.mark.long) for s in STATEFUL if s.name != "window-append"),
-    ],
-)
+@pytest.mark.long
+@pytest.mark.parametrize("name", [s.name for s in STATEFUL])
 def test_state_goes_on_from_its_states(kept: Box, tmp_path: Path, name: str) -> None:
     """Also where nobody has planned the batch that closes windows, and where a power cut left its state empty."""
     recorded = Recorded.make(SCENARIOS[name], kept, tmp_path)

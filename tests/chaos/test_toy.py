@@ -77,7 +77,7 @@ def place(tmp_path: Path) -> Toys:
 @pytest.mark.parametrize(
     ("strategy", "points"),
     [
-        ("replay", ("sink-committed",)),
+        pytest.param("replay", ("sink-committed",), marks=pytest.mark.long),
         pytest.param("replay", ("before-sink-commit",), marks=pytest.mark.long),
         pytest.param("wal", ("before-seal", "sealed", "sink-committed", "batch-recorded"), marks=pytest.mark.long),
         pytest.param("hot", ("rows-staged", "batch-recorded"), marks=pytest.mark.long),

@@ -80,6 +80,7 @@ def test_kills_leave_each_key_its_newest_row(sandbox: Sandbox, recovery: str, po
     assert sandbox.never_committed() == set()
 
 
+@pytest.mark.long
 def test_what_others_do_to_the_table_between_runs_is_no_harm(sandbox: Sandbox, spark: SparkSession) -> None:
     wanted: dict[str, str | None] = {}
     sandbox.configure(**following(kafka={"max_records_per_batch": 5}))

@@ -116,7 +116,7 @@ def begun_again(sandbox: Sandbox, window: dict[str, Any], recovery: str, points:
     ("window", "recovery", "points"),
     [
         (HOURLY, "replay", ()),
-        (PANES, "replay", ()),
+        pytest.param(PANES, "replay", (), marks=pytest.mark.long),
         pytest.param(SESSIONS, "replay", (), marks=pytest.mark.long),
         pytest.param(
             HOURLY,

@@ -478,7 +478,7 @@ CLOSING = ("sink-committed:2", "batch-recorded:2", "batch-started:2", "before-si
         (HOURLY, ("sink-committed",)),
         pytest.param(HOURLY, POINTS, marks=pytest.mark.long),
         pytest.param(HOURLY, CLOSING, marks=pytest.mark.long),
-        (PANES, ("sink-committed", "before-sink-commit:2")),
+        pytest.param(PANES, ("sink-committed", "before-sink-commit:2"), marks=pytest.mark.long),
         pytest.param(PANES, POINTS, marks=pytest.mark.long),
         pytest.param(PANES, CLOSING, marks=pytest.mark.long),
     ],
@@ -648,6 +648,7 @@ def test_a_changed_window_is_refused(sandbox: Sandbox) -> None:
     assert sandbox.account("fourth")["planned"] == 4
 
 
+@pytest.mark.long
 def test_the_state_of_an_attempt_that_came_to_nothing_is_gone(sandbox: Sandbox) -> None:
     """Spark keeps the files of the first attempt, and the second one, which the sink holds, absorbed other records."""
     stream = Stream(sandbox, HOURLY)
