@@ -5,19 +5,15 @@ from __future__ import annotations
 import json
 import shutil
 from collections import Counter
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 from deltalake import DeltaTable, write_deltalake
-from pyspark.sql import SparkSession
 from tests.chaos.test_also import AlsoSandbox, reset
 from tests.fixtures.lake import IcebergSandbox
 from tests.fixtures.outward import WriterSandbox
 from tests.fixtures.runs import Offset
-
-from sluice.local.kafka import Broker, Topics
 
 pytestmark = [pytest.mark.chaos, pytest.mark.spark, pytest.mark.kafka]
 
@@ -49,14 +45,9 @@ class OthersSandbox(AlsoSandbox):
 
 
 @pytest.fixture
-def into_others(
-    spark: SparkSession, broker: Broker, topics: Topics, topic: Callable[..., str], tmp_path: Path
-) -> Iterator[OthersSandbox]:
+def into_others(sending: Callable[[type[OthersSandbox]], OthersSandbox]) -> OthersSandbox:
     """A pipeline into a table, and also into what a test says."""
-    target = topic(3)
-    yield OthersSandbox(tmp_path / "home", broker, topics, topic(2, retention_ms=-1), spark=spark, target=target)
-    if topics.exists(f"{target}.sluice-commits"):
-        topics.delete(f"{target}.sluice-commits")
+    return sending(OthersSandbox)
 
 
 @pytest.mark.parametrize(

@@ -38,6 +38,7 @@ from sluice.pipeline.sinks import refuse_sinks
 from sluice.pipeline.spark import Spark
 from sluice.pipeline.starting import Lag, Schedule, is_cron
 from sluice.pipeline.state import State
+from sluice.pipeline.stateful import refuse_stateful
 from sluice.pipeline.window import START, Window
 from sluice.recovery import Recovery
 from sluice.sources.kafka.config import KafkaSource
@@ -186,10 +187,6 @@ class Pipeline(Strict):
             )
         return self
 
-    def _refuse_upsert(self, key: str, why: str) -> None:
-        if self.sink.config.keyed and self.sink.kind.delta:
-            raise ValueError(f"sink.{self.sink.key}.mode: upsert beside {key}, {why}: choose mode: append")
-
     def _refuse_tombstones(self) -> None:
         if not self.decode.deletes:
             return
@@ -219,82 +216,8 @@ class Pipeline(Strict):
             raise ValueError(f"decode.{self.decode.key}: {problem}")
 
     @model_validator(mode="after")
-    def _windowed(self) -> Pipeline:
-        if self.window is None:
-            return self
-        self._refuse_upsert("window", "which merges windows by itself with output: update")
-        if not self.sink.kind.delta:
-            raise ValueError(f"window: sink.{self.sink.key} cannot take windows yet: choose sink.delta")
-        if self.rows not in (Rows.ONE, Rows.FILTER):
-            raise ValueError(
-                f"window: rows: {self.rows} does not say which record a row came from, and each record is counted as "
-                "absorbed or late: the transform before a window must have rows: one or filter"
-            )
-        if self.window.flush is not None and (self.schedule == "on_lag" or self.lag.on_idle != "proceed"):
-            key = "schedule: on_lag" if self.schedule == "on_lag" else f"lag.on_idle: {self.lag.on_idle}"
-            raise ValueError(
-                f"window.flush closes windows in a run that finds no records, and with {key} there is none: give a "
-                "cron schedule whose runs go ahead, or leave flush out"
-            )
-        if self.window.output != "append" and self.sink.config.partition_columns:
-            raise ValueError(
-                f"sink.{self.sink.key}.partition_by: window.output: {self.window.output} cannot replace rows of a "
-                "partitioned table yet: leave partition_by out, or choose output: append"
-            )
-        if lacking := [name for name in self.sink.config.partition_columns if name not in self.window.columns]:
-            raise ValueError(
-                f"sink.{self.sink.key}.partition_by: {lacking[0]!r} is not a column of the windows, which are: "
-                f"{', '.join(self.window.columns)}"
-            )
-        return self
-
-    @model_validator(mode="after")
-    def _deduped(self) -> Pipeline:
-        if self.dedupe is None:
-            return self
-        if self.window is not None:
-            raise ValueError(
-                "dedupe beside window: Sluice cannot do both in one pipeline yet: drop duplicates in a pipeline of its "
-                "own, whose sink is the source of the one with the window"
-            )
-        self._refuse_upsert("dedupe", "which keeps the first row of a key, not the newest")
-        if not self.sink.kind.delta:
-            raise ValueError(f"dedupe: sink.{self.sink.key} cannot take deduplicated rows yet: choose sink.delta")
-        if self.rows not in (Rows.ONE, Rows.FILTER):
-            raise ValueError(
-                f"dedupe: rows: {self.rows} does not say which record a row came from, and each record is counted as "
-                "written, late or a duplicate: the transform must have rows: one or filter"
-            )
-        return self
-
-    @model_validator(mode="after")
-    def _processed(self) -> Pipeline:
-        if self.processor is None:
-            return self
-        if (other := self.window or self.dedupe) is not None:
-            key = "window" if other is self.window else "dedupe"
-            raise ValueError(
-                f"processor beside {key}: Sluice cannot do both in one pipeline yet: put one into a pipeline of its "
-                "own, whose sink is the source of the other"
-            )
-        self._refuse_upsert("processor", "whose rows are appended")
-        if not self.sink.kind.delta:
-            raise ValueError(f"processor: sink.{self.sink.key} cannot take its rows yet: choose sink.delta")
-        if self.rows not in (Rows.ONE, Rows.FILTER):
-            raise ValueError(
-                f"processor: rows: {self.rows} does not say which record a row came from, and each record is counted "
-                "as absorbed or late: the transform before it must have rows: one or filter"
-            )
-        if lacking := [name for name in self.sink.config.partition_columns if name not in self.processor.columns]:
-            raise ValueError(
-                f"sink.{self.sink.key}.partition_by: {lacking[0]!r} is not a column of processor.schema, whose columns "
-                f"are: {', '.join(self.processor.columns)}"
-            )
-        if self.state.max_bytes is not None:
-            raise ValueError(
-                "state.max_bytes: Spark does not say how large the state of a processor is: leave it out; sluice state "
-                f"{self.name} --history has the size of its files"
-            )
+    def _keeping(self) -> Pipeline:
+        refuse_stateful(self)
         return self
 
     @model_validator(mode="after")

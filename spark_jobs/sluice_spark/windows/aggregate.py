@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import io
 import re
+from collections.abc import Mapping, Sequence
 from datetime import timedelta
 
 from pyspark.errors import PySparkException
@@ -23,6 +24,8 @@ __all__ = [
     "UNTIMED",
     "check",
     "refuse_across",
+    "refuse_columns",
+    "refuse_unequal",
     "seconds",
     "strange",
     "timed",
@@ -46,6 +49,9 @@ _ACROSS = re.compile(
     re.MULTILINE,
 )
 """Nodes of Spark's plan that look at more than one row, or at another table."""
+
+_UNEQUAL = re.compile(r"\b(float|double|map|variant|collate|geometry|geography)\b", re.IGNORECASE)
+"""Types whose equal values may differ in their bytes, by which state compares keys, or that it cannot compare."""
 
 
 def seconds(span: timedelta) -> str:
@@ -104,16 +110,7 @@ def check(pipeline: Pipeline, window: Window, rows: DataFrame) -> DataFrame:
     ConfigError
         If a column is missing or has a wrong type, an aggregate is none, or the transform combines rows.
     """
-    for key, name in (("time", window.time), *(("by", name) for name in window.by)):
-        if name not in rows.columns:
-            hint = nearest(name, rows.columns, "its columns are")
-            raise wrong(pipeline, f"window.{key}: the transform's result has no column {name!r}; {hint}")
-    kind = rows.schema[window.time].dataType
-    if not isinstance(kind, TimestampType):
-        raise wrong(
-            pipeline,
-            f"window.time: {window.time} is {kind.simpleString().upper()}, not TIMESTAMP: convert it in the transform",
-        )
+    refuse_columns(pipeline, "window", window.time, {"by": window.by}, rows)
     refuse_across(pipeline, rows, "a window")
     try:
         made = windows_of(rows, window)
@@ -127,6 +124,58 @@ def check(pipeline: Pipeline, window: Window, rows: DataFrame) -> DataFrame:
             "size(collect_set(…))",
         )
     return made
+
+
+def refuse_columns(
+    pipeline: Pipeline, key: str, time: str, named: Mapping[str, Sequence[str]], rows: DataFrame
+) -> None:
+    """Refuse a key of the pipeline file that names columns which the transform's result does not have.
+
+    Parameters
+    ----------
+    key
+        The key, below which ``time`` names the event time.
+    named
+        Other columns, by the keys that name them.
+
+    Raises
+    ------
+    ConfigError
+        If a column is missing, or the event time is no TIMESTAMP.
+    """
+    for part, name in (("time", time), *((part, name) for part, names in named.items() for name in names)):
+        if name not in rows.columns:
+            hint = nearest(name, rows.columns, "its columns are")
+            raise wrong(pipeline, f"{key}.{part}: the transform's result has no column {name!r}; {hint}")
+    kind = rows.schema[time].dataType
+    if not isinstance(kind, TimestampType):
+        raise wrong(
+            pipeline,
+            f"{key}.time: {time} is {kind.simpleString().upper()}, not TIMESTAMP: convert it in the transform",
+        )
+
+
+def refuse_unequal(pipeline: Pipeline, key: str, names: Sequence[str], rows: DataFrame) -> None:
+    """Refuse columns whose equal values may differ in their bytes, by which state compares keys.
+
+    Parameters
+    ----------
+    key
+        The key of the pipeline file that names them, in full.
+
+    Raises
+    ------
+    ConfigError
+        With the column and its type.
+    """
+    for name in names:
+        found = rows.schema[name].dataType.simpleString()
+        if _UNEQUAL.search(found):
+            raise wrong(
+                pipeline,
+                f"{key}: {name} is {found.upper()}, not a type whose equal values always have equal bytes: convert it "
+                "in the transform, such as to STRING",
+            )
 
 
 def refuse_across(pipeline: Pipeline, rows: DataFrame, what: str) -> None:

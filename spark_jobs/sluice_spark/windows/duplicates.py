@@ -2,26 +2,18 @@
 
 from __future__ import annotations
 
-import re
-
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
-from pyspark.sql.types import TimestampType
 
-from sluice.errors import ConfigError
 from sluice.pipeline import Pipeline
 from sluice.pipeline.dedupe import Dedupe
-from sluice.pipeline.suite import nearest
 from sluice_spark.columns import column
-from sluice_spark.windows.aggregate import refuse_across, seconds, timed, wrong
+from sluice_spark.windows.aggregate import refuse_across, refuse_columns, refuse_unequal, seconds, timed
 
-__all__ = ["KEYLESS", "UNEQUAL", "check", "firsts", "late", "strange", "timely"]
+__all__ = ["KEYLESS", "check", "firsts", "late", "strange", "timely"]
 
 KEYLESS = "dedupe_key_missing"
 """The rule by which a record without one of the keys goes to the quarantine: NULL is no key that two records share."""
-
-UNEQUAL = re.compile(r"\b(float|double|map|variant|collate|geometry|geography)\b", re.IGNORECASE)
-"""Types whose equal values may differ in their bytes, by which state compares keys, or that it cannot compare."""
 
 
 def strange(dedupe: Dedupe, now: Column) -> Column:
@@ -60,20 +52,6 @@ def check(pipeline: Pipeline, dedupe: Dedupe, rows: DataFrame) -> None:
     ConfigError
         If a column is missing or has a type that cannot be compared, or the transform combines rows.
     """
-    for key, name in (("time", dedupe.time), *(("keys", name) for name in dedupe.keys)):
-        if name not in rows.columns:
-            hint = nearest(name, rows.columns, "its columns are")
-            raise wrong(pipeline, f"dedupe.{key}: the transform's result has no column {name!r}; {hint}")
-    kind = rows.schema[dedupe.time].dataType
-    if not isinstance(kind, TimestampType):
-        raise _type(pipeline, "time", dedupe.time, kind.simpleString(), "TIMESTAMP: convert it in the transform")
-    for name in dedupe.keys:
-        found = rows.schema[name].dataType.simpleString()
-        if UNEQUAL.search(found):
-            why = "a type whose equal values always have equal bytes: convert it in the transform, such as to STRING"
-            raise _type(pipeline, "keys", name, found, why)
+    refuse_columns(pipeline, "dedupe", dedupe.time, {"keys": dedupe.keys}, rows)
+    refuse_unequal(pipeline, "dedupe.keys", dedupe.keys, rows)
     refuse_across(pipeline, rows, "dedupe")
-
-
-def _type(pipeline: Pipeline, key: str, name: str, found: str, wanted: str) -> ConfigError:
-    return wrong(pipeline, f"dedupe.{key}: {name} is {found.upper()}, not {wanted}")

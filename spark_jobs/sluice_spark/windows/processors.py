@@ -8,14 +8,12 @@ from pyspark.errors import PySparkException
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.streaming import StatefulProcessor
-from pyspark.sql.types import StructType, TimestampType
+from pyspark.sql.types import StructType
 
 from sluice.pipeline import Pipeline
 from sluice.pipeline.processor import Processor
-from sluice.pipeline.suite import nearest
 from sluice_spark.columns import column
-from sluice_spark.windows.aggregate import refuse_across, seconds, wrong
-from sluice_spark.windows.duplicates import UNEQUAL
+from sluice_spark.windows.aggregate import refuse_across, refuse_columns, refuse_unequal, seconds, wrong
 from sluice_spark.windows.yielded import Watched
 
 __all__ = ["check", "late", "processed", "processor_of"]
@@ -75,25 +73,8 @@ def check(pipeline: Pipeline, processor: Processor, rows: DataFrame) -> DataFram
     ConfigError
         If a column is missing or has a wrong type, the class is none, or the transform combines rows.
     """
-    for key, name in (("time", processor.time), *(("by", name) for name in processor.by)):
-        if name not in rows.columns:
-            hint = nearest(name, rows.columns, "its columns are")
-            raise wrong(pipeline, f"processor.{key}: the transform's result has no column {name!r}; {hint}")
-    kind = rows.schema[processor.time].dataType
-    if not isinstance(kind, TimestampType):
-        raise wrong(
-            pipeline,
-            f"processor.time: {processor.time} is {kind.simpleString().upper()}, not TIMESTAMP: convert it in the "
-            "transform",
-        )
-    for name in processor.by:
-        found = rows.schema[name].dataType.simpleString()
-        if UNEQUAL.search(found):
-            raise wrong(
-                pipeline,
-                f"processor.by: {name} is {found.upper()}, not a type whose equal values always have equal bytes: "
-                "convert it in the transform, such as to STRING",
-            )
+    refuse_columns(pipeline, "processor", processor.time, {"by": processor.by}, rows)
+    refuse_unequal(pipeline, "processor.by", processor.by, rows)
     refuse_across(pipeline, rows, "a processor")
     made = processor_of(pipeline, processor)
     try:
