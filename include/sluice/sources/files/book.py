@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -78,10 +79,13 @@ class Book:
     ----------
     path
         The Delta table's folder.
+    stream
+        Whose rows are added; None for who only reads.
     """
 
-    def __init__(self, path: str) -> None:
+    def __init__(self, path: str, stream: str | None = None) -> None:
         self.path = path
+        self._stream = stream
         self._table: Any = None
         self._rows: Any = None
         self._starts: Any = None
@@ -98,7 +102,7 @@ class Book:
         """
         import pyarrow as pa
         from deltalake import DeltaTable
-        from deltalake.exceptions import DeltaError, TableNotFoundError
+        from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
 
         try:
             try:
@@ -106,6 +110,10 @@ class Book:
             except TableNotFoundError:
                 self._table = DeltaTable.create(self.path, _schema(), mode="ignore")
             found = pa.RecordBatchReader.from_stream(self._table.scan()).read_all()
+            if not len(found) and self._stream not in (None, self._table.metadata().name):
+                with suppress(CommitFailedError):
+                    self._table.alter.set_table_name(self._stream)
+                return self.refresh()  # what others added meanwhile may be below the name
             rows = found.cast(pa.schema(_schema())).sort_by([("start", "ascending"), ("rows", "ascending")])
         except (DeltaError, OSError, ValueError, pa.ArrowException) as error:
             raise self._failed(error) from error
@@ -117,6 +125,12 @@ class Book:
     def id(self) -> str:
         """What tells this book from another one in its place, in which the same offsets are other rows."""
         return str(self._table.metadata().id)
+
+    @property
+    def stream(self) -> str | None:
+        """The stream whose rows are in it; None if there are none, or if an earlier version of Sluice began it."""
+        name: str | None = self._table.metadata().name
+        return name if len(self._starts) else None
 
     @property
     def end(self) -> int:
@@ -206,8 +220,6 @@ class Book:
 
     def _compact(self) -> None:
         """Put the table's files together when they are many; if it fails, the next addition does it."""
-        from contextlib import suppress
-
         from deltalake.exceptions import DeltaError
 
         with suppress(DeltaError, OSError):

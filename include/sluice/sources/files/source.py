@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime
 from types import TracebackType
 
-from sluice.errors import ConfigError, SinkError, SluiceError, SourceUnreachableError
+from sluice.errors import BEGIN_ANEW, ConfigError, SinkError, SluiceError, SourceUnreachableError
 from sluice.home import Home
 from sluice.ranges import OffsetRange, Positions
 from sluice.sources.base import SourceKind
@@ -59,7 +59,8 @@ class Files:
     def book(self) -> Book:
         """The book, as it was read last."""
         if self._book is None:
-            self._book = Book(self._book_path)
+            (stream,) = self.config.streams
+            self._book = Book(self._book_path, stream)
         return self._book
 
     def snapshot(self) -> list[TopicState]:
@@ -70,12 +71,14 @@ class Files:
         SourceUnreachableError
             If the folder or a file cannot be read.
         ConfigError
-            If a file changed after it was read, or has another header than the files before.
+            If a file changed after it was read, or has another header than the files before, or if the folder has
+            another name than the one that was read.
         SinkError
             If the book cannot be read or written.
         """
         for _ in range(_ATTEMPTS):
             self.book.refresh()
+            self._refuse_other_stream()
             self.notes.clear()
             fresh = self._settled(self._new(self._listed()))
             entries = self._counted(fresh)
@@ -96,6 +99,18 @@ class Files:
             logger.warning("%s", note)
         (stream,) = self.config.streams
         return [TopicState(stream, self.book.id, {0: PartitionState(0, self.book.end)})]
+
+    def _refuse_other_stream(self) -> None:
+        """Refuse a folder of another name: a file that is entered now would have an offset of both."""
+        known, (now,) = self.book.stream, self.config.streams
+        if known not in (None, now):
+            raise ConfigError(
+                f"the files that were read are of a folder whose name was {known}, and source.file.path ends in {now} "
+                "now: all of its files would be read as new ones",
+                state=_STATE,
+                next_step="let the path end in the former name (a symbolic link of that name does); or, to read "
+                f"another folder, {BEGIN_ANEW}",
+            )
 
     def _listed(self) -> dict[str, Stat]:
         config = self.config

@@ -118,7 +118,7 @@ class Database:
                     cursor.execute(f"SET LOCAL {name} = {literal(value)}")
                 yield Session(cursor, self._source, self.config)
                 connection.rollback()
-        except adbc_driver_manager.Error as error:
+        except (adbc_driver_manager.Error, _BrokenOffError) as error:
             raise self._described(error) from error
 
     def _described(self, error: Any) -> SluiceError:
@@ -137,13 +137,18 @@ class Database:
                 state=_STATE,
                 next_step="SELECT pid, state, query FROM pg_stat_activity shows it; run again when it has ended",
             )
-        if code[:2] in ("0A", "22", "25", "3D", "3F", "42") or (not code and WRONG.search(text)):
+        broken = not code and (WRONG.search(text) or "invalid byte sequence" in text)
+        if code[:2] in ("0A", "22", "25", "3D", "3F", "42") or broken:
             return ConfigError(
                 what, state=_STATE, next_step="correct source.jdbc in the pipeline file, or the connection; run again"
             )
         return SourceUnreachableError(
             what, state=_STATE, next_step="run again when the database answers; the next run catches up"
         )
+
+
+class _BrokenOffError(Exception):
+    """The server ended an answer after its first rows."""
 
 
 _SETTINGS = {
@@ -391,4 +396,12 @@ class Session:
             f"to_json(q.*)::text AS value FROM {self._source} AS q {where} "
             f"ORDER BY {self._key}{'' if described.sure else ', 2'}"
         )
-        yield from self._cursor.fetch_record_batch()
+        found = self._cursor.fetch_record_batch()
+        while True:
+            try:
+                batch = found.read_next_batch()
+            except StopIteration:
+                return
+            except OSError as error:  # of rows on their way, Arrow's reader tells what the server says
+                raise _BrokenOffError(*error.args) from error
+            yield batch

@@ -138,10 +138,19 @@ class TableRows:
         config = self.config
         query = None if config.query is None else hashlib.sha256(config.query.encode()).hexdigest()
         what = {"server": now.server, "table": now.table, "file": now.file, "key": config.key, "unique": [*now.unique]}
-        what |= {"query": query, "types": [*now.types]}
+        (stream,) = config.streams
+        what |= {"query": query, "types": [*now.types], "stream": stream}
         known = before.what
         if known is None:
             return what
+        if before.end and known.get("stream", stream) != stream:
+            raise ConfigError(
+                f"the rows that were read are of {known['stream']}, and source.jdbc names {stream} now: an "
+                "offset would stand for rows of both",
+                state=_STATE,
+                next_step=f"let source.jdbc name {known['stream']} again (ALTER TABLE ... RENAME gives a table its "
+                f"former name back); or, to read another one, {BEGIN_ANEW}",
+            )
         if (known["key"], known["unique"]) != (what["key"], what["unique"]):
             raise ConfigError(
                 f"{config.shown} was read by the key {known['key']!r}, and rows were told apart by {known['unique']}; "

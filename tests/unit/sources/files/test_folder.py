@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import gzip
 import os
+import random
 from datetime import UTC, datetime
 from pathlib import Path
 
 import fsspec
+import pyarrow as pa
 import pytest
 
 from sluice.sources.files.folder import Folder
@@ -54,6 +56,17 @@ def test_compressed_files_are_opened_as_what_they_hold(tmp_path: Path) -> None:
     (tmp_path / "a.json.gz").write_bytes(gzip.compress(b"x\n"))
     with Folder(str(tmp_path)).opened("a.json.gz") as file:
         assert file.read() == b"x\n"
+
+
+def test_a_file_of_zstandard_is_whole_or_an_error(tmp_path: Path) -> None:
+    frames = [pa.compress(text, "zstd", asbytes=True) for text in (b"x\n" * 9, random.Random(1).randbytes(300_000))]
+    (tmp_path / "a.zst").write_bytes(b"".join(frames))
+    with Folder(str(tmp_path)).opened("a.zst") as file:
+        assert len(file.read()) == 300_018
+    for cut in (100, len(frames[0]) + 10):
+        (tmp_path / "a.zst").write_bytes(b"".join(frames)[:-cut])
+        with Folder(str(tmp_path)).opened("a.zst") as file, pytest.raises(OSError, match="Truncated"):
+            list(iter(lambda: file.read(1000), b""))
 
 
 @pytest.mark.parametrize("url", [False, True])

@@ -68,6 +68,18 @@ def test_another_header_is_told_although_the_file_before_was_empty(tmp_path: Pat
         files.snapshot()
 
 
+def test_a_folder_of_another_name_is_refused_before_a_file_of_it_has_an_offset(tmp_path: Path) -> None:
+    put(tmp_path, "a.json", "1\n2\n")
+    (tmp_path / "typo").mkdir()
+    assert end(opened(tmp_path, path=str(tmp_path / "typo"))) == 0
+    assert end(opened(tmp_path)) == 2
+    (tmp_path / "inbox").rename(tmp_path / "new")
+    (tmp_path / "inbox").symlink_to(tmp_path / "new")
+    with pytest.raises(ConfigError, match=r"whose name was inbox, and source\.file.path ends in new"):
+        opened(tmp_path, path=str(tmp_path / "new")).snapshot()
+    assert end(opened(tmp_path)) == 2
+
+
 def test_the_order_of_names_or_of_times(tmp_path: Path) -> None:
     for name, age in (("a.json", 10), ("b.json", 30), ("c.json", 20)):
         put(tmp_path, name, "x\n", age)

@@ -13,7 +13,8 @@ from tests.fixtures.postgres import binaries, new_database, server
 from tests.unit.sources.jdbc.test_source import TABLE, Shop, add, shop
 
 from sluice.connections import variable_of
-from sluice.errors import ConfigError, TopicRecreatedError
+from sluice.errors import ConfigError, SourceUnreachableError, TopicRecreatedError
+from sluice.sources.jdbc import database as database_module
 from sluice.sources.jdbc import source as module
 from sluice.sources.landed import intake as intake_module
 
@@ -135,6 +136,46 @@ def test_a_short_lag_of_a_local_clock_is_told(shop: Shop, zone: str, kind: str, 
     shop.sql("DROP TABLE orders", f"CREATE TABLE orders (n INT PRIMARY KEY, at {kind} UNIQUE)")
     shop.keys |= {"key": "at", "lag": "10s"}
     assert ("the hour that comes twice" in " ".join(shop.look().notes)) is told
+
+
+@pytest.mark.parametrize("keys", [{"table": "moved"}, {"table": None, "query": "SELECT * FROM moved"}])
+def test_another_name_of_the_table_is_refused_before_a_row_has_an_offset(
+    shop: Shop, keys: dict[str, str | None]
+) -> None:
+    add(shop, 2)
+    shop.look()
+    shop.sql("ALTER TABLE orders RENAME TO moved", "INSERT INTO moved (name) VALUES ('x')")
+    before, shop.keys = shop.keys, shop.keys | keys
+    with pytest.raises(ConfigError, match=r"the rows that were read are of public\.orders, and source\.jdbc names"):
+        shop.look()
+    shop.sql("ALTER TABLE moved RENAME TO orders")
+    shop.keys = before
+    shop.look()
+    shop.exact()
+    assert {row["topic"] for row in shop.records()} == {"public.orders"}
+
+
+def test_bytes_that_are_no_text_are_named(shop: Shop) -> None:
+    name = f"{shop.engine.url.database}_ascii"
+    shop.sql(f"CREATE DATABASE {name} ENCODING 'SQL_ASCII' TEMPLATE template0")
+    shop.url = f"{shop.url.rpartition('/')[0]}/{name}"
+    shop.engine = sa.create_engine(shop.url, isolation_level="AUTOCOMMIT")
+    shop.connect()
+    shop.sql(TABLE, "INSERT INTO orders (name) VALUES (convert_from('\\xff'::bytea, 'SQL_ASCII'))")
+    with pytest.raises(ConfigError, match='invalid byte sequence for encoding "UTF8"'):
+        shop.look()
+
+
+def test_a_server_that_ends_an_answer_halfway_does_not_answer(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(database_module, "_BYTES", 1 << 16)
+    shop.sql("INSERT INTO orders (name) SELECT repeat('x', 1000) FROM generate_series(1, 20000)")
+    ends = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'sluice'"
+    with monkeypatch.context() as patch:
+        patch.setattr(module.TableRows, "_unlike", lambda *_: shop.sql(ends))
+        with pytest.raises(SourceUnreachableError, match=r"terminating|closed the connection"):
+            shop.look()
+    shop.look()
+    shop.exact()
 
 
 def test_a_query_that_was_changed_is_told(shop: Shop) -> None:
