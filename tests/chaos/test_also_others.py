@@ -109,7 +109,7 @@ def test_a_table_that_does_not_fit_any_more_does_not_say_that_nothing_was_commit
 def test_hand_overs_go_on_behind_batches_that_some_sinks_lack(into_others: OthersSandbox) -> None:
     sandbox = into_others
     also = [{"files": {"path": "out"}}, DELTA, WRITER]
-    points = ["sink-committed"] * 5 + ["epoch-closed", "epoch-opened", "epoch-closed"]
+    points = ["sink-committed"] * 5 + ["epoch-closed", "sink-committed", "epoch-opened"]
     for number, point in enumerate(points):
         sandbox.configure(also=also, recovery="wal" if number % 2 else "replay")
         sandbox.feed(5)
