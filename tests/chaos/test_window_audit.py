@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
 from tests.chaos.test_window_intervals import fed, interval, minute
-from tests.chaos.test_windows import HOURLY, PANES, SLIDING, Stream, Updated
+from tests.chaos.test_windows import HOURLY, PANES, SESSIONS, SLIDING, Sessions, Stream, Updated
 from tests.fixtures.runs import Sandbox
 
 pytestmark = [pytest.mark.chaos, pytest.mark.spark, pytest.mark.kafka]
@@ -131,3 +131,91 @@ def test_doubles_may_differ_in_their_last_bits(sandbox: Sandbox) -> None:
     assert deep(sandbox)["problems"] == []
     table.update({"total": "total * 1.00001D"})
     assert deep(sandbox, balanced=False)["problems"]
+
+
+def in_sessions(sandbox: Sandbox, *, recovery: str = "replay", **window: Any) -> tuple[Sessions, dict[int, int]]:
+    """Four runs, in which each thing that can happen to a session happens to one of the key c; and where one ended."""
+    stream = Sessions(sandbox, {**SESSIONS, **window}, recovery=recovery, limit=100)
+    stream.configure()
+    batches: dict[str, tuple[tuple[int, ...], int]] = {
+        "first": ((0, 18), 35),
+        "second": ((9, 29), 70),  # 9 joins the two that are open; the watermark 40 closes them, and that of 29
+        "third": ((35, 20, 5), 120),  # 35 is not late, and its session was written; the others are late
+        "fourth": ((95, 104), 200),
+    }
+    earlier, ends = 0, dict[str, dict[int, int]]()
+    for run, (times, clock) in batches.items():
+        stream.feed(earlier, clock, 6, bad=run != "first")
+        stream.give([(minute(clock), "b", 1), *((minute(time), "c", time) for time in times)])
+        sandbox.run(run)
+        earlier, ends[run] = max(0, clock - 60), sandbox.topics.ends(sandbox.topic)
+    spans = {(start, end) for start, end, key, *_ in stream.held() if key == "c"}
+    assert spans == {(minute(a), minute(b)) for a, b in ((0, 28), (29, 39), (35, 45), (95, 114))}
+    assert stream.expected()[1] >= 2
+    assert stream.open()
+    stream.assert_exact()
+    return stream, ends["first"]
+
+
+def of(key: str, first: int) -> str:
+    return f"k = '{key}' AND window_start = '{minute(first).isoformat()}'"
+
+
+def test_what_is_done_to_sessions_is_found(sandbox: Sandbox) -> None:
+    stream, _ = in_sessions(sandbox)
+    table = DeltaTable(str(sandbox.home / "table"))
+    whole = sum(stream.held().values())
+    appended(table, window_start=minute(29), window_end=minute(39), k="c", n=1, total=29)
+    table.delete(of("c", 0))
+    table.update({"n": "7"}, predicate=of("c", 35))
+    report = deep(sandbox, balanced=False)
+    assert report["tables"]["windows"]["windows"] == whole + 1, "all of them, and one twice"
+    gone, twice, other = report["problems"]
+    assert report["unproved"] == []
+    names = [
+        f"window {minute(a).isoformat()} to {minute(b).isoformat()}, k c: " for a, b in ((0, 28), (29, 39), (35, 45))
+    ]
+    assert gone.startswith(f"{names[0]}the sink has no such row, and by the records it has n 3, total 27. ")
+    assert twice.startswith(f"{names[1]}the sink has a row that no record accounts for, or has it twice: n 1, total 29")
+    assert other.startswith(f"{names[2]}n is 7 in the sink, and 1 by the records. ")
+    way_out = f"To write all rows again: sluice reset {sandbox.name} --reason TEXT --truncate --from earliest"
+    assert all(problem.endswith(way_out) for problem in (gone, twice, other))
+
+
+@pytest.mark.long
+def test_sessions_are_proved_from_the_log(sandbox: Sandbox) -> None:
+    aggregates = {**SESSIONS["aggregates"], "any": "first(v)"}
+    stream, _ = in_sessions(sandbox, recovery="wal", aggregates=aggregates)
+    sandbox.topics.delete_records(sandbox.topic, sandbox.topics.ends(sandbox.topic))
+    report = deep(sandbox)
+    (unproved,) = report["unproved"]
+    assert unproved.startswith("window.aggregates: any: first(v) depends on the order of records")
+    assert report["tables"]["windows"]["windows"] == sum(stream.held().values())
+    (problem,) = changed(sandbox, lambda table: table.update({"total": "3"}, predicate=of("c", 29)))
+    assert "total is 3 in the sink, and 29 by the records" in problem
+
+
+@pytest.mark.long
+def test_sessions_are_proved_as_far_as_their_records_are_there(sandbox: Sandbox) -> None:
+    stream, read = in_sessions(sandbox)
+    later = "SELECT at + INTERVAL 9 HOURS AS at, k, v, _topic, _partition, _offset, _timestamp FROM source"
+    stream.configure(transform={"sql": later})
+    stream.give([(minute(400), "c", 1)])  # which this file puts nine hours later, and the file of before would not
+    sandbox.run("fifth")
+    stream.configure()
+    report = deep(sandbox)
+    assert report["problems"] == []
+    (unproved,) = report["unproved"]
+    assert unproved.startswith(f"sessions that last at any time from {minute(940).isoformat()} to ")
+    assert "the pipeline file makes other windows" in unproved
+    assert report["tables"]["windows"]["windows"] == sum(stream.held().values())
+
+    sandbox.topics.delete_records(sandbox.topic, read)
+    table = DeltaTable(str(sandbox.home / "table"))
+    for first in (0, 95):
+        table.update({"n": "9"}, predicate=of("c", first))
+    report = deep(sandbox, balanced=False)
+    (problem,) = report["problems"]
+    assert "n is 9 in the sink, and 2 by the records" in problem
+    assert problem.startswith(f"window {minute(95).isoformat()} to ")
+    assert any("are in neither the source nor the write-ahead log any more" in text for text in report["unproved"])

@@ -82,6 +82,10 @@ class Stream:
         for _ in range(count):
             at = BEGIN + self.chance.randrange(first, last) * MINUTE
             values.append((at, self.chance.choice("ab"), self.chance.randrange(100)))
+        self.give(values, bad=bad)
+
+    def give(self, values: Sequence[tuple[datetime, str, int]], *, bad: bool = False) -> None:
+        """Produce records of these event times, keys and values, and some that are refused."""
         made: list[tuple[int, bytes, bytes, tuple[datetime, str, int] | None]] = [
             (n % 2, b"", _json(at, k, v), (at, k, v)) for n, (at, k, v) in enumerate(values)
         ]

@@ -3,6 +3,10 @@
 A live batch absorbed a record into those of its windows that ended after the watermark of the batch before, which the
 ledger has. An interval made its windows from all records that it read. So each window follows from the records, and
 from which batch or interval made it last.
+
+A session follows from the records, and from the watermark before the batch of each. A record that is missing may have
+been in a session that lasts at its time, or have joined it to one that begins within the gap after it. All others are
+the same without it.
 """
 
 from __future__ import annotations
@@ -49,7 +53,7 @@ class Plan:
         By epoch: up to which end it has closed windows, and up to which it writes none.
     doubtful
         Windows that cannot be proved: first start, start of the first that can, reason, whether also those of
-        intervals.
+        intervals. Of sessions: those that end at the first time or later, and begin before the second.
     lost
         Ranges whose records no window has.
     """
@@ -119,9 +123,10 @@ class Plan:
             self.closed[str(epoch)] = max(self.closed[str(epoch)], move["closed_to"])
         for topic, partition, start, end, first, last in move["times"]:
             late, count = -EVER if whole else move["late_by"], counted.get(OffsetRange(topic, partition, start, end))
-            self.live.append([topic, partition, start, end, epoch, late, first, last, count])
             if first is not None and not _same(pipeline, move):
                 self.doubtful.append([*doubt(window, first, last), _FOREIGN, False])
+            if window.gap is None or _same(pipeline, move):  # by the present file, it might join sessions anywhere
+                self.live.append([topic, partition, start, end, epoch, late, first, last, count])
 
     def _take_made(self, pipeline: Pipeline, made: Sequence[tuple[int, int, int, int, Mapping[str, Any]]]) -> None:
         edges = sorted({edge for start, until, *_ in made for edge in (start, until)})
@@ -175,17 +180,20 @@ Recompute = Callable[[Plan], Verdict]
 
 def cannot(pipeline: Pipeline) -> str | None:
     """Return why the windows of a pipeline cannot be recomputed; None if they can."""
-    window = pipeline.window
-    assert window is not None
-    if window.gap is not None:
-        return "Sessions are not recomputed: which records one has depends on when it was written"
+    assert pipeline.window is not None
     if pipeline.origins is not None:
         return "Windows of records that several clusters have are not recomputed"
     return None
 
 
 def doubt(window: Window, first: int, last: int) -> tuple[int, int]:
-    """Return which windows may have a record of these event times: first start, start of the first that has none."""
+    """Return which windows may have a record of these event times: first start, start of the first that has none.
+
+    Of sessions, those that may have it, or would begin or end elsewhere without it: first end, start of the first that
+    is the same.
+    """
+    if window.gap is not None:
+        return first, last + _length(window) + 2  # an event time may be a part of a millisecond later
     return first - _length(window) + 1, last + 1
 
 
@@ -194,8 +202,10 @@ def told(pipeline: Pipeline, verdict: Verdict) -> tuple[list[str], list[str]]:
     problems = [_difference(pipeline, item) for item in verdict.differences]
     if (more := verdict.count - len(problems)) > 0:
         problems.append(f"other windows that the sink has otherwise: {more:,} more")
+    assert pipeline.window is not None
+    those = "windows that begin" if pipeline.window.gap is None else "sessions that last at any time"
     unproved = [
-        f"windows that begin from {instant(start * 1000)} to {instant((end - 1) * 1000)}: {why}"
+        f"{those} from {instant(start * 1000)} to {instant((end - 1) * 1000)}: {why}"
         for start, end, why in _merged(verdict.doubtful)
     ]
     unproved += [f"window.aggregates: {name}: {why}" for name, why in verdict.columns.items()]

@@ -298,8 +298,9 @@ def audit(
     tables must agree as well, and every segment of the write-ahead log is read
     and verified. Rows that cannot be traced to single records (rows: many or
     aggregate) are reported as not proved. --windows makes the closed windows
-    of a pipeline once more, from the records that Kafka or the write-ahead log
-    still has; windows of which a record is gone are reported as not proved.
+    or sessions of a pipeline once more, from the records that Kafka or the
+    write-ahead log still has; those of which a record is gone are reported as
+    not proved.
 
     Exit codes: 0 the account balances, 1 it does not.
     """

@@ -30,6 +30,7 @@ from sluice_spark.runs.interval_offsets import IntervalOffsets
 from sluice_spark.runs.tables import Tables
 from sluice_spark.sources.parts import RecordsInParts
 from sluice_spark.windows.aggregate import seconds
+from sluice_spark.windows.sessions import in_sessions
 
 __all__ = ["TOLERANCE", "recompute"]
 
@@ -43,7 +44,9 @@ _OF_ORDER = re.compile(
     r"|percentile_approx|string_agg|\w*sketch\w*)\s*\(",
     re.IGNORECASE,
 )
-_SPAN, _OWNER, _LATE, _SIDE, _NUMBER = (f"__sluice_{name}" for name in ("span", "owner", "late", "side", "number"))
+_SPAN, _OWNER, _LATE, _SIDE, _NUMBER, _FIRST, _LAST = (
+    f"__sluice_{name}" for name in ("span", "owner", "late", "side", "number", "first", "last")
+)
 _ALWAYS = Interval(datetime(1970, 1, 1, tzinfo=UTC), datetime(9999, 1, 1, tzinfo=UTC))
 
 
@@ -90,7 +93,7 @@ class _Audit:
             raise source.diagnose(error, readable) from error
         if gone := source.missing(readable):  # removed while they were read
             self._gone(gone)
-            differences = [item for item in differences if not self._in_doubt(item["start"])]
+            differences = [item for item in differences if not self._in_doubt(item["start"], item["end"])]
             count = min(count, len(differences))
         return Verdict(compared, count, differences, self.doubtful, columns)
 
@@ -159,6 +162,10 @@ class _Audit:
         live = [[*row[:4], row[4], row[5]] for row in self.plan.live]
         made = [[*row[:4], -row[4], -EVER] for row in self.plan.made]
         placed = _Placed(spark, [*live, *made]).join(rows, "_")
+        return self._sessions(placed) if window.gap is not None else self._windows(placed)
+
+    def _windows(self, placed: DataFrame) -> DataFrame:
+        window = self.window
         span = F.window(column(window.time), seconds(window.length), seconds(window.step) if window.slide else None)
         spread = placed.withColumn(_SPAN, span)
         start, end = (F.unix_millis(F.col(_SPAN)[name]) for name in ("start", "end"))
@@ -167,11 +174,24 @@ class _Audit:
         closed, former = _by(owner, self.plan.closed, 0), _by(owner, self.plan.former, -EVER)
         by_live = (owner > 0) & (end > F.col(_LATE)) & (end <= closed) & (end > former) & (epoch < owner)
         spread = spread.where(by_live | ((owner < 0) & (number == -owner)))
-        made_of = spread.groupBy(_OWNER, _SPAN, *map(column, window.by)).agg(
-            *(F.expr(text).alias(name) for name, text in window.aggregates.items())
-        )
+        made_of = spread.groupBy(_OWNER, _SPAN, *map(column, window.by)).agg(*self._aggregates())
         bounds = F.col(_SPAN)["start"].alias(START), F.col(_SPAN)["end"].alias(END)
         return made_of.select(*bounds, *map(column, [*window.by, *window.aggregates]))
+
+    def _sessions(self, placed: DataFrame) -> DataFrame:
+        window, owner = self.window, F.col(_OWNER)
+        time, gap = F.unix_micros(column(window.time)), F.lit(round(window.length.total_seconds() * 1_000_000))
+        own = placed.where((owner > 0) & (time + gap > _by(owner, self.plan.former, -EVER) * 1000))
+        grouped = in_sessions(own, window, [_OWNER], F.col(_LATE), _NUMBER).groupBy(
+            _OWNER, _NUMBER, *map(column, window.by)
+        )
+        made_of = grouped.agg(F.min(time).alias(_FIRST), (F.max(time) + gap).alias(_LAST), *self._aggregates())
+        closed = made_of.where(F.col(_LAST) <= _by(owner, self.plan.closed, 0) * 1000)
+        bounds = F.timestamp_micros(_FIRST).alias(START), F.timestamp_micros(_LAST).alias(END)
+        return closed.select(*bounds, *map(column, [*window.by, *window.aggregates]))
+
+    def _aggregates(self) -> list[Column]:
+        return [F.expr(text).alias(name) for name, text in self.window.aggregates.items()]
 
     def _owner(self, start: Column, place: int) -> Column:
         """Return number or epoch of the interval that made a window last; 0 for none."""
@@ -182,6 +202,9 @@ class _Audit:
 
     def _provable(self, frame: DataFrame) -> DataFrame:
         start, end = F.unix_millis(F.col(START)), F.unix_millis(F.col(END))
+        if self.window.gap is not None:
+            lasting = [(end >= item[0]) & (start < item[1]) for item in _merged(self.doubtful)]
+            return frame.where(~reduce(or_, lasting)) if lasting else frame
         owned = self._owner(start, 2) != 0
         doubtful = [
             (start >= item[0]) & (start < item[1]) & (F.lit(True) if item[3] else ~owned)
@@ -197,8 +220,9 @@ class _Audit:
             doubtful.append(end > max(closed.values(), default=0))
         return frame.where(~reduce(or_, doubtful)) if doubtful else frame
 
-    def _in_doubt(self, start: int) -> bool:
-        return any(item[0] <= start < item[1] for item in self.doubtful)
+    def _in_doubt(self, start: int, end: int) -> bool:
+        lasts = end if self.window.gap is not None else start
+        return any(item[0] <= lasts and start < item[1] for item in self.doubtful)
 
     def _compared(self, writer: WindowWriter, found: DataFrame) -> dict[str, str]:
         """Return which aggregates are not compared, and why."""

@@ -61,11 +61,21 @@ def test_windows_that_follow_on_each_other_are_not_proved_by_one_line(spec: Pipe
     assert unproved[2] == "window.aggregates: f: it depends on the order"
 
 
-def test_sessions_are_not_recomputed(place: Place, spec: Pipeline) -> None:
-    assert cannot(spec) is None
-    sessions = {key: value for key, value in WINDOW.items() if key != "size"} | {"gap": "5m"}
-    place.configure(decode={"json": {"schema": "at TIMESTAMP, k STRING"}}, window=sessions)
-    assert "Sessions are not recomputed" in (cannot(load(str(place.file))) or "")
+@pytest.fixture
+def sessions(place: Place) -> Pipeline:
+    window = {key: value for key, value in WINDOW.items() if key != "size"} | {"gap": "1h"}
+    place.configure(decode={"json": {"schema": "at TIMESTAMP, k STRING"}}, window=window)
+    return load(str(place.file))
+
+
+def test_no_interval_makes_sessions_again(sessions: Pipeline) -> None:
+    assert cannot(sessions) is None
+    doubtful = [[0, HOUR, "gone", True], [HOUR, 2 * HOUR, "gone", True]]
+    (problem,), (unproved,) = told(sessions, Verdict(9, 1, [difference(True, True, "2", "3")], doubtful, {}))
+    assert problem.endswith("To write all rows again: sluice reset p --reason TEXT --truncate --from earliest")
+    assert unproved.startswith(
+        "sessions that last at any time from 1970-01-01T00:00:00+00:00 to 1970-01-01T01:59:59.999000+00:00: gone"
+    )
 
 
 def move(spec: Pipeline, epoch: int, batch: int, start: int, end: int, closed: int, **more: Any) -> dict[str, Any]:
@@ -85,6 +95,15 @@ def test_each_batch_is_recomputed_once_from_what_it_read(place: Place, spec: Pip
     assert told.former == {"1": 5, "2": 8}, "the checkpoint of the second epoch is lost"
     other = Plan.of(place.ledger, spec, [move(spec, 1, 0, 2, 4, 3) | {"aggregation": "another"}], {}, 1)
     assert [item[:2] for item in other.doubtful] == [[HOUR + 1, 3 * HOUR + 1]]
+
+
+def test_records_that_made_other_sessions_join_none(place: Place, sessions: Pipeline) -> None:
+    moves = [move(sessions, 1, 0, 0, 4, 3), move(sessions, 1, 1, 4, 9, 7) | {"aggregation": "another"}]
+    plan = Plan.of(place.ledger, sessions, moves, {}, 12)
+    assert [row[:5] for row in plan.live] == [["t", 0, 0, 4, 1]]
+    ((first, last, *_),) = plan.doubtful
+    assert (first, last) == (4 * HOUR, 9 * HOUR + 2), "of an event time, and until a gap behind the last one"
+    assert plan.closed == {"1": 7 * HOUR}
 
 
 def test_an_output_of_all_windows_is_that_of_the_newest_epoch(place: Place) -> None:
