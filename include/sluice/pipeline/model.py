@@ -155,6 +155,9 @@ class Pipeline(Strict):
                 f"decode.{self.decode.key}: this source.{self.source.key} gives each row as a JSON object: choose "
                 "decode.json"
             )
+        if self.source.file is not None and self.decode.csv is not None:
+            form = self.decode.csv
+            self.source.file.declared(form.names, separator=form.separator, quote=form.quote)
         self._refuse_tombstones()
         self._refuse_formats()
         if self.aggregates and self.transform.arrow is not None:

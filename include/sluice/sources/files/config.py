@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import csv
+import io
 import posixpath
 import re
+from collections.abc import Sequence
 from datetime import timedelta
 from typing import Annotated, Literal
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import Field, PrivateAttr, field_validator, model_validator
 
 from sluice.fields import Duration
 from sluice.sources.base import SourceConfig
@@ -44,6 +47,8 @@ class FileSource(SourceConfig):
     """
     archive: str | None = None
     """A folder into which files are moved when all of their rows are in the sink or in the write-ahead log."""
+    _declared: tuple[str, ...] = PrivateAttr(default=())
+    _marks: tuple[str, str] = PrivateAttr(default=(",", '"'))
 
     @field_validator("glob")
     @classmethod
@@ -61,6 +66,20 @@ class FileSource(SourceConfig):
         if self.marker is not None and not re.fullmatch(r"[^/]+", self.marker):
             raise ValueError(f"marker: {self.marker!r} is not a suffix of a file's name, such as .done")
         return self
+
+    def declared(self, names: Sequence[str], *, separator: str, quote: str) -> None:
+        """Take note of the columns that ``decode.csv`` declares, in the order of a row, and of its characters."""
+        self._declared, self._marks = tuple(names), (separator, quote)
+
+    def misplaced(self, header: str) -> str | None:
+        """Return a declared column that a header has in the place of another one; None if there is none."""
+        separator, quote = self._marks
+        fields = next(csv.reader(io.StringIO(header, newline=""), delimiter=separator, quotechar=quote), [])
+        there = [name.strip().casefold() for name in fields]
+        if len(there) != len(self._declared):  # such rows are refused one by one (rule fields)
+            return None
+        pairs = zip(self._declared, there, strict=True)
+        return next((name for name, at in pairs if name.casefold() in there and name.casefold() != at), None)
 
     @property
     def objects(self) -> bool:

@@ -71,7 +71,7 @@ class Files:
         SourceUnreachableError
             If the folder or a file cannot be read.
         ConfigError
-            If a file changed after it was read, or has another header than the files before, or if the folder has
+            If a file changed after it was read, has another header than the files before, or one with the declared columns in other places, or if the folder has
             another name than the one that was read.
         SinkError
             If the book cannot be read or written.
@@ -183,6 +183,8 @@ class Files:
                     self.notes.append(f"{name} {why}, and is left to the next run")
                     continue
                 header = None if found.header is None else found.header.decode(errors="replace")
+                if self.config.header and header is not None and (column := self.config.misplaced(header)) is not None:
+                    raise self._misplaced(name, header, column)
                 if header is not None and columns is not None and columns[0] != header:
                     if self.config.header:
                         raise self._other_columns(name, header, columns)
@@ -225,6 +227,14 @@ class Files:
             f"{name} has the columns {header[:200]!r}, where {columns[1]} has {columns[0][:200]!r}",
             state=f"{_STATE}; no file of this look was taken",
             next_step="move the file away, or read such files with a pipeline of their own",
+        )
+
+    def _misplaced(self, name: str, header: str, column: str) -> ConfigError:
+        return ConfigError(
+            f"{name} has the columns {header[:200]!r}, and decode.csv.schema has {column!r} in another place: fields "
+            "are taken in the order of the schema, so values would be in each other's columns",
+            state=f"{_STATE}; no file of this look was taken",
+            next_step="write the columns of decode.csv.schema in the order of the files",
         )
 
     def _unreadable(self, what: str, error: OSError) -> SourceUnreachableError:

@@ -15,6 +15,7 @@ import pytest
 
 from sluice.errors import ConfigError
 from sluice.home import Home
+from sluice.pipeline import Pipeline
 from sluice.ranges import OffsetRange
 from sluice.sources.files.config import FileSource
 from sluice.sources.files.source import Files
@@ -78,6 +79,32 @@ def test_a_folder_of_another_name_is_refused_before_a_file_of_it_has_an_offset(t
     with pytest.raises(ConfigError, match=r"whose name was inbox, and source\.file.path ends in new"):
         opened(tmp_path, path=str(tmp_path / "new")).snapshot()
     assert end(opened(tmp_path)) == 2
+
+
+@pytest.mark.parametrize(
+    ("header", "told"),
+    [("last,first", "first"), ('"First ",Last', None), ("a,b", None), ("first,b", None), ("b,first", "first"),
+     ("last,first,age", None), ("", None)],
+)  # fmt: skip
+def test_a_header_with_the_declared_columns_in_other_places_is_refused(
+    tmp_path: Path, header: str, told: str | None
+) -> None:
+    put(tmp_path, "a.csv", f"{header}\nJane,Doe\n")
+    spec = {
+        "pipeline": "p",
+        "sink": {"delta": {"path": "t"}},
+        "decode": {"csv": {"schema": "first STRING, last STRING"}},
+    }
+    source = {"path": str(tmp_path / "inbox"), "format": "csv", "header": True}
+    config = Pipeline.model_validate({**spec, "source": {"file": source}}).source.config
+    assert isinstance(config, FileSource)
+    files = Files(config, Home(str(tmp_path / "home")), "p")
+    if told is None:
+        assert end(files) == 1
+        return
+    with pytest.raises(ConfigError, match=rf"decode\.csv\.schema has '{told}' in another place"):
+        files.snapshot()
+    assert files.book.end == 0
 
 
 def test_the_order_of_names_or_of_times(tmp_path: Path) -> None:
