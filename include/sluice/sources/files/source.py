@@ -71,8 +71,8 @@ class Files:
         SourceUnreachableError
             If the folder or a file cannot be read.
         ConfigError
-            If a file changed after it was read, has another header than the files before, or one with the declared columns in other places, or if the folder has
-            another name than the one that was read.
+            If a file changed after it was read, has another header than the files before, or one with declared columns
+            in other places; or if the folder has another name than the one that was read.
         SinkError
             If the book cannot be read or written.
         """

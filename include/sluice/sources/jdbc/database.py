@@ -14,7 +14,7 @@ from sluice.errors import AuthorizationError, ConfigError, SluiceError, SourceUn
 from sluice.postgres import WRONG, literal, name_of, text_of, url_of
 from sluice.sources.jdbc.config import JdbcSource
 
-__all__ = ["Database", "Described", "Session"]
+__all__ = ["Database", "Described", "Session", "retold"]
 
 _STATE = "nothing was read or written now; what earlier runs wrote is in the sink"
 _BYTES = 8 << 20
@@ -78,6 +78,8 @@ class Described:
         What the user should know.
     types
         The types of the key and of these columns; those whose values have the same text have the same name.
+    exact
+        The same types as the table has them, such as ``numeric(10,2)``; none for a query.
     """
 
     server: str | None
@@ -88,6 +90,7 @@ class Described:
     sure: bool
     notes: tuple[str, ...]
     types: tuple[str, ...] = ()
+    exact: tuple[str, ...] = ()
 
 
 class Database:
@@ -145,6 +148,18 @@ class Database:
         return SourceUnreachableError(
             what, state=_STATE, next_step="run again when the database answers; the next run catches up"
         )
+
+
+def retold(before: str, now: str) -> bool:
+    """Return whether values have another text since the modifier of their type changed, as in ``numeric(10,2)``."""
+    kind, limited, rest = now.partition("(")
+    after = rest.partition(")")[0].rpartition(",")[2]
+    given = before.partition("(")[2].partition(")")[0].rpartition(",")[2]
+    if not limited or not before.startswith(kind) or after == given:
+        return False
+    if kind in ("timestamp", "time", "interval"):  # rounded if it has fewer digits
+        return int(after) < int(given or 6)
+    return kind in ("numeric", "character", "bit")
 
 
 class _BrokenOffError(Exception):
@@ -221,7 +236,17 @@ class Session:
             found = Described(server, None, None, _TYPES[kind], unique, False, ())
         else:
             found = self._of_table(server, _TYPES[kind])
-        return replace(found, types=self._types([config.key, *found.unique]))
+        names = [config.key, *found.unique]
+        exact = () if config.table is None else self._exact(names)
+        return replace(found, types=self._types(names), exact=exact)
+
+    def _exact(self, names: Sequence[str]) -> tuple[str, ...]:
+        found = self._rows(
+            "SELECT attname::text, format_type(atttypid, atttypmod) FROM pg_attribute "
+            f"WHERE attrelid = {literal(self._source)}::regclass AND attnum > 0 AND NOT attisdropped"
+        )
+        types = dict(found)
+        return tuple(types[name] for name in names)
 
     def _types(self, names: Sequence[str]) -> tuple[str, ...]:
         of = (f"(SELECT q.{name_of(name)} FROM {self._source} AS q LIMIT 0)" for name in names)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import logging
+import operator
 import re
 import time
 from collections.abc import Collection, Iterator
@@ -22,7 +23,7 @@ from sluice.home import Home
 from sluice.ranges import Positions
 from sluice.sources.base import SourceKind
 from sluice.sources.jdbc.config import JdbcSource
-from sluice.sources.jdbc.database import Database, Described, Session
+from sluice.sources.jdbc.database import Database, Described, Session, retold
 from sluice.sources.landed.intake import Intake, OvertakenError, digests
 from sluice.sources.landed.position import Mark, Position, settled, thinned
 from sluice.sources.state import Key, PartitionState, TopicState
@@ -139,7 +140,7 @@ class TableRows:
         query = None if config.query is None else hashlib.sha256(config.query.encode()).hexdigest()
         what = {"server": now.server, "table": now.table, "file": now.file, "key": config.key, "unique": [*now.unique]}
         (stream,) = config.streams
-        what |= {"query": query, "types": [*now.types], "stream": stream}
+        what |= {"query": query, "types": [*now.types], "exact": [*now.exact], "stream": stream}
         known = before.what
         if known is None:
             return what
@@ -158,13 +159,16 @@ class TableRows:
                 state=_STATE,
                 next_step=f"set source.jdbc.key and source.jdbc.unique as they were; or {BEGIN_ANEW}",
             )
-        if known.get("types", what["types"]) != what["types"]:
-            raise ConfigError(
-                f"{config.shown}: {', '.join((config.key, *now.unique))} had the types {', '.join(known['types'])}, "
-                f"and have {', '.join(now.types)} now: rows that were read could not be told from others",
-                state=_STATE,
-                next_step=f"change the types back, or cast the columns in source.jdbc.query; or {BEGIN_ANEW}",
-            )
+        for kind, have, other in (("types", now.types, operator.ne), ("exact", now.exact, retold)):
+            had = [str(one) for one in known.get(kind, have)]
+            if any(other(one, another) for one, another in zip(had, have, strict=False)):
+                cast = "" if config.query is None else ", or cast the columns in source.jdbc.query"
+                raise ConfigError(
+                    f"{config.shown}: {', '.join((config.key, *now.unique))} had the types {', '.join(had)}, "
+                    f"and have {', '.join(have)} now: rows that were read could not be told from others",
+                    state=_STATE,
+                    next_step=f"change the types back{cast}; or {BEGIN_ANEW}",
+                )
         elsewhere = None not in (known["server"], now.server) and known["server"] != now.server
         if elsewhere or known["table"] != now.table:
             raise TopicRecreatedError(

@@ -81,6 +81,34 @@ def test_another_type_of_the_key_is_refused(shop: Shop, key: str) -> None:
     assert len(shop.values()) == 2
 
 
+@pytest.mark.parametrize(
+    ("before", "now", "told"),
+    [
+        ("numeric(10,2)", "numeric(10,3)", True), ("numeric(10,2)", "numeric(12,2)", False),
+        ("numeric(10,2)", "numeric", False), ("numeric", "numeric(10,2)", True), ("character(1)", "character(2)", True),
+        ("timestamp without time zone", "timestamp(0) without time zone", True),
+        ("timestamp(3) with time zone", "timestamp(6) with time zone", False), ("bigint", "bigint", False),
+        ("character varying(3)", "character varying(9)", False), ("integer", "bigint", False),
+    ],
+)  # fmt: skip
+def test_digits_of_a_type_that_give_values_another_text(before: str, now: str, told: bool) -> None:
+    assert database_module.retold(before, now) == told
+
+
+def test_rows_that_are_told_apart_by_digits_that_change_are_refused(shop: Shop) -> None:
+    shop.sql("DROP TABLE orders", "CREATE TABLE orders (id INT, code NUMERIC(10,2), PRIMARY KEY (id, code))")
+    shop.sql("INSERT INTO orders VALUES (1, 1), (1, 2)")
+    shop.look()
+    shop.sql("ALTER TABLE orders ALTER code TYPE NUMERIC(12,2)")
+    shop.look()
+    shop.sql("ALTER TABLE orders ALTER code TYPE NUMERIC(12,3)")
+    with pytest.raises(
+        ConfigError, match=r"had the types integer, numeric\(12,2\), and have integer, numeric\(12,3\) now"
+    ):
+        shop.look()
+    assert len(shop.values()) == 2
+
+
 def test_a_key_may_grow_wider(shop: Shop) -> None:
     shop.sql("DROP TABLE orders", "CREATE TABLE orders (id INT, name VARCHAR(9), PRIMARY KEY (id, name))")
     shop.sql("INSERT INTO orders VALUES (1, 'a')")
