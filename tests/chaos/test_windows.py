@@ -477,19 +477,22 @@ CLOSING = ("sink-committed:2", "batch-recorded:2", "batch-started:2", "before-si
 
 
 @pytest.mark.parametrize(
-    ("window", "points"),
+    ("window", "recovery", "points"),
     [
-        (HOURLY, ("sink-committed",)),
-        pytest.param(HOURLY, POINTS, marks=pytest.mark.long),
-        pytest.param(HOURLY, CLOSING, marks=pytest.mark.long),
-        pytest.param(PANES, ("sink-committed", "before-sink-commit:2"), marks=pytest.mark.long),
-        pytest.param(PANES, POINTS, marks=pytest.mark.long),
-        pytest.param(PANES, CLOSING, marks=pytest.mark.long),
+        (HOURLY, "replay", ("sink-committed",)),
+        pytest.param(HOURLY, "replay", POINTS, marks=pytest.mark.long),
+        pytest.param(HOURLY, "hot", POINTS, marks=pytest.mark.long),
+        pytest.param(HOURLY, "replay", CLOSING, marks=pytest.mark.long),
+        pytest.param(PANES, "replay", ("sink-committed", "before-sink-commit:2"), marks=pytest.mark.long),
+        pytest.param(PANES, "replay", POINTS, marks=pytest.mark.long),
+        pytest.param(PANES, "replay", CLOSING, marks=pytest.mark.long),
     ],
-    ids=["in-the-sink", "every-point", "closing", "panes", "panes-every-point", "panes-closing"],
+    ids=["in-the-sink", "every-point", "hot", "closing", "panes", "panes-every-point", "panes-closing"],
 )
-def test_kills_neither_lose_nor_double(sandbox: Sandbox, window: dict[str, Any], points: tuple[str, ...]) -> None:
-    stream = Stream(sandbox, window)
+def test_kills_neither_lose_nor_double(
+    sandbox: Sandbox, window: dict[str, Any], recovery: str, points: tuple[str, ...]
+) -> None:
+    stream = Stream(sandbox, window, recovery=recovery)
     stream.configure()
     for number, point in enumerate(points):
         stream.feed(number * 90, number * 90 + 100, 6, bad=True)

@@ -506,16 +506,14 @@ class Pipeline(Strict):
                 "recovery: wal beside source.kafka.clusters is not supported yet: choose recovery: replay; the mirror "
                 "keeps what the first cluster loses"
             )
-        if self.stateful is not None and recovery not in (Recovery.REPLAY, Recovery.WAL):
-            if not recovery.ignores:
-                why = f"does not work with {self.kept_by} yet"
-            elif self.window is not None:
+        if self.stateful is not None and recovery.ignores:
+            if self.window is not None:
                 why = "would skip records of windows that are open, whose rows would then be silently wrong"
             elif self.processor is not None:
                 why = "would skip records that the processor needs, whose rows would then be silently wrong"
             else:
                 why = "would skip records whose duplicates would then be taken for the first ones"
-            return f"recovery: {recovery} {why}: choose recovery: replay or wal"
+            return f"recovery: {recovery} {why}: choose recovery: replay, wal or hot"
         return recovery.refusal(aggregates=self.aggregates)
 
     @property

@@ -48,16 +48,7 @@ class DirectRoute:
                 return
             if arrow is not None:
                 arrow.expect(lambda: ((tables.batch_name(n), coming) for n, coming in forecast.after(number)))
-            told: set[str] = set()
-
-            def tell(shortfall: str) -> None:
-                if shortfall not in told:
-                    logger.warning("strategy %s continues as replay: %s", strategy.recovery, shortfall)
-                    note = f"{strategy.recovery} continued as replay: {shortfall}"
-                    context.ledger.degraded(self.batches.lease, note)
-                told.add(shortfall)
-
-            with strategy.hold(records, source, tell, later=arrow is not None) as held:
+            with strategy.hold(records, source, self.batches.teller(), later=arrow is not None) as held:
                 batch = Batch(tables.batch_name(number), ranges, held.source, held.frame, self.batches.spark)
                 self.batches.process(tables, writer, number, batch, sweep=number in sweep)
 

@@ -107,8 +107,9 @@ class StatefulRoute:
                 _consume(let_out, source, ranges)
                 tables.checkpoint.sync(number)
                 return
-            batch = Batch(tables.batch_name(number), ranges, source, let_out, spark)
-            self.batches.process(tables, writer.at(tables.checkpoint, number), number, batch, sweep=number in sweep)
+            with context.strategy.hold_let_out(let_out, source, self.batches.teller()) as held:
+                batch = Batch(tables.batch_name(number), ranges, held.source, held.frame, spark)
+                self.batches.process(tables, writer.at(tables.checkpoint, number), number, batch, sweep=number in sweep)
 
         with _settings(spark, context.pipeline):
             limit = self.batches.limit(arrow=False)

@@ -80,6 +80,19 @@ class Strategy(Protocol):
             Whether to hold only those that Spark reads: the Arrow path takes the others.
         """
 
+    def hold_let_out(
+        self, let_out: DataFrame, source: Records, tell: Callable[[str], None]
+    ) -> AbstractContextManager[Held]:
+        """Hold what a stateful operator let out of a batch, and the batch's records once they are read to be counted.
+
+        Parameters
+        ----------
+        let_out
+            The frame that Spark passed. It is used once, as a whole, also by holding it.
+        tell
+            As for :meth:`hold`.
+        """
+
     def prepare(self, writer: BatchWriter, batch: Batch) -> PreparedBatch:
         """Write a batch to files and account for each of its offsets. Commits nothing.
 
@@ -106,6 +119,12 @@ class Replay:
     ) -> AbstractContextManager[Held]:
         """Hold nothing: records that are needed again are read from the source."""
         return nullcontext(Held(frame, source))
+
+    def hold_let_out(
+        self, let_out: DataFrame, source: Records, tell: Callable[[str], None]
+    ) -> AbstractContextManager[Held]:
+        """Hold nothing: if it is lost, Spark makes it again from the records and from the state of the batch before."""
+        return nullcontext(Held(let_out, source))
 
     def prepare(self, writer: BatchWriter, batch: Batch) -> PreparedBatch:
         """Prepare the batch once."""

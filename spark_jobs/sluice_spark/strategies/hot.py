@@ -42,6 +42,16 @@ class Hot(Replay):
         """
         return _held_later(frame.sparkSession, source, tell) if later else _held(frame, source, tell)
 
+    def hold_let_out(
+        self, let_out: DataFrame, source: Records, tell: Callable[[str], None]
+    ) -> AbstractContextManager[Held]:
+        """Hold both on two executors; if there are fewer than two, tell why not.
+
+        The pass by which Spark makes the state cannot be held: it is the query's own. So losing an executor before the
+        state is made costs a second read of its part. The state itself is in the checkpoint.
+        """
+        return _let_out(let_out, source, tell)
+
 
 @contextmanager
 def _held(frame: DataFrame, source: Records, tell: Callable[[str], None]) -> Iterator[Held]:
@@ -49,6 +59,17 @@ def _held(frame: DataFrame, source: Records, tell: Callable[[str], None]) -> Ite
         if shortfall:
             tell(shortfall)
         yield Held(held, source if shortfall else HeldRecords(held, source))
+
+
+@contextmanager
+def _let_out(frame: DataFrame, source: Records, tell: Callable[[str], None]) -> Iterator[Held]:
+    with held_twice(frame) as (held, shortfall):
+        if shortfall:
+            tell(shortfall)
+            yield Held(held, source)
+            return
+        with _held_later(frame.sparkSession, source, tell) as records:
+            yield Held(held, records.source)
 
 
 @contextmanager

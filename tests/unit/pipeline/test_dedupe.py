@@ -53,7 +53,6 @@ def test_the_event_time_is_the_records_own_by_default(tmp_path: Path) -> None:
         ({}, {"rows": "aggregate"}, "must have rows: one or filter"),
         ({}, {"recovery": "ignore_batch"}, "duplicates would then be taken for the first ones"),
         ({}, {"recovery": "ignore_range"}, "duplicates would then be taken for the first ones"),
-        ({}, {"recovery": "hot"}, "hot does not work with dedupe yet: choose recovery: replay or wal"),
     ],
 )
 def test_what_cannot_be_is_refused_with_the_way_out(
@@ -66,7 +65,7 @@ def test_what_cannot_be_is_refused_with_the_way_out(
 
 def test_a_run_cannot_do_what_the_file_cannot(tmp_path: Path) -> None:
     pipeline = read(tmp_path, {})
-    assert [r for r in Recovery if pipeline.refusal(r) is None] == [Recovery.REPLAY, Recovery.WAL]
+    assert [r for r in Recovery if pipeline.refusal(r) is None] == [Recovery.REPLAY, Recovery.WAL, Recovery.HOT]
     with pytest.raises(ConfigError, match="has dedupe: which of an interval's records are duplicates"):
         RunRequest.of(pipeline, "r", start="2026-01-01", end="2026-01-02")
     with pytest.raises(ConfigError, match="rows that are taken back would not come again"):

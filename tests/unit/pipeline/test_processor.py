@@ -81,7 +81,6 @@ def test_the_example_is_one() -> None:
         ({}, {"rows": "aggregate"}, "must have rows: one or filter"),
         ({}, {"recovery": "ignore_batch"}, "whose rows would then be silently wrong"),
         ({}, {"recovery": "ignore_range"}, "whose rows would then be silently wrong"),
-        ({}, {"recovery": "hot"}, "hot does not work with a processor yet: choose recovery: replay or wal"),
         ({}, {"state": {"max_bytes": 1}}, "Spark does not say how large the state of a processor is"),
         ({}, {"quality": {"when": "before_commit"}}, "before_commit beside processor"),
         ({}, {"quality": {"history": {"freshness": "1h"}}}, "aggregated rows have none"),
@@ -97,7 +96,7 @@ def test_what_cannot_be_is_refused_with_the_way_out(
 
 def test_a_run_cannot_do_what_the_file_cannot(tmp_path: Path) -> None:
     pipeline = read(tmp_path, {})
-    assert [r for r in Recovery if pipeline.refusal(r) is None] == [Recovery.REPLAY, Recovery.WAL]
+    assert [r for r in Recovery if pipeline.refusal(r) is None] == [Recovery.REPLAY, Recovery.WAL, Recovery.HOT]
     with pytest.raises(ConfigError, match="has a processor: which rows the records of an interval give"):
         RunRequest.of(pipeline, "r", start="2026-01-01", end="2026-01-02")
     with pytest.raises(ConfigError, match="has a processor: a row of its sink combines many records"):

@@ -91,7 +91,6 @@ def test_a_window_has_defaults_and_columns(tmp_path: Path) -> None:
         ({}, {"sink": {"delta": {"path": "p", "partition_by": ["k"]}}}, "'k' is not a column of the windows"),
         ({}, {"recovery": "ignore_batch"}, "would skip records of windows that are open"),
         ({}, {"recovery": "ignore_range"}, "would skip records of windows that are open"),
-        ({}, {"recovery": "hot"}, "hot does not work with a window yet: choose recovery: replay or wal"),
     ],
 )
 def test_what_cannot_be_is_refused_with_the_way_out(
@@ -111,9 +110,9 @@ def test_a_whole_result_has_no_watermark_and_no_intervals(tmp_path: Path) -> Non
 
 def test_a_run_cannot_do_what_the_file_cannot(tmp_path: Path) -> None:
     pipeline = read(tmp_path, {})
-    assert [r for r in Recovery if pipeline.refusal(r) is None] == [Recovery.REPLAY, Recovery.WAL]
-    with pytest.raises(ConfigError, match="hot does not work with a window yet"):
-        RunRequest.of(pipeline, "r", recovery="hot")
+    assert [r for r in Recovery if pipeline.refusal(r) is None] == [Recovery.REPLAY, Recovery.WAL, Recovery.HOT]
+    with pytest.raises(ConfigError, match="choose recovery: replay, wal or hot"):
+        RunRequest.of(pipeline, "r", recovery="ignore_range")
     assert RunRequest.of(pipeline, "r", start="2026-01-01", end="2026-01-02").interval is not None
     sessions = read(tmp_path, {"size": None, "gap": "10m", "by": ["k"]})
     with pytest.raises(ConfigError, match="has sessions: where they begin and end is decided by their records"):
