@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from kafka.admin import ConfigResource, ConfigResourceType, KafkaAdminClient
 from pyspark.sql import SparkSession
-from tests.chaos.test_windows import BEGIN, HOURLY, MINUTE, SLIDING, Stream, Updated
+from tests.chaos.test_windows import BEGIN, HOURLY, MINUTE, PANES, SLIDING, Stream, Updated
 from tests.fixtures.runs import KeptSandbox, Sandbox, await_that, consume
 
 from sluice.local.kafka import Broker, Topics
@@ -87,8 +87,9 @@ def fed(sandbox: Sandbox, window: dict[str, Any], *, recovery: str = "replay", k
         (SLIDING, Stream, "replay"),
         pytest.param(HOURLY, Stream, "wal", marks=pytest.mark.long),
         pytest.param({**SLIDING, "output": "update"}, Updated, "replay", marks=pytest.mark.long),
+        pytest.param(PANES, Stream, "replay", marks=pytest.mark.long),
     ],
-    ids=["sliding", "by-the-log", "update"],
+    ids=["sliding", "by-the-log", "update", "panes"],
 )
 def test_an_interval_makes_its_windows_again_and_no_others(
     sandbox: Sandbox, window: dict[str, Any], kind: type[Stream], recovery: str

@@ -576,6 +576,12 @@ LANDING = ("segments-staged", "before-seal", "sealed", "seal-recorded")
             marks=pytest.mark.long,
         ),
         pytest.param(
+            Stream,
+            PANES,
+            ("run-planned", "window-defined", *LANDING, "rows-staged", "before-sink-commit", "sink-committed:2"),
+            marks=pytest.mark.long,
+        ),
+        pytest.param(
             Updated,
             {**SLIDING, "output": "update"},
             ("sealed", "sink-committed", "batch-recorded", "before-sink-commit"),
@@ -588,7 +594,7 @@ LANDING = ("segments-staged", "before-seal", "sealed", "seal-recorded")
             marks=pytest.mark.long,
         ),
     ],
-    ids=["in-the-sink", "every-point", "closing", "update", "sessions"],
+    ids=["in-the-sink", "every-point", "closing", "panes", "update", "sessions"],
 )
 def test_by_way_of_the_log_kills_neither_lose_nor_double(
     sandbox: Sandbox, kind: type[Stream], window: dict[str, Any], points: tuple[str, ...]
@@ -608,8 +614,9 @@ def test_by_way_of_the_log_kills_neither_lose_nor_double(
     assert deep["problems"] == []
 
 
-def test_a_stream_that_rests_is_flushed_once(sandbox: Sandbox) -> None:
-    stream = Stream(sandbox, {**SLIDING, "flush": {"after": "1d"}})
+@pytest.mark.parametrize("window", [SLIDING, pytest.param(PANES, marks=pytest.mark.long)], ids=["sliding", "panes"])
+def test_a_stream_that_rests_is_flushed_once(sandbox: Sandbox, window: dict[str, Any]) -> None:
+    stream = Stream(sandbox, {**window, "flush": {"after": "1d"}})
     stream.configure()
     stream.feed(0, 60, 6)
     sandbox.run("first")
@@ -617,7 +624,7 @@ def test_a_stream_that_rests_is_flushed_once(sandbox: Sandbox) -> None:
     sandbox.run("not yet")
     assert sandbox.ledger.windows(sandbox.name, "not yet") == {}
     assert stream.held() == before
-    stream.window = {**SLIDING, "flush": {"after": "0s"}}
+    stream.window = {**window, "flush": {"after": "0s"}}
     stream.configure()
     sandbox.run("flushes", kill_at="closing-planned")
     sandbox.run("flushes")
