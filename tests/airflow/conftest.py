@@ -102,7 +102,8 @@ class FakeSpark:
     folder: Path
 
     def plan(self, main: str, *, only: str | None = None, **what: Any) -> None:
-        """Say what the main will do: ``code``, ``say`` (lines), ``written``, ``verdict``, ``judgement``, ``hang``.
+        """Say what the main will do: ``code``, ``say`` (lines), ``written``, ``verdict``, ``judgement``, ``hang``,
+        ``result`` (what it writes into the file of its result).
 
         With ``only``: for that pipeline, whatever is planned for others.
         """

@@ -390,6 +390,7 @@ def audit_windows(
     spark: Connection,
     kafka: Connections,
     decoder: Connection | None = None,
+    settings: Spark | None = None,
 ) -> SparkSubmit:
     """Return the application that recomputes windows and compares them with the table; it writes none.
 
@@ -397,9 +398,12 @@ def audit_windows(
     ----------
     plan, result
         The files with what is recomputed, and for what was found; both JSON.
+    settings
+        As of :func:`bounded_run`.
     """
     arguments = ["--pipeline", str(pipeline.file), "--plan", str(plan), "--result", str(result)]
-    return _submit("audit_windows.py", pipeline, arguments, spark, (kafka, decoder), small=False)
+    others = (kafka, decoder)
+    return _submit("audit_windows.py", pipeline, arguments, spark, others, small=False, settings=settings)
 
 
 def _submit(

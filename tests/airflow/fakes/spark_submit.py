@@ -15,7 +15,7 @@ def _argument(name: str) -> str:
 
 def main() -> int:
     folder = Path(os.environ["FAKE_SPARK"])
-    mains = ("bounded_run.py", "validate_sink.py", "redrive.py", "reset.py", "retract.py")
+    mains = ("bounded_run.py", "validate_sink.py", "redrive.py", "reset.py", "retract.py", "audit_windows.py")
     main_file = next(Path(a).name for a in sys.argv if a.endswith(mains))
     (folder / f"{main_file}.call").write_text(json.dumps({"argv": sys.argv[1:], "env": dict(os.environ)}))
     plan_file = folder / f"{Path(_argument('--pipeline')).stem}.{main_file}.plan"
@@ -32,7 +32,9 @@ def main() -> int:
         with open(plan["hang"], "w"):  # tells the test that it hangs
             pass
         child.wait()
-    if plan.get("record", True):
+    if "result" in plan:
+        Path(_argument("--result")).write_text(json.dumps(plan["result"]))
+    elif plan.get("record", True):
         _record(plan, main_file)
     return int(plan.get("code", 0))
 
