@@ -191,15 +191,16 @@ def _use_wal(connection: Any) -> None:
 
 
 def _version(engine: sa.Engine) -> str | None:
+    asked = sa.text(f"SELECT version_num FROM {VERSION_TABLE}")
     try:
         with reading(engine) as connection:
-            return connection.execute(sa.text(f"SELECT version_num FROM {VERSION_TABLE}")).scalar()
+            return connection.execute(asked).scalar()
     except (OperationalError, ProgrammingError):
         # the message may be in any language
         with reading(engine) as connection:
             if not sa.inspect(connection).has_table(VERSION_TABLE):
                 return None
-        raise
+            return connection.execute(asked).scalar()  # another process has made it meanwhile
 
 
 def _migrate(engine: sa.Engine) -> None:

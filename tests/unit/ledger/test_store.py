@@ -79,6 +79,20 @@ def test_several_processes_may_make_the_same_ledger_at_once(ledger_url: str) -> 
     assert not failures
 
 
+def test_a_ledger_that_another_process_makes_meanwhile_is_opened(
+    ledger_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    look = sa.inspect
+
+    def late(connection: sa.Connection) -> sa.Inspector:
+        monkeypatch.undo()
+        Ledger.open(ledger_url)
+        return look(connection)
+
+    monkeypatch.setattr("sluice.ledger.store.sa.inspect", late)
+    assert Ledger.open(ledger_url).runs() == []
+
+
 def test_a_ledger_of_a_newer_version_is_left_alone(ledger_url: str) -> None:
     with open_engine(ledger_url).begin() as connection:
         connection.execute(sa.text(f"UPDATE {schema.VERSION_TABLE} SET version_num = '9999'"))
