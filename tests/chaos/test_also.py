@@ -381,10 +381,11 @@ def test_a_batch_that_is_held_back_is_in_no_sink(into_three: AlsoSandbox) -> Non
 
 @pytest.mark.parametrize(
     "points",
-    [("sink-committed:2",), pytest.param((*POINTS, "sink-committed:2", "also-committed:3"), marks=pytest.mark.long)],
+    [("sink-committed:2",), (*POINTS, "sink-committed:2", "also-committed:3")],
     ids=["in-the-sink", "every-point"],
 )
-@pytest.mark.parametrize("recovery", ["replay", pytest.param("wal", marks=pytest.mark.long)])
+@pytest.mark.parametrize("recovery", ["replay", "wal"])
+@pytest.mark.long  # with a processor, which takes the same way, test_processor.py does so in each run of the suite
 def test_windows_are_closed_once_in_each_sink(into_three: AlsoSandbox, recovery: str, points: tuple[str, ...]) -> None:
     sandbox = into_three
     stream = windows.Stream(sandbox, windows.HOURLY, recovery=recovery)
