@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -12,8 +13,9 @@ from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
+from tests.fixtures.inside import MODULES
 from tests.fixtures.place import KeptPlace, Offset, account, error
-from tests.fixtures.queues import Nats, QueueServer, Redis, started
+from tests.fixtures.queues import Nats, OwnQueue, QueueServer, Redis, started
 
 from sluice.connections import variable_of
 
@@ -42,7 +44,8 @@ class Streams(KeptPlace):
         }  # fmt: skip
 
     def env(self) -> dict[str, str]:
-        return {variable_of("queue"): json.dumps(self.server.connection())}
+        path = os.pathsep.join(filter(None, [str(MODULES), os.environ.get("PYTHONPATH", "")]))
+        return {variable_of("queue"): json.dumps(self.server.connection()), "PYTHONPATH": path}
 
     def feed(self, count: int) -> None:
         """Add messages to both streams; each fifth is bad."""
@@ -78,14 +81,15 @@ def server(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[QueueServ
 @pytest.fixture
 def place(server: QueueServer, spark: SparkSession, tmp_path: Path) -> Streams:
     place = Streams(tmp_path, "shop", server)
-    place.spark = spark
+    if not isinstance(server, OwnQueue):  # its class is imported by workers, whose path is that of their driver
+        place.spark = spark
     place.feed(6)
     return place
 
 
 def servers(*fast: type) -> pytest.MarkDecorator:
     """Run a test with each server: with these always, with the others only among the long ones."""
-    marks = {kind: () if kind in fast else (pytest.mark.long,) for kind in (Redis, Nats)}
+    marks = {kind: () if kind in fast else (pytest.mark.long,) for kind in (Redis, Nats, OwnQueue)}
     params = [pytest.param(kind, marks=own, id=kind.kind) for kind, own in marks.items()]
     return pytest.mark.parametrize("server", params, indirect=True)
 
@@ -109,7 +113,7 @@ FAST = {(Redis, "replay", "auto")}
             marks=() if (kind, strategy, engine) in FAST else pytest.mark.long,
             id=f"{kind.kind}-{strategy}-{engine}",
         )
-        for kind in (Redis, Nats)
+        for kind in (Redis, Nats, OwnQueue)
         for strategy in POINTS
         for engine in ("auto", "spark")
     ],

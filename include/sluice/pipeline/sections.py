@@ -79,6 +79,10 @@ class Source(Strict):
     @model_validator(mode="after")
     def _one(self) -> Source:
         one_of(self, "source")
+        if self.queue is not None and ":" in self.queue.kind:
+            from sluice.pipeline.targets import check_function
+
+            check_function(self.queue.kind, classes=True)
         return self
 
     @property

@@ -41,7 +41,7 @@ class QueueFormat(DataSource):
     ``connection``
         The id of a connection. The driver's environment has it, in ``AIRFLOW_CONN_<ID>``: no option has a secret.
     ``kind``
-        ``redis_streams`` or ``nats_jetstream``.
+        ``redis_streams``, ``nats_jetstream``, or a class of yours, as ``source.queue.kind`` of a pipeline file.
     ``streams``
         The names of the streams, with commas between them. Each has one partition, 0.
     ``name``

@@ -9,9 +9,11 @@ import sys
 from pathlib import Path
 
 import pytest
-from tests.fixtures.queues import Nats, Redis, started
+from tests.fixtures.inside import MODULES
+from tests.fixtures.queues import Nats, OwnQueue, Redis, started
 
 from sluice.connections import variable_of
+from sluice.launch import jars
 
 pytestmark = pytest.mark.spark
 
@@ -103,4 +105,41 @@ def test_each_message_is_read_once_and_what_the_queue_removed_is_told(kind: type
     finally:
         process.stdin.close()
         process.wait(60)
+        server.stop()
+
+
+_SAME = """
+import json, sys
+from pyspark.sql import SparkSession
+from sluice_spark.sources.queue_format import QueueFormat
+
+broker, jars = sys.argv[1:]
+spark = (
+    SparkSession.builder.master("local[2]").config("spark.ui.enabled", False)
+    .config("spark.driver.extraClassPath", jars).getOrCreate()
+)
+spark.dataSource.register(QueueFormat)
+ours = spark.read.format("sluice_queue").option("connection", "queue").option("kind", "kafka_queue:KafkaQueue")
+ours = ours.option("streams", "orders").option("name", "q").load().drop("timestampType")
+theirs = spark.read.format("kafka").option("kafka.bootstrap.servers", broker).option("subscribe", "orders")
+theirs = theirs.option("includeHeaders", True).load().select(*ours.columns)
+print(json.dumps([ours.count(), theirs.count(), ours.exceptAll(theirs).count(), theirs.exceptAll(ours).count()]))
+"""
+
+
+@pytest.mark.kafka
+@pytest.mark.long
+def test_kafka_through_a_class_of_ones_own_is_what_sparks_own_source_reads(tmp_path: Path) -> None:
+    server = started(OwnQueue, tmp_path / "server")
+    try:
+        server.add("orders", [b"%d" % n for n in range(1000)])
+        known = server.connection()
+        path = os.pathsep.join(filter(None, [str(MODULES), os.environ.get("PYTHONPATH", "")]))
+        environment = {**os.environ, variable_of("queue"): json.dumps(known), "PYTHONPATH": path}
+        classes = ":".join(map(str, jars.fetch("spark")))
+        script = [sys.executable, "-c", _SAME, f"127.0.0.1:{known['port']}", classes]
+        done = subprocess.run(script, env=environment, capture_output=True, text=True, timeout=300, check=False)
+        assert done.returncode == 0, done.stderr[-4000:]
+        assert json.loads(done.stdout) == [1000, 1000, 0, 0]
+    finally:
         server.stop()

@@ -1,1 +1,1 @@
-"""Message queues as a source. A new kind of queue is one module with a :class:`~sluice.sources.queue.base.Queue`."""
+"""Message queues as a source. A new kind of queue is one class with the methods of :class:`.base.Queue`."""

@@ -11,6 +11,7 @@ from sluice.sources.base import SourceConfig
 
 __all__ = ["QueueSource"]
 
+_CLASS = r"^[A-Za-z_][\w.]*:[A-Za-z_]\w*$"
 _STREAM = re.compile(r"^[A-Za-z0-9._:{}-]{1,249}$")
 
 
@@ -19,8 +20,12 @@ class QueueSource(SourceConfig):
 
     connection: str
     """The id of an Airflow connection, such as ``redis_default``; outside Airflow ``AIRFLOW_CONN_<ID>``."""
-    kind: Literal["redis_streams", "nats_jetstream"]
-    """The queue: Redis Streams (Redis 7 or later), or NATS JetStream (streams with limits as retention)."""
+    kind: Literal["redis_streams", "nats_jetstream"] | Annotated[str, Field(pattern=_CLASS)]
+    """Redis Streams (Redis 7 or later), NATS JetStream (streams with limits as retention), or ``package.module:Class``.
+
+    A class of yours has the methods of :class:`sluice.sources.queue.base.Queue`, and is called with a
+    :class:`~sluice.connections.Connection` and the pipeline's name and id. A checkout's ``include/`` is on the path.
+    """
     stream_names: Annotated[list[str], Field(min_length=1, alias="streams")]
     """The names of the streams. One that is added later is read from its beginning."""
     field: str | None = None

@@ -15,6 +15,7 @@ from sluice.ranges import Positions
 from sluice.sources.base import SourceKind
 from sluice.sources.queue.base import Queue
 from sluice.sources.queue.config import QueueSource
+from sluice.sources.queue.own import OwnQueue
 from sluice.sources.state import Key, PartitionState, TopicState
 
 __all__ = ["KIND", "QueueStreams", "connected"]
@@ -27,7 +28,14 @@ def connected(config: QueueSource, connection: Connection, owner: tuple[str, str
     ----------
     owner
         The pipeline's name and id; None where only ranges are read.
+
+    Raises
+    ------
+    ConfigError
+        If a class of the user's own cannot be used.
     """
+    if ":" in config.kind:
+        return OwnQueue(config.kind, connection, owner)
     if config.kind == "redis_streams":
         from sluice.sources.queue.redis import RedisStreams
 

@@ -25,6 +25,8 @@ def test_the_streams_are_those_of_the_file() -> None:
         ({"streams": []}, "at least 1 item"),
         ({"kind": "nats_jetstream", "field": "value"}, "field is for kind: redis_streams"),
         ({"kind": "rabbit"}, "'redis_streams' or 'nats_jetstream'"),
+        ({"kind": "rabbit:"}, "'redis_streams' or 'nats_jetstream'"),
+        ({"kind": "my.queues:Rabbit", "field": "value"}, "field is for kind: redis_streams"),
     ],
 )
 def test_refused(keys: dict[str, Any], told: str) -> None:
