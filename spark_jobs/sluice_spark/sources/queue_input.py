@@ -18,6 +18,7 @@ from sluice.sources.queue.base import LostError, Message
 from sluice.sources.queue.config import QueueSource
 from sluice.sources.queue.source import connected
 from sluice_spark.sources.inputs import RECORDS, UTC, Headers, UnreadableError
+from sluice_spark.sources.pooled import Pooled
 
 __all__ = ["MessagesChunk", "QueueInput", "QueueRanges", "Streams"]
 
@@ -98,11 +99,12 @@ class QueueInput:
 
 
 class QueueRanges:
-    """Reads one range after another."""
+    """Reads one range after another. In a Python worker of Spark, the connection is kept for its next task."""
 
     def __init__(self, source: QueueInput) -> None:
         self._source = source
-        self._queue = connected(source.config, source.connection)
+        self._pooled = Pooled(source.config, source.connection)
+        self._sound = True
 
     def __enter__(self) -> QueueRanges:
         return self
@@ -110,7 +112,7 @@ class QueueRanges:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._queue.close()
+        self._pooled.release(sound=self._sound and kind is None)
 
     def read(self, span: OffsetRange) -> Iterator[MessagesChunk]:
         """Yield the messages of a range.
@@ -120,16 +122,29 @@ class QueueRanges:
         UnreadableError
             If not all of them could be read. Chunks that were yielded before may be of others.
         """
-        at, guide = span.start, self._source.guide
+        guide, at = self._source.guide, span.start
         if isinstance(guide, UnreadableError):
             raise guide
+        self._sound, used = False, self._pooled.used  # if this is given up halfway, too
+        while True:
+            try:
+                for messages in self._pooled.queue.read(span, guide):
+                    if messages[0].offset < at or messages[-1].offset >= span.end:
+                        raise UnreadableError("offsets do not ascend")
+                    at = messages[-1].offset + 1
+                    yield MessagesChunk(span, messages)
+                self._sound = True
+                return
+            except (LostError, SluiceError) as error:
+                if at > span.start or not used:
+                    raise UnreadableError(str(error)) from error
+            used = False  # the server may have closed what an earlier task left
+            self._renew()
+
+    def _renew(self) -> None:
         try:
-            for messages in self._queue.read(span, guide):
-                if messages[0].offset < at or messages[-1].offset >= span.end:
-                    raise UnreadableError("offsets do not ascend")
-                at = messages[-1].offset + 1
-                yield MessagesChunk(span, messages)
-        except (LostError, SluiceError) as error:
+            self._pooled.renew()
+        except SluiceError as error:
             raise UnreadableError(str(error)) from error
 
 

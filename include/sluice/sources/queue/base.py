@@ -72,7 +72,7 @@ class Queue(Protocol):
         """
 
     def read(self, span: OffsetRange, guide: Any) -> Iterator[list[Message]]:
-        """Yield the messages of a range, in order.
+        """Yield the messages of a range, in order. When it has ended, the connection may read others.
 
         Raises
         ------
