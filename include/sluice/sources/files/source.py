@@ -183,13 +183,13 @@ class Files:
                     self.notes.append(f"{name} {why}, and is left to the next run")
                     continue
                 header = None if found.header is None else found.header.decode(errors="replace")
-                if self.config.header and header is not None and (column := self.config.misplaced(header)) is not None:
-                    raise self._misplaced(name, header, column)
                 if header is not None and columns is not None and columns[0] != header:
                     if self.config.header:
                         raise self._other_columns(name, header, columns)
                     drift = f"other columns than {columns[1]}: {_drift(columns[0], header)}"
                     drifted.setdefault(drift, []).append(name)
+                if self.config.header and header is not None and (column := self.config.misplaced(header)) is not None:
+                    raise self._misplaced(name, header, column)
                 if self.config.objects and columns is not None and columns[0] == header:
                     header = None  # written down where it changes
                 elif header is not None:
