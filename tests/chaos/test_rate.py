@@ -49,6 +49,7 @@ POINTS = {"replay": ("rows-staged", "sink-committed"), "wal": ("segments-staged"
         ("replay", "auto"),
         pytest.param("replay", "spark", marks=pytest.mark.long),
         pytest.param("wal", "auto", marks=pytest.mark.long),
+        pytest.param("wal", "spark", marks=pytest.mark.long),
     ],
 )
 def test_each_row_lands_once_when_drivers_are_killed(

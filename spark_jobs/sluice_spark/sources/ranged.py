@@ -51,10 +51,14 @@ class Plan:
     ranges: tuple[OffsetRange, ...] = ()
 
     def shares(self, ranges: Sequence[OffsetRange]) -> list[Share]:
-        """Return the tasks that read these ranges."""
+        """Return the tasks that read these ranges, each of one partition, because a segment of the log has one."""
         total = sum(map(len, ranges))
         size = min(max(_FEWEST, -(-total // (self.cores * _TASKS))), max(1, total // self.tasks))
-        return [Share(self.source.input(share), tuple(share)) for share in divided(ranges, size)]
+        of_each: dict[tuple[str, int], list[OffsetRange]] = {}
+        for span in ranges:
+            of_each.setdefault((span.topic, span.partition), []).append(span)
+        shares = [share for own in of_each.values() for share in divided(own, size)]
+        return [Share(self.source.input(share), tuple(share)) for share in shares]
 
 
 class Share(InputPartition):
