@@ -246,7 +246,7 @@ class Session:
             f"WHERE attrelid = {literal(self._source)}::regclass AND attnum > 0 AND NOT attisdropped"
         )
         types = dict(found)
-        return tuple(types[name] for name in names)
+        return tuple(types.get(name, "") for name in names)  # a system column has none
 
     def _types(self, names: Sequence[str]) -> tuple[str, ...]:
         of = (f"(SELECT q.{name_of(name)} FROM {self._source} AS q LIMIT 0)" for name in names)
