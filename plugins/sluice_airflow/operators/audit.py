@@ -69,7 +69,9 @@ class AuditOperator(SubmitOperator):
         """Audit; fail if it does not balance."""
         pipeline, ledger = load(self.pipeline), Ledger.open()
         if self.windows and pipeline.window is None:
-            raise ConfigError(f"pipeline {pipeline.name!r} has no windows", state=_NOTHING, next_step="windows=False")
+            raise ConfigError(
+                f"pipeline {pipeline.name!r} has no windows", state=_NOTHING, next_step="leave windows out"
+            )
         if self.deep:
             found = (lambda plan: self._recomputed(pipeline, plan, context)) if self.windows else None
             report = deep_audit(ledger, pipeline, Home.from_env(), self.log.info, found)

@@ -125,7 +125,7 @@ class QueueRanges:
         guide, at = self._source.guide, span.start
         if isinstance(guide, UnreadableError):
             raise guide
-        self._sound, used = False, self._pooled.used  # if this is given up halfway, too
+        sound, self._sound = self._sound, False  # also if this is given up halfway
         while True:
             try:
                 for messages in self._pooled.queue.read(span, guide):
@@ -133,13 +133,12 @@ class QueueRanges:
                         raise UnreadableError("offsets do not ascend")
                     at = messages[-1].offset + 1
                     yield MessagesChunk(span, messages)
-                self._sound = True
+                self._sound = sound
                 return
             except (LostError, SluiceError) as error:
-                if at > span.start or not used:
+                if at > span.start or not self._pooled.used:
                     raise UnreadableError(str(error)) from error
-            used = False  # the server may have closed what an earlier task left
-            self._renew()
+            self._renew()  # the server may have closed what an earlier task left
 
     def _renew(self) -> None:
         try:

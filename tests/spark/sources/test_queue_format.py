@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.fixtures.inside import MODULES
@@ -47,11 +48,17 @@ def drain(**more):
 
 for line in sys.stdin:
     command = json.loads(line)
-    if command == "frame":
-        print(spark.read.format("sluice_queue").options(**options).load().count(), flush=True)
+    if "frame" in command:
+        more = command["frame"]
+        print(spark.read.format("sluice_queue").options(**options, **more).load().count(), flush=True)
     else:
         drain(**command)
 """
+
+
+def connections(server: Redis) -> int:
+    found: int = server.client.info("stats")["total_connections_received"]
+    return found
 
 
 @pytest.mark.parametrize("kind", [Redis, pytest.param(Nats, marks=pytest.mark.long)])
@@ -67,7 +74,7 @@ def test_each_message_is_read_once_and_what_the_queue_removed_is_told(kind: type
     assert process.stdin is not None
     assert process.stdout is not None
 
-    def told(command: str | dict[str, str]) -> str:
+    def told(command: dict[str, Any]) -> str:
         process.stdin.write(json.dumps(command) + "\n")
         process.stdin.flush()
         return process.stdout.readline().strip()
@@ -97,7 +104,11 @@ def test_each_message_is_read_once_and_what_the_queue_removed_is_told(kind: type
         assert "removed messages before they were read: orders-0 [5, 9)" in gone, gone
         assert told({"failOnDataLoss": "false"}) == "done"
         assert [row for _, found in batches() for row in found] == rows(9, 12, "orders")
-        assert told("frame") == "8"
+        assert told({"frame": {}}) == "8"
+        if isinstance(server, Redis):
+            before = connections(server)
+            assert told({"frame": {"minPartitions": "8"}}) == "8"
+            assert connections(server) - before < 8, "eight tasks, and a connection for each worker and the planning"
         server.remove("refunds")
         server.add("refunds", [b"new"] * 9)
         assert "is another one than the query has read" in told({})

@@ -31,23 +31,16 @@ class OwnQueue:
     Raises
     ------
     ConfigError
-        If the class cannot be imported or called, or lacks a method.
+        If the class cannot be imported, or lacks a method.
+    SourceUnreachableError
+        If it fails: it may connect when it is made.
     """
 
     def __init__(self, kind: str, connection: Connection, owner: tuple[str, str] | None) -> None:
         self._kind = kind
         made = imported(kind)
-        try:
-            with not_leaving():
-                self._queue: Any = made(connection, owner)
-        except SluiceError:
-            raise
-        except Exception as error:  # it runs the user's code
-            raise ConfigError(
-                f"source.queue.kind: {kind} failed: {type(error).__name__}: {error}",
-                state=_STATE,
-                next_step="correct the class, which is called with a connection and an owner, or the connection",
-            ) from error
+        with self._told("the connection"):
+            self._queue: Any = made(connection, owner)
         lacking = [name for name in _METHODS if not callable(getattr(self._queue, name, None))]
         if lacking:
             raise ConfigError(

@@ -31,8 +31,8 @@ def connected(config: QueueSource, connection: Connection, owner: tuple[str, str
 
     Raises
     ------
-    ConfigError
-        If a class of the user's own cannot be used.
+    SluiceError
+        If a class of the user's own cannot be used, or fails.
     """
     if ":" in config.kind:
         return OwnQueue(config.kind, connection, owner)

@@ -66,13 +66,19 @@ def test_it_gets_connection_and_owner() -> None:
     ("name", "told"),
     [
         ("without_methods", "has no state, guide, read, first_at, done, close"),
-        ("broken", "failed: KeyError: 'port'"),
-        ("leaves", "it called sys.exit"),
         ("gone", "cannot be imported"),
     ],
 )
 def test_what_is_wrong_with_it_is_said(name: str, told: str) -> None:
     with pytest.raises(ConfigError, match=told):
+        connected(asked(name), CONNECTION)
+
+
+@pytest.mark.parametrize(
+    ("name", "told"), [("broken", "KeyError: 'port'"), ("leaves", "RuntimeError: it called sys.exit")]
+)
+def test_one_that_cannot_connect_is_an_unreachable_source(name: str, told: str) -> None:
+    with pytest.raises(SourceUnreachableError, match=f"the connection of .*:{name} failed: {told}"):
         connected(asked(name), CONNECTION)
 
 

@@ -110,3 +110,13 @@ def test_one_that_was_left_halfway_is_not_kept(made: list[Queue]) -> None:
     with SOURCE.opened() as ranges:
         first(lambda: ranges.read(SPAN))
     assert made[0].closed
+
+
+def test_one_that_failed_is_not_kept_though_it_read_another_range(made: list[Queue]) -> None:
+    with SOURCE.opened() as ranges:
+        made[0].fails_behind = 0
+        with pytest.raises(UnreadableError, match="the line is dead"):
+            list(ranges.read(SPAN))
+        made[0].fails_behind = None
+        assert len(list(ranges.read(SPAN))) == 2
+    assert made[0].closed
