@@ -124,6 +124,58 @@ def test_windows_of_each_kind_are_proved(
 
 
 @pytest.mark.long
+@pytest.mark.parametrize("window", [HOURLY, SLIDING], ids=["tumbling", "sliding"])
+def test_records_of_another_file_are_not_put_into_windows_by_the_present_one(
+    sandbox: Sandbox, window: dict[str, Any]
+) -> None:
+    stream = fed(sandbox, window)
+    later = "SELECT at + INTERVAL 9 HOURS AS at, k, v, _topic, _partition, _offset, _timestamp FROM source"
+    stream.configure(transform={"sql": later})
+    stream.give([(minute(400), "zz", 1), (minute(410), "zz", 1)])  # nine hours later, which the present file does not
+    sandbox.run("other")
+    stream.configure()
+    stream.give([(minute(1200), "zz", 1), (minute(1210), "zz", 1)])
+    sandbox.run("behind")
+    report = deep(sandbox)
+    assert report["problems"] == []
+    (unproved,) = report["unproved"]
+    first = 940 - (60 if window is HOURLY else 30)
+    assert unproved.startswith(f"windows that begin from {(minute(first) + timedelta(milliseconds=1)).isoformat()} to ")
+    assert f" to {minute(950).isoformat()}: the pipeline file makes other windows" in unproved
+    told = sum(n for (start, *_), n in stream.held().items() if not minute(first) < start <= minute(950))
+    assert report["tables"]["windows"]["windows"] == told > 0, "all others are proved"
+    sound = min(row for row in stream.held() if row[2] != "zz")
+    wrong = f"k = '{sound[2]}' AND window_start = '{sound[0].isoformat()}'"
+    (problem,) = changed(sandbox, lambda table: table.update({"n": "99"}, predicate=wrong))
+    assert f"n is 99 in the sink, and {sound[3]} by the records" in problem
+
+
+@pytest.mark.long
+def test_windows_of_another_length_are_not_held_against_the_present_one(sandbox: Sandbox) -> None:
+    stream = Stream(sandbox, HOURLY, limit=100)
+    stream.configure()
+    for time, run in ((55, "first"), (300, "second")):  # the first one's window begins 55 minutes before its record
+        stream.give([(minute(time), "a", 1)])
+        sandbox.run(run)
+    done = sandbox.cli("reset", str(sandbox.file), "--reason", "shorter", "--yes")
+    assert done.returncode == 0, done.stderr
+    stream.window = {**HOURLY, "size": "30m"}
+    stream.configure()
+    for time, run in ((500, "third"), (700, "fourth")):
+        stream.give([(minute(time), "a", 1)])
+        sandbox.run(run)
+    assert [row[:2] for row in sorted(stream.held())] == [(minute(0), minute(60)), (minute(480), minute(510))]
+    report = deep(sandbox)
+    assert report["problems"] == []
+    assert report["tables"]["windows"]["windows"] == 1
+    assert any("the pipeline file makes other windows" in text for text in report["unproved"])
+    assert any(text.startswith(f"windows that begin from {minute(0).isoformat()} ") for text in report["unproved"])
+    wrong = f"window_start = '{minute(480).isoformat()}'"
+    (problem,) = changed(sandbox, lambda table: table.update({"n": "9"}, predicate=wrong))
+    assert "n is 9 in the sink, and 1 by the records" in problem
+
+
+@pytest.mark.long
 def test_doubles_may_differ_in_their_last_bits(sandbox: Sandbox) -> None:
     window = {**HOURLY, "aggregates": {"n": "count(*)", "total": "avg(v / 7D)", "any": "first(v)"}}
     fed(sandbox, window)

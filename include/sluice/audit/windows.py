@@ -115,6 +115,14 @@ class Plan:
         found._take_made(pipeline, made)
         return found
 
+    @property
+    def recomputed(self) -> list[list[Any]]:
+        """Those of :attr:`live` from which windows are recomputed.
+
+        Of other records, the present file may take other event times: it would demand windows that nobody was to write.
+        """
+        return [row for row in self.live if row[9]]
+
     def _take_live(
         self, pipeline: Pipeline, window: Window, move: Mapping[str, Any], counted: Mapping[OffsetRange, int]
     ) -> None:
@@ -123,10 +131,10 @@ class Plan:
             self.closed[str(epoch)] = max(self.closed[str(epoch)], move["closed_to"])
         for topic, partition, start, end, first, last in move["times"]:
             late, count = -EVER if whole else move["late_by"], counted.get(OffsetRange(topic, partition, start, end))
-            if first is not None and not _same(pipeline, move):
+            same = _same(pipeline, move)
+            if first is not None and not same:
                 self.doubtful.append([*doubt(window, first, last), _FOREIGN, False])
-            if window.gap is None or _same(pipeline, move):  # by the present file, it might join sessions anywhere
-                self.live.append([topic, partition, start, end, epoch, late, first, last, count])
+            self.live.append([topic, partition, start, end, epoch, late, first, last, count, same])
 
     def _take_made(self, pipeline: Pipeline, made: Sequence[tuple[int, int, int, int, Mapping[str, Any]]]) -> None:
         edges = sorted({edge for start, until, *_ in made for edge in (start, until)})

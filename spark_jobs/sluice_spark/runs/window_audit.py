@@ -47,6 +47,7 @@ _OF_ORDER = re.compile(
 _SPAN, _OWNER, _LATE, _SIDE, _NUMBER, _FIRST, _LAST = (
     f"__sluice_{name}" for name in ("span", "owner", "late", "side", "number", "first", "last")
 )
+_OTHER_LENGTH = "those of another length than the pipeline file has now were written when it had that length"
 _ALWAYS = Interval(datetime(1970, 1, 1, tzinfo=UTC), datetime(9999, 1, 1, tzinfo=UTC))
 
 
@@ -95,14 +96,14 @@ class _Audit:
             self._gone(gone)
             differences = [item for item in differences if not self._in_doubt(item["start"], item["end"])]
             count = min(count, len(differences))
-        return Verdict(compared, count, differences, self.doubtful, columns)
+        return Verdict(compared, count, differences, [*self.doubtful, *self._of_another_length(found)], columns)
 
     # --- what can be read --------------------------------------------------------------------------------------------
 
     def _source(self, spark: SparkSession) -> tuple[RecordsInParts, list[OffsetRange]]:
         offsets = IntervalOffsets(self.context, _ALWAYS)
         _, available = offsets.available()
-        needed = _disjoint([OffsetRange(*row[:4]) for row in (*self.plan.live, *self.plan.made)])
+        needed = _disjoint([OffsetRange(*row[:4]) for row in (*self.plan.recomputed, *self.plan.made)])
         needed = subtract(needed, [OffsetRange(*row) for row in self.plan.lost])
         empty = [OffsetRange(*row[:4]) for row in self.plan.live if row[8] == 0]
         gone = subtract(available.gaps(needed), empty)
@@ -117,15 +118,14 @@ class _Audit:
         """Doubt the windows that may have records of these ranges."""
         if not gone:
             return
-        foreign = {(item[0], item[1]) for item in self.plan.doubtful}
-        for topic, partition, start, end, _, _, first, last, count in self.plan.live:
+        for topic, partition, start, end, _, _, first, last, count, same in self.plan.live:
             here = overlaps([OffsetRange(topic, partition, start, end)], gone)
-            if not here or first is None or count == 0:
+            if not here or count == 0:
                 continue
             why = f"their records are in neither the source nor the write-ahead log any more: {describe(here)}"
-            span = doubt(self.window, first, last)
-            self.doubtful.append([*span, why, True])
-            if span in foreign:  # the present file may see other times in them
+            if first is not None:
+                self.doubtful.append([*doubt(self.window, first, last), why, True])
+            if not same:  # the present file, by which an interval may have read them, may see other times in them
                 numbers = {row[4] for row in self.plan.made if overlaps(here, [OffsetRange(*row[:4])])}
                 self.doubtful += [[*own[:2], why, True] for own in self.plan.owned if own[2] in numbers]
 
@@ -159,7 +159,7 @@ class _Audit:
             place = [F.col(name) for name in ("_topic", "_partition", "_offset")]
             refused = tables.quarantine.rows(spark).select(*place).distinct()
             rows = rows.join(refused, ["_topic", "_partition", "_offset"], "left_anti")
-        live = [[*row[:4], row[4], row[5]] for row in self.plan.live]
+        live = [row[:6] for row in self.plan.recomputed]
         made = [[*row[:4], -row[4], -EVER] for row in self.plan.made]
         placed = _Placed(spark, [*live, *made]).join(rows, "_")
         return self._sessions(placed) if window.gap is not None else self._windows(placed)
@@ -210,6 +210,7 @@ class _Audit:
             (start >= item[0]) & (start < item[1]) & (F.lit(True) if item[3] else ~owned)
             for item in _merged(self.doubtful)
         ]
+        doubtful += [] if (other := self._other_length()) is None else [other]
         if self.window.output == "update":  # the table also has what was open, and what an epoch left open
             epochs = sorted(map(int, self.plan.closed))
             closed = {e: self.plan.closed[str(e)] for e in epochs}
@@ -219,6 +220,22 @@ class _Audit:
             ]
             doubtful.append(end > max(closed.values(), default=0))
         return frame.where(~reduce(or_, doubtful)) if doubtful else frame
+
+    def _other_length(self) -> Column | None:
+        """Return whether a row is a window that another file made, by its length; None if no other file made any."""
+        window = self.window
+        if window.gap is not None or len(self.plan.recomputed) == len(self.plan.live):
+            return None
+        start, end = F.unix_millis(F.col(START)), F.unix_millis(F.col(END))
+        return (end - start != F.lit(round(window.length.total_seconds() * 1000))) & (self._owner(start, 2) == 0)
+
+    def _of_another_length(self, found: DataFrame) -> list[list[Any]]:
+        """Tell of such rows: their first and last start say nothing of other windows between them."""
+        if (other := self._other_length()) is None:
+            return []
+        start = F.unix_millis(F.col(START))
+        row = found.where(other).agg(F.min(start), F.max(start)).first()
+        return [] if row is None or row[0] is None else [[row[0], row[1] + 1, _OTHER_LENGTH, False]]
 
     def _in_doubt(self, start: int, end: int) -> bool:
         lasts = end if self.window.gap is not None else start

@@ -97,10 +97,20 @@ def test_each_batch_is_recomputed_once_from_what_it_read(place: Place, spec: Pip
     assert [item[:2] for item in other.doubtful] == [[HOUR + 1, 3 * HOUR + 1]]
 
 
+def test_records_of_another_file_are_in_no_window_of_the_present_one(place: Place, spec: Pipeline) -> None:
+    moves = [move(spec, 1, 0, 0, 4, 3), move(spec, 1, 1, 4, 9, 7) | {"aggregation": "another"}]
+    plan = Plan.of(place.ledger, spec, moves, {}, 12)
+    assert [row[:5] for row in plan.recomputed] == [["t", 0, 0, 4, 1]], "it may take another event time"
+    assert [row[:5] for row in plan.live] == [["t", 0, 0, 4, 1], ["t", 0, 4, 9, 1]], "an interval may have them"
+    ((first, last, *_),) = plan.doubtful
+    assert (first, last) == (3 * HOUR + 1, 8 * HOUR + 1), "the windows that may have one of them"
+    assert plan.closed == {"1": 7 * HOUR}, "and what it closed is closed"
+
+
 def test_records_that_made_other_sessions_join_none(place: Place, sessions: Pipeline) -> None:
     moves = [move(sessions, 1, 0, 0, 4, 3), move(sessions, 1, 1, 4, 9, 7) | {"aggregation": "another"}]
     plan = Plan.of(place.ledger, sessions, moves, {}, 12)
-    assert [row[:5] for row in plan.live] == [["t", 0, 0, 4, 1]]
+    assert [row[:5] for row in plan.recomputed] == [["t", 0, 0, 4, 1]]
     ((first, last, *_),) = plan.doubtful
     assert (first, last) == (4 * HOUR, 9 * HOUR + 2), "of an event time, and until a gap behind the last one"
     assert plan.closed == {"1": 7 * HOUR}
