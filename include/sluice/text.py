@@ -9,7 +9,7 @@ from typing import Any
 
 from sluice.errors import ConfigError
 
-__all__ = ["LONGEST_RUN", "checked_run", "instant", "length", "run_of_interval", "storable"]
+__all__ = ["LONGEST_RUN", "checked_run", "instant", "length", "moment", "run_of_interval", "storable"]
 
 LONGEST_RUN = 250
 """Maximum length of a run id in characters: Airflow's limit, and the width of the ledger's column."""
@@ -46,6 +46,11 @@ def instant(microseconds: int) -> str:
         return (datetime(1970, 1, 1, tzinfo=UTC) + timedelta(microseconds=microseconds)).isoformat()
     except OverflowError:
         return f"the year {1970 + microseconds // _YEAR}"
+
+
+def moment(milliseconds: int) -> str:
+    """Return a time, in milliseconds since 1970, in ISO 8601."""
+    return instant(milliseconds // 1000 * 1_000_000).replace("+00:00", "Z")
 
 
 def length(seconds: float) -> str:

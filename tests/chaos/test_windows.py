@@ -100,15 +100,20 @@ class Stream:
 
     def batches(self) -> Iterator[tuple[int, list[tuple[datetime, str, int]]]]:
         """Yield each batch that the epoch's checkpoint has, with its sound records."""
+        for number, places in self.places():
+            found = [self.records[place] for place in places]
+            yield number, [record for record in found if record is not None]
+
+    def places(self) -> Iterator[tuple[int, list[tuple[int, int]]]]:
+        """Yield each batch that the epoch's checkpoint has, with partition and offset of its records."""
         before = {str(partition): offset for partition, offset in self.begins.items()}
         epoch = f"epoch-{self.epoch}-applied" if self.recovery == "wal" else f"epoch-{self.epoch}"
         folder = self.sandbox.home / "checkpoints" / self.sandbox.name / epoch / "offsets"
         for number in sorted(int(f.name) for f in folder.iterdir() if f.name.isdigit()):
             ends = json.loads((folder / str(number)).read_text().splitlines()[2])[self.sandbox.topic]
             spans = {int(p): range(before.get(p, 0), end) for p, end in ends.items()}
-            found = [self.records[p, offset] for p, span in spans.items() for offset in span]
             before = ends
-            yield number, [record for record in found if record is not None]
+            yield number, [(p, offset) for p, span in spans.items() for offset in span]
 
     def expected(self) -> tuple[Counter[Any], int, int]:
         """Return the rows that the sink must hold, how many records are late, and how many are partly."""
@@ -121,12 +126,16 @@ class Stream:
         keys = Counter((end, start) for start, end, _ in state)
         return [(_ms(start), _ms(end), count) for (end, start), count in sorted(keys.items())]
 
+    def after(self, number: int, now: datetime, records: Sequence[tuple[datetime, str, int]]) -> datetime:
+        """Return the watermark after a batch, from that before it."""
+        return max([now, *(at - _span(self.window["watermark"]) for at, *_ in records)])
+
     def model(self) -> tuple[Counter[Any], int, int, dict[Any, list[int]]]:
         """Return what :meth:`expected` does, and the values of each window that is open."""
-        delay, late, partly, rows = _span(self.window["watermark"]), 0, 0, Counter[Any]()
+        late, partly, rows = 0, 0, Counter[Any]()
         older = now = datetime(1970, 1, 1, tzinfo=UTC)
         state: dict[tuple[datetime, datetime, str], list[int]] = defaultdict(list)
-        for _, records in self.batches():
+        for number, records in self.batches():
             for at, k, v in records:
                 spans = self.spans(at)
                 absorbed = [span for span in spans if span[1] > older]
@@ -137,7 +146,7 @@ class Stream:
             for key in [key for key in state if key[1] <= now]:
                 values = state.pop(key)
                 rows[*key, len(values), sum(values)] += 1
-            older, now = now, max([now, *(at - delay for at, *_ in records)])
+            older, now = now, self.after(number, now, records)
         return rows, late, partly, state
 
     def spans(self, at: datetime) -> list[tuple[datetime, datetime]]:
@@ -191,11 +200,11 @@ class Sessions(Stream):
 
     def model(self) -> tuple[Counter[Any], int, int, dict[Any, list[int]]]:
         """Return what is written, how many records are late, and the sessions that are open."""
-        delay, gap = _span(self.window["watermark"]), _span(self.window["gap"])
+        gap = _span(self.window["gap"])
         late, rows = 0, Counter[Any]()
         older = now = datetime(1970, 1, 1, tzinfo=UTC)
         state: dict[tuple[datetime, datetime, str], list[int]] = {}
-        for _, records in self.batches():
+        for number, records in self.batches():
             sessions = [(k, start, end, values) for (start, end, k), values in state.items()]
             for at, k, v in records:
                 if at + gap <= older:
@@ -211,7 +220,7 @@ class Sessions(Stream):
                     merged.append((k, start, end, values))
             rows.update((s, e, k, len(values), sum(values)) for k, s, e, values in merged if e <= now)
             state = {(s, e, k): values for k, s, e, values in merged if e > now}
-            older, now = now, max([now, *(at - delay for at, *_ in records)])
+            older, now = now, self.after(number, now, records)
         return rows, late, 0, state
 
 

@@ -11,12 +11,11 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from sluice.text import instant
+from sluice.text import moment
 
 __all__ = [
     "COUNTS",
     "err",
-    "moment",
     "of_dedupe",
     "of_processor",
     "of_rescued",
@@ -150,11 +149,6 @@ def of_tables(read: Mapping[str, Sequence[int]]) -> str:
         f"{name} at version{'s' if len(versions) > 1 else ''} {', '.join(map(str, versions))}"
         for name, versions in read.items()
     )
-
-
-def moment(milliseconds: int) -> str:
-    """Return a time, in milliseconds since 1970, in ISO 8601."""
-    return instant(milliseconds // 1000 * 1_000_000).replace("+00:00", "Z")
 
 
 def say_empty(pipeline: str | None, what: str = "run") -> None:

@@ -11,7 +11,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from sluice.cli.output import err, moment, print_json, print_table, say_empty
+from sluice.cli.output import err, print_json, print_table, say_empty
 from sluice.connections import Connection
 from sluice.errors import ConfigError, SluiceError
 from sluice.home import Home
@@ -22,6 +22,8 @@ from sluice.pipeline.window import Window
 from sluice.recovery import Route
 from sluice.run.checkpoint import Checkpoint
 from sluice.run.growth import warning
+from sluice.run.slowest import slowest
+from sluice.text import moment
 
 __all__ = ["history", "state"]
 
@@ -84,6 +86,7 @@ def state(pipeline: str, *, key: Sequence[str] = (), batch: int | None = None, a
             "definition": definition or None,
             "shares": checkpoint.shares(),
             "bytes": checkpoint.state_bytes(),
+            **_held(spec, ledger, epoch.number),
             **(_of_windows(spec.window, found) if spec.window is not None else found[0]),
         }
     wrong = warning(ledger, spec)
@@ -124,6 +127,14 @@ def history(pipeline: str, *, limit: int, as_json: bool) -> int:
     if wrong is not None:
         err.print(wrong, markup=False)
     return 0
+
+
+def _held(spec: Pipeline, ledger: Ledger, epoch: int) -> dict[str, Any]:
+    """Return which partition holds the watermark in the next run; nothing without ``hold``."""
+    if spec.stateful is None or spec.stateful.hold is None:
+        return {}
+    behind = slowest(ledger.partition_times(spec.name, epoch), spec.stateful.hold.idle_after)
+    return {"held_by": None if behind is None else behind._asdict()}
 
 
 def _stateful(pipeline: str) -> Pipeline:
@@ -182,9 +193,12 @@ def _show(told: dict[str, Any]) -> None:
     if "rows" in told:
         _show_rows(told)
         return
-    kept = (
-        f"{told['bytes']:,} bytes in {told['shares']} shares; watermark {moment(told['watermark'])}. "
-    )  # fmt: skip
+    kept = f"{told['bytes']:,} bytes in {told['shares']} shares; watermark {moment(told['watermark'])}. "
+    if (by := told.get("held_by")) is not None:
+        kept += (
+            f"In the next run {by['topic']}-{by['partition']} holds it, the slowest partition, whose latest event time "
+            f"is {moment(by['latest'])}. "
+        )
     if "timers" in told:
         at = {n: moment(told[n]) if told[n] is not None else "" for n in ("first_timer_at", "last_timer_at")}
         print_table([{"keys": told["keys"], "timers": told["timers"], **at}], ("keys", "timers", *at))

@@ -4,7 +4,17 @@ from sluice.ledger.history import Glance, RunLine, Span
 from sluice.ledger.lease import Holder, Lease
 from sluice.ledger.ledger import Ledger
 from sluice.ledger.queries import REDRIVEN, UnknownRunError
-from sluice.ledger.rows import BatchRow, Entry, Epoch, IntervalRow, LostRow, RunRow, StateRow, Unannounced
+from sluice.ledger.rows import (
+    BatchRow,
+    Entry,
+    Epoch,
+    IntervalRow,
+    LostRow,
+    PartitionTime,
+    RunRow,
+    StateRow,
+    Unannounced,
+)
 
 __all__ = [
     "REDRIVEN",
@@ -17,6 +27,7 @@ __all__ = [
     "Lease",
     "Ledger",
     "LostRow",
+    "PartitionTime",
     "RunLine",
     "RunRow",
     "Span",

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from sluice.ranges import OffsetRange, Positions, RangeAccount
 from sluice.recovery import Route
 
-__all__ = ["BatchRow", "Entry", "Epoch", "IntervalRow", "LostRow", "RunRow", "StateRow", "Unannounced"]
+__all__ = ["BatchRow", "Entry", "Epoch", "IntervalRow", "LostRow", "PartitionTime", "RunRow", "StateRow", "Unannounced"]
 
 
 @dataclass(frozen=True)
@@ -33,6 +33,18 @@ class RunRow:
     interval: str | None
     reason: str | None
     sequence: int
+
+
+class PartitionTime(NamedTuple):
+    """The latest event time that a batch with state read of a partition.
+
+    ``at`` is when the batch was planned; both are in milliseconds since 1970.
+    """
+
+    topic: str
+    partition: int
+    latest: int
+    at: int
 
 
 @dataclass(frozen=True)

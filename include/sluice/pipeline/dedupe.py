@@ -8,6 +8,7 @@ from typing import Annotated, Any
 from pydantic import Field, model_validator
 
 from sluice.fields import Duration, Strict
+from sluice.pipeline.hold import Hold
 
 __all__ = ["Dedupe"]
 
@@ -23,6 +24,8 @@ class Dedupe(Strict):
     """For how much event time a key is remembered, at least. Records older than that are late, and are dropped."""
     ahead: Duration = timedelta(days=1)
     """A record whose event time is later than its batch's time by more than this goes to the quarantine."""
+    hold: Hold | None = None
+    """Whether partitions that are behind hold the watermark back; by default it follows the latest record of any."""
 
     @model_validator(mode="after")
     def _sound(self) -> Dedupe:

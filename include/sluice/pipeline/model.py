@@ -390,6 +390,9 @@ class Pipeline(Strict):
     def _digest(self, deciding: set[str]) -> str:
         kept = self.model_dump(mode="json", include=deciding)
         _prune(kept["decode"])
+        for key in deciding & {"window", "dedupe", "processor"}:
+            if kept[key] is not None:  # it decides when a watermark moves, not what is made
+                del kept[key]["hold"]
         if self.decode.chosen is not None:
             chosen = kept["decode"][self.decode.key]
             for settings in filter(None, [*chosen["formats"].values(), chosen["default"]]):

@@ -10,6 +10,7 @@ from pydantic import Field, field_validator, model_validator
 from sluice.decoders.config import Ddl
 from sluice.decoders.ddl import check_ddl
 from sluice.fields import Duration, Strict
+from sluice.pipeline.hold import Hold
 
 __all__ = ["Processor"]
 
@@ -30,6 +31,8 @@ class Processor(Strict):
     """The columns of the rows that the class yields, as DDL; the sink gets these."""
     ahead: Duration = timedelta(days=1)
     """A record whose event time is later than its batch's time by more than this goes to the quarantine."""
+    hold: Hold | None = None
+    """Whether partitions that are behind hold the watermark back; by default it follows the latest record of any."""
 
     @field_validator("python")
     @classmethod

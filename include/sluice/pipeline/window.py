@@ -8,6 +8,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, model_validator
 
 from sluice.fields import METADATA_COLUMNS, Duration, Strict
+from sluice.pipeline.hold import Hold
 
 __all__ = ["END", "START", "Flush", "Window"]
 
@@ -52,6 +53,8 @@ class Window(Strict):
     ahead: Duration = timedelta(days=1)
     """A record whose event time is later than its batch's time by more than this goes to the quarantine."""
 
+    hold: Hold | None = None
+    """Whether partitions that are behind hold the watermark back; by default it follows the latest record of any."""
     flush: Flush | None = None
     """When windows are closed that no later record closes; by default never."""
 
@@ -94,6 +97,8 @@ class Window(Strict):
             raise ValueError(
                 "window.watermark: with output: complete, no window is ever closed, and no record is late: leave it out"
             )
+        if self.hold is not None:
+            raise ValueError("window.hold: with output: complete, no record is late: leave it out")
         if self.gap is not None:
             raise ValueError("window.output: complete is for windows with a size: choose append for sessions")
         if self.flush is not None:

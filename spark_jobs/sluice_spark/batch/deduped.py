@@ -56,7 +56,7 @@ class DedupeWriter(StatefulWriter):
     def let_out(self, records: DataFrame) -> DataFrame:
         """Return the stream of first rows, from the stream of records."""
         rows = self.transformed(self.decoded(records))
-        rows = duplicates.timely(rows.where(self.strange(F.current_timestamp()).isNull()), self.dedupe)
+        rows = duplicates.timely(rows.where(self.strange(F.current_timestamp()).isNull()), self.dedupe, self.held_to)
         return duplicates.firsts(self._as_held(rows), self.dedupe)
 
     def _as_held(self, rows: DataFrame) -> DataFrame:
@@ -95,6 +95,7 @@ class DedupeWriter(StatefulWriter):
             "late": by_range(prepared, seen.late),
             "late_by": self.clock.late,
             "absorption": self.pipeline.absorption,
+            "partitions": self.partitions(seen),
         }
         return replace(prepared, accounts=tuple(dropped(prepared.accounts, gone)), dedupe=told)
 

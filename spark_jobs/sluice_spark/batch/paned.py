@@ -50,7 +50,8 @@ class PaneWriter(WindowWriter):
         """Return the stream of changed panes, from the stream of records."""
         rows = self.transformed(self.decoded(records))
         # in a stream, Spark puts the time there with which it planned the batch
-        return panes_of(rows.where(self.strange(F.current_timestamp()).isNull()), self.window, self.how)
+        sound = rows.where(self.strange(F.current_timestamp()).isNull())
+        return panes_of(sound, self.window, self.how, self.held_to)
 
     @property
     def output(self) -> str:

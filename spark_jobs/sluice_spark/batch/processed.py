@@ -47,7 +47,8 @@ class ProcessorWriter(StatefulWriter):
         sound = rows.where(self.strange(F.current_timestamp()).isNull())
         if self.former_to is not None:
             sound = sound.where(~processors.late(self.processor, self.former_to))
-        return processors.processed(sound, self.processor, processors.processor_of(self.pipeline, self.processor))
+        made = processors.processor_of(self.pipeline, self.processor)
+        return processors.processed(sound, self.processor, made, self.held_to)
 
     def strange(self, now: Column) -> Column:
         """Return the rule that a row's event time breaks."""
@@ -73,11 +74,12 @@ class ProcessorWriter(StatefulWriter):
             "late": by_range(prepared, seen.late),
             "partly_late": 0,
             **former,
-            "latest": seen.latest,
+            "latest": max(seen.latest.values(), default=None),
             "late_by": self.clock.late,
             "closed_to": self.clock.closing,
             "absorption": self.pipeline.absorption,
             "times": seen.times_of(prepared.accounts),
+            "partitions": self.partitions(seen),
         }
         accounts = dropped(dropped(prepared.accounts, seen.late), seen.former)
         return replace(prepared, accounts=tuple(accounts), windows=told)

@@ -44,7 +44,8 @@ class Seen(NamedTuple):
     rows: Mapping[Key, Tally]
     late: Mapping[Key, int]
     partly: int
-    latest: int | None
+    latest: Mapping[Key, int] = MappingProxyType({})
+    """The latest event time of any sound row, in milliseconds since 1970."""
     spans: Mapping[Key, tuple[int, int]] = MappingProxyType({})
     """The first and the last event time of any record, in milliseconds since 1970."""
     times: Sequence[Any] = ()
@@ -67,9 +68,13 @@ class StatefulWriter(BatchWriter, ABC):
     ----------
     clock
         The times of the batch, from the checkpoint.
+    held_to
+        The watermark does not pass this time less its delay, in milliseconds since 1970: the slowest partition holds
+        it. None if it follows the latest record of any.
     """
 
     clock: Clock = field(default=Clock(0, 0, 0))
+    held_to: int | None = None
 
     @property
     def traced(self) -> bool:
@@ -119,6 +124,10 @@ class StatefulWriter(BatchWriter, ABC):
     @abstractmethod
     def account(self, prepared: PreparedBatch, seen: Seen) -> PreparedBatch:
         """Return the batch with what the operator did in its accounts and in its note."""
+
+    def partitions(self, seen: Seen) -> dict[str, Any]:
+        """Return which event times the batch read, for its note: later runs tell by them which partition is behind."""
+        return {"at": self.clock.now, "latest": [[*key, latest] for key, latest in sorted(seen.latest.items())]}
 
     # --- the steps of a batch ----------------------------------------------------------------------------------------
 
@@ -186,7 +195,7 @@ class StatefulWriter(BatchWriter, ABC):
 
     def _count(self, ranges: Sequence[OffsetRange], source: Records) -> Seen:
         if not ranges:
-            return Seen({}, {}, {}, {}, 0, None)
+            return Seen({}, {}, {}, {}, 0)
         records = source.read(ranges)
         tally = ReadTally(self.decoded(records), ranges, rescues=self.pipeline.decode.rescues)
         rows = self._told(self.transformed(tally.frame))
@@ -221,7 +230,7 @@ class StatefulWriter(BatchWriter, ABC):
             {k: Tally(r["rows"], r["offsets"], r["first"], r["last"]) for k, r in found.items() if r["rows"]},
             {k: r["late"] for k, r in found.items() if r["late"]},
             sum(r["partly"] for r in found.values()),
-            max((r["latest"] for r in found.values() if r["latest"] is not None), default=None),
+            {k: r["latest"] for k, r in found.items() if r["latest"] is not None},
             {k: (r["from"], r["to"]) for k, r in found.items() if r["from"] is not None},
             tally.times(),
             tally.rescued(),

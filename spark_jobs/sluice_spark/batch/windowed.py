@@ -65,10 +65,11 @@ class WindowWriter(StatefulWriter):
         # in a stream, Spark puts the time there with which it planned the batch
         sound = rows.where(self.strange(F.current_timestamp()).isNull())
         if self.former_to is None:
-            return windows_of(sound, self.window)
+            return windows_of(sound, self.window, self.held_to)
         if self.window.gap is not None:  # as if they were late: a session may go on for ever
-            return windows_of(sound.where(~late(self.window, self.former_to)), self.window)
-        return windows_of(sound, self.window).where(F.col(END) > F.timestamp_millis(F.lit(self.former_to)))
+            return windows_of(sound.where(~late(self.window, self.former_to)), self.window, self.held_to)
+        found = windows_of(sound, self.window, self.held_to)
+        return found.where(F.col(END) > F.timestamp_millis(F.lit(self.former_to)))
 
     def strange(self, now: Column) -> Column:
         """Return the rule that a row's event time breaks."""
@@ -129,7 +130,7 @@ class WindowWriter(StatefulWriter):
             "late": by_range(prepared, seen.late),
             "partly_late": seen.partly,
             **former,
-            "latest": seen.latest,
+            "latest": max(seen.latest.values(), default=None),
             "late_by": self.clock.late,
             "closed_to": self.clock.closing,
             "absorption": self.pipeline.absorption,
@@ -137,6 +138,7 @@ class WindowWriter(StatefulWriter):
             # an interval's records are found by these
             "timing": self.pipeline.timing,
             "times": seen.times_of(prepared.accounts),
+            "partitions": self.partitions(seen),
         }
         accounts = dropped(dropped(prepared.accounts, seen.late), seen.former)
         return replace(prepared, accounts=tuple(accounts), windows=told)

@@ -16,7 +16,8 @@ from sluice.ledger import Ledger
 from sluice.pipeline import Pipeline
 from sluice.pipeline.window import Window
 from sluice.ranges import OffsetRange
-from sluice.text import length
+from sluice.run.slowest import slowest
+from sluice.text import length, moment
 from sluice_spark.batch.deduped import DedupeWriter
 from sluice_spark.batch.paned import PaneWriter
 from sluice_spark.batch.processed import ProcessorWriter
@@ -84,13 +85,14 @@ class StatefulRoute:
             writer = replace(writer, former_to=tables.checkpoint.former_to())
         if isinstance(writer, WindowWriter):
             _refuse_other_types(context.pipeline, tables, writer.types)
+        writer = _held(context.ledger, context.pipeline, tables, writer)
         if log is None:
             define(context.pipeline, tables)
 
         open_batch = tables.checkpoint.open_batch()
         in_sink = entered is not None and open_batch is not None and open_batch <= entered.batch
         if isinstance(writer, DedupeWriter) and in_sink:
-            writer = replace(writer, held=_held(tables, spark))
+            writer = replace(writer, held=_rows_held(tables, spark))
         # also that of a batch in the sink, whose rows are the same: a power cut may have emptied it, and Spark would
         # not write it again over the empty file
         if open_batch is not None and tables.checkpoint.drop_state(open_batch):
@@ -208,6 +210,22 @@ def _in_its_way(spark: SparkSession, tables: Tables, writer: WindowWriter) -> Wi
     return PaneWriter.of(writer, how)
 
 
+def _held(ledger: Ledger, pipeline: Pipeline, tables: Tables, writer: StatefulWriter) -> StatefulWriter:
+    """Return the writer whose watermark the slowest partition holds, if the pipeline file says so."""
+    of = pipeline.stateful
+    if of is None or of.hold is None:
+        return writer
+    behind = slowest(ledger.partition_times(pipeline.name, tables.epoch.number), of.hold.idle_after)
+    if behind is None:
+        logger.info("hold: no partition of this epoch is known yet, so the watermark stays where it is in this run")
+        return replace(writer, held_to=0)
+    logger.info(
+        "hold: the watermark follows %s-%d, whose latest event time is %s",
+        behind.topic, behind.partition, moment(behind.latest),
+    )  # fmt: skip
+    return replace(writer, held_to=behind.latest)
+
+
 def _refuse_to_empty(ledger: Ledger, pipeline: Pipeline, sink: DeltaSink) -> None:
     """Refuse to put a first result in place of rows that somebody else wrote.
 
@@ -293,7 +311,7 @@ def _note(tables: Tables, number: int) -> dict[str, Any]:
     return next((note for note in tables.sink.notes(newer_than=number - 1) if note["version"] == number), {})
 
 
-def _held(tables: Tables, spark: SparkSession) -> tuple[tuple[OffsetRange, ...], DataFrame] | None:
+def _rows_held(tables: Tables, spark: SparkSession) -> tuple[tuple[OffsetRange, ...], DataFrame] | None:
     """Return ranges and rows of the batch that is in the sink and whose state is still to be made; None if none is."""
     number = tables.checkpoint.open_batch()
     note = _note(tables, number) if number is not None else {}

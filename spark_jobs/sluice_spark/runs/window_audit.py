@@ -29,8 +29,8 @@ from sluice_spark.runs.context import RunContext
 from sluice_spark.runs.interval_offsets import IntervalOffsets
 from sluice_spark.runs.tables import Tables
 from sluice_spark.sources.parts import RecordsInParts
-from sluice_spark.windows.aggregate import seconds
 from sluice_spark.windows.sessions import in_sessions
+from sluice_spark.windows.watermark import seconds
 
 __all__ = ["TOLERANCE", "recompute"]
 

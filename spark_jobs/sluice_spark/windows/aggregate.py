@@ -18,6 +18,7 @@ from sluice.pipeline import Pipeline
 from sluice.pipeline.suite import nearest
 from sluice.pipeline.window import END, START, Window
 from sluice_spark.columns import column
+from sluice_spark.windows.watermark import seconds, with_watermark
 
 __all__ = [
     "AHEAD",
@@ -26,7 +27,6 @@ __all__ = [
     "refuse_across",
     "refuse_columns",
     "refuse_unequal",
-    "seconds",
     "strange",
     "timed",
     "windows_of",
@@ -54,11 +54,6 @@ _UNEQUAL = re.compile(r"\b(float|double|map|variant|collate|geometry|geography)\
 """Types whose equal values may differ in their bytes, by which state compares keys, or that it cannot compare."""
 
 
-def seconds(span: timedelta) -> str:
-    """Return a duration as Spark writes an interval; never days, whose length depends on the time zone."""
-    return f"{int(span.total_seconds())} seconds"
-
-
 def strange(window: Window, now: Column) -> Column:
     """Return the rule that a row's event time breaks; null where it breaks none: :func:`timed`."""
     return timed(window.time, window.ahead, now)
@@ -76,13 +71,15 @@ def timed(name: str, ahead: timedelta, now: Column) -> Column:
     return F.when(time.isNull(), F.lit(UNTIMED)).when(time > limit, F.lit(AHEAD))
 
 
-def windows_of(rows: DataFrame, window: Window) -> DataFrame:
+def windows_of(rows: DataFrame, window: Window, held_to: int | None = None) -> DataFrame:
     """Return a row for each window and key. Of a stream, only windows that the watermark has passed, each once.
 
     Parameters
     ----------
     rows
         The transform's rows, without those that are :func:`strange`.
+    held_to
+        As for :func:`~sluice_spark.windows.watermark.with_watermark`.
     """
     time = column(window.time)
     if window.gap is not None:
@@ -90,7 +87,9 @@ def windows_of(rows: DataFrame, window: Window) -> DataFrame:
     else:
         span = F.window(time, seconds(window.length), seconds(window.step) if window.slide else None)
     # with output: complete nothing is ever closed, and a watermark would only be told
-    timely = rows if window.output == "complete" else rows.withWatermark(window.time, seconds(window.delay))
+    timely = rows
+    if window.output != "complete":
+        timely = with_watermark(rows, window.time, window.delay, held_to)
     grouped = timely.groupBy(span.alias(_WINDOW), *map(column, window.by))
     found = grouped.agg(*(F.expr(text).alias(name) for name, text in window.aggregates.items()))
     bounds = F.col(_WINDOW)["start"].alias(START), F.col(_WINDOW)["end"].alias(END)

@@ -8,7 +8,8 @@ from pyspark.sql import functions as F
 from sluice.pipeline import Pipeline
 from sluice.pipeline.dedupe import Dedupe
 from sluice_spark.columns import column
-from sluice_spark.windows.aggregate import refuse_across, refuse_columns, refuse_unequal, seconds, timed
+from sluice_spark.windows.aggregate import refuse_across, refuse_columns, refuse_unequal, timed
+from sluice_spark.windows.watermark import with_watermark
 
 __all__ = ["KEYLESS", "check", "firsts", "late", "strange", "timely"]
 
@@ -24,9 +25,9 @@ def strange(dedupe: Dedupe, now: Column) -> Column:
     return F.when(keyless, F.lit(KEYLESS)).otherwise(timed(dedupe.time, dedupe.ahead, now))
 
 
-def timely(rows: DataFrame, dedupe: Dedupe) -> DataFrame:
-    """Return the rows with their watermark."""
-    return rows.withWatermark(dedupe.time, seconds(dedupe.within))
+def timely(rows: DataFrame, dedupe: Dedupe, held_to: int | None = None) -> DataFrame:
+    """Return the rows with their watermark; ``held_to`` as for :func:`with_watermark`."""
+    return with_watermark(rows, dedupe.time, dedupe.within, held_to)
 
 
 def firsts(rows: DataFrame, dedupe: Dedupe) -> DataFrame:

@@ -17,10 +17,10 @@ from pyspark.sql.types import StructType
 
 from sluice.pipeline.window import END, START, Window
 from sluice_spark.columns import column
-from sluice_spark.windows.aggregate import seconds
 from sluice_spark.windows.decomposed import Decomposed
 from sluice_spark.windows.merging import Merging
 from sluice_spark.windows.state import read
+from sluice_spark.windows.watermark import with_watermark
 
 __all__ = ["StrangeStateError", "closing", "kept", "panes_of", "windows_from"]
 
@@ -33,15 +33,15 @@ class StrangeStateError(Exception):
     """The state is not that of these panes."""
 
 
-def panes_of(rows: DataFrame, window: Window, how: Decomposed) -> DataFrame:
+def panes_of(rows: DataFrame, window: Window, how: Decomposed, held_to: int | None = None) -> DataFrame:
     """Return the stream of changed panes: the end of the last window, the keys, and the values.
 
     Parameters
     ----------
-    rows
+    rows, held_to
         As for :func:`~sluice_spark.windows.aggregate.windows_of`.
     """
-    timely = rows.withWatermark(window.time, seconds(window.delay))
+    timely = with_watermark(rows, window.time, window.delay, held_to)
     time = F.unix_micros(column(window.time))
     last = F.timestamp_micros(time - F.pmod(time, F.lit(_micros(window.step))) + F.lit(_micros(window.length)))
     # with the metadata of the event time, Spark takes it for one: a plain column would never be forgotten

@@ -13,7 +13,8 @@ from pyspark.sql.types import StructType
 from sluice.pipeline import Pipeline
 from sluice.pipeline.processor import Processor
 from sluice_spark.columns import column
-from sluice_spark.windows.aggregate import refuse_across, refuse_columns, refuse_unequal, seconds, wrong
+from sluice_spark.windows.aggregate import refuse_across, refuse_columns, refuse_unequal, wrong
+from sluice_spark.windows.watermark import with_watermark
 from sluice_spark.windows.yielded import Watched
 
 __all__ = ["check", "late", "processed", "processor_of"]
@@ -42,15 +43,17 @@ def processor_of(pipeline: Pipeline, processor: Processor) -> StatefulProcessor:
     return made
 
 
-def processed(rows: DataFrame, processor: Processor, made: StatefulProcessor) -> DataFrame:
+def processed(rows: DataFrame, processor: Processor, made: StatefulProcessor, held_to: int | None = None) -> DataFrame:
     """Return what a processor yields.
 
     Parameters
     ----------
     rows
         The transform's rows, without those whose event time is strange.
+    held_to
+        As for :func:`~sluice_spark.windows.watermark.with_watermark`.
     """
-    timely = rows.withWatermark(processor.time, seconds(processor.watermark))
+    timely = with_watermark(rows, processor.time, processor.watermark, held_to)
     watched = Watched(made, StructType.fromDDL(processor.ddl))
     return timely.groupBy(*map(column, processor.by)).transformWithState(watched, processor.ddl, "append", "EventTime")
 

@@ -191,6 +191,20 @@ def test_what_a_run_did_to_windows_is_told_once_for_each_batch(ledger_url: str) 
             lease, epoch=2, batch=0, accounts=[], windows={**closing, "former": [["t", 0, 6, 9, 2]], "former_to": 3600}
         )
     assert {"former": 2, "former_to": 3600}.items() <= ledger.windows("p", "r4").items()
+    assert list(ledger.partition_times("p", 1)) == []  # an earlier version noted none
+    with ledger.acquire("p", "r5") as lease:
+        for batch, latest in ((1, 700), (2, 600)):
+            partitions = {"at": batch, "latest": [["t", 0, latest], ["t", 1, 900]]}
+            ledger.batch_committed(
+                lease, epoch=2, batch=batch, accounts=[], windows={**closing, "partitions": partitions}
+            )
+    assert list(ledger.partition_times("p", 1)) == []
+    assert list(ledger.partition_times("p", 2)) == [
+        ("t", 0, 600, 2),
+        ("t", 1, 900, 2),
+        ("t", 0, 700, 1),
+        ("t", 1, 900, 1),
+    ]
     ledger.rebuild()
     assert ledger.last_batch("p", 1).batch == 1
     assert ledger.last_plan("p", 1) == [OffsetRange("t", 0, 0, 6)]

@@ -78,6 +78,7 @@ def test_a_run_cannot_do_what_the_file_cannot(tmp_path: Path) -> None:
         ({}, True, True),
         ({"within": "2h"}, True, False),
         ({"ahead": "2d"}, True, False),
+        ({"hold": {"idle_after": "1d"}}, True, True),
         ({"keys": ["id", "at"]}, False, False),
         ({"time": "at"}, False, False),
     ],

@@ -112,6 +112,7 @@ def test_a_run_cannot_do_what_the_file_cannot(tmp_path: Path) -> None:
         ({}, True, True),
         ({"watermark": "2h"}, True, False),
         ({"ahead": "2d"}, True, False),
+        ({"hold": {"idle_after": "1d"}}, True, True),
         ({"schema": "id STRING"}, True, False),
         ({"by": ["id", "at"]}, False, False),
         ({"time": "_timestamp"}, False, False),

@@ -74,6 +74,12 @@ def test_a_window_has_defaults_and_columns(tmp_path: Path) -> None:
             {"sink": {"delta": {"path": "p", "partition_by": ["k"]}}},
             "cannot replace rows of a partitioned table yet",
         ),
+        ({"hold": {"idle_after": "0s"}}, {}, "otherwise each partition would be idle at once"),
+        (
+            {"output": "complete", "watermark": None, "hold": {"idle_after": "1d"}},
+            {},
+            "window.hold: with output: complete, no record is late",
+        ),
         ({"gap": "30m"}, {}, "exactly one of: size (tumbling or sliding windows), gap (sessions)"),
         ({"size": None}, {}, "exactly one of"),
         ({"size": None, "gap": "0s", "by": ["k"]}, {}, "window.gap must be longer"),

@@ -1,0 +1,44 @@
+"""The slowest partition that is not idle holds the watermark; the same batches give the same answer at any time."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import timedelta
+
+import pytest
+
+from sluice.ledger import PartitionTime
+from sluice.run.slowest import slowest
+
+HOUR = 3_600_000
+
+
+@pytest.mark.parametrize(
+    ("batches", "found"),
+    [
+        ([], None),
+        ([(0, 100, 5)], (0, 100)),
+        ([(0, 100, 5), (1, 90, 5)], (1, 90)),
+        # what a partition reached counts, not its last record
+        ([(0, 100, 6), (1, 80, 6), (1, 99, 5)], (1, 99)),
+        # seen for the last time an hour before the others: idle; a little less: not
+        ([(0, 100, 5 + HOUR), (1, 90, 5)], (0, 100)),
+        ([(0, 100, 4 + HOUR), (1, 90, 5)], (1, 90)),
+        # all of them rest
+        ([(0, 100, 5), (1, 90, 4)], (1, 90)),
+    ],
+)
+def test_the_slowest_is_found(batches: Sequence[tuple[int, int, int]], found: tuple[int, int] | None) -> None:
+    times = [PartitionTime("t", partition, latest, at) for partition, latest, at in batches]
+    got = slowest(times, timedelta(hours=1))
+    assert (None if got is None else (got.partition, got.latest)) == found
+
+
+def test_no_more_is_read_than_decides() -> None:
+    def times() -> object:
+        yield PartitionTime("t", 0, 100, 2 * HOUR)
+        yield PartitionTime("t", 1, 90, HOUR)
+        raise AssertionError("this batch is older than any that counts")
+
+    got = slowest(times(), timedelta(hours=1))  # type: ignore[arg-type]
+    assert got == PartitionTime("t", 0, 100, 2 * HOUR)
