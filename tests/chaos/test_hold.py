@@ -90,7 +90,7 @@ class HeldUpdated(Held, Updated):
 @pytest.mark.parametrize(
     ("kind", "window", "recovery", "points"),
     [
-        (Held, HOURLY, "replay", ("sink-committed",)),
+        pytest.param(Held, HOURLY, "replay", ("sink-committed",), marks=pytest.mark.long),
         pytest.param(Held, HOURLY, "replay", ("before-sink-commit", "batch-recorded:2"), marks=pytest.mark.long),
         pytest.param(Held, PANES, "replay", ("sink-committed", "query-ended"), marks=pytest.mark.long),
         pytest.param(HeldSessions, SESSIONS, "replay", ("sink-committed:2",), marks=pytest.mark.long),
