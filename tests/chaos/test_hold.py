@@ -126,10 +126,12 @@ def test_the_slowest_partition_holds_the_watermark(
 def test_an_idle_partition_holds_nothing(sandbox: Sandbox) -> None:
     stream = Held(sandbox, {**HOURLY, "hold": {"idle_after": "1s"}})
     stream.configure()
-    stream.send(0, 0, 60)
+    stream.send(0, 0, 240, 12)
     stream.send(1, 0, 60)
     stream.run("both")
-    for n in range(1, 4):
+    stream.assert_exact()
+    assert not stream.held(), "nothing is known of any partition yet"
+    for n in range(1, 3):
         stream.send(0, 300 * n, 300 * n + 300)
         stream.run(f"one-{n}")
     stream.assert_exact()
