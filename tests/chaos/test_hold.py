@@ -97,7 +97,7 @@ class HeldUpdated(Held, Updated):
         pytest.param(
             HeldUpdated, {**HOURLY, "output": "update"}, "replay", ("sink-committed",), marks=pytest.mark.long
         ),
-        pytest.param(Held, HOURLY, "wal", ("sink-committed", "sealed"), marks=pytest.mark.long),
+        pytest.param(Held, HOURLY, "wal", ("sealed", "sink-committed"), marks=pytest.mark.long),
     ],
     ids=["tumbling", "tumbling-more", "panes", "sessions", "update", "wal"],
 )
