@@ -82,6 +82,7 @@ class Feed:
     chance: random.Random = field(default_factory=lambda: random.Random(7))
     watermark: str = f"{LATE // timedelta(hours=1)}h"
     also: bool = False
+    limit: int = 60
     epoch: int = 1
     begins: dict[str, int] = field(default_factory=dict)
 
@@ -92,7 +93,7 @@ class Feed:
             **{key: spec[key] for key in ("decode", "transform", "rows")},
             processor={**spec["processor"], "watermark": self.watermark, **keys},
             quality={"max_quarantined": "100%"},
-            kafka={"max_records_per_batch": 60},
+            kafka={"max_records_per_batch": self.limit},
             recovery=self.recovery,
             **({"also": [{"delta": {"path": "copy"}}]} if self.also else {}),
         )

@@ -1,8 +1,8 @@
-"""Scenarios of state that Spark keeps from run to run: windows, panes, and the keys that ``dedupe`` remembers.
+"""Scenarios of state that Spark keeps from run to run: windows, panes, the keys of ``dedupe``, and a processor's.
 
 What must be where is computed in plain Python from the topic alone: also which records are a batch, and after which
 batch Spark plans one without records. The models of ``test_windows.py`` and ``test_dedupe.py`` ask the checkpoint for
-that, which would hide a batch that nobody made up.
+that, which would hide a batch that nobody made up. So does that of ``test_processor.py``.
 """
 
 from __future__ import annotations
@@ -15,13 +15,14 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from tests.chaos import test_dedupe as doubles
+from tests.chaos import test_processor as rotations
 from tests.chaos import test_windows as windows
 from tests.chaos.states.boxes import Box
 from tests.chaos.states.oracle import Found, Oracle, ledger_of
 from tests.chaos.states.scenarios import Scenario
 from tests.fixtures.runs import consume
 
-__all__ = ["STATEFUL", "Deduped", "Windowed"]
+__all__ = ["STATEFUL", "Deduped", "Processed", "Windowed"]
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _PARTITIONS = 2
@@ -68,6 +69,16 @@ class _First(doubles.Stream):
     def batches(self) -> Iterator[dict[tuple[int, int], tuple[datetime, int]]]:
         """Yield the batches that there must be."""
         return _chunks(self.records, self.runs, self.batch)
+
+
+@dataclass
+class _Rotations(rotations.Feed):
+    runs: tuple[int, ...] = ()
+
+    def batches(self) -> Iterator[list[rotations.Flight]]:
+        """Yield the batches that there must be."""
+        for chunk in _chunks(self.records, self.runs, self.limit):
+            yield list(chunk.values())
 
 
 @dataclass(frozen=True)
@@ -201,13 +212,13 @@ class _StatefulOracle(Oracle):
         epoch = "epoch-1-applied" if self._scenario.strategy == "wal" else "epoch-1"
         return self._sandbox.home / "checkpoints" / self._sandbox.name / epoch
 
-    def _state(self) -> list[tuple[Any, Any]]:
+    def _state(self, values: tuple[str, ...] = ("key", "value"), **options: Any) -> list[tuple[Any, Any]]:
         """Return keys and values of the state, as Spark reads it."""
         spark = self._sandbox.spark
         assert spark is not None
         _ = spark.streams.active  # starts what its reader asks
-        rows = spark.read.format("statestore").load(str(self._checkpoint)).select("key", "value").collect()
-        return [(row["key"], row["value"]) for row in rows]
+        state = spark.read.format("statestore").options(**options).load(str(self._checkpoint))
+        return [(row[0], row[1]) for row in state.select(*values).collect()]
 
 
 class _WindowOracle(_StatefulOracle):
@@ -311,6 +322,80 @@ class _DedupeOracle(_StatefulOracle):
             found.problems.append(f"state: {kept}, and not {remembered}")
 
 
+@dataclass(frozen=True)
+class Processed(_Stateful):
+    """Rotations of aircraft that end in the first run or in this one, or go on; one leg comes late, one out of turn."""
+
+    kind: str = "processor"
+
+    def stream(self, box: Box) -> _Rotations:
+        """Return the model, with the records of the topic."""
+        stream = self._feed(box)
+        for record in consume(box.broker, box.topic):
+            sound = record.value not in (_NO_JSON, _AHEAD)
+            stream.records[record.partition, record.offset] = json.loads(record.value) if sound else None
+        return stream
+
+    def prepare(self, box: Box) -> None:
+        """Leave rotations open behind a first run."""
+        stream, found = self._feed(box), rotations.flights(3, 3)[:20]
+        stream.configure()
+        held = [found.pop(number) for number in (10, 2)]
+        for number, part in enumerate((found[:10], [*held, *found[10:]])):
+            if number:
+                box.run("before")
+            stream.put(part)  # the last ones move the watermark, and another batch follows
+            box.produce([(0, b"", _NO_JSON), (1, b"", _AHEAD)])
+
+    def oracle(self, box: Box) -> Oracle:
+        """Return what judges its states."""
+        return _ProcessorOracle(self, box)
+
+    def _feed(self, box: Box) -> _Rotations:
+        return _Rotations(box, self.strategy, watermark="2h", limit=self.size, runs=self.runs)
+
+
+_NO_JSON = b"{"
+_AHEAD = json.dumps(
+    {"tailnum": "N1", "dep_time": 1, "minute": 0, "time_hour": rotations.FUTURE.isoformat()}
+).encode()  # fmt: skip
+
+
+class _ProcessorOracle(_StatefulOracle):
+    def __init__(self, scenario: Processed, box: Box) -> None:
+        super().__init__(scenario, box)
+        self._stream = scenario.stream(box)
+        self._bad = {(box.topic, *place) for place, record in self._stream.records.items() if record is None}
+
+    def _judge(self, ledger: Any, split: Mapping[str, int], found: Found) -> None:
+        stream, box = self._stream, self._sandbox
+        want, left, late, dropped, now = stream.model()
+        held = stream.held()
+        if held != want:
+            found.problems.append(f"sink: too much {held - want}, missing {want - held}")
+        begun, due = (Counter(row[:2] for row in rows.elements()) for rows in (held, want))
+        found.doubled += sum(n - 1 for n in begun.values())
+        found.unaccounted += sum((due - begun).values())
+        self._differs(split, late + dropped, len(stream.records) - len(self._bad) - late - dropped, found)
+        told: Counter[str] = Counter()
+        for run in ledger.runs(box.name, limit=100):
+            did = ledger.processed(box.name, run.run)
+            told.update({key: did.get(key, 0) for key in ("rows", "late")})
+        if told != Counter({"rows": sum(want.values()), "late": late}):
+            found.problems.append(f"the ledger says {dict(told)}, and {sum(want.values())} are rows, {late} late")
+        departures = [(tail, rotations.departure(leg)) for tail, legs in left.items() for leg in legs]
+        ends = [(tail, at + rotations.IDLE) for tail, at in departures]
+        timers = Counter((tail, end) for tail, end in ends if end > now)
+        legs = self._state(("key", "list_element.departs"), stateVarName="legs", flattenCollectionTypes="true")
+        kept = Counter((key[0], _EPOCH + timedelta(microseconds=departs)) for key, departs in legs)
+        if kept != Counter(departures):
+            found.problems.append(f"state: legs {kept}, and not {departures}")
+        set_ = self._state(("key", "expiration_timestamp_ms"), readRegisteredTimers="true")
+        running = Counter((key[0], _EPOCH + timedelta(milliseconds=at)) for key, at in set_)
+        if running != timers:
+            found.problems.append(f"state: timers {running}, and not {timers}")
+
+
 _APPEND = Windowed("window-append", "replay", earlier="replay", window=windows.SLIDING)
 
 STATEFUL = (
@@ -321,4 +406,5 @@ STATEFUL = (
     replace(_APPEND, name="window-append-wal", strategy="wal", earlier="wal"),
     Deduped("dedupe", "replay", earlier="replay"),
     Deduped("dedupe-wal", "wal", earlier="wal"),
+    Processed("processor", "replay", earlier="replay"),
 )

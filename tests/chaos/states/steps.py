@@ -146,7 +146,7 @@ _STEPS = (
     (r"checkpoints/[^/]+/[^/]+/offsets/\d+", "checkpoint offsets"),
     (r"checkpoints/[^/]+/[^/]+/commits/\d+", "checkpoint commits"),
     (
-        r"checkpoints/[^/]+/[^/]+/sluice-(window|window-types|window-panes|window-former|dedupe)\.json",
+        r"checkpoints/[^/]+/[^/]+/sluice-(window|window-types|window-panes|window-former|dedupe|processor)\.json",
         "checkpoint definition",
     ),
     (r"checkpoints/[^/]+/[^/]+/state/.*/_metadata/.*", "checkpoint operators"),
