@@ -83,6 +83,7 @@ class Feed:
     watermark: str = f"{LATE // timedelta(hours=1)}h"
     also: bool = False
     limit: int = 60
+    flushed: bool = False
     epoch: int = 1
     begins: dict[str, int] = field(default_factory=dict)
 
@@ -158,7 +159,7 @@ class Feed:
             cuts = [n for n, leg in enumerate(found) if n == 0 or departure(leg) - departure(found[n - 1]) >= IDLE]
             for first, behind in zip(cuts, [*cuts[1:], len(found)], strict=True):
                 rotation = found[first:behind]
-                if departure(rotation[-1]) + IDLE <= now:
+                if self.flushed or departure(rotation[-1]) + IDLE <= now:
                     rows[_row(tail, rotation)] += 1
                 else:
                     left.setdefault(tail, []).extend(rotation)
@@ -288,6 +289,42 @@ def test_what_comes_out_is_what_comes_out_if_nobody_dies(
     assert feed.held() == unbroken.held()
     assert sum(row[3] for row in feed.held().elements()) == sandbox.total("written") - 1, "each leg is there once"
     assert sandbox.never_committed() == set()
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("recovery", ["replay", "wal"])
+def test_the_timers_of_a_stream_that_rests_fire_once(sandbox: Sandbox, recovery: str) -> None:
+    feed = Feed(sandbox, recovery)
+    feed.configure(flush={"after": "1d"})
+    feed.put(next(feed.parts(2)), bad=True)
+    sandbox.run("first")
+    feed.assert_exact()
+    sandbox.run("not yet")
+    assert sandbox.ledger.processed(sandbox.name, "not yet") == {}
+    feed.assert_exact()
+    left = feed.model()[1]
+    assert left
+    last = max(departure(leg) for legs in left.values() for leg in legs) + IDLE
+    feed.configure(flush={"after": "0s"})
+    sandbox.run("flushes", kill_at="closing-planned")
+    sandbox.run("flushes")
+    feed.flushed = True
+    feed.assert_exact()
+    told = json.loads(sandbox.cli("state", str(sandbox.file), "--json").stdout)
+    assert (told["keys"], told["timers"], told["watermark"]) == (0, 0, _ms(last))
+    assert sandbox.ledger.account(sandbox.name, "flushes")["processor"]["fired_to"] == _ms(last)
+    rows = feed.held()
+    sandbox.run("again")
+    assert sandbox.ledger.processed(sandbox.name, "again") == {}
+    for time in (last, last + timedelta(minutes=1)):  # late, and timely
+        value = {"tailnum": "N1", "dep_time": 1, "minute": 0, "time_hour": time.isoformat()}
+        sandbox.produce([(0, b"", json.dumps(value).encode())])
+    sandbox.run("goes on")
+    account = sandbox.account("goes on")
+    assert (account["filtered"], account["written"]) == (1, 1)
+    assert feed.held() == rows
+    assert sandbox.ledger.processed(sandbox.name, "goes on")["late"] == 1
+    sandbox.assert_balanced()
 
 
 @pytest.mark.long

@@ -393,6 +393,8 @@ class Pipeline(Strict):
         for key in deciding & {"window", "dedupe", "processor"}:
             if kept[key] is not None:  # it decides when a watermark moves, not what is made
                 del kept[key]["hold"]
+                if key == "processor":
+                    del kept[key]["flush"]
         if self.decode.chosen is not None:
             chosen = kept["decode"][self.decode.key]
             for settings in filter(None, [*chosen["formats"].values(), chosen["default"]]):

@@ -12,7 +12,14 @@ from sluice.decoders.ddl import check_ddl
 from sluice.fields import Duration, Strict
 from sluice.pipeline.hold import Hold
 
-__all__ = ["Processor"]
+__all__ = ["Processor", "TimerFlush"]
+
+
+class TimerFlush(Strict):
+    """What fires the last timers of a stream that has ended, or rests."""
+
+    after: Duration
+    """A run fires all timers if no batch has read records for this long. Later records up to the last one are late."""
 
 
 class Processor(Strict):
@@ -33,6 +40,8 @@ class Processor(Strict):
     """A record whose event time is later than its batch's time by more than this goes to the quarantine."""
     hold: Hold | None = None
     """Whether partitions that are behind hold the watermark back; by default it follows the latest record of any."""
+    flush: TimerFlush | None = None
+    """When timers fire to which no later record moves the watermark; by default never."""
 
     @field_validator("python")
     @classmethod

@@ -39,12 +39,8 @@ def _refuse_window(pipeline: Pipeline) -> None:
             f"window: rows: {pipeline.rows} does not say which record a row came from, and each record is counted as "
             "absorbed or late: the transform before a window must have rows: one or filter"
         )
-    if window.flush is not None and (pipeline.schedule == "on_lag" or pipeline.lag.on_idle != "proceed"):
-        key = "schedule: on_lag" if pipeline.schedule == "on_lag" else f"lag.on_idle: {pipeline.lag.on_idle}"
-        raise ValueError(
-            f"window.flush closes windows in a run that finds no records, and with {key} there is none: give a "
-            "cron schedule whose runs go ahead, or leave flush out"
-        )
+    if window.flush is not None:
+        _refuse_waiting(pipeline, "window.flush closes windows")
     if window.output != "append" and pipeline.sink.config.partition_columns:
         raise ValueError(
             f"sink.{pipeline.sink.key}.partition_by: window.output: {window.output} cannot replace rows of a "
@@ -95,10 +91,21 @@ def _refuse_processor(pipeline: Pipeline) -> None:
             f"sink.{pipeline.sink.key}.partition_by: {lacking[0]!r} is not a column of processor.schema, whose columns "
             f"are: {', '.join(processor.columns)}"
         )
+    if processor.flush is not None:
+        _refuse_waiting(pipeline, "processor.flush fires timers")
     if pipeline.state.max_bytes is not None:
         raise ValueError(
             "state.max_bytes: Spark does not say how large the state of a processor is: leave it out; sluice state "
             f"{pipeline.name} --history has the size of its files"
+        )
+
+
+def _refuse_waiting(pipeline: Pipeline, what: str) -> None:
+    if pipeline.schedule == "on_lag" or pipeline.lag.on_idle != "proceed":
+        key = "schedule: on_lag" if pipeline.schedule == "on_lag" else f"lag.on_idle: {pipeline.lag.on_idle}"
+        raise ValueError(
+            f"{what} in a run that finds no records, and with {key} there is none: give a cron schedule whose runs go "
+            "ahead, or leave flush out"
         )
 
 

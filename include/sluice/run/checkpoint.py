@@ -257,10 +257,19 @@ class Checkpoint:
 
     def last_read(self) -> Clock | None:
         """Return the times of the newest batch that had records; None if Spark retains none."""
+        batch = self._newest_read()
+        return None if batch is None else self.clock_of(batch)
+
+    def flushed(self) -> bool:
+        """Return whether a batch has let out what no record did, since the newest batch that had records."""
+        batch = self._newest_read()
+        return batch is not None and self.watermark() > self.watermark(batch)
+
+    def _newest_read(self) -> int | None:
         planned = self.planned()
         for batch in reversed(planned):
             if batch == 0 or (batch - 1 in planned and self.ranges_of(batch)):
-                return self.clock_of(batch)
+                return batch
         return None
 
     def plan_closing(self, batch: int, watermark: int | None = None) -> None:

@@ -33,6 +33,7 @@ from sluice_spark.engine.logs import logger
 from sluice_spark.engine.progress import Progress
 from sluice_spark.runs.batches import MicroBatches
 from sluice_spark.runs.direct import DirectRoute
+from sluice_spark.runs.flushing import plan_firing, plan_flush
 from sluice_spark.runs.handover import HandOver
 from sluice_spark.runs.logged import LogRoute, with_state
 from sluice_spark.runs.reconcile import reconcile_log
@@ -40,10 +41,11 @@ from sluice_spark.runs.reset import ResetRun
 from sluice_spark.runs.run import Run
 from sluice_spark.runs.sealed import sealed_batches
 from sluice_spark.runs.source_check import SourceCheck
-from sluice_spark.runs.stateful import StatefulRoute, plan_closing, plan_flush, refuse_other
+from sluice_spark.runs.stateful import StatefulRoute, plan_closing, refuse_other
 from sluice_spark.runs.tables import Tables
 from sluice_spark.sinks.base import TakenBackError
 from sluice_spark.strategies.apply import Sealed
+from sluice_spark.windows.state import last_timer
 
 __all__ = ["LiveRun"]
 
@@ -98,10 +100,8 @@ class LiveRun(Run):
             raise trouble
         positions = tables.position()
         ranges = [r for batch in left for r in batch.ranges] + self._ahead(positions, states)
-        window = self.pipeline.window
-        if window is not None and window.flush is not None and not ranges and not tables.opened:
-            latest = self.ledger.latest_event_time(self.pipeline.name, tables.epoch.number)
-            plan_flush(tables.applying, window, latest)
+        if not ranges and not tables.opened:
+            self._plan_flush(tables.applying)
         busy = bool(ranges) or positions is None or tables.opened
         target = self._target(tables) if busy else tables.epoch  # the epoch changes only when there are records
         if not self._planned:
@@ -144,6 +144,14 @@ class LiveRun(Run):
             plan_closing(tables, self.ledger.last_plan(self.pipeline.name, tables.epoch.number))
         else:
             plan_closing(tables.applying, [r for batch in left for r in batch.ranges])
+
+    def _plan_flush(self, tables: Tables) -> None:
+        window, processor = self.pipeline.window, self.pipeline.processor
+        if window is not None and window.flush is not None:
+            plan_flush(tables, window, self.ledger.latest_event_time(self.pipeline.name, tables.epoch.number))
+        elif processor is not None and processor.flush is not None:
+            path = tables.checkpoint.path
+            plan_firing(tables, processor.flush, lambda batch: last_timer(self.context.session(), path, batch))
 
     def _land_alone(self, lease: Lease, check: SourceCheck, unreadable: SluiceError) -> None:
         """Land records although nothing can be applied, if the strategy and the epoch are ``wal``.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -14,10 +13,9 @@ from sluice.errors import CheckpointError, ConfigError, SluiceError, begin_again
 from sluice.faults import point
 from sluice.ledger import Ledger
 from sluice.pipeline import Pipeline
-from sluice.pipeline.window import Window
 from sluice.ranges import OffsetRange
 from sluice.run.slowest import slowest
-from sluice.text import length, moment
+from sluice.text import moment
 from sluice_spark.batch.deduped import DedupeWriter
 from sluice_spark.batch.paned import PaneWriter
 from sluice_spark.batch.processed import ProcessorWriter
@@ -36,7 +34,7 @@ from sluice_spark.sources.log import LogReader
 from sluice_spark.strategies.base import Batch
 from sluice_spark.windows.decomposed import NotDecomposedError, decompose
 
-__all__ = ["StatefulRoute", "define", "plan_closing", "plan_flush", "refuse_other"]
+__all__ = ["StatefulRoute", "define", "plan_closing", "refuse_other"]
 
 _STATE = "spark.sql.streaming.stateStore."
 _SHARES = "spark.sql.shuffle.partitions"
@@ -373,29 +371,6 @@ def plan_closing(tables: Tables, aim: Sequence[OffsetRange]) -> None:
         return
     checkpoint.plan_closing(due)
     logger.warning("a driver died before batch %d, which closes windows, was planned: it is planned now", due)
-    point("closing-planned")
-
-
-def plan_flush(tables: Tables, window: Window, latest: int | None) -> None:
-    """Plan a batch that closes all windows, if the pipeline file asks for that and no record came for so long.
-
-    Call it only if no record waits and no batch is open.
-
-    Parameters
-    ----------
-    latest
-        The latest event time that a window absorbed, in milliseconds since 1970.
-    """
-    checkpoint = tables.checkpoint
-    committed, read = checkpoint.committed(), checkpoint.last_read()
-    if window.flush is None or latest is None or not committed or read is None:
-        return
-    quiet = time.time() - read.now / 1000
-    end = window.last_end(latest)
-    if quiet < window.flush.after.total_seconds() or end <= checkpoint.watermark():
-        return
-    checkpoint.plan_closing(committed[-1] + 1, end)
-    logger.info("no record came for %s: batch %d closes all windows", length(quiet), committed[-1] + 1)
     point("closing-planned")
 
 

@@ -15,7 +15,7 @@ from pyspark.sql.types import StructType
 from sluice.pipeline.window import END, START
 from sluice_spark.columns import column
 
-__all__ = ["PaneSpans", "held_keys", "of_key", "of_processor", "open_windows", "read", "remembered_keys"]
+__all__ = ["PaneSpans", "held_keys", "last_timer", "of_key", "of_processor", "open_windows", "read", "remembered_keys"]
 
 
 class PaneSpans(NamedTuple):
@@ -156,6 +156,18 @@ def held_keys(spark: SparkSession, checkpoint: str, batch: int) -> list[dict[str
         F.max("expiration_timestamp_ms").alias("last_timer_at"),
     )
     return [{"keys": keys, **row.asDict()} for row in found.collect()]
+
+
+def last_timer(spark: SparkSession, checkpoint: str, batch: int) -> int | None:
+    """Return when the last timer of a processor fires that a batch has left; None if there is none.
+
+    Parameters
+    ----------
+    checkpoint, batch
+        As for :func:`open_windows`.
+    """
+    row = _timers(spark, checkpoint, batch).agg(F.max("expiration_timestamp_ms")).first()
+    return None if row is None else row[0]
 
 
 def of_processor(

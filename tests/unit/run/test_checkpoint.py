@@ -335,12 +335,14 @@ def test_the_newest_batch_with_records_is_not_one_that_closes_windows(tmp_path: 
     checkpoint = clocked(tmp_path, [0, 500], {0: 500, 1: 900})
     checkpoint.plan_closing(2)
     assert checkpoint.last_read() == checkpoint.clock_of(1)
+    assert not checkpoint.flushed()
     (tmp_path / "commits/2").write_text('v1\n{"nextBatchWatermarkMs":900}')
     checkpoint.plan_closing(3, 5000)
     assert checkpoint.clock_of(3).closing == 5000
     assert checkpoint.last_read() == checkpoint.clock_of(1)
     (tmp_path / "commits/3").write_text('v1\n{"nextBatchWatermarkMs":5000}')
     assert checkpoint.watermark() == 5000
+    assert checkpoint.flushed()
     assert Checkpoint(str(tmp_path / "none")).last_read() is None
 
 

@@ -1,9 +1,8 @@
-"""What a run with windows does before it reads anything: it makes up what a dead driver did not plan, and flushes."""
+"""What a run with windows does before it reads anything: it makes up what a dead driver did not plan."""
 
 from __future__ import annotations
 
 import json
-import time
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -15,7 +14,6 @@ from tests.fixtures.books import Place, split
 
 from sluice.errors import CheckpointError, ConfigError
 from sluice.pipeline import load
-from sluice.pipeline.window import Window
 from sluice.ranges import OffsetRange
 from sluice.run.checkpoint import Checkpoint
 from sluice_spark.runs.stateful import (
@@ -23,7 +21,6 @@ from sluice_spark.runs.stateful import (
     _refuse_to_empty,
     _refuse_torn,
     plan_closing,
-    plan_flush,
 )  # fmt: skip
 from sluice_spark.sinks.delta.table import DeltaSink
 
@@ -85,36 +82,6 @@ def test_state_of_several_batches_that_a_power_cut_emptied_is_refused_with_the_w
     with pytest.raises(CheckpointError, match="version 1, 2 of the state") as caught:
         _refuse_torn(asked, found)
     assert "sluice reset p" in caught.value.next_step
-
-
-def window(after: str | None, **more: Any) -> Window:
-    flush = {} if after is None else {"flush": {"after": after}}
-    given = {"time": "at", "size": "1h", "aggregates": {"n": "count(*)"}, "watermark": "1s", **flush, **more}
-    return Window.model_validate(given)
-
-
-@pytest.mark.parametrize(
-    ("after", "latest", "watermark"),
-    [(None, 5_000, None), ("1h", None, None), ("3h", 5_000, None), ("1h", 5_000, 3_600_000), ("1h", -1, None),
-     ("1h", 3_599_999, 3_600_000), ("1h", 3_600_000, 7_200_000)],
-)  # fmt: skip
-def test_a_stream_is_flushed_when_it_rests_to_the_end_of_its_last_window(
-    tmp_path: Path, after: str | None, latest: int | None, watermark: int | None
-) -> None:
-    two_hours_ago = round(time.time() * 1000) - 7_200_000
-    found = tables(tmp_path, [0, 4_000], {0: 4_000, 1: 4_000}, two_hours_ago)
-    plan_flush(found, window(after), latest)
-    assert found.checkpoint.open_batch() == (None if watermark is None else 2)
-    if watermark is not None:
-        assert found.checkpoint.clock_of(2).closing == watermark
-        (tmp_path / "commits/2").write_text(f"v1\n{json.dumps({'nextBatchWatermarkMs': watermark})}")
-        plan_flush(found, window(after), latest)
-        assert found.checkpoint.open_batch() is None, "once is enough"
-
-
-def test_the_last_window_of_an_event_time_is_that_which_ends_last() -> None:
-    assert window(None, slide="20m").last_end(25 * 60_000) == (20 + 60) * 60_000
-    assert window(None).last_end(-1) == 0
 
 
 def test_a_first_result_takes_the_place_of_nobodys_rows(tmp_path: Path) -> None:

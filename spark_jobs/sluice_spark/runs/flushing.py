@@ -1,0 +1,67 @@
+"""Plans a batch without records for a stream that has ended, or rests: it lets out what no later record would."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+from sluice.faults import point
+from sluice.pipeline.processor import TimerFlush
+from sluice.pipeline.window import Window
+from sluice.text import length
+from sluice_spark.engine.logs import logger
+from sluice_spark.runs.tables import Tables
+
+__all__ = ["plan_firing", "plan_flush"]
+
+
+def plan_flush(tables: Tables, window: Window, latest: int | None) -> None:
+    """Plan a batch that closes all windows, if the pipeline file asks for that and no record came for so long.
+
+    Call it only if no record waits and no batch is open.
+
+    Parameters
+    ----------
+    latest
+        The latest event time that a window absorbed, in milliseconds since 1970.
+    """
+    checkpoint = tables.checkpoint
+    committed, read = checkpoint.committed(), checkpoint.last_read()
+    if window.flush is None or latest is None or not committed or read is None:
+        return
+    quiet = time.time() - read.now / 1000
+    end = window.last_end(latest)
+    if quiet < window.flush.after.total_seconds() or end <= checkpoint.watermark():
+        return
+    checkpoint.plan_closing(committed[-1] + 1, end)
+    logger.info("no record came for %s: batch %d closes all windows", length(quiet), committed[-1] + 1)
+    point("closing-planned")
+
+
+def plan_firing(tables: Tables, flush: TimerFlush, last_timer: Callable[[int], int | None]) -> None:
+    """Plan a batch that fires all timers which a processor has, if no record came for as long as the file says.
+
+    Call it only if no record waits and no batch is open.
+
+    It plans one batch until records come again. A timer may register another when it fires, for ever, and the watermark
+    would leave the records behind.
+
+    Parameters
+    ----------
+    last_timer
+        Return when the last timer fires that a committed batch has left, in milliseconds since 1970; None if there is
+        none. It is called only if that matters: it reads the state.
+    """
+    checkpoint = tables.checkpoint
+    committed, read = checkpoint.committed(), checkpoint.last_read()
+    if not committed or read is None or checkpoint.flushed():
+        return
+    quiet = time.time() - read.now / 1000
+    if quiet < flush.after.total_seconds():
+        return
+    last = last_timer(committed[-1])
+    if last is None or last <= checkpoint.watermark():
+        return
+    checkpoint.plan_closing(committed[-1] + 1, last)
+    logger.info("no record came for %s: batch %d fires all timers", length(quiet), committed[-1] + 1)
+    point("closing-planned")

@@ -1,0 +1,76 @@
+"""A stream that rests is flushed once: to the end of its last window, or to its last timer."""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.unit.spark.runs.test_stateful import tables
+
+from sluice.pipeline.processor import TimerFlush
+from sluice.pipeline.window import Window
+from sluice_spark.runs.flushing import plan_firing, plan_flush
+
+
+def window(after: str | None, **more: Any) -> Window:
+    flush = {} if after is None else {"flush": {"after": after}}
+    given = {"time": "at", "size": "1h", "aggregates": {"n": "count(*)"}, "watermark": "1s", **flush, **more}
+    return Window.model_validate(given)
+
+
+@pytest.mark.parametrize(
+    ("after", "latest", "watermark"),
+    [(None, 5_000, None), ("1h", None, None), ("3h", 5_000, None), ("1h", 5_000, 3_600_000), ("1h", -1, None),
+     ("1h", 3_599_999, 3_600_000), ("1h", 3_600_000, 7_200_000)],
+)  # fmt: skip
+def test_a_stream_is_flushed_when_it_rests_to_the_end_of_its_last_window(
+    tmp_path: Path, after: str | None, latest: int | None, watermark: int | None
+) -> None:
+    two_hours_ago = round(time.time() * 1000) - 7_200_000
+    found = tables(tmp_path, [0, 4_000], {0: 4_000, 1: 4_000}, two_hours_ago)
+    plan_flush(found, window(after), latest)
+    assert found.checkpoint.open_batch() == (None if watermark is None else 2)
+    if watermark is not None:
+        assert found.checkpoint.clock_of(2).closing == watermark
+        (tmp_path / "commits/2").write_text(f"v1\n{json.dumps({'nextBatchWatermarkMs': watermark})}")
+        plan_flush(found, window(after), latest)
+        assert found.checkpoint.open_batch() is None, "once is enough"
+
+
+def test_the_last_window_of_an_event_time_is_that_which_ends_last() -> None:
+    assert window(None, slide="20m").last_end(25 * 60_000) == (20 + 60) * 60_000
+    assert window(None).last_end(-1) == 0
+
+
+@pytest.mark.parametrize(
+    ("after", "last", "watermark"),
+    [("3h", 9_000, None), ("1h", None, None), ("1h", 4_000, None), ("1h", 4_001, 4_001)],
+)  # fmt: skip
+def test_timers_fire_when_a_stream_rests(tmp_path: Path, after: str, last: int | None, watermark: int | None) -> None:
+    two_hours_ago, flush = round(time.time() * 1000) - 7_200_000, TimerFlush.model_validate({"after": after})
+    found = tables(tmp_path, [0, 4_000], {0: 4_000, 1: 4_000}, two_hours_ago)
+    asked = list[int]()
+
+    def last_timer(batch: int) -> int | None:
+        asked.append(batch)
+        return last
+
+    plan_firing(found, flush, last_timer)
+    assert asked == ([1] if after == "1h" else []), "the state is only read if the stream rests"
+    assert found.checkpoint.open_batch() == (None if watermark is None else 2)
+    if watermark is None:
+        return
+    assert found.checkpoint.clock_of(2).closing == watermark
+    (tmp_path / "commits/2").write_text(f"v1\n{json.dumps({'nextBatchWatermarkMs': watermark})}")
+    plan_firing(found, flush, lambda _: watermark + 1)
+    assert found.checkpoint.open_batch() is None, "a timer that these have registered waits for records"
+    assert found.checkpoint.flushed()
+
+
+def test_a_stream_that_has_read_nothing_has_no_timers(tmp_path: Path) -> None:
+    found = tables(tmp_path, [], {})
+    plan_firing(found, TimerFlush.model_validate({"after": "0s"}), lambda _: 1)
+    assert found.checkpoint.open_batch() is None
