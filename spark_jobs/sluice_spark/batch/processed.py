@@ -12,7 +12,7 @@ from sluice.pipeline.processor import Processor
 from sluice_spark.batch.stateful import Seen, StatefulWriter, by_range, dropped
 from sluice_spark.batch.writer import PreparedBatch
 from sluice_spark.windows import processors
-from sluice_spark.windows.aggregate import timed
+from sluice_spark.windows.checks import timed
 
 __all__ = ["ProcessorWriter"]
 

@@ -2,73 +2,27 @@
 
 from __future__ import annotations
 
-import contextlib
-import io
 import re
-from collections.abc import Mapping, Sequence
-from datetime import timedelta
 
 from pyspark.errors import PySparkException
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
-from pyspark.sql.types import TimestampType
 
-from sluice.errors import ConfigError
 from sluice.pipeline import Pipeline
-from sluice.pipeline.suite import nearest
 from sluice.pipeline.window import END, START, Window
 from sluice_spark.columns import column
+from sluice_spark.windows.checks import analyzed, refuse_across, refuse_columns, timed, wrong
 from sluice_spark.windows.watermark import seconds, with_watermark
 
-__all__ = [
-    "AHEAD",
-    "UNTIMED",
-    "check",
-    "refuse_across",
-    "refuse_columns",
-    "refuse_unequal",
-    "strange",
-    "timed",
-    "windows_of",
-    "wrong",
-]
-
-UNTIMED, AHEAD = "event_time_missing", "event_time_ahead"
-"""The rules by which a record without an event time, or with one of the future, goes to the quarantine."""
+__all__ = ["check", "strange", "windows_of"]
 
 _WINDOW = "__sluice_window"
 _DISTINCT = re.compile(r"\b\w+\(distinct ", re.IGNORECASE)
-_FICKLE = re.compile(
-    r"\b(current_date|current_time|current_timestamp|localtimestamp|monotonically_increasing_id|now|rand|randn|random"
-    r"|randstr|shuffle|spark_partition_id|uniform|unix_timestamp\(current\w*|uuid)\("
-)
-"""Functions whose result depends on more than the record."""
-_ACROSS = re.compile(
-    r"^[\s:|+-]*(Aggregate|CoGroup\w*|Deduplicate\w*|Distinct|Except|FlatMapGroups\w*|GlobalLimit|Intersect|Join"
-    r"|LocalLimit|MapGroups\w*|Offset|Sample|Sort|Tail|TransformWithState\w*|Union|Window)\b",
-    re.MULTILINE,
-)
-"""Nodes of Spark's plan that look at more than one row, or at another table."""
-
-_UNEQUAL = re.compile(r"\b(float|double|map|variant|collate|geometry|geography)\b", re.IGNORECASE)
-"""Types whose equal values may differ in their bytes, by which state compares keys, or that it cannot compare."""
 
 
 def strange(window: Window, now: Column) -> Column:
     """Return the rule that a row's event time breaks; null where it breaks none: :func:`timed`."""
     return timed(window.time, window.ahead, now)
-
-
-def timed(name: str, ahead: timedelta, now: Column) -> Column:
-    """Return the rule that an event time breaks; null where it breaks none.
-
-    Parameters
-    ----------
-    now
-        When the batch was planned: a batch that is repeated must judge as it did before.
-    """
-    time, limit = column(name), now + F.expr(f"interval {seconds(ahead)}")
-    return F.when(time.isNull(), F.lit(UNTIMED)).when(time > limit, F.lit(AHEAD))
 
 
 def windows_of(rows: DataFrame, window: Window, held_to: int | None = None) -> DataFrame:
@@ -116,100 +70,10 @@ def check(pipeline: Pipeline, window: Window, rows: DataFrame) -> DataFrame:
     except PySparkException as error:
         first = next((line.strip() for line in str(error).splitlines() if line.strip()), "no message")
         raise wrong(pipeline, f"window.aggregates: {first}") from error
-    if _DISTINCT.search(_analyzed(made)):
+    if _DISTINCT.search(analyzed(made)):
         raise wrong(
             pipeline,
             "window.aggregates: Spark cannot keep distinct values of open windows: write approx_count_distinct(…), or "
             "size(collect_set(…))",
         )
     return made
-
-
-def refuse_columns(
-    pipeline: Pipeline, key: str, time: str, named: Mapping[str, Sequence[str]], rows: DataFrame
-) -> None:
-    """Refuse a key of the pipeline file that names columns which the transform's result does not have.
-
-    Parameters
-    ----------
-    key
-        The key, below which ``time`` names the event time.
-    named
-        Other columns, by the keys that name them.
-
-    Raises
-    ------
-    ConfigError
-        If a column is missing, or the event time is no TIMESTAMP.
-    """
-    for part, name in (("time", time), *((part, name) for part, names in named.items() for name in names)):
-        if name not in rows.columns:
-            hint = nearest(name, rows.columns, "its columns are")
-            raise wrong(pipeline, f"{key}.{part}: the transform's result has no column {name!r}; {hint}")
-    kind = rows.schema[time].dataType
-    if not isinstance(kind, TimestampType):
-        raise wrong(
-            pipeline,
-            f"{key}.time: {time} is {kind.simpleString().upper()}, not TIMESTAMP: convert it in the transform",
-        )
-
-
-def refuse_unequal(pipeline: Pipeline, key: str, names: Sequence[str], rows: DataFrame) -> None:
-    """Refuse columns whose equal values may differ in their bytes, by which state compares keys.
-
-    Parameters
-    ----------
-    key
-        The key of the pipeline file that names them, in full.
-
-    Raises
-    ------
-    ConfigError
-        With the column and its type.
-    """
-    for name in names:
-        found = rows.schema[name].dataType.simpleString()
-        if _UNEQUAL.search(found):
-            raise wrong(
-                pipeline,
-                f"{key}: {name} is {found.upper()}, not a type whose equal values always have equal bytes: convert it "
-                "in the transform, such as to STRING",
-            )
-
-
-def refuse_across(pipeline: Pipeline, rows: DataFrame, what: str) -> None:
-    """Refuse a transform whose rows depend on more than one record each.
-
-    Raises
-    ------
-    ConfigError
-        With what it does.
-    """
-    analyzed = _analyzed(rows)
-    if (found := _ACROSS.search(analyzed)) is not None:
-        raise wrong(
-            pipeline,
-            f"transform: before {what} it must treat each record by itself, and Spark's plan of it has "
-            f"{found[1]!r}, which looks at several rows or at another table",
-        )
-    if (found := _FICKLE.search(analyzed)) is not None:
-        raise wrong(
-            pipeline,
-            f"transform: records are read a second time to be counted, and {found[1]}() would give other rows then: "
-            "use _timestamp, or a column of the record",
-        )
-
-
-def _analyzed(rows: DataFrame) -> str:
-    with contextlib.redirect_stdout(io.StringIO()) as plan:
-        rows.explain(True)
-    return plan.getvalue().partition("== Analyzed Logical Plan ==")[2].partition("== Optimized")[0]
-
-
-def wrong(pipeline: Pipeline, what: str) -> ConfigError:
-    """Return the error of a pipeline file that cannot be run."""
-    return ConfigError(
-        f"pipeline {pipeline.name!r}: {what}",
-        state="nothing was read or written; the position stays where it was",
-        next_step=f"fix {pipeline.file.name}, then run again",
-    )

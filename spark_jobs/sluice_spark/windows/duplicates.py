@@ -8,7 +8,7 @@ from pyspark.sql import functions as F
 from sluice.pipeline import Pipeline
 from sluice.pipeline.dedupe import Dedupe
 from sluice_spark.columns import column
-from sluice_spark.windows.aggregate import refuse_across, refuse_columns, refuse_unequal, timed
+from sluice_spark.windows.checks import refuse_across, refuse_columns, refuse_unequal, timed
 from sluice_spark.windows.watermark import with_watermark
 
 __all__ = ["KEYLESS", "check", "firsts", "late", "strange", "timely"]

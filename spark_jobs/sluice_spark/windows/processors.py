@@ -13,7 +13,7 @@ from pyspark.sql.types import StructType
 from sluice.pipeline import Pipeline
 from sluice.pipeline.processor import Processor
 from sluice_spark.columns import column
-from sluice_spark.windows.aggregate import refuse_across, refuse_columns, refuse_unequal, wrong
+from sluice_spark.windows.checks import refuse_across, refuse_columns, refuse_unequal, wrong
 from sluice_spark.windows.watermark import with_watermark
 from sluice_spark.windows.yielded import Watched
 

@@ -9,8 +9,8 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
 from sluice.pipeline.window import Window
-from sluice_spark.windows.aggregate import seconds
 from sluice_spark.windows.late import inside, late, partly_late
+from sluice_spark.windows.watermark import seconds
 
 pytestmark = pytest.mark.spark
 
