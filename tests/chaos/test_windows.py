@@ -126,6 +126,10 @@ class Stream:
         keys = Counter((end, start) for start, end, _ in state)
         return [(_ms(start), _ms(end), count) for (end, start), count in sorted(keys.items())]
 
+    def before(self, number: int, now: datetime, records: Sequence[tuple[datetime, str, int]]) -> datetime:
+        """Return the watermark by which a batch closes windows, from that after the batch before."""
+        return now
+
     def after(self, number: int, now: datetime, records: Sequence[tuple[datetime, str, int]]) -> datetime:
         """Return the watermark after a batch, from that before it."""
         return max([now, *(at - _span(self.window["watermark"]) for at, *_ in records)])
@@ -136,6 +140,7 @@ class Stream:
         older = now = datetime(1970, 1, 1, tzinfo=UTC)
         state: dict[tuple[datetime, datetime, str], list[int]] = defaultdict(list)
         for number, records in self.batches():
+            now = self.before(number, now, records)
             for at, k, v in records:
                 spans = self.spans(at)
                 absorbed = [span for span in spans if span[1] > older]
@@ -205,6 +210,7 @@ class Sessions(Stream):
         older = now = datetime(1970, 1, 1, tzinfo=UTC)
         state: dict[tuple[datetime, datetime, str], list[int]] = {}
         for number, records in self.batches():
+            now = self.before(number, now, records)
             sessions = [(k, start, end, values) for (start, end, k), values in state.items()]
             for at, k, v in records:
                 if at + gap <= older:

@@ -22,7 +22,7 @@ from sluice.pipeline.window import Window
 from sluice.recovery import Route
 from sluice.run.checkpoint import Checkpoint
 from sluice.run.growth import warning
-from sluice.run.slowest import slowest
+from sluice.run.slowest import held_by
 from sluice.text import moment
 
 __all__ = ["history", "state"]
@@ -133,7 +133,7 @@ def _held(spec: Pipeline, ledger: Ledger, epoch: int) -> dict[str, Any]:
     """Return which partition holds the watermark in the next run; nothing without ``hold``."""
     if spec.stateful is None or spec.stateful.hold is None:
         return {}
-    behind = slowest(ledger.partition_times(spec.name, epoch), spec.stateful.hold.idle_after)
+    behind = held_by(ledger, spec, epoch)
     return {"held_by": None if behind is None else behind._asdict()}
 
 

@@ -37,6 +37,11 @@ class Dedupe(Strict):
         return self
 
     @property
+    def delay(self) -> timedelta:
+        """How far the watermark is behind the latest event time: ``within``."""
+        return self.within
+
+    @property
     def kept(self) -> timedelta:
         """For how much event time a key is to be kept, at most: the watermark is ``within`` behind, too."""
         return 2 * self.within

@@ -64,6 +64,11 @@ class Processor(Strict):
         return check_ddl(self.ddl)
 
     @property
+    def delay(self) -> timedelta:
+        """How far the watermark is behind the latest event time: ``watermark``."""
+        return self.watermark
+
+    @property
     def kept(self) -> None:
         """For how much event time state is to be kept: that is up to the class."""
 

@@ -260,10 +260,16 @@ class Checkpoint:
         batch = self._newest_read()
         return None if batch is None else self.clock_of(batch)
 
-    def flushed(self) -> bool:
-        """Return whether a batch has let out what no record did, since the newest batch that had records."""
+    def flushed(self, held: int = 0) -> bool:
+        """Return whether a batch has let out what no record did, since the newest batch that had records.
+
+        Parameters
+        ----------
+        held
+            So far the watermark may have gone on by ``hold``, in milliseconds since 1970.
+        """
         batch = self._newest_read()
-        return batch is not None and self.watermark() > self.watermark(batch)
+        return batch is not None and self.watermark() > max(self.watermark(batch), held)
 
     def _newest_read(self) -> int | None:
         planned = self.planned()

@@ -5,9 +5,18 @@ from __future__ import annotations
 from collections.abc import Iterable
 from datetime import timedelta
 
-from sluice.ledger import PartitionTime
+from sluice.ledger import Ledger, PartitionTime
+from sluice.pipeline import Pipeline
 
-__all__ = ["slowest"]
+__all__ = ["held_by", "slowest"]
+
+
+def held_by(ledger: Ledger, pipeline: Pipeline, epoch: int) -> PartitionTime | None:
+    """Return the partition that holds the watermark in the next run; None without ``hold``, or if none is known."""
+    of = pipeline.stateful
+    if of is None or of.hold is None:
+        return None
+    return slowest(ledger.partition_times(pipeline.name, epoch), of.hold.idle_after)
 
 
 def slowest(times: Iterable[PartitionTime], idle_after: timedelta) -> PartitionTime | None:

@@ -1,4 +1,4 @@
-"""Plans a batch without records for a stream that has ended, or rests: it lets out what no later record would."""
+"""Plans a batch without records for a run that finds none: it lets out what no record of that run would."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from collections.abc import Callable
 from sluice.faults import point
 from sluice.pipeline.processor import TimerFlush
 from sluice.pipeline.window import Window
-from sluice.text import length
+from sluice.text import length, moment
 from sluice_spark.engine.logs import logger
 from sluice_spark.runs.tables import Tables
 
-__all__ = ["plan_firing", "plan_flush"]
+__all__ = ["plan_firing", "plan_flush", "plan_held"]
 
 
 def plan_flush(tables: Tables, window: Window, latest: int | None) -> None:
@@ -38,7 +38,7 @@ def plan_flush(tables: Tables, window: Window, latest: int | None) -> None:
     point("closing-planned")
 
 
-def plan_firing(tables: Tables, flush: TimerFlush, last_timer: Callable[[int], int | None]) -> None:
+def plan_firing(tables: Tables, flush: TimerFlush, last_timer: Callable[[int], int | None], held: int = 0) -> None:
     """Plan a batch that fires all timers which a processor has, if no record came for as long as the file says.
 
     Call it only if no record waits and no batch is open.
@@ -51,10 +51,12 @@ def plan_firing(tables: Tables, flush: TimerFlush, last_timer: Callable[[int], i
     last_timer
         Return when the last timer fires that a committed batch has left, in milliseconds since 1970; None if there is
         none. It is called only if that matters: it reads the state.
+    held
+        As for :meth:`~sluice.run.checkpoint.Checkpoint.flushed`.
     """
     checkpoint = tables.checkpoint
     committed, read = checkpoint.committed(), checkpoint.last_read()
-    if not committed or read is None or checkpoint.flushed():
+    if not committed or read is None or checkpoint.flushed(held):
         return
     quiet = time.time() - read.now / 1000
     if quiet < flush.after.total_seconds():
@@ -64,4 +66,23 @@ def plan_firing(tables: Tables, flush: TimerFlush, last_timer: Callable[[int], i
         return
     checkpoint.plan_closing(committed[-1] + 1, last)
     logger.info("no record came for %s: batch %d fires all timers", length(quiet), committed[-1] + 1)
+    point("closing-planned")
+
+
+def plan_held(tables: Tables, watermark: int) -> None:
+    """Plan a batch that lets out what the slowest partition does not hold any more, since the last run has read on.
+
+    Call it only if no record waits and no batch is open.
+
+    Parameters
+    ----------
+    watermark
+        As far as the slowest partition lets it go, in milliseconds since 1970.
+    """
+    checkpoint = tables.checkpoint
+    committed = checkpoint.committed()
+    if not committed or watermark <= checkpoint.watermark():
+        return
+    checkpoint.plan_closing(committed[-1] + 1, watermark)
+    logger.info("hold: batch %d moves the watermark to %s", committed[-1] + 1, moment(watermark))
     point("closing-planned")

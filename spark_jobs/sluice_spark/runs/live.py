@@ -23,6 +23,7 @@ from sluice.ranges import OffsetRange, Positions, ranges_between
 from sluice.recovery import Route
 from sluice.run.held import holder, refuse_held
 from sluice.run.preflight import never_read
+from sluice.run.slowest import held_by
 from sluice.sources.base import Source
 from sluice.sources.kafka.cluster import TopicState, ends, starts
 from sluice.sources.kafka.clusters import bare_positions
@@ -33,7 +34,7 @@ from sluice_spark.engine.logs import logger
 from sluice_spark.engine.progress import Progress
 from sluice_spark.runs.batches import MicroBatches
 from sluice_spark.runs.direct import DirectRoute
-from sluice_spark.runs.flushing import plan_firing, plan_flush
+from sluice_spark.runs.flushing import plan_firing, plan_flush, plan_held
 from sluice_spark.runs.handover import HandOver
 from sluice_spark.runs.logged import LogRoute, with_state
 from sluice_spark.runs.reconcile import reconcile_log
@@ -101,7 +102,7 @@ class LiveRun(Run):
         positions = tables.position()
         ranges = [r for batch in left for r in batch.ranges] + self._ahead(positions, states)
         if not ranges and not tables.opened:
-            self._plan_flush(tables.applying)
+            self._let_out(tables)
         busy = bool(ranges) or positions is None or tables.opened
         target = self._target(tables) if busy else tables.epoch  # the epoch changes only when there are records
         if not self._planned:
@@ -145,13 +146,19 @@ class LiveRun(Run):
         else:
             plan_closing(tables.applying, [r for batch in left for r in batch.ranges])
 
-    def _plan_flush(self, tables: Tables) -> None:
-        window, processor = self.pipeline.window, self.pipeline.processor
+    def _let_out(self, opened: Tables) -> None:
+        """Plan a batch without records, if ``flush`` or ``hold`` ask for one."""
+        pipeline, tables = self.pipeline, opened.applying
+        window, processor, kept = pipeline.window, pipeline.processor, pipeline.stateful
+        behind = held_by(self.ledger, self.pipeline, opened.epoch.number)
+        held = 0 if behind is None or kept is None else behind.latest - round(kept.delay.total_seconds() * 1000)
         if window is not None and window.flush is not None:
             plan_flush(tables, window, self.ledger.latest_event_time(self.pipeline.name, tables.epoch.number))
         elif processor is not None and processor.flush is not None:
             path = tables.checkpoint.path
-            plan_firing(tables, processor.flush, lambda batch: last_timer(self.context.session(), path, batch))
+            plan_firing(tables, processor.flush, lambda batch: last_timer(self.context.session(), path, batch), held)
+        if behind is not None and not opened.opened:
+            plan_held(tables, held)
 
     def _land_alone(self, lease: Lease, check: SourceCheck, unreadable: SluiceError) -> None:
         """Land records although nothing can be applied, if the strategy and the epoch are ``wal``.

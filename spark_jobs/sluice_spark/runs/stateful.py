@@ -14,7 +14,7 @@ from sluice.faults import point
 from sluice.ledger import Ledger
 from sluice.pipeline import Pipeline
 from sluice.ranges import OffsetRange
-from sluice.run.slowest import slowest
+from sluice.run.slowest import held_by
 from sluice.text import moment
 from sluice_spark.batch.deduped import DedupeWriter
 from sluice_spark.batch.paned import PaneWriter
@@ -213,7 +213,7 @@ def _held(ledger: Ledger, pipeline: Pipeline, tables: Tables, writer: StatefulWr
     of = pipeline.stateful
     if of is None or of.hold is None:
         return writer
-    behind = slowest(ledger.partition_times(pipeline.name, tables.epoch.number), of.hold.idle_after)
+    behind = held_by(ledger, pipeline, tables.epoch.number)
     if behind is None:
         logger.info("hold: no partition of this epoch is known yet, so the watermark stays where it is in this run")
         return replace(writer, held_to=0)

@@ -12,7 +12,7 @@ from tests.unit.spark.runs.test_stateful import tables
 
 from sluice.pipeline.processor import TimerFlush
 from sluice.pipeline.window import Window
-from sluice_spark.runs.flushing import plan_firing, plan_flush
+from sluice_spark.runs.flushing import plan_firing, plan_flush, plan_held
 
 
 def window(after: str | None, **more: Any) -> Window:
@@ -73,4 +73,26 @@ def test_timers_fire_when_a_stream_rests(tmp_path: Path, after: str, last: int |
 def test_a_stream_that_has_read_nothing_has_no_timers(tmp_path: Path) -> None:
     found = tables(tmp_path, [], {})
     plan_firing(found, TimerFlush.model_validate({"after": "0s"}), lambda _: 1)
+    assert found.checkpoint.open_batch() is None
+
+
+def test_a_run_without_records_goes_on_to_what_the_slowest_partition_allows(tmp_path: Path) -> None:
+    two_hours_ago = round(time.time() * 1000) - 7_200_000
+    found = tables(tmp_path, [0, 4_000], {0: 4_000, 1: 4_000}, two_hours_ago)
+    plan_held(found, 4_000)
+    assert found.checkpoint.open_batch() is None, "it is there already"
+    plan_held(found, 5_000)
+    assert found.checkpoint.open_batch() == 2
+    assert found.checkpoint.clock_of(2).closing == 5_000
+    (tmp_path / "commits/2").write_text(f"v1\n{json.dumps({'nextBatchWatermarkMs': 5_000})}")
+    plan_held(found, 5_000)
+    assert found.checkpoint.open_batch() is None, "once is enough"
+    # that was no flush, which is still to come
+    plan_firing(found, TimerFlush.model_validate({"after": "1h"}), lambda _: 6_000, held=5_000)
+    assert found.checkpoint.open_batch() == 3
+
+
+def test_nothing_is_planned_before_anything_was_read(tmp_path: Path) -> None:
+    found = tables(tmp_path, [], {})
+    plan_held(found, 5_000)
     assert found.checkpoint.open_batch() is None
