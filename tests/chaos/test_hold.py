@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 from tests.chaos.test_dedupe import DEDUPE
 from tests.chaos.test_dedupe import Stream as Deduped
+from tests.chaos.test_processor import Feed, flights
 from tests.chaos.test_windows import BEGIN, HOURLY, MINUTE, PANES, SESSIONS, Sessions, Stream, Updated
 from tests.fixtures.runs import Sandbox
 
@@ -167,7 +168,7 @@ def test_dedupe_keeps_the_records_of_slow_partitions(sandbox: Sandbox, hold: boo
     stream.configure({**DEDUPE, **(DAY if hold else {})})
     for n in range(3):
         made = [
-            (p, BEGIN + (step * n + minute) * MINUTE, 100 * n + minute)
+            (p, BEGIN + (step * n + minute) * MINUTE, 100 * n + 10 * p + minute)
             for p, step in ((0, 300), (1, 60))
             for minute in range(5)
         ]
@@ -176,3 +177,23 @@ def test_dedupe_keeps_the_records_of_slow_partitions(sandbox: Sandbox, hold: boo
     told = [sandbox.ledger.dedupe(sandbox.name, f"run-{n}") for n in range(3)]
     assert [each.get("late", 0) for each in told] == ([0, 0, 0] if hold else [0, 0, 5])
     assert sum(sandbox.sink().values()) == 30 - sum(each.get("late", 0) + each.get("duplicate", 0) for each in told)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("hold", [True, False])
+def test_a_processor_gets_the_records_of_slow_partitions(sandbox: Sandbox, hold: bool) -> None:
+    feed = Feed(sandbox)
+    feed.configure(**(DAY if hold else {}))
+    sound = [flight for flight in flights(6, 4) if flight["dep_time"] is not None]
+    fast, slow = sound[::2], sound[1::2]
+    third = -(-len(slow) // 3)
+    for n in range(3):  # one partition is read to its end by the first run
+        part = [(1, flight) for flight in slow[n * third : (n + 1) * third]] + [
+            (0, flight) for flight in fast if n == 0
+        ]
+        sandbox.produce([(partition, b"", json.dumps(flight).encode()) for partition, flight in part])
+        sandbox.run(f"run-{n}")
+    told = [sandbox.ledger.processed(sandbox.name, f"run-{n}") for n in range(3)]
+    assert sum(each["rows"] for each in told), "timers fired"
+    assert [bool(each["late"]) for each in told] == ([False] * 3 if hold else [False, True, True])
+    sandbox.assert_balanced()

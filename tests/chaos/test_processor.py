@@ -313,6 +313,8 @@ def test_the_timers_of_a_stream_that_rests_fire_once(sandbox: Sandbox, recovery:
     told = json.loads(sandbox.cli("state", str(sandbox.file), "--json").stdout)
     assert (told["keys"], told["timers"], told["watermark"]) == (0, 0, _ms(last))
     assert sandbox.ledger.account(sandbox.name, "flushes")["processor"]["fired_to"] == _ms(last)
+    verdicts = {run: sandbox.account(run)["verdict"] for run in ("first", "not yet", "flushes")}
+    assert verdicts == {"first": "passed", "not yet": "empty", "flushes": "passed"}
     rows = feed.held()
     sandbox.run("again")
     assert sandbox.ledger.processed(sandbox.name, "again") == {}

@@ -197,8 +197,10 @@ def _show(told: dict[str, Any]) -> None:
     if (by := told.get("held_by")) is not None:
         kept += (
             f"In the next run {by['topic']}-{by['partition']} holds it, the slowest partition, whose latest event time "
-            f"is {moment(by['latest'])}. "
+            f"is {moment(by['latest'])}: event times below are those of that partition. "
         )
+    elif "held_by" in told:
+        kept += "No partition is known yet, so the next run does not move it. "
     if "timers" in told:
         at = {n: moment(told[n]) if told[n] is not None else "" for n in ("first_timer_at", "last_timer_at")}
         print_table([{"keys": told["keys"], "timers": told["timers"], **at}], ("keys", "timers", *at))

@@ -38,7 +38,7 @@ class Deeds:
     def partition_times(self, pipeline: str, epoch: int) -> Iterator[PartitionTime]:
         """Yield which event times the batches of an epoch read of each partition, newest first.
 
-        No more of the ledger is read than is asked for. Earlier versions noted none.
+        No more of the ledger is read than is asked for. Nothing is told of what an earlier version read.
         """
         table, last = schema.event, None
         kinds = ("WindowsMoved", "DuplicatesDropped")
@@ -47,9 +47,11 @@ class Deeds:
             page = query if last is None else query.where(table.c.id < last)
             rows = self._rows(page.order_by(table.c.id.desc()).limit(_PAGE))
             for row in rows:
-                told = row["payload"].get("partitions")
-                if told is not None and row["payload"]["epoch"] == epoch:
-                    yield from (PartitionTime(name, number, at, told["at"]) for name, number, at in told["latest"])
+                number, told = row["payload"]["epoch"], row["payload"].get("partitions")
+                if REDRIVEN < number < epoch or (number == epoch and told is None):
+                    return
+                if number == epoch:
+                    yield from (PartitionTime(name, part, latest, told["at"]) for name, part, latest in told["latest"])
             if len(rows) < _PAGE:
                 return
             last = rows[-1]["id"]
@@ -240,7 +242,8 @@ class Deeds:
             ``duplicate`` and ``late``: records, which are among the filtered ones. ``late_by``: the latest watermark by
             which records were late, in milliseconds since 1970; None if none was.
         """
-        told = self._of_batches(pipeline, run_id, "DuplicatesDropped")
+        found = self._of_batches(pipeline, run_id, "DuplicatesDropped")
+        told = [payload for payload in found if payload["late"] or payload["duplicates"]]
         if not told:
             return {}
         return {

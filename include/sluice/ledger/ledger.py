@@ -250,7 +250,9 @@ class Ledger(Histories, Profiles):
             events.append(("RangeRedriven", {**key, "of": redriven, "ranges": ranges, "source": dict(source or {})}))
         if windows is not None:
             events.append(("WindowsMoved", {**key, **windows}))
-        if dedupe is not None and (dedupe["late"] or dedupe["duplicates"]):
+        # the event times of partitions are told by it, too: also if nothing was dropped
+        read = bool(dedupe) and bool(dedupe.get("partitions", {}).get("latest"))
+        if dedupe is not None and (dedupe["late"] or dedupe["duplicates"] or read):
             events.append(("DuplicatesDropped", {**key, **dedupe}))
         if rescued is not None and rescued["records"]:
             events.append(("FieldsRescued", {**key, **rescued}))

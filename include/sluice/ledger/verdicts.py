@@ -59,12 +59,18 @@ class Verdicts(LedgerQueries):
             events.c.type == "BatchCommitted",
             events.c.id > last.correlate(table).scalar_subquery(),
         )
+        let_out = sa.exists().where(  # of records that an earlier run read
+            events.c.pipeline == table.c.pipeline,
+            events.c.run == table.c.run,
+            events.c.type == "WindowsMoved",
+            events.c.payload["rows"].as_integer() > 0,
+        )
         query = sa.select(table.c.run).where(
             table.c.pipeline == pipeline,
             table.c.kind == kind,
             table.c.state.in_(("abandoned", "failed")),
             sa.or_(table.c.verdict.is_(None), since),
-            has_rows,
+            sa.or_(has_rows, let_out),
         )
         return [r["run"] for r in self._rows(query.order_by(table.c.sequence))]
 

@@ -15,7 +15,8 @@ class Hold(Strict):
     """The watermark of a run does not pass the slowest partition, as earlier runs of the epoch left it."""
 
     idle_after: Duration
-    """A partition holds nothing back any more when batches without a record of it went on for this long."""
+    """A partition holds nothing back any more when this long lies between the first batch without a record of it and
+    the newest batch."""
 
     @field_validator("idle_after")
     @classmethod

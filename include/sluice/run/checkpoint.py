@@ -17,9 +17,11 @@ import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from sluice.errors import CheckpointError, begin_again
+from sluice.once import made_once
 from sluice.ranges import OffsetRange, Positions, ranges_between
 from sluice.sources.kafka.clusters import active_of, named_positions
 
@@ -33,6 +35,7 @@ _DEFINITIONS = {
 _TYPES = "sluice-window-types.json"
 _PANES = "sluice-window-panes.json"
 _FORMER = "sluice-window-former.json"
+_FLUSHED = "sluice-flushed.json"
 
 
 @dataclass(frozen=True)
@@ -257,21 +260,25 @@ class Checkpoint:
 
     def last_read(self) -> Clock | None:
         """Return the times of the newest batch that had records; None if Spark retains none."""
-        batch = self._newest_read()
+        batch = self.newest_read()
         return None if batch is None else self.clock_of(batch)
 
-    def flushed(self, held: int = 0) -> bool:
-        """Return whether a batch has let out what no record did, since the newest batch that had records.
+    def flushed(self) -> bool:
+        """Return whether :meth:`note_flushed` was called since the newest batch that had records."""
+        return _FLUSHED in self._names("") and self._json(_FLUSHED, 0)["batch"] == self.newest_read()
+
+    def note_flushed(self, read: int) -> None:
+        """Note that what no record lets out was let out, or that there was nothing of it.
 
         Parameters
         ----------
-        held
-            So far the watermark may have gone on by ``hold``, in milliseconds since 1970.
+        read
+            What :meth:`newest_read` returned, before anybody looked for it.
         """
-        batch = self._newest_read()
-        return batch is not None and self.watermark() > max(self.watermark(batch), held)
+        self._put(_FLUSHED, json.dumps({"batch": read}).encode())
 
-    def _newest_read(self) -> int | None:
+    def newest_read(self) -> int | None:
+        """Return the newest batch that had records; None if Spark retains none."""
         planned = self.planned()
         for batch in reversed(planned):
             if batch == 0 or (batch - 1 in planned and self.ranges_of(batch)):
@@ -287,13 +294,29 @@ class Checkpoint:
         ----------
         watermark
             Windows that end there or before are closed; None means the watermark that Spark committed.
+
+        Raises
+        ------
+        CheckpointError
+            If somebody else has planned the batch meanwhile; its plan stays. An object store cannot tell.
         """
         lines = self._content(f"offsets/{batch - 1}").splitlines()
         told = json.loads(lines[1])
         told["batchWatermarkMs"] = self._next_watermark(batch - 1) if watermark is None else watermark
         told["batchTimestampMs"] = time.time_ns() // 1_000_000
         lines[1] = json.dumps(told, separators=(",", ":")).encode()
-        self._put(f"offsets/{batch}", b"\n".join(lines))
+        name, content = f"offsets/{batch}", b"\n".join(lines)
+        if "://" in self.path:
+            self._put(name, content)
+            return
+        with suppress(FileNotFoundError):  # the checksum, in Hadoop's local file system, of a file that is gone
+            self._fs.rm_file(f"{self._root}/offsets/.{batch}.crc")
+        if not made_once(Path(f"{self._root}/{name}"), content):
+            raise CheckpointError(
+                f"another driver has planned batch {batch} in {self.path} meanwhile",
+                state="nothing was written; that plan stays as it is",
+                next_step="run again: if that driver died, the run goes on with its plan",
+            )
 
     def watermark(self, batch: int | None = None) -> int:
         """Return the watermark after a committed batch, by default the last one, in milliseconds since 1970.

@@ -22,19 +22,23 @@ def held_by(ledger: Ledger, pipeline: Pipeline, epoch: int) -> PartitionTime | N
 def slowest(times: Iterable[PartitionTime], idle_after: timedelta) -> PartitionTime | None:
     """Return the partition whose latest event time is the earliest of all that are not idle; None if none is known.
 
-    A partition is idle if ``idle_after`` has passed between the last batch that had records of it and the last batch
-    that had any. So a pipeline that rests makes none idle, and the clock of now does not matter: the same batches give
-    the same answer.
+    A partition is idle if ``idle_after`` lies between the first batch without a record of it and the newest batch. So
+    it takes two batches without it, and a pipeline that rests makes none idle. The clock of now does not matter: the
+    same batches give the same answer. A batch whose driver had a clock that was behind hides no other one.
 
     Parameters
     ----------
     times
         Of each partition of each batch, newest first. No more are taken than decide it.
     """
-    spans, newest, latest = idle_after / timedelta(milliseconds=1), None, dict[tuple[str, int], PartitionTime]()
+    span, latest = idle_after / timedelta(milliseconds=1), dict[tuple[str, int], PartitionTime]()
+    newest = since = batch = None
     for each in times:
-        newest = each.at if newest is None else newest
-        if newest - each.at >= spans:
+        if newest is None or since is None or batch is None:
+            newest = since = batch = each.at
+        if each.at != batch:
+            since, batch = batch, each.at  # the batch after this one
+        if newest - max(since, each.at) >= span:
             break
         key = each.topic, each.partition
         if key not in latest or each.latest > latest[key].latest:

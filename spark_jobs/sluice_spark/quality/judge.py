@@ -130,8 +130,8 @@ class Judge:
             logger.warning("%s: %s", excess.verdict, excess)
         wrote = counts.written > 0
         told = [ledger.account(name, run) for run in runs]
-        # a run may write windows of records that earlier runs read
-        wrote = wrote or any(account.get("windows", {}).get("rows") for account in told)
+        # a run may write rows of records that earlier runs read
+        wrote = wrote or any(a.get(key, {}).get("rows") for a in told for key in ("windows", "processor"))
         changed = wrote or any(account.get("replaced") for account in told)
         readable = self._pipeline.sink.kind.readable
         if changed and readable:

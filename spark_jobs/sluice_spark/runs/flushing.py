@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable
 
 from sluice.faults import point
+from sluice.ledger import Lease
 from sluice.pipeline.processor import TimerFlush
 from sluice.pipeline.window import Window
 from sluice.text import length, moment
@@ -15,7 +16,7 @@ from sluice_spark.runs.tables import Tables
 __all__ = ["plan_firing", "plan_flush", "plan_held"]
 
 
-def plan_flush(tables: Tables, window: Window, latest: int | None) -> None:
+def plan_flush(lease: Lease, tables: Tables, window: Window, latest: int | None) -> None:
     """Plan a batch that closes all windows, if the pipeline file asks for that and no record came for so long.
 
     Call it only if no record waits and no batch is open.
@@ -33,12 +34,11 @@ def plan_flush(tables: Tables, window: Window, latest: int | None) -> None:
     end = window.last_end(latest)
     if quiet < window.flush.after.total_seconds() or end <= checkpoint.watermark():
         return
-    checkpoint.plan_closing(committed[-1] + 1, end)
+    _plan(lease, tables, committed[-1] + 1, end)
     logger.info("no record came for %s: batch %d closes all windows", length(quiet), committed[-1] + 1)
-    point("closing-planned")
 
 
-def plan_firing(tables: Tables, flush: TimerFlush, last_timer: Callable[[int], int | None], held: int = 0) -> None:
+def plan_firing(lease: Lease, tables: Tables, flush: TimerFlush, last_timer: Callable[[int], int | None]) -> None:
     """Plan a batch that fires all timers which a processor has, if no record came for as long as the file says.
 
     Call it only if no record waits and no batch is open.
@@ -51,25 +51,23 @@ def plan_firing(tables: Tables, flush: TimerFlush, last_timer: Callable[[int], i
     last_timer
         Return when the last timer fires that a committed batch has left, in milliseconds since 1970; None if there is
         none. It is called only if that matters: it reads the state.
-    held
-        As for :meth:`~sluice.run.checkpoint.Checkpoint.flushed`.
     """
     checkpoint = tables.checkpoint
-    committed, read = checkpoint.committed(), checkpoint.last_read()
-    if not committed or read is None or checkpoint.flushed(held):
+    committed, read = checkpoint.committed(), checkpoint.newest_read()
+    if not committed or read is None or checkpoint.flushed():
         return
-    quiet = time.time() - read.now / 1000
+    quiet = time.time() - checkpoint.clock_of(read).now / 1000
     if quiet < flush.after.total_seconds():
         return
     last = last_timer(committed[-1])
     if last is None or last <= checkpoint.watermark():
+        checkpoint.note_flushed(read)
         return
-    checkpoint.plan_closing(committed[-1] + 1, last)
+    _plan(lease, tables, committed[-1] + 1, last, flushed=read)
     logger.info("no record came for %s: batch %d fires all timers", length(quiet), committed[-1] + 1)
-    point("closing-planned")
 
 
-def plan_held(tables: Tables, watermark: int) -> None:
+def plan_held(lease: Lease, tables: Tables, watermark: int) -> None:
     """Plan a batch that lets out what the slowest partition does not hold any more, since the last run has read on.
 
     Call it only if no record waits and no batch is open.
@@ -83,6 +81,13 @@ def plan_held(tables: Tables, watermark: int) -> None:
     committed = checkpoint.committed()
     if not committed or watermark <= checkpoint.watermark():
         return
-    checkpoint.plan_closing(committed[-1] + 1, watermark)
+    _plan(lease, tables, committed[-1] + 1, watermark)
     logger.info("hold: batch %d moves the watermark to %s", committed[-1] + 1, moment(watermark))
+
+
+def _plan(lease: Lease, tables: Tables, batch: int, watermark: int, *, flushed: int | None = None) -> None:
+    lease.verify()  # looking for timers may have taken long
+    tables.checkpoint.plan_closing(batch, watermark)
+    if flushed is not None:
+        tables.checkpoint.note_flushed(flushed)
     point("closing-planned")

@@ -102,7 +102,7 @@ class LiveRun(Run):
         positions = tables.position()
         ranges = [r for batch in left for r in batch.ranges] + self._ahead(positions, states)
         if not ranges and not tables.opened:
-            self._let_out(tables)
+            self._plan_without_records(lease, tables)
         busy = bool(ranges) or positions is None or tables.opened
         target = self._target(tables) if busy else tables.epoch  # the epoch changes only when there are records
         if not self._planned:
@@ -146,19 +146,18 @@ class LiveRun(Run):
         else:
             plan_closing(tables.applying, [r for batch in left for r in batch.ranges])
 
-    def _let_out(self, opened: Tables) -> None:
+    def _plan_without_records(self, lease: Lease, opened: Tables) -> None:
         """Plan a batch without records, if ``flush`` or ``hold`` ask for one."""
         pipeline, tables = self.pipeline, opened.applying
         window, processor, kept = pipeline.window, pipeline.processor, pipeline.stateful
         behind = held_by(self.ledger, self.pipeline, opened.epoch.number)
-        held = 0 if behind is None or kept is None else behind.latest - round(kept.delay.total_seconds() * 1000)
         if window is not None and window.flush is not None:
-            plan_flush(tables, window, self.ledger.latest_event_time(self.pipeline.name, tables.epoch.number))
+            plan_flush(lease, tables, window, self.ledger.latest_event_time(self.pipeline.name, tables.epoch.number))
         elif processor is not None and processor.flush is not None:
             path = tables.checkpoint.path
-            plan_firing(tables, processor.flush, lambda batch: last_timer(self.context.session(), path, batch), held)
-        if behind is not None and not opened.opened:
-            plan_held(tables, held)
+            plan_firing(lease, tables, processor.flush, lambda batch: last_timer(self.context.session(), path, batch))
+        if behind is not None and kept is not None and not opened.opened:
+            plan_held(lease, tables, behind.latest - round(kept.delay.total_seconds() * 1000))
 
     def _land_alone(self, lease: Lease, check: SourceCheck, unreadable: SluiceError) -> None:
         """Land records although nothing can be applied, if the strategy and the epoch are ``wal``.

@@ -160,7 +160,7 @@ class Run(ABC):
         name = self.pipeline.name
         with self.context.watch.phase("judging"):
             runs = self._to_judge()
-            if not any(self.ledger.accounts(name, run) or self.ledger.windows(name, run) for run in runs):
+            if not any(self._did(run) for run in runs):
                 idle = None if self.context.judge is None else self.context.judge.idle(self.ledger, self.context.run_id)
                 verdict, told = (
                     ("empty", {}) if idle is None else (idle.verdict, idle.as_dict() if idle.history else {})
@@ -176,6 +176,11 @@ class Run(ABC):
             if settled is not None:
                 settled()
             return judgement.verdict
+
+    def _did(self, run: str) -> bool:
+        """Return whether a run read records, or let out what earlier runs had read."""
+        ledger, name = self.ledger, self.pipeline.name
+        return bool(ledger.accounts(name, run) or ledger.windows(name, run) or ledger.processed(name, run))
 
     def _judgement(self, lease: Lease, judge: Judge, sink: ReadableSink, runs: Sequence[str]) -> Judgement:
         """Judge runs, the last of which is this one, and record it; return the verdict of this one."""

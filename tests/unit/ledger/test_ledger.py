@@ -94,6 +94,17 @@ def test_what_an_interval_wrote_is_not_judged_with_a_live_run(ledger_url: str) -
     assert (ledger.unjudged("p", "live"), ledger.unjudged("p", "interval")) == (["live"], ["i"])
 
 
+def test_a_run_that_only_let_out_what_was_kept_is_judged_too(ledger_url: str) -> None:
+    ledger = Ledger.open(ledger_url)
+    moved = {"late": [], "partly_late": 0, "latest": None, "late_by": 500, "closed_to": 900}
+    for run, rows in (("nothing", 0), ("windows", 4)):
+        with ledger.acquire("p", run) as lease:
+            ledger.run_planned(lease, kind="live", recovery="replay", epoch=1, ranges=[], topic_ids={})
+            ledger.batch_committed(lease, epoch=1, batch=rows, accounts=[], windows={**moved, "rows": rows})
+            ledger.run_closed(lease, state="abandoned")
+    assert ledger.unjudged("p", "live") == ["windows"]
+
+
 def test_the_newest_epoch_counts_and_may_change_its_route(ledger_url: str) -> None:
     ledger = Ledger.open(ledger_url)
     with ledger.acquire("p", "r") as lease:
@@ -222,5 +233,12 @@ def test_what_dedupe_dropped_is_told_once_for_each_batch(ledger_url: str) -> Non
             ledger.batch_committed(lease, epoch=1, batch=0, accounts=[], dedupe=dropped)
         ledger.batch_committed(lease, epoch=1, batch=1, accounts=[], dedupe=late)
         ledger.batch_committed(lease, epoch=1, batch=2, accounts=[], dedupe=nothing)
+    assert list(ledger.partition_times("p", 1)) == []
+    with ledger.acquire("p", "r2") as lease:  # which event times it read is told also of a batch that dropped nothing
+        partitions = {"partitions": {"at": 7, "latest": [["t", 0, 500]]}}
+        ledger.batch_committed(lease, epoch=1, batch=3, accounts=[], dedupe={**nothing, **partitions})
+        ledger.batch_committed(lease, epoch=2, batch=0, accounts=[], dedupe={**nothing, **partitions})
+        ledger.batch_committed(lease, epoch=-1, batch=0, accounts=[], dedupe={**nothing, **partitions})
+    assert list(ledger.partition_times("p", 2)) == [("t", 0, 500, 7)]
     assert ledger.dedupe("p", "r1") == {"duplicate": 3, "late": 3, "late_by": 1000}
     assert ledger.dedupe("p", "r2") == {}

@@ -342,7 +342,14 @@ def test_the_newest_batch_with_records_is_not_one_that_closes_windows(tmp_path: 
     assert checkpoint.last_read() == checkpoint.clock_of(1)
     (tmp_path / "commits/3").write_text('v1\n{"nextBatchWatermarkMs":5000}')
     assert checkpoint.watermark() == 5000
+    assert not checkpoint.flushed(), "a watermark does not tell who moved it"
+    checkpoint.note_flushed(1)
     assert checkpoint.flushed()
+    checkpoint.note_flushed(0)
+    assert not checkpoint.flushed(), "batch 1 has read records since"
+    with pytest.raises(CheckpointError, match="another driver has planned batch 3"):
+        checkpoint.plan_closing(3)
+    assert checkpoint.clock_of(3).closing == 5000
     assert Checkpoint(str(tmp_path / "none")).last_read() is None
 
 

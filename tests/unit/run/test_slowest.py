@@ -21,11 +21,14 @@ HOUR = 3_600_000
         ([(0, 100, 5), (1, 90, 5)], (1, 90)),
         # what a partition reached counts, not its last record
         ([(0, 100, 6), (1, 80, 6), (1, 99, 5)], (1, 99)),
-        # seen for the last time an hour before the others: idle; a little less: not
-        ([(0, 100, 5 + HOUR), (1, 90, 5)], (0, 100)),
-        ([(0, 100, 4 + HOUR), (1, 90, 5)], (1, 90)),
-        # all of them rest
-        ([(0, 100, 5), (1, 90, 4)], (1, 90)),
+        # an hour since the first batch without it: idle; a little less: not
+        ([(0, 100, 6 + HOUR), (0, 99, 6), (1, 90, 5)], (0, 100)),
+        ([(0, 100, 5 + HOUR), (0, 99, 6), (1, 90, 5)], (1, 90)),
+        # the pipeline has rested for days, or reads more rarely: one batch without it says nothing
+        ([(0, 100, 80 * HOUR), (1, 90, 5)], (1, 90)),
+        ([(0, 100, 80 * HOUR), (0, 99, 79 * HOUR), (0, 98, 6), (1, 90, 5)], (0, 100)),
+        # the clock of one driver was days behind
+        ([(0, 100, 99 * HOUR), (0, 99, 5), (1, 90, 99 * HOUR - 5)], (1, 90)),
     ],
 )
 def test_the_slowest_is_found(batches: Sequence[tuple[int, int, int]], found: tuple[int, int] | None) -> None:
@@ -37,7 +40,8 @@ def test_the_slowest_is_found(batches: Sequence[tuple[int, int, int]], found: tu
 def test_no_more_is_read_than_decides() -> None:
     def times() -> object:
         yield PartitionTime("t", 0, 100, 2 * HOUR)
-        yield PartitionTime("t", 1, 90, HOUR)
+        yield PartitionTime("t", 0, 99, HOUR)
+        yield PartitionTime("t", 1, 90, HOUR - 1)
         raise AssertionError("this batch is older than any that counts")
 
     got = slowest(times(), timedelta(hours=1))  # type: ignore[arg-type]

@@ -6,13 +6,19 @@ import json
 import time
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pytest
 from tests.unit.spark.runs.test_stateful import tables
 
+from sluice.errors import CheckpointError
+from sluice.ledger import Lease
 from sluice.pipeline.processor import TimerFlush
 from sluice.pipeline.window import Window
 from sluice_spark.runs.flushing import plan_firing, plan_flush, plan_held
+
+LEASE = mock.create_autospec(Lease, instance=True)
+"""One that nobody has taken over."""
 
 
 def window(after: str | None, **more: Any) -> Window:
@@ -31,12 +37,12 @@ def test_a_stream_is_flushed_when_it_rests_to_the_end_of_its_last_window(
 ) -> None:
     two_hours_ago = round(time.time() * 1000) - 7_200_000
     found = tables(tmp_path, [0, 4_000], {0: 4_000, 1: 4_000}, two_hours_ago)
-    plan_flush(found, window(after), latest)
+    plan_flush(LEASE, found, window(after), latest)
     assert found.checkpoint.open_batch() == (None if watermark is None else 2)
     if watermark is not None:
         assert found.checkpoint.clock_of(2).closing == watermark
         (tmp_path / "commits/2").write_text(f"v1\n{json.dumps({'nextBatchWatermarkMs': watermark})}")
-        plan_flush(found, window(after), latest)
+        plan_flush(LEASE, found, window(after), latest)
         assert found.checkpoint.open_batch() is None, "once is enough"
 
 
@@ -58,41 +64,74 @@ def test_timers_fire_when_a_stream_rests(tmp_path: Path, after: str, last: int |
         asked.append(batch)
         return last
 
-    plan_firing(found, flush, last_timer)
+    plan_firing(LEASE, found, flush, last_timer)
     assert asked == ([1] if after == "1h" else []), "the state is only read if the stream rests"
     assert found.checkpoint.open_batch() == (None if watermark is None else 2)
     if watermark is None:
         return
     assert found.checkpoint.clock_of(2).closing == watermark
     (tmp_path / "commits/2").write_text(f"v1\n{json.dumps({'nextBatchWatermarkMs': watermark})}")
-    plan_firing(found, flush, lambda _: watermark + 1)
+    plan_firing(LEASE, found, flush, lambda _: watermark + 1)
     assert found.checkpoint.open_batch() is None, "a timer that these have registered waits for records"
     assert found.checkpoint.flushed()
 
 
 def test_a_stream_that_has_read_nothing_has_no_timers(tmp_path: Path) -> None:
     found = tables(tmp_path, [], {})
-    plan_firing(found, TimerFlush.model_validate({"after": "0s"}), lambda _: 1)
+    plan_firing(LEASE, found, TimerFlush.model_validate({"after": "0s"}), lambda _: 1)
     assert found.checkpoint.open_batch() is None
 
 
 def test_a_run_without_records_goes_on_to_what_the_slowest_partition_allows(tmp_path: Path) -> None:
     two_hours_ago = round(time.time() * 1000) - 7_200_000
     found = tables(tmp_path, [0, 4_000], {0: 4_000, 1: 4_000}, two_hours_ago)
-    plan_held(found, 4_000)
+    plan_held(LEASE, found, 4_000)
     assert found.checkpoint.open_batch() is None, "it is there already"
-    plan_held(found, 5_000)
+    plan_held(LEASE, found, 5_000)
     assert found.checkpoint.open_batch() == 2
     assert found.checkpoint.clock_of(2).closing == 5_000
     (tmp_path / "commits/2").write_text(f"v1\n{json.dumps({'nextBatchWatermarkMs': 5_000})}")
-    plan_held(found, 5_000)
+    plan_held(LEASE, found, 5_000)
     assert found.checkpoint.open_batch() is None, "once is enough"
-    # that was no flush, which is still to come
-    plan_firing(found, TimerFlush.model_validate({"after": "1h"}), lambda _: 6_000, held=5_000)
+    # that was no flush, which is still to come, whatever the file says of hold now
+    plan_firing(LEASE, found, TimerFlush.model_validate({"after": "1h"}), lambda _: 6_000)
     assert found.checkpoint.open_batch() == 3
 
 
 def test_nothing_is_planned_before_anything_was_read(tmp_path: Path) -> None:
     found = tables(tmp_path, [], {})
-    plan_held(found, 5_000)
+    plan_held(LEASE, found, 5_000)
+    assert found.checkpoint.open_batch() is None
+
+
+def test_a_stream_without_timers_is_looked_through_once(tmp_path: Path) -> None:
+    found = tables(tmp_path, [0, 4_000], {0: 4_000, 1: 4_000}, round(time.time() * 1000) - 7_200_000)
+    asked = list[int]()
+
+    def no_timer(batch: int) -> None:
+        asked.append(batch)
+
+    for _ in range(2):
+        plan_firing(LEASE, found, TimerFlush.model_validate({"after": "1h"}), no_timer)
+    assert asked == [1], "looking starts Spark"
+
+
+def test_a_plan_that_another_driver_made_meanwhile_stays(tmp_path: Path) -> None:
+    found = tables(tmp_path, [0, 4_000], {0: 4_000, 1: 4_000}, round(time.time() * 1000) - 7_200_000)
+
+    def slow(batch: int) -> int:
+        (tmp_path / "offsets/2").write_text("that of another driver")
+        return 9_000
+
+    with pytest.raises(CheckpointError, match="another driver has planned batch 2"):
+        plan_firing(LEASE, found, TimerFlush.model_validate({"after": "1h"}), slow)
+    assert (tmp_path / "offsets/2").read_text() == "that of another driver"
+
+
+def test_a_driver_that_was_fenced_plans_nothing(tmp_path: Path) -> None:
+    found = tables(tmp_path, [0, 4_000], {0: 4_000, 1: 4_000}, round(time.time() * 1000) - 7_200_000)
+    fenced = mock.create_autospec(Lease, instance=True)
+    fenced.verify.side_effect = RuntimeError("fenced")
+    with pytest.raises(RuntimeError, match="fenced"):
+        plan_held(fenced, found, 9_000)
     assert found.checkpoint.open_batch() is None
