@@ -297,9 +297,9 @@ def test_the_timers_of_a_stream_that_rests_fire_once(sandbox: Sandbox, recovery:
     feed = Feed(sandbox, recovery)
     feed.configure(flush={"after": "1d"})
     feed.put(next(feed.parts(2)), bad=True)
-    sandbox.run("first")
+    sandbox.run("first", validate=True)
     feed.assert_exact()
-    sandbox.run("not yet")
+    sandbox.run("not yet", validate=True)
     assert sandbox.ledger.processed(sandbox.name, "not yet") == {}
     feed.assert_exact()
     left = feed.model()[1]
@@ -307,13 +307,13 @@ def test_the_timers_of_a_stream_that_rests_fire_once(sandbox: Sandbox, recovery:
     last = max(departure(leg) for legs in left.values() for leg in legs) + IDLE
     feed.configure(flush={"after": "0s"})
     sandbox.run("flushes", kill_at="closing-planned")
-    sandbox.run("flushes")
+    sandbox.run("flushes", validate=True)
     feed.flushed = True
     feed.assert_exact()
     told = json.loads(sandbox.cli("state", str(sandbox.file), "--json").stdout)
     assert (told["keys"], told["timers"], told["watermark"]) == (0, 0, _ms(last))
     assert sandbox.ledger.account(sandbox.name, "flushes")["processor"]["fired_to"] == _ms(last)
-    verdicts = {run: sandbox.account(run)["verdict"] for run in ("first", "not yet", "flushes")}
+    verdicts = {run: sandbox.ledger.known_run(sandbox.name, run).verdict for run in ("first", "not yet", "flushes")}
     assert verdicts == {"first": "passed", "not yet": "empty", "flushes": "passed"}
     rows = feed.held()
     sandbox.run("again")
