@@ -251,8 +251,9 @@ class Ledger(Histories, Profiles):
         if windows is not None:
             events.append(("WindowsMoved", {**key, **windows}))
         # the event times of partitions are told by it, too: also if nothing was dropped
-        read = bool(dedupe) and bool(dedupe.get("partitions", {}).get("latest"))
-        if dedupe is not None and (dedupe["late"] or dedupe["duplicates"] or read):
+        if dedupe is not None and (
+            dedupe["late"] or dedupe["duplicates"] or dedupe.get("partitions", {}).get("latest")
+        ):
             events.append(("DuplicatesDropped", {**key, **dedupe}))
         if rescued is not None and rescued["records"]:
             events.append(("FieldsRescued", {**key, **rescued}))
