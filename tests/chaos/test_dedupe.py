@@ -117,7 +117,7 @@ class Stream:
         due, late, doubled, _ = self.model()
         assert set(self.held()) == due
         sandbox, told = self.sandbox, Counter[str]()
-        for run in sandbox.ledger.runs(sandbox.name, limit=100):
+        for run in sandbox.ledger.runs(sandbox.name, limit=1000):
             dropped = sandbox.ledger.dedupe(sandbox.name, run.run)
             told.update({key: dropped.get(key, 0) for key in ("duplicate", "late")})
         assert told == Counter({"duplicate": doubled, "late": late})

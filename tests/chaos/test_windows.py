@@ -175,7 +175,7 @@ class Stream:
         rows, late, partly = self.expected()
         assert self.held() == rows
         sandbox, told = self.sandbox, Counter[str]()
-        for run in sandbox.ledger.runs(sandbox.name, limit=100):
+        for run in sandbox.ledger.runs(sandbox.name, limit=1000):
             moved = sandbox.ledger.windows(sandbox.name, run.run)
             told.update({key: moved.get(key, 0) for key in ("rows", "late", "partly_late")})
         assert told == Counter({"rows": sum(rows.values()), "late": late, "partly_late": partly})
