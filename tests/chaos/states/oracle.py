@@ -81,10 +81,13 @@ class Oracle:
         without: Sequence[str] = (),
     ) -> None:
         self._sandbox = sandbox
-        self._records = {(r.topic, r.partition, r.offset): r for r in sandbox.records()}
+        self._read()
         self._deadly = {at for at, r in self._records.items() if number_of(r) in set(deadly)}
         self._exactly, self._more, self._sound, self._without = exactly, more, sound, without
         self._written = 0
+
+    def _read(self) -> None:
+        self._records = {(r.topic, r.partition, r.offset): r for r in self._sandbox.records()}
 
     def look(self, *, live: bool) -> Found:
         """Compare sink, quarantine, ledger and files with the topic.

@@ -1,7 +1,8 @@
 """Sandboxes that read something else than topics by their names, into Delta.
 
 No run changes what it reads, so the recorded states are whole: of Redis the pipeline's consumer group apart, which
-stays as the newest run left it. It is removed before a real kill, and the pipeline's first run makes it anew.
+stays as the newest run left it. It is removed before a real kill, and the pipeline's first run makes it anew. A socket
+sends each line once; what its server sent to whom is put back, and new lines for the run that goes on.
 """
 
 from __future__ import annotations
@@ -9,17 +10,20 @@ from __future__ import annotations
 import json
 import os
 import time
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import fastavro
 import pyarrow as pa
 import pyarrow.parquet as pq
 import sqlalchemy as sa
+from deltalake import DeltaTable
 from tests.chaos.states.boxes import Box, OnPostgres, closing
 from tests.fixtures.database import CONNECTION
+from tests.fixtures.lines import Server
 from tests.fixtures.queues import Nats, Redis, started
-from tests.fixtures.runs import consume
+from tests.fixtures.runs import consume, good
 
 from sluice.connections import variable_of
 from sluice.local.kafka import Broker, Topics
@@ -34,6 +38,7 @@ __all__ = [
     "PatternBox",
     "RateBox",
     "RedisBox",
+    "SocketBox",
     "TimedBox",
 ]
 
@@ -346,3 +351,73 @@ class RateBox(_Origin):
     def records(self) -> list[Any]:
         """Nothing: how many rows there are depends on the time."""
         return []
+
+
+class Sent(NamedTuple):
+    """What a server sent to a run, and how many lines had been landed when that run connected."""
+
+    lines: list[bytes]
+    landed: int
+
+
+@dataclass
+class SocketBox(_Origin):
+    """A server that sends each line once; the lines that wait go to who connects next."""
+
+    waiting: list[list[bytes]] = field(default_factory=list)
+    sent: list[Sent] = field(default_factory=list)
+    mortal: int | None = None
+    """Which of :attr:`sent` went to a run that died."""
+    port: int = 1
+
+    def serve(self) -> None:
+        """Start the server, at the port that the recording has."""
+        noted = self.outside / "port"
+        server = Server(self._portions(), port=int(noted.read_text()) if noted.exists() else 0)
+        closing(server.stop)
+        self.port = server.port
+        noted.write_text(str(server.port))
+
+    def source(self) -> dict[str, Any]:
+        """The server."""
+        return {"socket": {"host": "127.0.0.1", "port": self.port}}
+
+    def add(self, values: list[bytes]) -> None:
+        """Let lines wait, with those that do."""
+        self.waiting = [[*(line for lines in self.waiting for line in lines), *values]]
+
+    def remember(self) -> None:
+        """Keep what was sent, and what waits for the run that is recorded."""
+        kept = {"sent": [([*map(bytes.decode, lines)], landed) for lines, landed in self.sent]}
+        kept["recorded"] = [*map(bytes.decode, *self.waiting)]
+        (self.outside / "sent.json").write_text(json.dumps(kept))
+
+    def rewind(self, *, killed: bool) -> None:
+        """Let the recorded run have had its lines, or a driver that is to be killed get them; others wait behind."""
+        kept = json.loads((self.outside / "sent.json").read_text())
+        self.sent = [Sent([*map(str.encode, lines)], landed) for lines, landed in kept["sent"]]
+        self.mortal = len(self.sent)
+        recorded = [*map(str.encode, kept["recorded"])]
+        if not killed:
+            self.sent.append(Sent(recorded, sum(len(s.lines) for s in self.sent)))
+        self.waiting = [*([recorded] if killed else []), [good(200 + n) if n else b"{" for n in range(5)]]
+
+    def records(self) -> list[Any]:
+        """All lines, but those of a run that died before they were landed."""
+        due = [s for n, s in enumerate(self.sent) if n != self.mortal or self.sent[n + 1].landed > s.landed]
+        return [Read("socket", 0, n, None, line) for n, line in enumerate(line for s in due for line in s.lines)]
+
+    def _portions(self) -> Iterator[bytes]:
+        """Yield what each connection gets."""
+        while True:
+            lines = self.waiting.pop(0) if self.waiting else []
+            self.sent.append(Sent(lines, self._landed()))
+            yield b"".join(line + b"\n" for line in lines)
+
+    def _landed(self) -> int:
+        """Count what was landed; the newest lines are never forgotten."""
+        book = str(self.home / "sources" / self.name / "book")
+        if not DeltaTable.is_deltatable(book):
+            return 0
+        parts = pa.table(DeltaTable(book).scan().read_all()).to_pylist()
+        return max((part["start"] + part["rows"] for part in parts if part["name"]), default=0)

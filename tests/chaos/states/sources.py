@@ -17,12 +17,13 @@ from tests.chaos.states.origins import (
     PatternBox,
     RateBox,
     RedisBox,
+    SocketBox,
     TimedBox,
 )
 from tests.chaos.states.scenarios import Scenario
 from tests.fixtures.runs import good
 
-__all__ = ["SOURCES", "From", "MadeUp"]
+__all__ = ["SOURCES", "From", "MadeUp", "Once"]
 
 
 @dataclass(frozen=True)
@@ -45,6 +46,26 @@ class From(Scenario):
             box.produce([(n % 2, b"k", good(100 + n)) for n in range(4)], box.born())
         else:
             box.feed(4)
+
+
+@dataclass(frozen=True)
+class Once(From):
+    """A source that sends each line once: lines that a dead run had not landed are gone, and none of the others is."""
+
+    origin: type[Box] = SocketBox
+
+    def oracle(self, box: Box) -> Oracle:
+        """Return what judges its states."""
+        return _Sent(box)
+
+
+class _Sent(Oracle):
+    """What is due depends on whether the run that died had landed its lines."""
+
+    def look(self, *, live: bool) -> Found:
+        """Compare with the lines that were sent and landed by now."""
+        self._read()
+        return super().look(live=live)
 
 
 @dataclass(frozen=True)
@@ -122,4 +143,5 @@ SOURCES = (
     replace(_FILES, name="pattern", origin=PatternBox),
     replace(_FILES, name="clusters", origin=ClustersBox),
     MadeUp("rate", "replay"),
+    Once("socket", "wal", earlier="wal"),
 )
