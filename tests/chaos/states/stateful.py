@@ -407,4 +407,5 @@ STATEFUL = (
     Deduped("dedupe", "replay", earlier="replay"),
     Deduped("dedupe-wal", "wal", earlier="wal"),
     Processed("processor", "replay", earlier="replay"),
+    Processed("processor-wal", "wal", earlier="wal"),
 )
