@@ -7,11 +7,11 @@ holds the offsets of every source as JSON, ``{stream: {partition: next offset}}`
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from types import TracebackType
-from typing import Annotated, Any, Literal, Protocol
+from typing import Annotated, Any, Literal, Protocol, runtime_checkable
 
 from pydantic import Field
 
@@ -21,7 +21,7 @@ from sluice.kinds import imported
 from sluice.ranges import Positions
 from sluice.sources.state import Key, TopicState
 
-__all__ = ["Source", "SourceConfig", "SourceKind"]
+__all__ = ["Announcing", "Source", "SourceConfig", "SourceKind"]
 
 
 class SourceConfig(Strict):
@@ -122,6 +122,19 @@ class Source(Protocol):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None: ...
+
+
+@runtime_checkable
+class Announcing(Protocol):
+    """A source whose snapshot may take long, and knows early that there are records to read.
+
+    Attributes
+    ----------
+    found
+        Called then, perhaps more than once; set by who wants to know.
+    """
+
+    found: Callable[[], None]
 
 
 @dataclass(frozen=True)

@@ -8,6 +8,7 @@ import sys
 import traceback
 from collections.abc import Callable
 from contextlib import suppress
+from functools import cache
 
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
@@ -35,8 +36,13 @@ def session() -> SparkSession:
     spark = SparkSession.builder.getOrCreate()
     if spark.conf.get("spark.ui.enabled", "true") == "true":
         with suppress(PySparkException):  # over Spark Connect there is no context to ask
-            logger.info("%s%s", WEB_UI, spark.sparkContext.uiWebUrl)
+            _tell(spark.sparkContext.uiWebUrl)
     return spark
+
+
+@cache
+def _tell(address: str | None) -> None:
+    logger.info("%s%s", WEB_UI, address)
 
 
 def run_main(main: Callable[[], None]) -> None:

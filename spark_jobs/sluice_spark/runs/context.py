@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
@@ -111,12 +112,25 @@ class RunContext:
         reader: SourceReader = self.pipeline.source.kind.read_with(spark, self.pipeline.source.config, source)
         return reader
 
+    @cached_property
+    def _beginning(self) -> Future[SparkSession]:
+        pool = ThreadPoolExecutor(1, "session")
+        begun = pool.submit(self.open_session)
+        pool.shutdown(wait=False)
+        return begun
+
+    def begin_session(self) -> None:
+        """Begin to create the Spark session, which takes seconds, beside what is done until :meth:`session`."""
+        _ = self._beginning
+
     def session(self) -> SparkSession:
-        """Return the Spark session; creating it takes seconds."""
+        """Return the Spark session; creating it takes seconds, if it has not begun."""
         if self.judge is not None:
             self.judge.warm_up()  # in parallel: this process now mostly waits for the JVM
         with self.watch.phase("session"):
-            spark = self.open_session()
+            if "_beginning" in self.__dict__:
+                self._beginning.result()
+            spark = self.open_session()  # it is there then, and becomes that of this thread
         point("session-started")
         return spark
 

@@ -24,7 +24,7 @@ from sluice.recovery import Route
 from sluice.run.held import holder, refuse_held
 from sluice.run.preflight import never_read
 from sluice.run.slowest import held_by
-from sluice.sources.base import Source
+from sluice.sources.base import Announcing, Source
 from sluice.sources.kafka.cluster import TopicState, ends, starts
 from sluice.sources.kafka.clusters import bare_positions
 from sluice.sources.kafka.mirror import MirrorError, mirror
@@ -79,6 +79,8 @@ class LiveRun(Run):
             raise
         source = self.context.opened_source()
         check = SourceCheck(self.context, source)
+        if isinstance(source, Announcing):
+            source.found = self.context.begin_session
         with self.context.watch.phase("planning"):
             try:
                 tables = self._reconciled(lease)

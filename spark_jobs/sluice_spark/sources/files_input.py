@@ -116,15 +116,17 @@ class FileRows:
     archive: str | None
     reader: Reader
     _open: Book | None = field(default=None, init=False, repr=False)
+    _first: int = field(default=0, init=False, repr=False)
 
     def __getstate__(self) -> Mapping[str, Any]:
         return {**self.__dict__, "_open": None}
 
     def input(self, ranges: Sequence[OffsetRange]) -> FilesInput:
         """Return the files that have rows of these ranges."""
+        first, last = min((s.start for s in ranges), default=0), max((s.end for s in ranges), default=0)
         # what is in the book does not change, so it is read again only for what was entered since
-        if self._open is None or self._open.end < max((span.end for span in ranges), default=0):
-            self._open = Book(self.book)
+        if self._open is None or first < self._first or self._open.end < last:
+            self._open, self._first = Book(self.book, since=first), first
         entries = {entry.start: entry for span in ranges for entry in self._open.within(span)}
         found = tuple(entry for _, entry in sorted(entries.items()))
         return FilesInput(self.folder, self.archive, found, self.reader)

@@ -81,15 +81,17 @@ class Book:
         The Delta table's folder.
     stream
         Whose rows are added; None for who only reads.
+    since
+        Only files with rows from this offset on are read; None means all.
     """
 
-    def __init__(self, path: str, stream: str | None = None) -> None:
+    def __init__(self, path: str, stream: str | None = None, *, since: int | None = None) -> None:
         self.path = path
-        self._stream = stream
+        self._stream, self._since = stream, since
         self._table: Any = None
         self._rows: Any = None
         self._starts: Any = None
-        self._newest: dict[str, tuple[int, int, int, str]] | None = None
+        self._read: tuple[Any, int] | None = None
         self.refresh()
 
     def refresh(self) -> None:
@@ -109,7 +111,11 @@ class Book:
                 self._table = DeltaTable(self.path)
             except TableNotFoundError:
                 self._table = DeltaTable.create(self.path, _schema(), mode="ignore")
-            found = pa.RecordBatchReader.from_stream(self._table.scan()).read_all()
+            version = self._table.metadata().id, self._table.version()
+            if version == self._read:
+                return None
+            wanted = None if self._since is None else f"start + rows > {self._since}"
+            found = pa.RecordBatchReader.from_stream(self._table.scan(predicate=wanted)).read_all()
             if not len(found) and self._stream not in (None, self._table.metadata().name):
                 with suppress(CommitFailedError):
                     self._table.alter.set_table_name(self._stream)
@@ -118,8 +124,7 @@ class Book:
         except (DeltaError, OSError, ValueError, pa.ArrowException) as error:
             raise self._failed(error) from error
         self._rows = rows.combine_chunks()
-        self._starts = rows.column("start").to_numpy()
-        self._newest = None
+        self._starts, self._read = rows.column("start").to_numpy(), version
 
     @property
     def id(self) -> str:
@@ -138,22 +143,50 @@ class Book:
         last = self.last()
         return last.end if last else 0
 
-    def newest(self, name: str) -> Entry | None:
-        """Return the last file that was found under a name; None if there is none."""
-        found = self._by_name().get(name)
-        return None if found is None else self._entry(found[0])
+    def newest(self, names: Sequence[str]) -> list[Entry | None]:
+        """Return the last file that was found under each of these names; None where there is none."""
+        import pyarrow as pa
 
-    def known(self, name: str, stat: Stat) -> bool | None:
-        """Return whether a file is in the book as it is now; None if no file of its name is."""
-        found = self._by_name().get(name)
-        return None if found is None else found[1:] == stat
+        return [None if n < 0 else self._entry(n) for n in self._numbers(pa.array(names, pa.string())).tolist()]
 
-    def _by_name(self) -> dict[str, tuple[int, int, int, str]]:
-        """Return the number, size, time and tag of the last file under each name."""
-        if self._newest is None:
-            columns = [self._rows.column(c).to_pylist() for c in ("name", *Stat._fields)]
-            self._newest = {name: (n, *own) for n, (name, *own) in enumerate(zip(*columns, strict=True))}
-        return self._newest
+    def unknown(self, names: Sequence[str]) -> list[str]:
+        """Return those names under which no file was found."""
+        import pyarrow as pa
+
+        given = pa.array(names, pa.string())
+        return list(given.filter(self._numbers(given) < 0).to_pylist())
+
+    def compared(self, listed: Any) -> tuple[Any, Any]:
+        """Compare files with the last ones under their names.
+
+        Parameters
+        ----------
+        listed
+            An Arrow table, as in :class:`~sluice.sources.files.folder.Listing`.
+
+        Returns
+        -------
+        known, same
+            NumPy arrays: which of the files have a name that is in the book, and which of these are unchanged.
+        """
+        import pyarrow.compute as pc
+
+        numbers = self._numbers(listed.column("name"))
+        known = numbers >= 0
+        same = known.copy()
+        now, then = listed.filter(known), self._rows.take(numbers[known])
+        for name in Stat._fields:
+            same[known] &= pc.equal(now.column(name), then.column(name)).fill_null(False).to_numpy()
+        return known, same
+
+    def _numbers(self, names: Any) -> Any:
+        """Return the number of the last file under each name, as a NumPy array; -1 where there is none."""
+        import numpy as np
+        import pyarrow.compute as pc
+
+        count = len(self._starts)
+        found = pc.index_in(names, self._rows.column("name").take(np.arange(count)[::-1]))  # the first of equal ones
+        return np.where(found.is_null(), -1, count - 1 - found.fill_null(0).to_numpy())
 
     def last(self) -> Entry | None:
         """Return the file with the last offsets."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import time
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime
 from types import TracebackType
@@ -16,7 +16,7 @@ from sluice.ranges import OffsetRange, Positions
 from sluice.sources.base import SourceKind
 from sluice.sources.files.book import Book, Entry, OvertakenError
 from sluice.sources.files.config import FileSource
-from sluice.sources.files.folder import Folder, Stat, compression
+from sluice.sources.files.folder import Folder, Listing, Stat, compression, fits
 from sluice.sources.files.formats import Reader
 from sluice.sources.files.json_text import UnfitError
 from sluice.sources.files.rows import Counted
@@ -45,6 +45,8 @@ class Files:
     ----------
     notes
         What was left out, or has changed, with the reason, as far as :meth:`snapshot` found it.
+    found
+        As in :class:`~sluice.sources.base.Announcing`.
     """
 
     def __init__(self, config: FileSource, home: Home, pipeline: str) -> None:
@@ -52,6 +54,8 @@ class Files:
         self.folder = Folder(home.resolve(config.path))
         self.archive = None if config.archive is None else Folder(home.resolve(config.archive))
         self.notes: list[str] = []
+        self.found: Callable[[], None] = lambda: None
+        self._fits = fits(config.glob)
         self._book_path = home.source(pipeline)
         self._book: Book | None = None
 
@@ -112,11 +116,9 @@ class Files:
                 f"another folder, {BEGIN_ANEW}",
             )
 
-    def _listed(self) -> dict[str, Stat]:
-        config = self.config
+    def _listed(self) -> Listing:
         try:
-            found = self.folder.files(config.glob)
-            marked = found if config.marker is None else self.folder.files(config.glob + config.marker)
+            return self.folder.listed(deep="/" in self.config.glob, named=self._announce)
         except FileNotFoundError as error:
             raise SourceUnreachableError(
                 f"there is no folder {self.folder.path}",
@@ -125,26 +127,37 @@ class Files:
             ) from error
         except OSError as error:
             raise self._unreadable(self.folder.path, error) from error
-        for name in [name for name in found if not _is_text(name)]:
-            self.notes.append(f"{name!r} is left out: its name is not UTF-8")
-            del found[name]
-        if config.marker is None:
-            return found
-        marker = config.marker
-        return {name: s for name, s in found.items() if not name.endswith(marker) and name + marker in marked}
 
-    def _new(self, listed: Mapping[str, Stat]) -> dict[str, Stat]:
+    def _announce(self, names: list[str]) -> None:
+        marks = set[str]() if self.config.marker is None else set(names)
+        if any(self._wanted(name, marks) for name in self.book.unknown(names)):
+            self.found()
+
+    def _wanted(self, name: str, marks: Collection[str]) -> bool:
+        """Return whether the name of a file fits, and is marked as done, if it has to be."""
+        marker = self.config.marker
+        done = marker is None or (not name.endswith(marker) and name + marker in marks)
+        return done and bool(self._fits(name))
+
+    def _new(self, listed: Listing) -> dict[str, Stat]:
         """Return the files that have to be entered into the book."""
-        new, changed = {}, []
-        for name, stat in listed.items():
-            known = self.book.known(name, stat)
-            if known is None:
-                new[name] = stat
-            elif not known:
-                changed.append(name)
+        import pyarrow.compute as pc
+
+        marker, marks = self.config.marker, set[str]()
+        self.notes += [f"{name!r} is left out: its name is not UTF-8" for name in listed.odd if self._fits(name)]
+        if marker is not None:
+            names = listed.table.column("name")
+            marks = set(names.filter(pc.ends_with(names, marker)).to_pylist())
+        known, same = self.book.compared(listed.table)
+        left, before = listed.table.filter(~same), known[~same].tolist()  # few of many, so one by one from here
+        new, changed = dict[str, Stat](), dict[str, Stat]()
+        for row, was in zip(left.to_pylist(), before, strict=True):
+            name = row.pop("name")
+            if self._wanted(name, marks):
+                (changed if was else new)[name] = Stat(**row)
         if not changed:
             return new
-        what = f"{_named(changed)} changed after being read"
+        what = f"{_named(list(changed))} changed after being read"
         if self.config.changed == "refuse":
             raise ConfigError(
                 f"{what}, in {self.folder.path}: what it has now is not in the sink",
@@ -155,7 +168,7 @@ class Files:
         if self.config.changed == "ignore":
             self.notes.append(f"{what}, and what it has now is not read")
             return new
-        return new | {name: listed[name] for name in changed}
+        return new | changed
 
     def _settled(self, new: dict[str, Stat]) -> dict[str, Stat]:
         """Return those files that do not change; it waits for files that were modified just now."""
@@ -265,8 +278,9 @@ class Files:
         (stream,) = self.config.streams
         upto = positions.get(stream, {}).get(0, 0)
         moved = 0
-        for name in self.folder.files(self.config.glob):
-            entry = self.book.newest(name)
+        listed = self.folder.listed(deep="/" in self.config.glob).table.column("name").to_pylist()
+        names = list(filter(self._fits, listed))
+        for name, entry in zip(names, self.book.newest(names), strict=True):
             if entry is None or entry.end > upto or self.folder.stat(name) != entry.stat:
                 continue
             try:
@@ -290,14 +304,6 @@ class Files:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
-
-
-def _is_text(name: str) -> bool:
-    try:
-        name.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
 
 
 def _drift(before: str, now: str) -> str:

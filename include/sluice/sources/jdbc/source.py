@@ -11,7 +11,7 @@ import logging
 import operator
 import re
 import time
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import replace
 from datetime import datetime
 from types import TracebackType
@@ -51,12 +51,15 @@ class TableRows:
     ----------
     notes
         What the user should know, as far as :meth:`snapshot` found it.
+    found
+        As in :class:`~sluice.sources.base.Announcing`.
     """
 
     def __init__(self, config: JdbcSource, home: Home, pipeline: str) -> None:
         self.config = config
         self.database = Database(find(config.connection), config)
         self.notes: list[str] = []
+        self.found: Callable[[], None] = lambda: None
         self._path = home.source(pipeline)
         self._intake: Intake | None = None
 
@@ -290,6 +293,7 @@ class TableRows:
                 mask = pa.array([digest not in known for digest in digests(rows.column("key").cast(pa.binary()))])
                 rows = rows.filter(mask)
             if rows.num_rows:
+                self.found()
                 held.append(rows)
             if sum(r.num_rows for r in held) >= _ROWS or sum(r.nbytes for r in held) >= _SIZE:
                 yield _records(held, described, at)

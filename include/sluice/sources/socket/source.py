@@ -11,7 +11,7 @@ from __future__ import annotations
 import logging
 import socket
 import time
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
 from datetime import datetime
 from types import TracebackType
 
@@ -48,11 +48,14 @@ class Lines:
     ----------
     notes
         What the user should know, as far as :meth:`snapshot` found it.
+    found
+        As in :class:`~sluice.sources.base.Announcing`.
     """
 
     def __init__(self, config: SocketSource, home: Home, pipeline: str) -> None:
         self.config = config
         self.notes: list[str] = []
+        self.found: Callable[[], None] = lambda: None
         self._path = home.source(pipeline)
         self._intake: Intake | None = None
         self._listened = False
@@ -146,6 +149,7 @@ class Lines:
     def _land(self, lines: list[bytes]) -> None:
         import pyarrow as pa
 
+        self.found()
         count, now = len(lines), time.time_ns() // 1000
         pair = pa.struct([pa.field("key", pa.string()), pa.field("value", pa.binary())])
         records = pa.table(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 
 from sluice.errors import SinkError
@@ -12,6 +13,8 @@ from sluice.ranges import OffsetRange
 from sluice.sources.files import book as module
 from sluice.sources.files.book import Book, Entry, OvertakenError
 from sluice.sources.files.folder import Folder, Stat
+
+KINDS = pa.schema({"name": pa.string(), "size": pa.int64(), "modified": pa.int64(), "tag": pa.string()})
 
 
 def entries(start: int, *sizes: int, name: str = "f") -> list[Entry]:
@@ -28,7 +31,7 @@ def names(found: Sequence[Entry]) -> list[str]:
 
 def test_offsets_follow_each_other_and_files_are_found_by_them(tmp_path: Path) -> None:
     book = Book(str(tmp_path / "book"))
-    assert (book.end, book.last(), book.newest("f0")) == (0, None, None)
+    assert (book.end, book.last(), book.newest(["f0"])) == (0, None, [None])
     book.add(entries(0, 3, 0, 4))
     again = Book(str(tmp_path / "book"))
     assert (again.id, again.end) == (book.id, 7)
@@ -37,10 +40,29 @@ def test_offsets_follow_each_other_and_files_are_found_by_them(tmp_path: Path) -
     assert names(again.within(OffsetRange("s", 0, 2, 3))) == ["f0"]
     assert names(again.within(OffsetRange("s", 0, 3, 4))) == ["f2"]
     assert again.within(OffsetRange("s", 0, 7, 9)) == []
-    assert (again.known("f2", Stat(40, 3_000_000)), again.known("f2", Stat(40, 1)), again.known("x", Stat(1, 1))) == (
-        True, False, None,
-    )  # fmt: skip
+    assert again.newest(["x", "f2", "f1"]) == [None, *reversed(entries(0, 3, 0, 4)[1:])]
     assert [again.first_after(ms) for ms in (0, 1000, 1001, 3000, 3001)] == [0, 0, 3, 3, None]
+
+
+def test_files_are_compared_with_the_last_ones_of_their_names(tmp_path: Path) -> None:
+    book = Book(str(tmp_path / "book"))
+    stats = [Stat(1, 10), Stat(2, 20, "tag"), Stat(3, 30), Stat(1, 11)]
+    names = ["again", "tagged", "other", "again"]
+    book.add([Entry(name, n, 1, stat) for n, (name, stat) in enumerate(zip(names, stats, strict=True))])
+
+    def compared(**files: Stat) -> dict[str, bool | None]:
+        rows = [{"name": name, **stat._asdict()} for name, stat in files.items()]
+        known, same = book.compared(pa.Table.from_pylist(rows, KINDS))
+        return {name: bool(s) if k else None for name, k, s in zip(files, known, same, strict=True)}
+
+    assert compared(again=Stat(1, 11), new=Stat(1, 1), tagged=Stat(2, 20, "tag"), other=Stat(3, 30)) == {
+        "again": True, "new": None, "tagged": True, "other": True,
+    }  # fmt: skip
+    assert compared(tagged=Stat(2, 20), other=Stat(3, 31), again=Stat(1, 10)) == {
+        "tagged": False, "other": False, "again": False,
+    }  # fmt: skip
+    assert compared() == {}
+    assert [entry and entry.start for entry in book.newest(["again", "none"])] == [3, None]
 
 
 def test_of_two_that_enter_files_at_the_same_time_one_has_to_look_again(tmp_path: Path) -> None:

@@ -12,7 +12,8 @@ import fsspec
 import pyarrow as pa
 import pytest
 
-from sluice.sources.files.folder import Folder
+from sluice.sources.files import folder as module
+from sluice.sources.files.folder import Folder, Stat, fits
 
 NAMES = ["a.json", "b.csv", ".c.json", "_d.json", "e.json.tmp", "f.json.part", "in/g.json", "_in/h.json", "in/.i.json"]
 
@@ -23,6 +24,26 @@ def fill(path: str) -> Folder:
         fs.makedirs(os.path.dirname(f"{root}/{name}"), exist_ok=True)
         fs.pipe_file(f"{root}/{name}", b"x\n")
     return Folder(path)
+
+
+def files(folder: Folder, *, deep: bool = False) -> dict[str, Stat]:
+    rows = folder.listed(deep=deep).table.to_pylist()
+    return {row.pop("name"): Stat(**row) for row in rows}
+
+
+def test_files_that_go_away_while_they_are_listed_are_not_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = fill(str(tmp_path))
+    (tmp_path / "gone.json").symlink_to(tmp_path / "nothing")
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "not\udcff.json").touch()
+    monkeypatch.setattr(module, "_AT_ONCE", 1)
+    monkeypatch.setattr(Folder, "_walk", lambda *_: iter(["a.json", "went.json", "gone.json", "pipe", "b.csv", "in"]))
+    assert sorted(files(folder)) == ["a.json", "b.csv"]
+    monkeypatch.undo()
+    listed = folder.listed(deep=False)
+    assert (sorted(listed.table.column("name").to_pylist()), listed.odd) == (["a.json", "b.csv"], ["not\udcff.json"])
 
 
 @pytest.mark.parametrize("url", [False, True])
@@ -40,14 +61,14 @@ def test_names_fit_the_pattern_and_unfinished_files_are_not_there(
     tmp_path: Path, url: bool, glob: str, expected: list[str]
 ) -> None:
     folder = fill(f"memory://{tmp_path}" if url else str(tmp_path))
-    assert sorted(folder.files(glob)) == expected
+    assert sorted(filter(fits(glob), files(folder, deep="/" in glob))) == expected
 
 
 def test_a_file_is_told_by_size_and_time(tmp_path: Path) -> None:
     folder = fill(str(tmp_path))
     when = datetime(2026, 1, 2, tzinfo=UTC).timestamp()
     os.utime(tmp_path / "a.json", (when, when))
-    assert folder.files("*")["a.json"] == folder.stat("a.json") == (2, int(when) * 1_000_000, "")
+    assert files(folder)["a.json"] == folder.stat("a.json") == (2, int(when) * 1_000_000, "")
     assert folder.stat("nothing") is None
     assert folder.stat("a.json/below") is None
 
@@ -72,4 +93,4 @@ def test_a_file_of_zstandard_is_whole_or_an_error(tmp_path: Path) -> None:
 @pytest.mark.parametrize("url", [False, True])
 def test_a_folder_that_is_not_there(tmp_path: Path, url: bool) -> None:
     with pytest.raises(FileNotFoundError):
-        Folder(f"memory://{tmp_path}/none" if url else str(tmp_path / "none")).files("*")
+        Folder(f"memory://{tmp_path}/none" if url else str(tmp_path / "none")).listed(deep=False)

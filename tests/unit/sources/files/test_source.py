@@ -59,6 +59,27 @@ def test_processes_that_look_at_the_same_time_give_each_row_one_offset(tmp_path:
     assert sorted(order(files)) == [f"{number:02}.json" for number in range(40)]
 
 
+@pytest.mark.parametrize("marker", [None, ".done"])
+def test_that_there_is_something_to_read_is_known_from_the_names(tmp_path: Path, marker: str | None) -> None:
+    told: list[int] = []
+    for name in ("a.json", "a.json.done"):
+        put(tmp_path, name, "x\n")
+
+    def looked() -> int:
+        files = opened(tmp_path, glob="*.json", marker=marker)
+        files.found = lambda: told.append(files.book.end)
+        return end(files)
+
+    assert looked() == 1
+    assert told == [0], "before a file is entered"
+    put(tmp_path, "b.csv", "x\n")  # of another kind
+    assert (looked(), told) == (1, [0])
+    put(tmp_path, "b.json", "x\n")
+    assert (looked(), told) == ((1, [0]) if marker else (2, [0, 1]))
+    put(tmp_path, "b.json.done", "")
+    assert (looked(), told) == (2, [0, 1])
+
+
 def test_another_header_is_told_although_the_file_before_was_empty(tmp_path: Path) -> None:
     files = opened(tmp_path, format="csv", header=True)
     for name, text in (("a.csv", "id,name\n1,x\n"), ("b.csv", "")):

@@ -125,6 +125,16 @@ def test_an_empty_table_gives_nothing_and_later_its_rows(shop: Shop) -> None:
     ]
 
 
+def test_that_there_is_something_to_read_is_told_before_it_is_landed(shop: Shop) -> None:
+    told = list[int]()
+    for count in (0, 3, 0):
+        add(shop, count)
+        with shop.source() as source:
+            source.found = lambda s=source: told.append(s.intake.position.end)  # type: ignore[misc]
+            source.snapshot()
+    assert told == [0]
+
+
 def test_a_number_that_is_committed_after_greater_ones_is_read(shop: Shop) -> None:
     add(shop, 2)
     shop.look()

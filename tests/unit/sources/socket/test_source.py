@@ -32,9 +32,12 @@ def landed(lines: Lines) -> list[bytes]:
 
 def test_each_line_of_each_connection_is_landed_once(tmp_path: Path) -> None:
     with Server([b"a\nb\r\n\nc", b"", "é\n".encode()]) as server:
-        for _ in range(3):
+        found = list[int]()
+        for number in range(3):
             lines = listen(tmp_path, server)
+            lines.found = lambda n=number: found.append(n)  # type: ignore[misc]
             assert lines.snapshot() == lines.snapshot(), "an open source listens once"
+    assert found == [0, 2]
     assert landed(lines) == [b"a", b"b", b"", b"c", "é".encode()]
     (state,) = lines.snapshot()
     assert (state.topic, state.partitions[0].start, state.partitions[0].end) == ("socket", 0, 5)
