@@ -281,3 +281,94 @@ def test_an_aggregate_of_a_batch_is_the_same_again(sandbox: Sandbox) -> None:
     assert Counter(zip(rows.column("carrier").to_pylist(), rows.column("n").to_pylist(), strict=True)) == {
         ("old 0", 3): 1, ("old 1", 3): 1,
     }  # fmt: skip
+
+
+def at_hour(sandbox: Sandbox, hour: int, ids: range) -> None:
+    """Feed records of an hour."""
+    rows = [{"id": n, "name": "x", "at": f"2026-01-01T{hour:02}:{n % 60:02}:00Z"} for n in ids]
+    sandbox.produce([(row["id"] % 2, b"k", json.dumps(row).encode()) for row in rows])
+
+
+def remembering(sandbox: Sandbox, recovery: str, sql: str = JOIN, **keys: Any) -> None:
+    joining(
+        sandbox, sql, recovery=recovery, decode={"json": {"schema": "id BIGINT, name STRING, at TIMESTAMP"}}, **keys
+    )
+
+
+WINDOW = {"time": "at", "size": "1h", "by": ["carrier"], "aggregates": {"events": "count(*)"}, "watermark": "1h"}
+POINTS = {
+    "replay": ("run-planned", "batch-started", "rows-staged", "before-sink-commit", "sink-committed", "query-ended"),
+    "wal": ("sealed", "batch-started", "sink-committed", "batch-recorded"),
+    "hot": ("rows-staged", "batch-recorded"),
+}
+
+
+@pytest.mark.parametrize(
+    ("recovery", "point"),
+    [
+        ("replay", "batch-recorded"),
+        *(pytest.param(of, point, marks=pytest.mark.long) for of, points in POINTS.items() for point in points),
+    ],
+)
+def test_windows_are_of_the_version_with_which_a_batch_was_begun(sandbox: Sandbox, recovery: str, point: str) -> None:
+    remembering(sandbox, recovery, window={**WINDOW, "output": "update"})
+    carriers(sandbox, "old")
+    at_hour(sandbox, 0, range(6))
+    sandbox.run("died", kill_at=point)
+    carriers(sandbox, "new")
+    at_hour(sandbox, 1, range(6))
+    sandbox.run("next")
+    at_hour(sandbox, 2, range(4))
+    sandbox.run("last")
+    begun = point not in ("run-planned", "sealed")
+    first = "old" if begun else "new"
+    second = "old" if begun and point != "query-ended" else "new"  # one query makes the batches of a run
+    table = sandbox.rows()
+    assert table is not None
+    found = {(row["window_start"].hour, row["carrier"]): row["events"] for row in table.to_pylist()}
+    assert found == {
+        (0, f"{first} 0"): 3, (0, f"{first} 1"): 3, (1, f"{second} 0"): 3, (1, f"{second} 1"): 3,
+        (2, "new 0"): 2, (2, "new 1"): 2,
+    }  # fmt: skip
+    assert table.num_rows == 6
+    assert (sandbox.total("written"), sandbox.total("lost"), sandbox.total("filtered")) == (16, 0, 0)
+    assert sandbox.cli("audit", str(sandbox.file), "--deep").returncode == 0
+    said = sandbox.cli("audit", str(sandbox.file), "--deep", "--windows")
+    assert "joined with tables are not recomputed" in said.stdout + said.stderr
+
+
+@pytest.mark.parametrize("point", ["batch-recorded", pytest.param("sink-committed", marks=pytest.mark.long)])
+@pytest.mark.parametrize("recovery", ["replay", pytest.param("wal", marks=pytest.mark.long)])
+def test_keys_of_a_joined_table_are_remembered_as_they_were_accounted_for(
+    sandbox: Sandbox, recovery: str, point: str
+) -> None:
+    remembering(sandbox, recovery, dedupe={"keys": ["carrier"], "within": "1h", "time": "at"})
+    carriers(sandbox, "old")
+    at_hour(sandbox, 0, range(6))
+    sandbox.run("died", kill_at=point)
+    carriers(sandbox, "new")
+    at_hour(sandbox, 0, range(6, 12))
+    sandbox.run("next")  # it makes the state of the dead run's batch, and joins what that joined
+    assert Counter(carrier for _, _, carrier in joined(sandbox)) == Counter(["old 0", "old 1"])
+    at_hour(sandbox, 0, range(12, 18))
+    sandbox.run("last")
+    assert Counter(carrier for _, _, carrier in joined(sandbox)) == Counter(["old 0", "old 1", "new 0", "new 1"])
+    assert (sandbox.total("written"), sandbox.total("filtered"), sandbox.total("lost")) == (4, 14, 0)
+
+
+def test_windows_of_an_interval_join_the_newest_version(sandbox: Sandbox) -> None:
+    remembering(sandbox, "replay", window={**WINDOW, "output": "append"})
+    carriers(sandbox, "old")
+    for hour, ids in ((0, range(6)), (1, range(4)), (9, range(1))):
+        at_hour(sandbox, hour, ids)
+    sandbox.run("live")
+
+    def windows() -> dict[tuple[int, str], int]:
+        table = sandbox.rows()
+        assert table is not None
+        return {(row["window_start"].hour, row["carrier"]): row["events"] for row in table.to_pylist()}
+
+    assert windows() == {(0, "old 0"): 3, (0, "old 1"): 3, (1, "old 0"): 2, (1, "old 1"): 2}
+    carriers(sandbox, "new")
+    sandbox.run("again", interval=("2026-01-01T00:00:00Z", "2026-01-01T01:00:00Z"))
+    assert windows() == {(0, "new 0"): 3, (0, "new 1"): 3, (1, "old 0"): 2, (1, "old 1"): 2}

@@ -20,8 +20,10 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 import yaml
+from deltalake import write_deltalake
 from pyspark.sql import SparkSession
 from tests.fixtures.runs import KeptSandbox, Sandbox
 
@@ -82,6 +84,7 @@ class Feed:
     chance: random.Random = field(default_factory=lambda: random.Random(7))
     watermark: str = f"{LATE // timedelta(hours=1)}h"
     also: bool = False
+    joined: bool = False
     limit: int = 60
     flushed: bool = False
     epoch: int = 1
@@ -90,12 +93,17 @@ class Feed:
     def configure(self, **keys: Any) -> None:
         """Write the pipeline file: the example's, with a longer watermark and smaller batches."""
         spec = yaml.safe_load(EXAMPLE.read_text())
+        if self.joined:
+            spec["transform"]["sql"] = (
+                f"SELECT q.*, o.owner FROM ({spec['transform']['sql']}) q LEFT JOIN owners o ON o.tailnum = q.tailnum"
+            )
         self.sandbox.configure(
             **{key: spec[key] for key in ("decode", "transform", "rows")},
             processor={**spec["processor"], "watermark": self.watermark, **keys},
             quality={"max_quarantined": "100%"},
             kafka={"max_records_per_batch": self.limit},
             recovery=self.recovery,
+            tables={"owners": {"delta": {"path": "owners"}}} if self.joined else {},
             **({"also": [{"delta": {"path": "copy"}}]} if self.also else {}),
         )
 
@@ -118,6 +126,11 @@ class Feed:
         if bad:
             future = {**strange, "time_hour": FUTURE.isoformat()}
             made += [(value, None) for value in (b"{", json.dumps(strange).encode(), json.dumps(future).encode())]
+        if self.joined:  # another version each time
+            owners = pa.table({"tailnum": [flight["tailnum"] for flight in part[:3]], "owner": ["o"] * len(part[:3])})
+            write_deltalake(
+                str(self.sandbox.home / "owners"), owners.group_by(["tailnum", "owner"]).aggregate([]), mode="overwrite"
+            )
         produced = self.sandbox.produce([(n % 2, b"", value) for n, (value, _) in enumerate(made)])
         for (_, partition, offset), (_, flight) in zip(produced, made, strict=True):
             self.records[partition, offset] = flight
@@ -216,8 +229,9 @@ def _ms(moment: datetime) -> int:
     return round(moment.timestamp() * 1000)
 
 
-def test_rotations_go_on_from_run_to_run_and_over_dead_drivers(sandbox: Sandbox) -> None:
-    feed = Feed(sandbox, also=True)
+@pytest.mark.parametrize("joined", [False, pytest.param(True, marks=pytest.mark.long)])
+def test_rotations_go_on_from_run_to_run_and_over_dead_drivers(sandbox: Sandbox, joined: bool) -> None:
+    feed = Feed(sandbox, also=True, joined=joined)
     feed.configure()
     first, second, third = feed.parts(3)
     feed.put(first, bad=True)

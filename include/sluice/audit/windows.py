@@ -191,6 +191,8 @@ def cannot(pipeline: Pipeline) -> str | None:
     assert pipeline.window is not None
     if pipeline.origins is not None:
         return "Windows of records that several clusters have are not recomputed"
+    if pipeline.tables:
+        return "Windows of records that were joined with tables are not recomputed: each run joined versions of its own"
     return None
 
 

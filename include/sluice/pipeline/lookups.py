@@ -75,8 +75,3 @@ def refuse_lookups(pipeline: Pipeline) -> None:
             f"tables: no transform reads {next(iter(pipeline.tables))}: join it in transform.sql or transform.python, "
             "or leave tables out"
         )
-    if key := pipeline.keeps:
-        raise ValueError(
-            f"tables beside {key} is not supported yet: what {key} keeps from run to run would be of several "
-            "versions: join in a pipeline of its own, that writes what this one reads or reads what it writes"
-        )

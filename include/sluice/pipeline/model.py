@@ -365,7 +365,7 @@ class Pipeline(Strict):
     def absorption(self) -> str:
         """A digest of the keys that decide of which rows state is made; not of a Python transform's own text."""
         later = {key for key in ("dedupe", "processor") if getattr(self, key) is not None}
-        return self._digest({"decode", "rules", "transform", "window", *later})
+        return self._digest({"decode", "rules", "transform", "window", *later, *(["tables"] if self.tables else [])})
 
     @property
     def aggregation(self) -> str | None:
@@ -382,8 +382,11 @@ class Pipeline(Strict):
 
     @property
     def timing(self) -> str | None:
-        """A digest of the keys that decide which event time a record has; None if that is up to Python's own text."""
-        if self.window is None or self.transform.sql is None:
+        """A digest of the keys that decide which event time a record has.
+
+        None if that is up to Python's own text, or may be up to a version of a joined table.
+        """
+        if self.window is None or self.transform.sql is None or self.tables:
             return None
         return f"{self.making} {self.window.time}"
 

@@ -190,6 +190,11 @@ class StatefulWriter(BatchWriter, ABC):
         """Return the rows that the operator can take."""
         return self._told(rows).where(F.col(_BROKEN).isNull()).drop(_BROKEN)
 
+    @property
+    def _may_double(self) -> bool:
+        """Whether one record may have two rows while another has none; a join with a table may do that."""
+        return self.pipeline.rows is Rows.FILTER or self.opaque or bool(self.pipeline.tables)
+
     def _told(self, rows: DataFrame) -> DataFrame:
         return rows.withColumn(_BROKEN, self.strange(F.timestamp_millis(F.lit(self.clock.now))))
 
@@ -205,9 +210,7 @@ class StatefulWriter(BatchWriter, ABC):
             F.count(F.when(~sound, 1)).alias("broken"),
             F.count(offset).alias("rows"),
             # of one record at most one row, if each row has an offset of its own
-            (F.count_distinct(offset) if self.pipeline.rows is Rows.FILTER or self.opaque else F.count(offset)).alias(
-                "offsets"
-            ),
+            (F.count_distinct(offset) if self._may_double else F.count(offset)).alias("offsets"),
             F.min(offset).alias("first"),
             F.max(offset).alias("last"),
             F.count_if(sound & self.late()).alias("late"),

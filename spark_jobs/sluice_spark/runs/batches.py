@@ -164,7 +164,9 @@ class MicroBatches:
             Whether an earlier driver may have left files of this batch.
         """
         ledger, watch, epoch = self.context.ledger, self.context.watch, tables.epoch.number
-        lookups = self.context.lookups(tables, number)
+        # what a stateful query lets out was joined by the query, with the versions that it began with
+        asked = self.context.pipeline.stateful is None
+        lookups = self.context.lookups(tables, number) if asked else writer.lookups
         if lookups != writer.lookups:  # a driver died on this batch, and the tables moved on since
             logger.info("batch %d joins the versions with which it was begun: %s", number, lookups)
             writer = self.context.writer(self.spark, tables, lookups)

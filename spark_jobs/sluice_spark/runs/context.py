@@ -138,15 +138,19 @@ class RunContext:
     def _own_lookups(self) -> Lookups:
         return Lookups.of(self.pipeline, self.home)
 
-    def lookups(self, tables: Tables, batch: int, *, own: bool = False) -> Lookups:
+    def lookups(self, tables: Tables, batch: int | None, *, own: bool = False, committed: bool = False) -> Lookups:
         """Return the tables that the transform joins, at the versions that a batch has to read.
 
         Those with which it was begun, if a driver died on it; else the versions of this run, which it decides once.
 
         Parameters
         ----------
+        batch
+            Its number; None for one that is not planned yet.
         own
             Whether only another attempt of this run goes on with the versions with which the batch was begun.
+        committed
+            Whether to go on with them although the batch is committed: its state is made again.
 
         Raises
         ------
@@ -158,7 +162,13 @@ class RunContext:
         if not self.pipeline.tables:
             return NO_LOOKUPS
         run = self.run_id if own else None
-        begun = self.ledger.tables_begun(self.pipeline.name, tables.epoch.number, batch, run_id=run)
+        begun = (
+            {}
+            if batch is None
+            else self.ledger.tables_begun(
+                self.pipeline.name, tables.epoch.number, batch, run_id=run, committed=committed
+            )
+        )
         return Lookups.of(self.pipeline, self.home, begun) if begun else self._own_lookups
 
     def writer(self, spark: SparkSession, tables: Tables, lookups: Lookups | None = None) -> BatchWriter:

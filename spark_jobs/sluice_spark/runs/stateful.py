@@ -67,7 +67,11 @@ class StatefulRoute:
             By type. Committed batches stay, and the next run reads the open batch again.
         """
         context, spark = self.batches.context, self.batches.spark
-        writer = writer or context.writer(spark, tables)
+        open_batch = tables.checkpoint.open_batch()
+        # one query makes all batches: those of this run read what the batch reads that a driver died on
+        lookups = context.lookups(tables, open_batch, committed=True)
+        if writer is None or writer.lookups != lookups:
+            writer = context.writer(spark, tables, lookups)
         assert isinstance(writer, StatefulWriter)
         _refuse_torn(context.pipeline, tables)
         sweep = tables.left_over()
@@ -87,7 +91,6 @@ class StatefulRoute:
         if log is None:
             define(context.pipeline, tables)
 
-        open_batch = tables.checkpoint.open_batch()
         in_sink = entered is not None and open_batch is not None and open_batch <= entered.batch
         if isinstance(writer, DedupeWriter) and in_sink:
             writer = replace(writer, held=_rows_held(tables, spark))

@@ -35,6 +35,19 @@ _ACROSS = re.compile(
 )
 """Nodes of Spark's plan that look at more than one row, or at another table."""
 
+_RECORDS = re.compile(r"^[\s:|+-]*(LogicalRDD|LocalRelation) (<empty>, )?\[key#")
+"""The leaf of Spark's plan of the sample: the records."""
+_NODE = re.compile(r"^[\s:]*[:+]- ")
+_JOINS = {
+    "Inner": "both",
+    "Cross": "both",
+    "LeftOuter": "left",
+    "LeftSemi": "left",
+    "LeftAnti": "left",
+    "RightOuter": "right",
+}
+"""On which side of which join the records may be: a batch has no row that no record has."""
+
 _UNEQUAL = re.compile(r"\b(float|double|map|variant|collate|geometry|geography)\b", re.IGNORECASE)
 """Types whose equal values may differ in their bytes, by which state compares keys, or that it cannot compare."""
 
@@ -112,11 +125,12 @@ def refuse_across(pipeline: Pipeline, rows: DataFrame, what: str) -> None:
         With what it does.
     """
     plan = analyzed(rows)
-    if (found := _ACROSS.search(plan)) is not None:
+    if (node := _across(plan, bool(pipeline.tables))) is not None:
+        beside = "" if pipeline.tables else " or at another table"
         raise wrong(
             pipeline,
             f"transform: before {what} it must treat each record by itself, and Spark's plan of it has "
-            f"{found[1]!r}, which looks at several rows or at another table",
+            f"{node!r}, which looks at several rows{beside}",
         )
     if (found := _FICKLE.search(plan)) is not None:
         raise wrong(
@@ -124,6 +138,29 @@ def refuse_across(pipeline: Pipeline, rows: DataFrame, what: str) -> None:
             f"transform: records are read a second time to be counted, and {found[1]}() would give other rows then: "
             "use _timestamp, or a column of the record",
         )
+
+
+def _across(plan: str, tables: bool) -> str | None:
+    """Return the node of a plan that looks at several records, or, without ``tables``, at another table."""
+    if not tables:
+        found = _ACROSS.search(plan)
+        return None if found is None else found[1]
+    _, root, *rest = plan.strip().splitlines()  # the first line has the types of the columns
+    lines = [root, *filter(_NODE.match, rest)]  # expressions may have line breaks
+    depths = [len(line) - len(line.lstrip(" :|+-")) for line in lines]
+    records = [bool(_RECORDS.match(line)) for line in lines]
+    for n, line in enumerate(lines):
+        end = next((m for m in range(n + 1, len(lines)) if depths[m] <= depths[n]), len(lines))
+        found, of = _ACROSS.match(line), sum(records[n + 1 : end])
+        if found is None or not of:
+            continue  # what only tables go through
+        if found[1] != "Join" or of > 1:
+            return found[1]
+        second = max(m for m in range(n + 1, end) if depths[m] == depths[n + 1])
+        kind = line[found.end() :].split(",")[0].strip()
+        if _JOINS.get(kind) not in ("both", "left" if any(records[n + 1 : second]) else "right"):
+            return f"Join {kind}"
+    return "Join of source with itself" if sum(records) > 1 else None
 
 
 def analyzed(rows: DataFrame) -> str:

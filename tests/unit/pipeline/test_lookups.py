@@ -56,12 +56,6 @@ def test_sql_can_call_it_by_its_name(tmp_path: Path, name: str, told: str) -> No
     [
         ("", "", "tables: no transform reads carriers"),
         ('transform: {arrow: "tests.fixtures.specs:write"}\n', "", "tables: transform.arrow gets the records alone"),
-        (JOIN, "dedupe: {keys: [id], within: 1h, time: at}\n", "tables beside dedupe is not supported yet"),
-        (
-            JOIN,
-            "window: {time: at, size: 1h, aggregates: {n: 'count(*)'}, watermark: 1h}\n",
-            "tables beside window is not supported yet",
-        ),
     ],
 )
 def test_what_makes_no_sense_is_refused(tmp_path: Path, transform: str, more: str, told: str) -> None:

@@ -72,11 +72,6 @@ def test_the_example_is_one() -> None:
             {"also": [{"postgres": {"table": "t", "mode": "upsert", "key": ["id"]}}]},
             "mode: upsert beside processor is not supported yet",
         ),
-        (
-            {},
-            {"tables": {"t": {"delta": {"path": "t"}}}, "transform": {"sql": "SELECT s.* FROM source s, t"}},
-            "tables beside processor is not supported yet",
-        ),
         ({"flush": {"after": "1d"}}, {"schedule": "on_lag"}, "with schedule: on_lag there is none"),
         (
             {"flush": {"after": "1d"}},

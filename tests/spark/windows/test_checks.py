@@ -1,0 +1,70 @@
+"""Which joins with tables a transform before state may have: each record stays by itself."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+from tests.fixtures.specs import GOOD, write
+
+from sluice.errors import ConfigError
+from sluice.pipeline import load
+from sluice_spark.decoders.base import decode, source_columns
+from sluice_spark.transforms import sample
+from sluice_spark.windows.checks import refuse_across
+
+pytestmark = pytest.mark.spark
+TABLES = "tables: {carriers: {delta: {path: carriers}}, empty: {delta: {path: empty}}}\n"
+
+
+@pytest.fixture(scope="module", autouse=True)
+def views(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    path = str(tmp_path_factory.mktemp("tables") / "carriers")
+    spark.createDataFrame([(1, "a")], "id LONG, carrier STRING").write.parquet(path)
+    spark.read.parquet(path).createOrReplaceTempView("carriers")
+    spark.createDataFrame([], "id LONG, x STRING").createOrReplaceTempView("empty")
+    yield
+    for name in ("carriers", "empty", "source"):
+        spark.catalog.dropTempView(name)
+
+
+def refused(spark: SparkSession, tmp_path: Path, sql: str) -> None:
+    pipeline = load(write(tmp_path, GOOD + TABLES + f'transform: {{sql: "{sql}"}}\n'))
+    rows = source_columns(decode(spark.createDataFrame([], sample._RECORDS), pipeline.decode))
+    rows.createOrReplaceTempView("source")
+    refuse_across(pipeline, spark.sql(sql), "a window")
+
+
+@pytest.mark.parametrize(
+    "sql",
+    [
+        "SELECT s.*, c.carrier FROM source s LEFT JOIN carriers c ON c.id = s.id",
+        "SELECT s.*, c.carrier FROM source s JOIN carriers c ON c.id = s.id JOIN empty e ON e.id = c.id",
+        "SELECT s.* FROM carriers c RIGHT JOIN source s ON c.id = s.id",
+        "SELECT s.* FROM source s LEFT ANTI JOIN empty e ON e.id = s.id",
+        "SELECT s.*, m FROM source s LEFT JOIN (SELECT id, max(carrier) m FROM carriers GROUP BY id) c ON c.id = s.id",
+        "SELECT s.* FROM source s WHERE EXISTS (SELECT 1 FROM carriers c WHERE c.id = s.id)",
+    ],
+)
+def test_a_join_that_leaves_each_record_by_itself_is_taken(spark: SparkSession, tmp_path: Path, sql: str) -> None:
+    refused(spark, tmp_path, sql)
+
+
+@pytest.mark.parametrize(
+    ("sql", "node"),
+    [
+        ("SELECT s.* FROM source s JOIN source o ON o.id = s.id JOIN carriers c ON c.id = s.id", "Join"),
+        ("SELECT s.* FROM source s JOIN carriers c ON c.id = s.id WHERE s.id IN (SELECT id FROM source)", "source"),
+        ("SELECT s.* FROM carriers c LEFT JOIN source s ON c.id = s.id", "Join LeftOuter"),
+        ("SELECT s.* FROM source s RIGHT JOIN carriers c ON c.id = s.id", "Join RightOuter"),
+        ("SELECT s.* FROM source s FULL JOIN carriers c ON c.id = s.id", "Join FullOuter"),
+        ("SELECT DISTINCT s.*, c.carrier FROM source s JOIN carriers c ON c.id = s.id", "Distinct"),
+        ("SELECT s.*, count(*) OVER (PARTITION BY c.carrier) FROM source s JOIN carriers c ON c.id = s.id", "Window"),
+        ("SELECT s.*, c.carrier FROM source s JOIN carriers c ON c.id = s.id LIMIT 5", "GlobalLimit"),
+    ],
+)
+def test_what_looks_at_several_records_is_refused(spark: SparkSession, tmp_path: Path, sql: str, node: str) -> None:
+    with pytest.raises(ConfigError, match=f"must treat each record by itself, and Spark's plan of it has '.*{node}"):
+        refused(spark, tmp_path, sql)
