@@ -372,3 +372,36 @@ def test_windows_of_an_interval_join_the_newest_version(sandbox: Sandbox) -> Non
     carriers(sandbox, "new")
     sandbox.run("again", interval=("2026-01-01T00:00:00Z", "2026-01-01T01:00:00Z"))
     assert windows() == {(0, "new 0"): 3, (0, "new 1"): 3, (1, "old 0"): 2, (1, "old 1"): 2}
+
+
+@pytest.mark.long
+def test_state_is_not_made_of_another_version_than_the_account(sandbox: Sandbox) -> None:
+    remembering(sandbox, "replay", window={**WINDOW, "output": "update"})
+    carriers(sandbox, "old")
+    at_hour(sandbox, 0, range(6))
+    sandbox.run("died", kill_at="batch-recorded")
+    carriers(sandbox, "new")
+    DeltaTable(str(sandbox.home / "carriers")).vacuum(0, dry_run=False, enforce_retention_duration=False)
+    newest = DeltaTable(str(sandbox.home / "carriers")).version()
+    for table in (None, {"version": newest}):
+        remembering(sandbox, "replay", window={**WINDOW, "output": "update"}, table=table)
+        said = sandbox.run("refused", expect=41).message
+        assert "a driver died after it committed batch 0" in said
+    remembering(sandbox, "replay", window={**WINDOW, "output": "update"})
+    done = sandbox.cli("reset", str(sandbox.file), "--reason", "gone", "--yes", "--truncate", "--from", "earliest")
+    assert done.returncode == 0, done.stderr
+    sandbox.run("again")
+    table = sandbox.rows()
+    assert table is not None
+    assert Counter(table.column("carrier").to_pylist()) == Counter(["new 0", "new 1"])
+
+
+def test_a_record_that_a_join_doubles_is_noticed_although_another_has_no_row(sandbox: Sandbox) -> None:
+    remembering(sandbox, "replay", JOIN.replace("LEFT JOIN", "JOIN"), window={**WINDOW, "output": "update"})
+    path = str(sandbox.home / "carriers")
+    write_deltalake(path, pa.table({"id": [0, 0], "carrier": ["a", "b"]}))
+    at_hour(sandbox, 0, range(6))
+    said = sandbox.run("doubled", expect=None)
+    assert said.code != 0
+    assert "3 records came out of the transform, where rows: one allows one row per record" in said.message
+    assert sandbox.rows() is None

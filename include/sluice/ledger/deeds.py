@@ -96,7 +96,7 @@ class Deeds:
         return found
 
     def tables_begun(
-        self, pipeline: str, epoch: int, batch: int, *, run_id: str | None = None, committed: bool = False
+        self, pipeline: str, epoch: int, batch: int, *, run_id: str | None = None
     ) -> dict[str, dict[str, Any]]:
         """Return the joined tables with which a batch was begun that the ledger does not have as committed.
 
@@ -104,8 +104,6 @@ class Deeds:
         ----------
         run_id
             Only if this run began it last.
-        committed
-            Also if the ledger has it as committed: its state may have to be made again.
 
         Returns
         -------
@@ -113,10 +111,11 @@ class Deeds:
             By name, ``path`` and ``version``, as the batch was begun last; empty if it was not, or joins nothing.
         """
         table, events = schema.batch, schema.event
-        here = sa.select(table.c.run).where(
-            table.c.pipeline == pipeline, table.c.epoch == epoch, table.c.batch == batch
+        begun = self._rows(
+            sa.select(table.c.run).where(
+                table.c.pipeline == pipeline, table.c.epoch == epoch, table.c.batch == batch, table.c.state == "started"
+            )
         )
-        begun = self._rows(here if committed else here.where(table.c.state == "started"))
         if not begun or run_id not in (None, begun[0]["run"]):
             return {}
         told = sa.select(events.c.payload).where(

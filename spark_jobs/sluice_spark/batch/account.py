@@ -12,7 +12,7 @@ from sluice.pipeline import Rows
 from sluice.ranges import Counts, OffsetRange, RangeAccount, overlaps
 from sluice_spark.sinks.base import Tally
 
-__all__ = ["ROLLED_BACK", "Offsets", "PromiseError", "account_exactly", "account_for", "inside"]
+__all__ = ["ROLLED_BACK", "Offsets", "PromiseError", "account_exactly", "account_for", "doubled", "inside"]
 
 Offsets = Mapping[tuple[str, int], Any]
 """Ascending offsets per topic and partition, as NumPy arrays."""
@@ -136,6 +136,14 @@ def inside(offsets: Offsets, span: OffsetRange) -> Any:
     """Return the offsets that are in a range."""
     numbers = offsets.get((span.topic, span.partition), np.empty(0, dtype=np.int64))
     return numbers[np.searchsorted(numbers, span.start) : np.searchsorted(numbers, span.end)]
+
+
+def doubled(where: str, rows: Rows, count: int, records: int) -> PromiseError:
+    """Return the error of a transform that gives a record several rows."""
+    return _broken(
+        f"{where}: {count} rows of {records} records came out of the transform, where rows: {rows.value} allows one "
+        "row per record"
+    )
 
 
 def _broken(what: str) -> PromiseError:

@@ -22,7 +22,7 @@ from sluice.pipeline import Rows
 from sluice.ranges import Counts, LostRange, OffsetRange, RangeAccount, subtract
 from sluice.rescued import NONE, Rescued
 from sluice.run.checkpoint import Checkpoint, Clock
-from sluice_spark.batch.account import account_for
+from sluice_spark.batch.account import account_for, doubled
 from sluice_spark.batch.split import blamed
 from sluice_spark.batch.tally import ReadTally
 from sluice_spark.batch.writer import BatchWriter, PreparedBatch, again
@@ -190,11 +190,6 @@ class StatefulWriter(BatchWriter, ABC):
         """Return the rows that the operator can take."""
         return self._told(rows).where(F.col(_BROKEN).isNull()).drop(_BROKEN)
 
-    @property
-    def _may_double(self) -> bool:
-        """Whether one record may have two rows while another has none; a join with a table may do that."""
-        return self.pipeline.rows is Rows.FILTER or self.opaque or bool(self.pipeline.tables)
-
     def _told(self, rows: DataFrame) -> DataFrame:
         return rows.withColumn(_BROKEN, self.strange(F.timestamp_millis(F.lit(self.clock.now))))
 
@@ -210,7 +205,12 @@ class StatefulWriter(BatchWriter, ABC):
             F.count(F.when(~sound, 1)).alias("broken"),
             F.count(offset).alias("rows"),
             # of one record at most one row, if each row has an offset of its own
-            (F.count_distinct(offset) if self._may_double else F.count(offset)).alias("offsets"),
+            (F.count_distinct(offset) if self.pipeline.rows is Rows.FILTER or self.opaque else F.count(offset)).alias(
+                "offsets"
+            ),
+            # a join with a table may give one record two rows, and another none
+            (F.count_distinct("_offset") if self.pipeline.tables else F.count("_offset")).alias("records"),
+            F.count("*").alias("every"),
             F.min(offset).alias("first"),
             F.max(offset).alias("last"),
             F.count_if(sound & self.late()).alias("late"),
@@ -223,6 +223,9 @@ class StatefulWriter(BatchWriter, ABC):
         found = {(row["_topic"], row["_partition"]): row for row in counted.collect()}
         if self.opaque:
             self.refuse_strange(rows, records)
+        for (topic, partition), row in found.items():
+            if self.pipeline.tables and row["records"] != row["every"]:
+                raise doubled(f"{topic}-{partition}", self.pipeline.rows, row["every"], row["records"])
         bad = dict(tally.bad())
         for key, row in found.items():
             if row["broken"]:

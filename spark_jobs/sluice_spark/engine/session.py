@@ -63,8 +63,9 @@ def run_main(main: Callable[[], None]) -> None:
         code = int(ExitCode.OTHER)
     # The end of this process ends spark-submit's JVM, whose shutdown hook stops the context and closes the event log.
     # To stop it from here would wait up to a second for the thread that collects accumulators from Python workers.
-    if is_remote() and (active := SparkSession.getActiveSession()) is not None:
-        active.stop()  # over Spark Connect the server goes on
+    if is_remote():
+        with suppress(PySparkException):  # also one that another thread began; over Spark Connect the server goes on
+            SparkSession.active().stop()
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(code)  # a library's thread must not keep a finished driver alive

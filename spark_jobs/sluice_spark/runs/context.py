@@ -130,7 +130,7 @@ class RunContext:
         with self.watch.phase("session"):
             if "_beginning" in self.__dict__:
                 self._beginning.result()
-            spark = self.open_session()  # it is there then, and becomes that of this thread
+            spark = self.open_session()  # it is there then; over Spark Connect it becomes that of this thread
         point("session-started")
         return spark
 
@@ -138,7 +138,7 @@ class RunContext:
     def _own_lookups(self) -> Lookups:
         return Lookups.of(self.pipeline, self.home)
 
-    def lookups(self, tables: Tables, batch: int | None, *, own: bool = False, committed: bool = False) -> Lookups:
+    def lookups(self, tables: Tables, batch: int | None, *, own: bool = False) -> Lookups:
         """Return the tables that the transform joins, at the versions that a batch has to read.
 
         Those with which it was begun, if a driver died on it; else the versions of this run, which it decides once.
@@ -149,8 +149,6 @@ class RunContext:
             Its number; None for one that is not planned yet.
         own
             Whether only another attempt of this run goes on with the versions with which the batch was begun.
-        committed
-            Whether to go on with them although the batch is committed: its state is made again.
 
         Raises
         ------
@@ -165,9 +163,7 @@ class RunContext:
         begun = (
             {}
             if batch is None
-            else self.ledger.tables_begun(
-                self.pipeline.name, tables.epoch.number, batch, run_id=run, committed=committed
-            )
+            else self.ledger.tables_begun(self.pipeline.name, tables.epoch.number, batch, run_id=run)
         )
         return Lookups.of(self.pipeline, self.home, begun) if begun else self._own_lookups
 

@@ -25,6 +25,7 @@ from sluice_spark.batch.writer import BatchWriter
 from sluice_spark.engine.cores import cores
 from sluice_spark.engine.logs import logger
 from sluice_spark.runs.batches import MicroBatches
+from sluice_spark.runs.context import RunContext
 from sluice_spark.runs.measured import MOST, measure
 from sluice_spark.runs.tables import Tables
 from sluice_spark.sinks.base import ReadableSink
@@ -32,6 +33,7 @@ from sluice_spark.sinks.delta.table import DeltaSink
 from sluice_spark.sources.base import Records, within
 from sluice_spark.sources.log import LogReader
 from sluice_spark.strategies.base import Batch
+from sluice_spark.transforms.lookups import Lookups
 from sluice_spark.windows.decomposed import NotDecomposedError, decompose
 
 __all__ = ["StatefulRoute", "define", "plan_closing", "refuse_other"]
@@ -69,7 +71,7 @@ class StatefulRoute:
         context, spark = self.batches.context, self.batches.spark
         open_batch = tables.checkpoint.open_batch()
         # one query makes all batches: those of this run read what the batch reads that a driver died on
-        lookups = context.lookups(tables, open_batch, committed=True)
+        lookups = _lookups(context, tables, open_batch)
         if writer is None or writer.lookups != lookups:
             writer = context.writer(spark, tables, lookups)
         assert isinstance(writer, StatefulWriter)
@@ -310,6 +312,29 @@ def _asked(pipeline: Pipeline) -> tuple[str, dict[str, Any]] | None:
 def _note(tables: Tables, number: int) -> dict[str, Any]:
     """Return the commit metadata of a batch; empty if the sink does not have it."""
     return next((note for note in tables.sink.notes(newer_than=number - 1) if note["version"] == number), {})
+
+
+def _lookups(context: RunContext, tables: Tables, batch: int | None) -> Lookups:
+    """Return the tables that the run joins: if the sink has the open batch, those that its commit names.
+
+    Raises
+    ------
+    CheckpointError
+        If one of these is gone, so that the state cannot be made of the rows that were accounted for.
+    """
+    begun = _note(tables, batch).get("tables") if context.pipeline.tables and batch is not None else None
+    if not begun or batch is None or not tables.checkpoint.ranges_of(batch):
+        return context.lookups(tables, batch)
+    try:
+        return Lookups.of(context.pipeline, context.home, begun)
+    except ConfigError as gone:
+        raise CheckpointError(
+            f"pipeline {context.pipeline.name!r}: a driver died after it committed batch {batch}, whose state is still "
+            f"to be made, and {gone.what}",
+            state=f"batch {batch} is in the sink once; its state would be of other rows than its account says",
+            next_step="restore that version from a copy, and run again; or drop what is kept between runs: "
+            f"{begin_again(context.pipeline.name)}",
+        ) from gone
 
 
 def _rows_held(tables: Tables, spark: SparkSession) -> tuple[tuple[OffsetRange, ...], DataFrame] | None:

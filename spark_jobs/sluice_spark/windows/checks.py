@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import io
+import itertools
 import re
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
@@ -30,23 +31,25 @@ _FICKLE = re.compile(
 """Functions whose result depends on more than the record."""
 _ACROSS = re.compile(
     r"^[\s:|+-]*(Aggregate|CoGroup\w*|Deduplicate\w*|Distinct|Except|FlatMapGroups\w*|GlobalLimit|Intersect|Join"
-    r"|LocalLimit|MapGroups\w*|Offset|Sample|Sort|Tail|TransformWithState\w*|Union|Window)\b",
+    r"|LateralJoin|LocalLimit|MapGroups\w*|Offset|Sample|Sort|Tail|TransformWithState\w*|Union\w*|Window)\b",
     re.MULTILINE,
 )
 """Nodes of Spark's plan that look at more than one row, or at another table."""
 
-_RECORDS = re.compile(r"^[\s:|+-]*(LogicalRDD|LocalRelation) (<empty>, )?\[key#")
+_RECORDS = re.compile(
+    r"^[\s:|+-]*(LogicalRDD|LocalRelation) (<empty>, )?\[key#\d+, value#\d+, headers#\d+, topic#\d+, partition#"
+)
 """The leaf of Spark's plan of the sample: the records."""
+_FIXED = re.compile(r"^[\s:|+-]*(LocalRelation|OneRowRelation|Range)\b")
+"""Leaves that are the same each time."""
+_VIEW = re.compile(r"^[\s:|+-]*View \(`(\w+)`,")
 _NODE = re.compile(r"^[\s:]*[:+]- ")
-_JOINS = {
-    "Inner": "both",
-    "Cross": "both",
-    "LeftOuter": "left",
-    "LeftSemi": "left",
-    "LeftAnti": "left",
-    "RightOuter": "right",
-}
-"""On which side of which join the records may be: a batch has no row that no record has."""
+_DEEPER = 3
+_SIDES = {
+    "Inner": "either", "Cross": "either",
+    "LeftOuter": "left", "LeftSemi": "left", "LeftAnti": "left", "RightOuter": "right",
+}  # fmt: skip
+"""On which side of a join the records may be: no row may come that no record has."""
 
 _UNEQUAL = re.compile(r"\b(float|double|map|variant|collate|geometry|geography)\b", re.IGNORECASE)
 """Types whose equal values may differ in their bytes, by which state compares keys, or that it cannot compare."""
@@ -125,12 +128,18 @@ def refuse_across(pipeline: Pipeline, rows: DataFrame, what: str) -> None:
         With what it does.
     """
     plan = analyzed(rows)
-    if (node := _across(plan, bool(pipeline.tables))) is not None:
+    if (node := _across(plan, set(pipeline.tables))) is not None:
         beside = "" if pipeline.tables else " or at another table"
         raise wrong(
             pipeline,
             f"transform: before {what} it must treat each record by itself, and Spark's plan of it has "
             f"{node!r}, which looks at several rows{beside}",
+        )
+    if pipeline.tables and (other := _other_table(plan, set(pipeline.tables))) is not None:
+        raise wrong(
+            pipeline,
+            f"transform: before {what} it may read the records and what tables names, and nothing else: {other} may "
+            "have other rows when the records are read a second time, to be counted",
         )
     if (found := _FICKLE.search(plan)) is not None:
         raise wrong(
@@ -140,27 +149,48 @@ def refuse_across(pipeline: Pipeline, rows: DataFrame, what: str) -> None:
         )
 
 
-def _across(plan: str, tables: bool) -> str | None:
-    """Return the node of a plan that looks at several records, or, without ``tables``, at another table."""
+def _across(plan: str, tables: set[str]) -> str | None:
+    """Return the node of a plan that looks at several rows, but for joins of the records with tables."""
     if not tables:
         found = _ACROSS.search(plan)
         return None if found is None else found[1]
+    if "CTERelation" in plan:  # whose parts are elsewhere in the plan
+        return "WITH"
+    nodes = _nodes(plan)
+    for n, (depth, line) in enumerate(nodes):
+        found = _ACROSS.match(line)
+        if found is None:
+            continue
+        below = list(itertools.takewhile(lambda node: node[0] > depth, nodes[n + 1 :]))  # noqa: B023
+        sides = [m for m, (deep, _) in enumerate(below) if deep == depth + _DEEPER]
+        at = [m for m, (_, of) in enumerate(below) if _RECORDS.match(of)]
+        if found[1] != "Join" or len(at) > 1:
+            return found[1]
+        kind = line[found.end() :].split(",")[0].strip()
+        if at and _SIDES.get(kind) not in ("either", "left" if at[0] < sides[-1] else "right"):
+            return f"Join {kind}"
+    return None if sum(bool(_RECORDS.match(line)) for _, line in nodes) == 1 else "source"
+
+
+def _other_table(plan: str, tables: set[str]) -> str | None:
+    """Return the leaf of a plan that is neither the records nor a table of the pipeline file."""
+    nodes = _nodes(plan)
+    named = None  # the depth of the view of a table that is passed now
+    for (depth, line), (following, _) in zip(nodes, [*nodes[1:], (0, "")], strict=True):
+        if named is not None and depth <= named:
+            named = None
+        if named is None and (view := _VIEW.match(line)) and view[1] in tables:
+            named = depth
+        if following <= depth and named is None and not _RECORDS.match(line) and not _FIXED.match(line):
+            return line.lstrip(" :|+-")[:80]
+    return None
+
+
+def _nodes(plan: str) -> list[tuple[int, str]]:
+    """Return the nodes of a plan, each with its depth."""
     _, root, *rest = plan.strip().splitlines()  # the first line has the types of the columns
     lines = [root, *filter(_NODE.match, rest)]  # expressions may have line breaks
-    depths = [len(line) - len(line.lstrip(" :|+-")) for line in lines]
-    records = [bool(_RECORDS.match(line)) for line in lines]
-    for n, line in enumerate(lines):
-        end = next((m for m in range(n + 1, len(lines)) if depths[m] <= depths[n]), len(lines))
-        found, of = _ACROSS.match(line), sum(records[n + 1 : end])
-        if found is None or not of:
-            continue  # what only tables go through
-        if found[1] != "Join" or of > 1:
-            return found[1]
-        second = max(m for m in range(n + 1, end) if depths[m] == depths[n + 1])
-        kind = line[found.end() :].split(",")[0].strip()
-        if _JOINS.get(kind) not in ("both", "left" if any(records[n + 1 : second]) else "right"):
-            return f"Join {kind}"
-    return "Join of source with itself" if sum(records) > 1 else None
+    return [(len(line) - len(line.lstrip(" :|+-")), line) for line in lines]
 
 
 def analyzed(rows: DataFrame) -> str:

@@ -44,7 +44,7 @@ def refused(spark: SparkSession, tmp_path: Path, sql: str) -> None:
         "SELECT s.*, c.carrier FROM source s JOIN carriers c ON c.id = s.id JOIN empty e ON e.id = c.id",
         "SELECT s.* FROM carriers c RIGHT JOIN source s ON c.id = s.id",
         "SELECT s.* FROM source s LEFT ANTI JOIN empty e ON e.id = s.id",
-        "SELECT s.*, m FROM source s LEFT JOIN (SELECT id, max(carrier) m FROM carriers GROUP BY id) c ON c.id = s.id",
+        "SELECT s.*, v FROM source s JOIN (VALUES (1, 'a')) AS t(id, v) ON t.id = s.id JOIN carriers c ON c.id = s.id",
         "SELECT s.* FROM source s WHERE EXISTS (SELECT 1 FROM carriers c WHERE c.id = s.id)",
     ],
 )
@@ -60,6 +60,10 @@ def test_a_join_that_leaves_each_record_by_itself_is_taken(spark: SparkSession, 
         ("SELECT s.* FROM carriers c LEFT JOIN source s ON c.id = s.id", "Join LeftOuter"),
         ("SELECT s.* FROM source s RIGHT JOIN carriers c ON c.id = s.id", "Join RightOuter"),
         ("SELECT s.* FROM source s FULL JOIN carriers c ON c.id = s.id", "Join FullOuter"),
+        ("WITH s AS (SELECT * FROM source) SELECT a.* FROM s a JOIN s b ON a.id = b.id, carriers", "WITH"),
+        ("SELECT s.* FROM source s JOIN (SELECT * FROM carriers LIMIT 1) c ON c.id = s.id", "GlobalLimit"),
+        ("SELECT s.* FROM source s JOIN carriers TABLESAMPLE (50 PERCENT) c ON c.id = s.id", "Sample"),
+        ("SELECT s.*, m FROM source s, LATERAL (SELECT max(carrier) m FROM carriers c WHERE c.id = s.id)", "Lateral"),
         ("SELECT DISTINCT s.*, c.carrier FROM source s JOIN carriers c ON c.id = s.id", "Distinct"),
         ("SELECT s.*, count(*) OVER (PARTITION BY c.carrier) FROM source s JOIN carriers c ON c.id = s.id", "Window"),
         ("SELECT s.*, c.carrier FROM source s JOIN carriers c ON c.id = s.id LIMIT 5", "GlobalLimit"),
@@ -67,4 +71,13 @@ def test_a_join_that_leaves_each_record_by_itself_is_taken(spark: SparkSession, 
 )
 def test_what_looks_at_several_records_is_refused(spark: SparkSession, tmp_path: Path, sql: str, node: str) -> None:
     with pytest.raises(ConfigError, match=f"must treat each record by itself, and Spark's plan of it has '.*{node}"):
+        refused(spark, tmp_path, sql)
+
+
+def test_what_the_file_does_not_name_is_refused(spark: SparkSession, tmp_path: Path) -> None:
+    spark.createDataFrame([(1, "a")], "id LONG, x STRING").write.parquet(str(tmp_path / "other"))
+    sql = (
+        f"SELECT s.* FROM source s JOIN carriers c ON c.id = s.id JOIN parquet.`{tmp_path / 'other'}` o ON o.id = s.id"
+    )
+    with pytest.raises(ConfigError, match="and nothing else: Relation"):
         refused(spark, tmp_path, sql)

@@ -79,7 +79,7 @@ class Folder:
         """
         known, odd = list[str](), list[str]()
         if not self._local:
-            return Listing(self._of_objects(), odd)
+            return Listing(self._of_objects(odd), odd)
         for name in self._walk("", deep):
             (known if _is_text(name) else odd).append(name)
         named(known)
@@ -94,8 +94,13 @@ class Folder:
         def stats(at: int) -> Any:
             names = known[at : at + _AT_ONCE]
             found = system.get_file_info([os.path.join(self._root, name) for name in names])
-            times = [f.mtime_ns for f in found]
-            return _table(names, [f.size for f in found], [time and time // 1000 for time in times], [""] * len(names))
+            times = [
+                f.mtime_ns // 1000
+                if f.mtime_ns and f.mtime_ns > 0
+                else self._modified(name)  # Arrow's nanoseconds end in 2262
+                for name, f in zip(names, found, strict=True)
+            ]
+            return _table(names, [f.size for f in found], times, [""] * len(names))
 
         with ThreadPoolExecutor(_THREADS) as pool:
             table = pa.concat_tables([_table([], [], [], []), *pool.map(stats, range(0, len(known), _AT_ONCE))])
@@ -116,16 +121,22 @@ class Folder:
                     except FileNotFoundError:  # it went away meanwhile
                         continue
 
-    def _of_objects(self) -> Any:
+    def _modified(self, name: str) -> int | None:
+        now = self.stat(name)
+        return None if now is None else now.modified
+
+    def _of_objects(self, odd: list[str]) -> Any:
         self._fs.invalidate_cache()
         if not self._fs.exists(self._root):
             raise FileNotFoundError(f"there is no folder {self.path}")
-        rows = list[tuple[str, int, int, str]]()
+        found = dict[str, Stat]()  # two paths may differ in their slashes alone
         for path, info in self._fs.find(self._root, detail=True).items():
             name = path[len(self._root) :].lstrip("/")
             parts = name.split("/")
             if not any(part.startswith((".", "_")) for part in parts) and not _unfinished(name):
-                rows.append((name, *_of_store(info)))
+                found[name] = _of_store(info)
+        odd += [name for name in found if not _is_text(name)]
+        rows = [(name, *stat) for name, stat in found.items() if _is_text(name)]
         return _table(*([row[n] for row in rows] for n in range(4)))
 
     def stat(self, name: str) -> Stat | None:

@@ -46,6 +46,23 @@ def test_files_that_go_away_while_they_are_listed_are_not_there(
     assert (sorted(listed.table.column("name").to_pylist()), listed.odd) == (["a.json", "b.csv"], ["not\udcff.json"])
 
 
+@pytest.mark.parametrize("prefix", ["", "file://"])
+def test_a_name_that_is_not_utf8_is_told(tmp_path: Path, prefix: str) -> None:
+    for name in ("a.json", "b\udcff.json"):
+        (tmp_path / name).touch()
+    listed = Folder(f"{prefix}{tmp_path}").listed(deep=False)
+    assert (listed.table.column("name").to_pylist(), listed.odd) == (["a.json"], ["b\udcff.json"])
+
+
+@pytest.mark.parametrize("year", [1969, 1970, 2026, 2300, 2400])
+def test_times_are_those_that_the_system_tells_of_one_file(tmp_path: Path, year: int) -> None:
+    (tmp_path / "a.json").touch()
+    seconds = datetime(year, 1, 1, tzinfo=UTC).timestamp()
+    os.utime(tmp_path / "a.json", ns=(int(seconds) * 10**9 - 1,) * 2)
+    folder = Folder(str(tmp_path))
+    assert files(folder)["a.json"] == folder.stat("a.json")
+
+
 @pytest.mark.parametrize("url", [False, True])
 @pytest.mark.parametrize(
     ("glob", "expected"),
