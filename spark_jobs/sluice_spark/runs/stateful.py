@@ -372,7 +372,7 @@ def _refuse_other_rows(pipeline: Pipeline, tables: Tables, number: int) -> None:
         return
     raise CheckpointError(
         f"pipeline {pipeline.name!r}: a driver died after it committed batch {number}, whose state is "
-        f"still to be made, and decode, rules, transform or {pipeline.keeps} changed since",
+        f"still to be made, and decode, rules, transform, tables or {pipeline.keeps} changed since",
         state=f"batch {number} is in the sink once; its state would be of other rows than its account says",
         next_step=f"undo the change in {pipeline.file.name} and run once; then change it",
     )

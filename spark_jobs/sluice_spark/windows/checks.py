@@ -30,8 +30,8 @@ _FICKLE = re.compile(
 )
 """Functions whose result depends on more than the record."""
 _ACROSS = re.compile(
-    r"^[\s:|+-]*(Aggregate|CoGroup\w*|Deduplicate\w*|Distinct|Except|FlatMapGroups\w*|GlobalLimit|Intersect|Join"
-    r"|LateralJoin|LocalLimit|MapGroups\w*|Offset|Sample|Sort|Tail|TransformWithState\w*|Union\w*|Window)\b",
+    r"^[\s:|+-]*(Aggregate|AsOfJoin|CoGroup\w*|Deduplicate\w*|Distinct|Except|FlatMap(Co)?Groups\w*|GlobalLimit"
+    r"|Intersect|Join|LocalLimit|MapGroups\w*|NearestByJoin|Offset|Sample|Sort|Tail|TransformWithState\w*|Union\w*|Window)\b",
     re.MULTILINE,
 )
 """Nodes of Spark's plan that look at more than one row, or at another table."""
@@ -40,8 +40,8 @@ _RECORDS = re.compile(
     r"^[\s:|+-]*(LogicalRDD|LocalRelation) (<empty>, )?\[key#\d+, value#\d+, headers#\d+, topic#\d+, partition#"
 )
 """The leaf of Spark's plan of the sample: the records."""
-_FIXED = re.compile(r"^[\s:|+-]*(LocalRelation|OneRowRelation|Range)\b")
-"""Leaves that are the same each time."""
+_FIXED = re.compile(r"^[\s:|+-]*(CTERelationRef|LocalRelation|OneRowRelation|Range)\b")
+"""Leaves that are the same each time, or that stand for another part of the plan."""
 _VIEW = re.compile(r"^[\s:|+-]*View \(`(\w+)`,")
 _NODE = re.compile(r"^[\s:]*[:+]- ")
 _DEEPER = 3
@@ -135,11 +135,11 @@ def refuse_across(pipeline: Pipeline, rows: DataFrame, what: str) -> None:
             f"transform: before {what} it must treat each record by itself, and Spark's plan of it has "
             f"{node!r}, which looks at several rows{beside}",
         )
-    if pipeline.tables and (other := _other_table(plan, set(pipeline.tables))) is not None:
+    if (other := _other_table(plan, set(pipeline.tables))) is not None:
         raise wrong(
             pipeline,
-            f"transform: before {what} it may read the records and what tables names, and nothing else: {other} may "
-            "have other rows when the records are read a second time, to be counted",
+            f"transform: before {what} it may read the records and what the key tables names, and nothing else: "
+            f"{other} may have other rows when the records are read a second time, to be counted",
         )
     if (found := _FICKLE.search(plan)) is not None:
         raise wrong(
@@ -151,12 +151,17 @@ def refuse_across(pipeline: Pipeline, rows: DataFrame, what: str) -> None:
 
 def _across(plan: str, tables: set[str]) -> str | None:
     """Return the node of a plan that looks at several rows, but for joins of the records with tables."""
-    if not tables:
-        found = _ACROSS.search(plan)
-        return None if found is None else found[1]
-    if "CTERelation" in plan:  # whose parts are elsewhere in the plan
-        return "WITH"
     nodes = _nodes(plan)
+    times = sum(bool(_RECORDS.match(line)) for _, line in nodes)
+    if not tables:
+        if (found := _ACROSS.search(plan)) is not None:
+            return found[1]
+        # a subquery is no node: it would join the records with those of other batches
+        again = plan.count("CTERelationRef") > plan.count("CTERelationDef")
+        return "source" if times > 1 or (times and again) else None
+    for name in ("CTERelation", "LateralJoin"):  # whose parts are elsewhere in the plan, or not in their order
+        if name in plan:
+            return {"CTERelation": "WITH"}.get(name, name)
     for n, (depth, line) in enumerate(nodes):
         found = _ACROSS.match(line)
         if found is None:
@@ -169,7 +174,7 @@ def _across(plan: str, tables: set[str]) -> str | None:
         kind = line[found.end() :].split(",")[0].strip()
         if at and _SIDES.get(kind) not in ("either", "left" if at[0] < sides[-1] else "right"):
             return f"Join {kind}"
-    return None if sum(bool(_RECORDS.match(line)) for _, line in nodes) == 1 else "source"
+    return None if times == 1 else "source"
 
 
 def _other_table(plan: str, tables: set[str]) -> str | None:

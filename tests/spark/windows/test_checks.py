@@ -30,8 +30,8 @@ def views(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Iter
         spark.catalog.dropTempView(name)
 
 
-def refused(spark: SparkSession, tmp_path: Path, sql: str) -> None:
-    pipeline = load(write(tmp_path, GOOD + TABLES + f'transform: {{sql: "{sql}"}}\n'))
+def refused(spark: SparkSession, tmp_path: Path, sql: str, tables: str = TABLES) -> None:
+    pipeline = load(write(tmp_path, GOOD + tables + f'transform: {{sql: "{sql}"}}\n'))
     rows = source_columns(decode(spark.createDataFrame([], sample._RECORDS), pipeline.decode))
     rows.createOrReplaceTempView("source")
     refuse_across(pipeline, spark.sql(sql), "a window")
@@ -81,3 +81,33 @@ def test_what_the_file_does_not_name_is_refused(spark: SparkSession, tmp_path: P
     )
     with pytest.raises(ConfigError, match="and nothing else: Relation"):
         refused(spark, tmp_path, sql)
+
+
+@pytest.mark.parametrize(
+    ("sql", "said"),
+    [
+        ("SELECT * FROM source WHERE id IN (SELECT id FROM source)", "'source'"),
+        (
+            "WITH s AS (SELECT * FROM source) SELECT * FROM s WHERE EXISTS (SELECT 1 FROM s o WHERE o.id = s.id)",
+            "'source'",
+        ),
+        ("SELECT * FROM source WHERE id IN (SELECT id FROM carriers)", "and nothing else: Relation"),
+        (
+            "SELECT s.* FROM source s JOIN carriers c ON c.id = s.id",
+            "'Join', which looks at several rows or at another",
+        ),
+        ("SELECT * FROM source", None),
+        ("SELECT * FROM source WHERE id IN (1, 2) AND id IN (SELECT * FROM VALUES (1))", None),
+        ("WITH s AS (SELECT * FROM source) SELECT *, id + 1 AS more FROM s", None),
+        ("SELECT s.*, x FROM source s, LATERAL (SELECT s.id + 1 AS x)", None),
+        ("SELECT *, explode(array(1)) FROM source", None),
+    ],
+)
+def test_without_tables_there_are_only_the_records(
+    spark: SparkSession, tmp_path: Path, sql: str, said: str | None
+) -> None:
+    if said is None:
+        refused(spark, tmp_path, sql, tables="")
+        return
+    with pytest.raises(ConfigError, match=said):
+        refused(spark, tmp_path, sql, tables="")

@@ -79,7 +79,9 @@ class Folder:
         """
         known, odd = list[str](), list[str]()
         if not self._local:
-            return Listing(self._of_objects(odd), odd)
+            found = self._of_objects(odd)
+            named(found.column("name").to_pylist())
+            return Listing(found, odd)
         for name in self._walk("", deep):
             (known if _is_text(name) else odd).append(name)
         named(known)
