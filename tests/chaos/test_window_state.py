@@ -44,7 +44,11 @@ def empty_newest(sandbox: Sandbox) -> None:
 
 @pytest.mark.parametrize(
     ("runs", "retained"),
-    [(6, 100), pytest.param(16, 4, marks=pytest.mark.long), pytest.param(200, 100, marks=pytest.mark.long)],
+    [
+        (6, 100),
+        pytest.param(16, 4, marks=pytest.mark.long),
+        pytest.param(200, 100, marks=[pytest.mark.long, pytest.mark.timeout(3600)]),
+    ],
     ids=["a-snapshot", "cleaned", "many"],
 )
 def test_state_does_not_grow_with_the_number_of_runs(
