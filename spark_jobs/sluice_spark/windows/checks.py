@@ -43,8 +43,11 @@ _RECORDS = re.compile(
 _FIXED = re.compile(r"^[\s:|+-]*(CTERelationRef|LocalRelation|OneRowRelation|Range)\b")
 """Leaves that are the same each time, or that stand for another part of the plan."""
 _VIEW = re.compile(r"^[\s:|+-]*View \(`(\w+)`,")
+"""What SQL calls by a name."""
 _NODE = re.compile(r"^[\s:]*[:+]- ")
 _DEEPER = 3
+"""By how many characters a node's inputs are printed further to the right; its subqueries are at twice as many."""
+_TWICE = "source a second time"
 _SIDES = {
     "Inner": "either", "Cross": "either",
     "LeftOuter": "left", "LeftSemi": "left", "LeftAnti": "left", "RightOuter": "right",
@@ -128,6 +131,11 @@ def refuse_across(pipeline: Pipeline, rows: DataFrame, what: str) -> None:
         With what it does.
     """
     plan = analyzed(rows)
+    if pipeline.tables and "CTERelation" in plan:  # whose parts are elsewhere in the plan
+        raise wrong(
+            pipeline,
+            f"transform: before {what}, and beside tables, it has no WITH: write what that names as a subquery",
+        )
     if (node := _across(plan, set(pipeline.tables))) is not None:
         beside = "" if pipeline.tables else " or at another table"
         raise wrong(
@@ -158,10 +166,9 @@ def _across(plan: str, tables: set[str]) -> str | None:
             return found[1]
         # a subquery is no node: it would join the records with those of other batches
         again = plan.count("CTERelationRef") > plan.count("CTERelationDef")
-        return "source" if times > 1 or (times and again) else None
-    for name in ("CTERelation", "LateralJoin"):  # whose parts are elsewhere in the plan, or not in their order
-        if name in plan:
-            return {"CTERelation": "WITH"}.get(name, name)
+        return _TWICE if times > 1 or (times and again) else None
+    if "LateralJoin" in plan:  # whose sides are not in their order
+        return "LateralJoin"
     for n, (depth, line) in enumerate(nodes):
         found = _ACROSS.match(line)
         if found is None:
@@ -174,7 +181,7 @@ def _across(plan: str, tables: set[str]) -> str | None:
         kind = line[found.end() :].split(",")[0].strip()
         if at and _SIDES.get(kind) not in ("either", "left" if at[0] < sides[-1] else "right"):
             return f"Join {kind}"
-    return None if times == 1 else "source"
+    return None if times == 1 else _TWICE
 
 
 def _other_table(plan: str, tables: set[str]) -> str | None:

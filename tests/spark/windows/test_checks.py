@@ -56,11 +56,13 @@ def test_a_join_that_leaves_each_record_by_itself_is_taken(spark: SparkSession, 
     ("sql", "node"),
     [
         ("SELECT s.* FROM source s JOIN source o ON o.id = s.id JOIN carriers c ON c.id = s.id", "Join"),
-        ("SELECT s.* FROM source s JOIN carriers c ON c.id = s.id WHERE s.id IN (SELECT id FROM source)", "source"),
+        (
+            "SELECT s.* FROM source s JOIN carriers c ON c.id = s.id WHERE s.id IN (SELECT id FROM source)",
+            "source a second time",
+        ),
         ("SELECT s.* FROM carriers c LEFT JOIN source s ON c.id = s.id", "Join LeftOuter"),
         ("SELECT s.* FROM source s RIGHT JOIN carriers c ON c.id = s.id", "Join RightOuter"),
         ("SELECT s.* FROM source s FULL JOIN carriers c ON c.id = s.id", "Join FullOuter"),
-        ("WITH s AS (SELECT * FROM source) SELECT a.* FROM s a JOIN s b ON a.id = b.id, carriers", "WITH"),
         ("SELECT s.* FROM source s JOIN (SELECT * FROM carriers LIMIT 1) c ON c.id = s.id", "GlobalLimit"),
         ("SELECT s.* FROM source s JOIN carriers TABLESAMPLE (50 PERCENT) c ON c.id = s.id", "Sample"),
         ("SELECT s.*, m FROM source s, LATERAL (SELECT max(carrier) m FROM carriers c WHERE c.id = s.id)", "Lateral"),
@@ -71,6 +73,12 @@ def test_a_join_that_leaves_each_record_by_itself_is_taken(spark: SparkSession, 
 )
 def test_what_looks_at_several_records_is_refused(spark: SparkSession, tmp_path: Path, sql: str, node: str) -> None:
     with pytest.raises(ConfigError, match=f"must treat each record by itself, and Spark's plan of it has '.*{node}"):
+        refused(spark, tmp_path, sql)
+
+
+def test_with_is_refused_beside_tables(spark: SparkSession, tmp_path: Path) -> None:
+    sql = "WITH s AS (SELECT * FROM source) SELECT a.* FROM s a JOIN s b ON a.id = b.id, carriers"
+    with pytest.raises(ConfigError, match="before a window, and beside tables, it has no WITH"):
         refused(spark, tmp_path, sql)
 
 
@@ -86,10 +94,10 @@ def test_what_the_file_does_not_name_is_refused(spark: SparkSession, tmp_path: P
 @pytest.mark.parametrize(
     ("sql", "said"),
     [
-        ("SELECT * FROM source WHERE id IN (SELECT id FROM source)", "'source'"),
+        ("SELECT * FROM source WHERE id IN (SELECT id FROM source)", "'source a second time'"),
         (
             "WITH s AS (SELECT * FROM source) SELECT * FROM s WHERE EXISTS (SELECT 1 FROM s o WHERE o.id = s.id)",
-            "'source'",
+            "'source a second time'",
         ),
         ("SELECT * FROM source WHERE id IN (SELECT id FROM carriers)", "and nothing else: Relation"),
         (
