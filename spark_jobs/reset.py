@@ -24,6 +24,7 @@ def parse(argv: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--run", required=True, help="the run id; a retry uses the same one")
     parser.add_argument("--from", dest="begin", metavar="earliest|latest|TIME", help="by default, the position")
     parser.add_argument("--truncate", action="store_true", help="take the pipeline's rows out of the sink")
+    parser.add_argument("--rebuild-state", action="store_true", help="make the state of windows or dedupe anew")
     parser.add_argument("--yes", action="store_true", help="also if something does not come back")
     parser.add_argument("--reason", required=True, help="why; recorded in the ledger")
     parser.add_argument("--result", type=Path, help="change nothing: write what would be done here, as JSON")
@@ -43,7 +44,7 @@ def run_of(args: argparse.Namespace, open_session: Callable[[], SparkSession]) -
         pipeline, args.run, Ledger.open(), Home.from_env(), open_session, pipeline.recovery, judge=None,
         reason=args.reason,
     )  # fmt: skip
-    return ResetRun(context, args.begin, truncate=args.truncate, agreed=args.yes)
+    return ResetRun(context, args.begin, truncate=args.truncate, agreed=args.yes, rebuild=args.rebuild_state)
 
 
 def main() -> None:

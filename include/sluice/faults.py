@@ -15,6 +15,8 @@ POINTS = (
     "session-started",
     "window-defined",
     "state-dropped",
+    "records-gathered",
+    "state-rebuilt",
     "segments-staged",
     "before-seal",
     "sealed",

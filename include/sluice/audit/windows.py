@@ -22,6 +22,7 @@ from sluice.pipeline import Pipeline
 from sluice.pipeline.window import Window
 from sluice.ranges import OffsetRange
 from sluice.run.interval import Interval
+from sluice.run.rebuilding import began
 from sluice.text import instant
 
 __all__ = ["EVER", "Plan", "Recompute", "Verdict", "cannot", "doubt", "told"]
@@ -50,7 +51,10 @@ class Plan:
         Which windows are those of an interval: first start, start of the first that is none, the interval's number, the
         epoch beside which it ran. They do not overlap.
     closed, former
-        By epoch: up to which end it has closed windows, and up to which it writes none.
+        By epoch: up to which end it has closed windows, or one that went on with its state, and up to which it writes
+        none.
+    begun
+        By epoch: the one that began without state, with whose state it went on; often itself.
     doubtful
         Windows that cannot be proved: first start, start of the first that can, reason, whether also those of
         intervals. Of sessions: those that end at the first time or later, and begin before the second.
@@ -64,6 +68,7 @@ class Plan:
     owned: list[list[int]] = field(default_factory=list)
     closed: dict[str, int] = field(default_factory=dict)
     former: dict[str, int] = field(default_factory=dict)
+    begun: dict[str, int] = field(default_factory=dict)
     doubtful: list[list[Any]] = field(default_factory=list)
     lost: list[list[Any]] = field(default_factory=list)
 
@@ -93,11 +98,13 @@ class Plan:
         whole = window.output == "complete"
         newest = max((p["epoch"] for p in moves), default=0)
         epochs = {p["epoch"] for p in moves if p["epoch"] > 0 and (not whole or p["epoch"] == newest)}
+        rebuilt = ledger.rebuilt(name)
         counted = {a.range: len(a.range) - a.counts.absent - a.counts.lost for a in ledger.accounts(name)}
         found = cls(
             version,
             closed={str(e): EVER if whole else 0 for e in epochs},
             former={str(e): to for e, to in former.items() if e in epochs},
+            begun={str(e): began(ledger, name, e) if e in rebuilt else e for e in epochs},
             lost=[row.range.as_list() for row in ledger.never_read(name)],
         )
         intervals = {row.number: Interval.from_key(row.interval) for row in ledger.intervals(name)}
@@ -112,6 +119,11 @@ class Plan:
                 until = min(end, move["closed_to"] - _length(window) + 1)
                 if until > start:
                     made.append((start, until, -epoch, now, move))
+        last = {
+            first: max(found.closed[e] for e in found.begun if found.begun[e] == first)
+            for first in found.begun.values()
+        }
+        found.closed.update({e: last[first] for e, first in found.begun.items()})
         found._take_made(pipeline, made)
         return found
 

@@ -33,6 +33,13 @@ def reset(
     truncate: Annotated[
         bool, typer.Option("--truncate", help="Take all rows of the pipeline out of the sink and the quarantine.")
     ] = False,
+    rebuild: Annotated[
+        bool,
+        typer.Option(
+            "--rebuild-state",
+            help="Keep what windows or dedupe have in their state: the next run makes it anew, from its records.",
+        ),
+    ] = False,
     yes: Annotated[bool, typer.Option("--yes", help="Do it also if something does not come back.")] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Change nothing: show what would be done.")] = False,
     run_id: Annotated[
@@ -41,13 +48,16 @@ def reset(
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,
 ) -> None:
-    """Begin a pipeline again: a new epoch, with a fresh checkpoint and no state.
+    """Begin a pipeline again: a new epoch, with a fresh checkpoint.
 
     The way out if the checkpoint is lost or does not fit (exit 41), if a window
     was changed, or if the topic was recreated (exit 22). The account goes on:
     offsets between the position and a later start are open as lost, and sluice
     redrive writes them. An earlier start would write offsets twice: it needs
     --truncate, which takes the pipeline's rows out of the sink in one commit.
+    Open windows and remembered keys are dropped, unless --rebuild-state: then the
+    next run reads their records again, from the source or the write-ahead log,
+    by the window of the pipeline file and into as many shares as it says.
     What does not come back is named, and needs --yes. No live run may be at
     work (exit 40). Idempotent. Exit codes: as sluice run.
     """
@@ -61,12 +71,12 @@ def reset(
     if not reason.strip():
         raise ConfigError("--reason is empty", state=_UNTOUCHED, next_step="say why, in a few words")
     spec, ledger = load(pipeline), Ledger.open()
-    possible(spec, begin, truncate=truncate)
+    possible(spec, begin, truncate=truncate, rebuild=rebuild)
     name = run_id or f"reset__{datetime.now(UTC).isoformat(timespec='milliseconds')}"
     spark, kafka, sink = connections(spec)
     asked: dict[str, Any] = {
         "spark": spark, "kafka": kafka, "sink": sink, "begin": begin, "truncate": truncate, "agreed": yes,
-        "reason": reason,
+        "rebuild": rebuild, "reason": reason,
     }  # fmt: skip
     if dry_run:
         with tempfile.TemporaryDirectory(prefix="sluice-") as folder:

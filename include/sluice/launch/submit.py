@@ -244,6 +244,7 @@ def reset(
     begin: str | None = None,
     truncate: bool = False,
     agreed: bool = False,
+    rebuild: bool = False,
     reason: str,
     result: Path | None = None,
     settings: Spark | None = None,
@@ -252,14 +253,14 @@ def reset(
 
     Parameters
     ----------
-    begin, truncate, agreed
+    begin, truncate, agreed, rebuild
         As of ``sluice_spark.runs.reset.ResetRun``.
     result
         If given, nothing is changed: the file to which it writes, as JSON, what would be done.
     """
     arguments = ["--pipeline", str(pipeline.file), "--run", checked_run(run_id), f"--reason={storable(reason)}"]
     arguments += [] if begin is None else [f"--from={begin}"]
-    arguments += ["--truncate"] * truncate + ["--yes"] * agreed
+    arguments += ["--truncate"] * truncate + ["--rebuild-state"] * rebuild + ["--yes"] * agreed
     arguments += [] if result is None else ["--result", str(result)]
     return _submit("reset.py", pipeline, arguments, spark, (kafka, sink), small=True, settings=settings)
 

@@ -252,6 +252,12 @@ class Deeds:
             "late_by": max((p["late_by"] for p in told if p["late"]), default=None),
         }
 
+    def drops(self, pipeline: str) -> list[dict[str, Any]]:
+        """Return what ``dedupe`` did in each batch, oldest first: as its writer counts it, with epoch and batch."""
+        table = schema.event
+        query = sa.select(table.c.payload).where(table.c.pipeline == pipeline, table.c.type == "DuplicatesDropped")
+        return [dict(row["payload"]) for row in self._rows(query.order_by(table.c.id))]
+
     def states(self, pipeline: str, *, limit: int, epoch: int | None = None) -> list[StateRow]:
         """Return the state that the newest runs left behind, oldest first; of a run's attempts, the last one's.
 

@@ -319,6 +319,12 @@ class LedgerQueries(Deeds):
         rows = self._rows(query.order_by(table.c.id.desc()).limit(1))
         return dict(rows[0]["payload"]) if rows else {}
 
+    def rebuilt(self, pipeline: str) -> set[int]:
+        """Return the epochs that were opened to go on with the state of the one before, which is made anew."""
+        table = schema.event
+        query = sa.select(table.c.payload).where(table.c.pipeline == pipeline, table.c.type == "PipelineReset")
+        return {int(row["payload"]["epoch"]) for row in self._rows(query) if row["payload"].get("rebuild")}
+
     def origins(self, pipeline: str) -> list[OffsetRange]:
         """Return which records of other clusters batches have settled, by where these came from; ranges may overlap."""
         table = schema.event

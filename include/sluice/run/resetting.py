@@ -18,7 +18,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from sluice.errors import ConfigError
+from sluice.errors import ConfigError, begin_again
 from sluice.ledger import REDRIVEN, Epoch, Ledger
 from sluice.pipeline import Pipeline
 from sluice.pipeline.window import Window
@@ -71,6 +71,8 @@ class Reset:
     notes: tuple[str, ...] = ()
     held: tuple[tuple[int, int], ...] = ()
     removed: int = 0
+    rebuild: bool = False
+    """Whether the new epoch goes on with the state of the one before, which its first run makes anew."""
     cluster: Mapping[str, Any] | None = None
     """For a failover: the connections ``from`` and ``to``, and ``left``: how far the streams of ``from`` were read."""
 
@@ -83,19 +85,24 @@ class Reset:
             "recreated": list(self.recreated), "topic_ids": dict(self.topic_ids), "reason": self.reason,
             "notes": [*self.given_up, *self.notes], "held": [list(item) for item in self.held],
             "removed": self.removed,
+            **({"rebuild": True} if self.rebuild else {}),
             **({"cluster": dict(self.cluster)} if self.cluster is not None else {}),
         }  # fmt: skip
 
 
-def possible(pipeline: Pipeline, begin: str | None, *, truncate: bool) -> None:
+def possible(pipeline: Pipeline, begin: str | None, *, truncate: bool, rebuild: bool = False) -> None:
     """Raise a :class:`~sluice.errors.ConfigError` if this pipeline cannot be reset in this way.
 
     Parameters
     ----------
     begin
         ``earliest``, ``latest``, a time in ISO 8601, or None for the position.
+    rebuild
+        Whether the new epoch goes on with the state of the one before, made anew.
     """
     name, sink = pipeline.name, pipeline.sink
+    if rebuild:
+        _rebuildable(pipeline, begin, truncate=truncate)
     if begin not in (None, "earliest", "latest"):
         moment_of(begin)
         if not pipeline.source.kind.seek_by_time:
@@ -121,6 +128,36 @@ def possible(pipeline: Pipeline, begin: str | None, *, truncate: bool) -> None:
             next_step="leave --truncate out, which goes on at the position or later; or empty the sink yourself, give "
             "the pipeline another name and its sink another path",
         )
+
+
+def _rebuildable(pipeline: Pipeline, begin: str | None, *, truncate: bool) -> None:
+    """Raise if the state of this pipeline cannot be made anew."""
+    name, window = pipeline.name, pipeline.window
+    way = f"{begin_again(name)} drops what is kept; with --truncate --from earliest all rows are written again"
+    if truncate or begin is not None:
+        raise ConfigError(
+            f"--rebuild-state goes on where {name!r} stands: it cannot be combined with "
+            f"{'--truncate' if truncate else '--from'}",
+            state=_UNTOUCHED,
+            next_step="leave one of them out",
+        )
+    if pipeline.stateful is None:
+        raise ConfigError(
+            f"pipeline {name!r} has no window and no dedupe: there is no state to rebuild",
+            state=_UNTOUCHED,
+            next_step="leave --rebuild-state out",
+        )
+    why = None
+    if pipeline.processor is not None:
+        why = "what a processor keeps may follow from each record that it ever read"
+    elif window is not None and window.output == "complete":
+        why = "with window.output: complete, each window is kept for ever, and all records would be read again"
+    elif window is not None and window.gap is not None:
+        why = "sessions have no bound: what is open may have begun at any time"
+    elif pipeline.origins is not None:
+        why = "records of a pipeline that reads several clusters lie in more than one of them"
+    if why is not None:
+        raise ConfigError(f"the state of {name!r} cannot be rebuilt: {why}", state=_UNTOUCHED, next_step=way)
 
 
 def asked(begin: str | None, states: Sequence[TopicState], at: Mapping[tuple[str, int], int | None]) -> Positions:

@@ -38,6 +38,8 @@ class ResetOperator(SubmitOperator):
         ``earliest``, ``latest``, a time in ISO 8601, or nothing for the position. (Templated.)
     truncate
         Whether all rows of the pipeline leave the sink and the quarantine first. (Templated.)
+    rebuild_state
+        Whether the state of windows or ``dedupe`` is kept: the next live run makes it anew. (Templated.)
     agreed
         Whether to do it also if something does not come back. (Templated.)
     pipeline, run_id, conn_id, spark_binary, conf, driver_memory, …
@@ -62,7 +64,7 @@ class ResetOperator(SubmitOperator):
 
     operator_extra_links = (PageLink(), SparkUiLink())
     template_fields: ClassVar[tuple[str, ...]] = (
-        *SubmitOperator.template_fields, "reason", "begin", "truncate", "agreed",
+        *SubmitOperator.template_fields, "reason", "begin", "truncate", "rebuild_state", "agreed",
     )  # fmt: skip
 
     def __init__(
@@ -71,6 +73,7 @@ class ResetOperator(SubmitOperator):
         reason: str,
         begin: str | None = None,
         truncate: bool | str = False,
+        rebuild_state: bool | str = False,
         agreed: bool | str = False,
         run_id: str = "reset__{{ dag.dag_id }}__{{ run_id }}",
         **kwargs: Any,
@@ -79,8 +82,9 @@ class ResetOperator(SubmitOperator):
         self.reason = reason
         self.begin = begin
         self.truncate = truncate
+        self.rebuild_state = rebuild_state
         self.agreed = agreed
-        for name, value in (("truncate", truncate), ("agreed", agreed)):
+        for name, value in (("truncate", truncate), ("rebuild_state", rebuild_state), ("agreed", agreed)):
             if is_known(value):
                 flag_of(name, value)
 
@@ -92,7 +96,8 @@ class ResetOperator(SubmitOperator):
         pipeline, ledger = load(self.pipeline), Ledger.open()
         begin = None if is_unset(self.begin) else str(self.begin).strip()
         truncate, agreed = flag_of("truncate", self.truncate), flag_of("agreed", self.agreed)
-        possible(pipeline, begin, truncate=truncate)
+        rebuild = flag_of("rebuild_state", self.rebuild_state)
+        possible(pipeline, begin, truncate=truncate, rebuild=rebuild)
         submission = reset(
             pipeline,
             self.run_id,
@@ -102,6 +107,7 @@ class ResetOperator(SubmitOperator):
             begin=begin,
             truncate=truncate,
             agreed=agreed,
+            rebuild=rebuild,
             reason=str(self.reason),
             settings=self.spark_settings(pipeline),
         )

@@ -71,10 +71,14 @@ class StatefulWriter(BatchWriter, ABC):
     held_to
         The watermark does not pass this time less its delay, in milliseconds since 1970: the slowest partition holds
         it. None if it follows the latest record of any.
+    remembered
+        For a batch that reads nothing: the latest event time of what its state was made of, by topic and partition, in
+        milliseconds since 1970.
     """
 
     clock: Clock = field(default=Clock(0, 0, 0))
     held_to: int | None = None
+    remembered: Mapping[Key, int] = field(default_factory=dict)
 
     @property
     def traced(self) -> bool:
@@ -158,7 +162,7 @@ class StatefulWriter(BatchWriter, ABC):
         rows = self.let_in(records).withColumn("_run", F.lit(self.run_id))
         staged = self.sink.stage(rows, name, offsets=self.traced)
         point("rows-staged")
-        seen = self._count(healthy, source)
+        seen = self.count(healthy, source)
         source.verify(seen.read, healthy)
         accounts = account_for(
             self.pipeline.rows, ranges, seen.read, seen.bad, seen.rows, [i.range for i in lost], passed=passed
@@ -193,9 +197,10 @@ class StatefulWriter(BatchWriter, ABC):
     def _told(self, rows: DataFrame) -> DataFrame:
         return rows.withColumn(_BROKEN, self.strange(F.timestamp_millis(F.lit(self.clock.now))))
 
-    def _count(self, ranges: Sequence[OffsetRange], source: Records) -> Seen:
+    def count(self, ranges: Sequence[OffsetRange], source: Records) -> Seen:
+        """Return what became of the records of these ranges, judged by the writer's clock."""
         if not ranges:
-            return Seen({}, {}, {}, {}, 0)
+            return Seen({}, {}, {}, {}, 0, self.remembered)
         records = source.read(ranges)
         tally = ReadTally(self.decoded(records), ranges, rescues=self.pipeline.decode.rescues)
         rows = self._told(self.transformed(tally.frame))

@@ -23,7 +23,7 @@ from sluice_spark.runs.forecast import Forecast
 from sluice_spark.runs.source_check import CheckedRecords, SourceCheck
 from sluice_spark.runs.tables import Tables
 from sluice_spark.sinks.base import Fence
-from sluice_spark.sources.base import SourceReader
+from sluice_spark.sources.base import SourceReader, StreamReader
 from sluice_spark.strategies.base import Batch
 
 __all__ = ["MicroBatches"]
@@ -92,7 +92,7 @@ class MicroBatches:
         forecast: Forecast | None = None,
         shape: Callable[[DataFrame], DataFrame] | None = None,
         output: str = "append",
-        reader: SourceReader | None = None,
+        reader: StreamReader | None = None,
     ) -> StreamingQuery:
         """Run one bounded query over the source; return it when it has ended.
 

@@ -21,6 +21,7 @@ from sluice.run.interval import Interval
 from sluice.run.redriving import states_for
 from sluice.run.resolve import Available, Resolved, missing
 from sluice.run.resolve import resolve as resolved_of
+from sluice.sources.base import Source
 from sluice.sources.state import Key, TopicState, is_another
 from sluice.wal import Segment
 from sluice_spark.engine.logs import logger
@@ -51,9 +52,15 @@ class IntervalOffsets:
     interval: Interval
     notes: list[str] = field(default_factory=list)
 
-    def available(self) -> tuple[list[TopicState], Available]:
-        """Return the topics' states (none if the source does not answer) and what can be read from where."""
-        source = self.context.opened_source()
+    def available(self, source: Source | None = None) -> tuple[list[TopicState], Available]:
+        """Return the topics' states (none if the source does not answer) and what can be read from where.
+
+        Parameters
+        ----------
+        source
+            The source, if somebody opened it.
+        """
+        source = source or self.context.opened_source()
         log = self.context.redriven().log
         log.refresh()
         trouble, name = None, self.context.pipeline.name

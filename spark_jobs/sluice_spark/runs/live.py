@@ -37,6 +37,7 @@ from sluice_spark.runs.direct import DirectRoute
 from sluice_spark.runs.flushing import plan_firing, plan_flush, plan_held
 from sluice_spark.runs.handover import HandOver
 from sluice_spark.runs.logged import LogRoute, with_state
+from sluice_spark.runs.rebuilding import due
 from sluice_spark.runs.reconcile import reconcile_log
 from sluice_spark.runs.reset import ResetRun
 from sluice_spark.runs.run import Run
@@ -105,7 +106,7 @@ class LiveRun(Run):
         ranges = [r for batch in left for r in batch.ranges] + self._ahead(positions, states)
         if not ranges and not tables.opened:
             self._plan_without_records(lease, tables)
-        busy = bool(ranges) or positions is None or tables.opened
+        busy = bool(ranges) or positions is None or tables.opened or due(self.ledger, self.pipeline, tables)
         target = self._target(tables) if busy else tables.epoch  # the epoch changes only when there are records
         if not self._planned:
             self._plan(lease, ranges, states, epoch=target.number)

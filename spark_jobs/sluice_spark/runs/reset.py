@@ -19,6 +19,7 @@ from sluice.sources.base import Source
 from sluice.sources.state import TopicState
 from sluice_spark.engine.logs import logger
 from sluice_spark.runs.closing import HANDOVER, RESET, open_next, seal_off
+from sluice_spark.runs.rebuilding import readable
 from sluice_spark.runs.reconcile import examine, reconcile
 from sluice_spark.runs.redrive import REDRIVING, refuse_beside_intervals
 from sluice_spark.runs.restored import refuse_restored
@@ -45,6 +46,8 @@ class ResetRun(Run):
         Whether all rows that the pipeline wrote leave the sink and the quarantine.
     agreed
         Whether the user agrees to what does not come back.
+    rebuild
+        Whether the new epoch goes on with the state of this one, which its first run makes anew.
 
     Notes
     -----
@@ -59,15 +62,16 @@ class ResetRun(Run):
     begin: str | None = None
     truncate: bool = False
     agreed: bool = False
+    rebuild: bool = False
 
     def preview(self) -> Reset:
         """Return what would be done; nothing is changed, and no lease is needed."""
-        possible(self.pipeline, self.begin, truncate=self.truncate)
+        possible(self.pipeline, self.begin, truncate=self.truncate, rebuild=self.rebuild)
         with self.context.resources:
             return self.plan(self.context.tables(self.ledger.epoch(self.pipeline.name)), self.context.opened_source())
 
     def _drive(self, lease: Lease) -> str | None:
-        possible(self.pipeline, self.begin, truncate=self.truncate)
+        possible(self.pipeline, self.begin, truncate=self.truncate, rebuild=self.rebuild)
         tables = self._settled(lease)
         if self.ledger.reset_by(self.pipeline.name, self.context.run_id):  # an earlier attempt of this run
             self._plan(lease, [], [], epoch=tables.epoch.number)
@@ -168,7 +172,29 @@ class ResetRun(Run):
                     next_step="restore it; or let them be written again: add --truncate --from earliest",
                 )
             reset = replace(reset, truncated=True)  # nothing closes the epoch there, and no account of it stands
-        return self._with_state(tables, replace(reset, held=tuple(self._held(tables)) if reset.truncated else ()))
+        reset = replace(reset, held=tuple(self._held(tables)) if reset.truncated else ())
+        return self._to_rebuild(tables, source, reset) if self.rebuild else self._with_state(tables, reset)
+
+    def _to_rebuild(self, tables: Tables, source: Source, reset: Reset) -> Reset:
+        """Say of what the new epoch's state is made anew, after checking that it can be."""
+        known, name = None, self.pipeline.name
+        with suppress(CheckpointError):
+            known = tables.checkpoint.definition()
+        if known is not None and known[0] != self.pipeline.keeps:
+            raise ConfigError(
+                f"epoch {tables.epoch.number} of {name!r} has state of {known[0]}, and the pipeline file has "
+                f"{self.pipeline.keeps}: there is no state to rebuild",
+                state=_KEPT,
+                next_step="leave --rebuild-state out",
+            )
+        needed, _ = readable(self.context, source, reset.epoch)
+        notes = [
+            "what is open, or remembered, is kept: the first run of the new epoch makes it anew, of at most "
+            f"{needed.records:,} records that earlier runs read"
+        ]
+        if self.pipeline.tables:
+            notes.append("these records are joined with the tables as they are then")
+        return replace(reset, rebuild=True, notes=(*reset.notes, *notes))
 
     def _refuse_former_segments(self, tables: Tables, reset: Reset) -> None:
         """Refuse to go on beside a log that holds records of a former topic: a redrive would take them for others."""
@@ -258,6 +284,8 @@ class ResetRun(Run):
         if (now.route, now.positions) != (reset.route, reset.positions) or tables.checkpoint.planned():
             return False
         if self.ledger.last_batch(name, now.number) is not None or reset.recreated:
+            return False
+        if reset.rebuild != (now.number in self.ledger.rebuilt(name)):
             return False
         return self.ledger.base(name) == now.number if reset.truncated else not reset.skipped
 

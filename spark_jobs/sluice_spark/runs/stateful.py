@@ -14,6 +14,7 @@ from sluice.faults import point
 from sluice.ledger import Ledger
 from sluice.pipeline import Pipeline
 from sluice.ranges import OffsetRange
+from sluice.run.rebuilding import former_to
 from sluice.run.slowest import held_by
 from sluice.text import moment
 from sluice_spark.batch.deduped import DedupeWriter
@@ -27,6 +28,7 @@ from sluice_spark.engine.logs import logger
 from sluice_spark.runs.batches import MicroBatches
 from sluice_spark.runs.context import RunContext
 from sluice_spark.runs.measured import MOST, measure
+from sluice_spark.runs.rebuilding import Rebuilding, due
 from sluice_spark.runs.tables import Tables
 from sluice_spark.sinks.base import ReadableSink
 from sluice_spark.sinks.delta.table import DeltaSink
@@ -76,6 +78,7 @@ class StatefulRoute:
             writer = context.writer(spark, tables, lookups)
         assert isinstance(writer, StatefulWriter)
         _refuse_torn(context.pipeline, tables)
+        rebuilding = due(context.ledger, context.pipeline, tables)
         sweep = tables.left_over()
         entered = context.ledger.last_batch(context.pipeline.name, tables.epoch.number)
         source: Records = log or self.batches.records(tables)
@@ -93,6 +96,10 @@ class StatefulRoute:
         if log is None:
             define(context.pipeline, tables)
 
+        if rebuilding:
+            with _settings(spark, context.pipeline):
+                Rebuilding(self.batches, tables, writer).execute()
+            open_batch = None  # whose state an attempt that died had not made yet
         in_sink = entered is not None and open_batch is not None and open_batch <= entered.batch
         if isinstance(writer, DedupeWriter) and in_sink:
             writer = replace(writer, held=_rows_held(tables, spark))
@@ -250,20 +257,10 @@ def _refuse_to_empty(ledger: Ledger, pipeline: Pipeline, sink: DeltaSink) -> Non
 
 
 def _note_former(ledger: Ledger, pipeline: Pipeline, tables: Tables) -> None:
-    """Note up to which end windows are not written by this epoch, because it has read only a part of their records.
-
-    Epochs before it, behind the last one that took all rows out, may have absorbed records of every window that begins
-    at or before the latest event time that they read; of a window that begins later, none. Nobody can make sessions
-    again, so of these only what was closed counts: their last watermark goes on. So it does with a processor.
-    """
-    window, name, epoch, since = pipeline.window, pipeline.name, tables.epoch.number, ledger.base(pipeline.name)
-    latest = ledger.latest_before(name, epoch, since=since)
-    former = None
-    if latest is not None and window is not None and window.output != "complete" and window.gap is None:
-        former = window.last_end(latest)
-    elif pipeline.processor is not None or (window is not None and window.gap is not None):
-        former = ledger.closed_before(name, epoch, since) or None
-    tables.checkpoint.note_former(former)
+    """Note up to which end windows are not written by this epoch, because it has read only a part of their records."""
+    number = tables.epoch.number
+    rebuilt = number in ledger.rebuilt(pipeline.name)
+    tables.checkpoint.note_former(former_to(ledger, pipeline, number, rebuilt=rebuilt))
 
 
 def _listed(panes: Mapping[str, Any] | None) -> str:

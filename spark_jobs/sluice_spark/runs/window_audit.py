@@ -174,6 +174,8 @@ class _Audit:
         closed, former = _by(owner, self.plan.closed, 0), _by(owner, self.plan.former, -EVER)
         by_live = (owner > 0) & (end > F.col(_LATE)) & (end <= closed) & (end > former) & (epoch < owner)
         spread = spread.where(by_live | ((owner < 0) & (number == -owner)))
+        # an epoch that went on with the state of another made the rest of its windows
+        spread = spread.withColumn(_OWNER, F.when(owner > 0, _by(owner, self.plan.begun, 0)).otherwise(owner))
         made_of = spread.groupBy(_OWNER, _SPAN, *map(column, window.by)).agg(*self._aggregates())
         bounds = F.col(_SPAN)["start"].alias(START), F.col(_SPAN)["end"].alias(END)
         return made_of.select(*bounds, *map(column, [*window.by, *window.aggregates]))

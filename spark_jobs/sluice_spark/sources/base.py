@@ -23,7 +23,7 @@ from sluice.ranges import OffsetRange, Positions
 from sluice.sources.state import TopicState
 from sluice_spark.engine.failures import Sign
 
-__all__ = ["RECORD_SCHEMA", "Foreseeable", "Records", "SourceReader", "within"]
+__all__ = ["RECORD_SCHEMA", "Foreseeable", "Records", "SourceReader", "StreamReader", "within"]
 
 RECORD_SCHEMA = StructType(
     [
@@ -58,8 +58,8 @@ class Records(Protocol):
         """Return the typed error behind a job that read these ranges and failed; an error that is typed stays."""
 
 
-class SourceReader(Records, Protocol):
-    """The Spark half of a source: its records as a bounded stream, and by ranges."""
+class StreamReader(Protocol):
+    """Reads records as a bounded stream."""
 
     @property
     def signs(self) -> Sequence[Sign]:
@@ -92,6 +92,10 @@ class SourceReader(Records, Protocol):
             Whether to read what the source still has if it removed a part of a range; the caller finds out which part.
             Otherwise such a range ends the query.
         """
+
+
+class SourceReader(Records, StreamReader, Protocol):
+    """The Spark half of a source: its records as a bounded stream, and by ranges."""
 
 
 @runtime_checkable

@@ -1,0 +1,116 @@
+"""Of which records a new epoch's state is made anew, and which windows it leaves as they are; by the ledger.
+
+A reset opens an epoch with no state. With ``rebuild``, its first run makes the state that the epochs before it had: of
+the records that they read and that open windows, or keys that are remembered, still need.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from sluice.ledger import Ledger
+from sluice.pipeline import Pipeline
+from sluice.ranges import OffsetRange, subtract
+
+__all__ = ["Kept", "began", "former_to", "kept"]
+
+_EVER = 1 << 62
+
+
+@dataclass(frozen=True)
+class Kept:
+    """What the epochs before one had in their state when they ended.
+
+    Attributes
+    ----------
+    epochs
+        The epochs whose records it may be of: none of them began without the state of the one before but the first.
+    ranges
+        The ranges of their batches that may have such records: whole batches, by topic and partition.
+    records
+        How many records these batches read.
+    watermark
+        The least that the watermark was, in milliseconds since 1970: what it closed, or by which it judged.
+    """
+
+    epochs: tuple[int, ...]
+    ranges: tuple[OffsetRange, ...]
+    records: int
+    watermark: int
+
+
+def former_to(ledger: Ledger, pipeline: Pipeline, epoch: int, *, rebuilt: bool) -> int | None:
+    """Return up to which end windows are not written by an epoch, in milliseconds since 1970; None if it writes all.
+
+    Epochs before the one that last began without state may have absorbed records of every window that begins at or
+    before the latest event time that they read; of a window that begins later, none. Since then, state went on from
+    epoch to epoch, and what was closed stays. Nobody can make sessions again, so of these only what was closed counts:
+    their last watermark goes on. So it does with a processor.
+
+    Parameters
+    ----------
+    rebuilt
+        Whether its state is made anew; else it begins without.
+    """
+    window, name, since = pipeline.window, pipeline.name, ledger.base(pipeline.name)
+    if window is not None and window.output != "complete" and window.gap is None:
+        begun = began(ledger, name, epoch) if rebuilt else epoch
+        latest = ledger.latest_before(name, begun, since=since)
+        closed = ledger.closed_before(name, epoch, since=begun)
+        ends = [*([] if latest is None else [window.last_end(latest)]), *([closed] if closed else [])]
+        return max(ends, default=None)
+    if pipeline.processor is not None or (window is not None and window.gap is not None):
+        return ledger.closed_before(name, epoch, since) or None
+    return None
+
+
+def kept(ledger: Ledger, pipeline: Pipeline, epoch: int) -> Kept:
+    """Return of what the state of an epoch is made anew.
+
+    Parameters
+    ----------
+    pipeline
+        One with windows or ``dedupe``.
+    """
+    name, window, dedupe = pipeline.name, pipeline.window, pipeline.dedupe
+    first = began(ledger, name, epoch)
+    standing = [e for e in ledger.entries(name) if first <= e.epoch < epoch and e.batch >= 0]
+    if window is not None:
+        watermark = ledger.closed_before(name, epoch, first)
+        former = former_to(ledger, pipeline, epoch, rebuilt=True) or 0
+        begin = former - round(window.length.total_seconds() * 1000)
+        times = ledger.event_times(name, pipeline.timing) if pipeline.timing is not None else []
+        over = {t.range for t in times if not t.meets(begin, _EVER)}
+    else:
+        assert dedupe is not None
+        drops = [told for told in ledger.drops(name) if first <= told["epoch"] < epoch]
+        watermark = max((told["late_by"] for told in drops), default=0)
+        begin = watermark - round(dedupe.within.total_seconds() * 1000)
+        latest = {
+            (told["epoch"], told["batch"], topic, partition): time
+            for told in drops
+            for topic, partition, time in told.get("partitions", {}).get("latest", ())
+        }
+        spans = ((e.account.range, e.epoch, e.batch) for e in standing)
+        over = {s for s, number, batch in spans if latest.get((number, batch, s.topic, s.partition), _EVER) < begin}
+    needed = [e.account for e in standing if e.account.counts.written and e.account.range not in over]
+    lost = [row.range for row in ledger.never_read(name)]
+    return Kept(
+        tuple(range(first, epoch)),
+        tuple(subtract((a.range for a in needed), lost)),
+        sum(len(a.range) - a.counts.absent - a.counts.lost for a in needed),
+        watermark,
+    )
+
+
+def began(ledger: Ledger, pipeline: str, epoch: int) -> int:
+    """Return the epoch before this one, whose state is made anew, that last began without state.
+
+    Epochs that read nothing left none, and had none to leave.
+    """
+    base, rebuilt = ledger.base(pipeline), ledger.rebuilt(pipeline)
+    read = {entry.epoch for entry in ledger.entries(pipeline) if entry.batch >= 0}
+    found = epoch - 1
+    while found > base and (found in rebuilt or found not in read):
+        found -= 1
+    return found

@@ -1,0 +1,267 @@
+"""Makes the state of an epoch anew that a reset opened to go on: of the records that the epochs before it read."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from typing import cast
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql.types import StructType
+
+from sluice.errors import OffsetsGoneError, SluiceError, begin_again
+from sluice.faults import point
+from sluice.ledger import Ledger
+from sluice.pipeline import Pipeline
+from sluice.ranges import OffsetRange, Positions, describe, subtract
+from sluice.run.checkpoint import Clock
+from sluice.run.interval import Interval
+from sluice.run.rebuilding import Kept, kept
+from sluice.run.resetting import possible
+from sluice.run.resolve import Available
+from sluice.run.transfer import Transfer
+from sluice.sources.base import Source
+from sluice.sources.state import TopicState
+from sluice_spark.batch.deduped import DedupeWriter
+from sluice_spark.batch.stateful import Key, StatefulWriter
+from sluice_spark.batch.windowed import WindowWriter
+from sluice_spark.columns import column
+from sluice_spark.engine.failures import Sign
+from sluice_spark.engine.logs import logger
+from sluice_spark.runs.batches import MicroBatches
+from sluice_spark.runs.context import RunContext
+from sluice_spark.runs.interval_offsets import IntervalOffsets
+from sluice_spark.runs.tables import Tables
+from sluice_spark.sinks.base import ReadableSink
+from sluice_spark.sinks.parquet.slice import Slice
+from sluice_spark.sources.parts import RecordsInParts
+from sluice_spark.strategies.base import Batch
+from sluice_spark.windows.late import late
+
+__all__ = ["Rebuilding", "due", "readable"]
+
+_EVER = Interval(datetime(1970, 1, 1, tzinfo=UTC), datetime(9999, 1, 1, tzinfo=UTC))
+_PLACE = ("topic", "partition", "offset")
+_FEWER = "its state would lack what they added"
+
+
+def due(ledger: Ledger, pipeline: Pipeline, tables: Tables) -> bool:
+    """Return whether the state of this epoch is still to be made anew."""
+    applying = tables.applying
+    if pipeline.stateful is None or Transfer(applying.checkpoint.path).done():
+        return False
+    return tables.epoch.number in ledger.rebuilt(pipeline.name)
+
+
+def readable(context: RunContext, source: Source, epoch: int) -> tuple[Kept, Available]:
+    """Return of which records the state of an epoch is made, after checking that they can still be read.
+
+    Raises
+    ------
+    OffsetsGoneError
+        If some are in neither the source nor the write-ahead log.
+    """
+    name = context.pipeline.name
+    needed = kept(context.ledger, context.pipeline, epoch)
+    _, available = IntervalOffsets(context, _EVER).available(source)
+    gone = available.gaps(needed.ranges)
+    empty = [a.range for a in context.ledger.accounts(name) if a.counts.absent == len(a.range)]
+    if gone := subtract(gone, empty):
+        if available.trouble is not None:
+            raise available.trouble
+        raise _gone(name, gone)
+    return needed, available
+
+
+@dataclass(frozen=True)
+class Rebuilding:
+    """Makes the state of a pipeline's windows, or of its ``dedupe``, and gives it to the epoch's checkpoint.
+
+    Parameters
+    ----------
+    tables
+        Those of the stream that fills the sink.
+    writer
+        Its writer of batches.
+
+    Notes
+    -----
+    The records are stored beside the checkpoint. A bounded query with the same operator reads them at once, so none of
+    them is late. It writes what its first batch lets out: with ``output: update`` the windows that are open. The
+    account stays as it is: these records have theirs. Killed at any instruction, the next run begins it again.
+    """
+
+    batches: MicroBatches
+    tables: Tables
+    writer: StatefulWriter
+
+    def execute(self) -> None:
+        """Make the state, unless there is none to make.
+
+        Raises
+        ------
+        OffsetsGoneError
+            If records that it needs are gone. Nothing was written.
+        SluiceError
+            By type.
+        """
+        context, number = self.batches.context, self.tables.epoch.number
+        possible(context.pipeline, None, truncate=False, rebuild=True)
+        transfer = Transfer(self.tables.checkpoint.path, self.tables.epoch.positions)
+        needed, available = readable(context, self.batches.check.source, number)
+        transfer.clear()
+        schema = self._gather(transfer, needed, available) if needed.ranges else None
+        point("records-gathered")
+        if schema is None:
+            transfer.pass_over()
+            logger.info("epoch %d: no record that earlier runs read belongs to anything that is open", number)
+            return
+        rows, latest = self._told(transfer)
+        note = f"the state of epoch {number} was made anew, of {rows:,} records that earlier runs read"
+        writer = replace(self.writer, remembered=latest)
+        self._make(transfer, writer, schema)
+        transfer.take(needed.watermark)
+        point("state-rebuilt")
+        logger.info("%s", note)
+        context.ledger.degraded(self.batches.lease, note)
+
+    # --- the records -------------------------------------------------------------------------------------------------
+
+    def _gather(self, transfer: Transfer, needed: Kept, available: Available) -> StructType | None:
+        """Store the records beside the checkpoint; return their columns, or None if there is none."""
+        spark, context, ranges = self.batches.spark, self.batches.context, needed.ranges
+        offsets = IntervalOffsets(context, _EVER)
+        source = offsets.source(spark, available, *available.split(ranges))
+        try:
+            records = source.read(ranges)
+            self._compare(source, needed)
+            wanted = self._wanted(records, ranges, needed.watermark)
+            chosen = wanted.select(*(F.col(f"_{name}").alias(name) for name in _PLACE)).distinct()
+            records.join(chosen, list(_PLACE), "left_semi").write.parquet(transfer.records)
+        except SluiceError:
+            raise
+        except Exception as error:
+            self.writer.lookups.refuse_gone()
+            raise source.diagnose(error, ranges) from error
+        if gone := source.missing(ranges):  # removed while they were read
+            raise _gone(context.pipeline.name, gone)
+        stored = spark.read.parquet(transfer.records)
+        return stored.schema if stored.head(1) else None
+
+    def _compare(self, source: RecordsInParts, needed: Kept) -> None:
+        """Refuse to go on without records that compaction removed; tell of those that the file refuses now."""
+        context, name = self.batches.context, self.batches.context.pipeline.name
+        judging = replace(self.writer, clock=Clock(0, 0, round(time.time() * 1000)))
+        seen = judging.count(needed.ranges, source)
+        if (fewer := needed.records - sum(seen.read.values())) > 0:
+            raise OffsetsGoneError(
+                f"pipeline {name!r}: the source removed {fewer:,} records by compaction since they were read, and "
+                f"{_FEWER}",
+                next_step=f"go on without the state: {begin_again(name)}",
+                ranges=list(needed.ranges),
+            )
+        held = self.tables.quarantine.held(Slice(list(needed.ranges)))
+        newly = sum(seen.bad.values()) - sum(map(len, held.values()))
+        if newly > 0:
+            note = (
+                f"{newly:,} records of the batches that were read again are refused by the pipeline file of now, and "
+                "were not before: what is open is without them, and their account stays as it was"
+            )
+            logger.warning("%s", note)
+            context.ledger.degraded(self.batches.lease, note)
+
+    def _wanted(self, records: DataFrame, ranges: Sequence[OffsetRange], watermark: int) -> DataFrame:
+        """Return the rows whose records the state is made of, with their places."""
+        writer, spark = replace(self.writer, clock=Clock(0, 0, round(time.time() * 1000))), self.batches.spark
+        rows = writer.sound(writer.transformed(writer.decoded(records)))
+        places = [f"_{name}" for name in _PLACE]
+        if isinstance(writer, WindowWriter):
+            wanted = rows.where(~late(writer.window, writer.former_to or 0))
+            if self.tables.quarantine.table() is None:
+                return wanted
+            # who is there, no window has: also those that were ahead of time, and are not any more
+            refused = self.tables.quarantine.rows(spark).select(*places).distinct()
+            return wanted.join(refused, places, "left_anti")
+        assert isinstance(writer, DedupeWriter)
+        until = F.unix_micros(column(writer.time)) + round(writer.dedupe.within.total_seconds() * 1_000_000)
+        # the first of each key are those that the sink has
+        there = cast(ReadableSink, self.tables.sink).rows(spark).select(*places).distinct()
+        return rows.where(until > watermark * 1000).join(there, places, "left_semi")
+
+    def _told(self, transfer: Transfer) -> tuple[int, dict[Key, int]]:
+        """Return how many records are stored, and the latest event time of each partition."""
+        stored = self.batches.spark.read.parquet(transfer.records)
+        writer = self.writer
+        rows = writer.transformed(writer.decoded(stored))
+        found = rows.groupBy("_topic", "_partition").agg(
+            F.count_distinct("_offset").alias("records"), F.max(F.unix_millis(column(writer.time))).alias("latest")
+        )
+        told = found.collect()
+        latest = {(row["_topic"], row["_partition"]): row["latest"] for row in told if row["latest"] is not None}
+        return sum(row["records"] for row in told), latest
+
+    # --- the state ---------------------------------------------------------------------------------------------------
+
+    def _make(self, transfer: Transfer, writer: StatefulWriter, schema: StructType) -> None:
+        context, tables, spark = self.batches.context, self.tables, self.batches.spark
+        known = context.ledger.last_batch(context.pipeline.name, tables.epoch.number)
+        positions = tables.epoch.positions
+        assert positions is not None
+
+        def on_batch(let_out: DataFrame, number: int) -> None:
+            transfer.plan(positions)
+            if known is not None or isinstance(writer, DedupeWriter):  # whose rows the sink has
+                let_out.write.format("noop").mode("overwrite").save()
+            if known is not None:
+                return
+            if isinstance(writer, DedupeWriter):
+                let_out = spark.createDataFrame([], let_out.schema)
+            source = self.batches.records(tables)
+            with context.strategy.hold_let_out(let_out, source, self.batches.teller()) as held:
+                batch = Batch(tables.batch_name(number), (), held.source, held.frame, spark)
+                own = writer.at(tables.checkpoint, number)
+                self.batches.process(tables, own, number, batch, sweep=number in tables.left_over())
+
+        key = "spark.sql.streaming.noDataMicroBatches.enabled"
+        before = spark.conf.get(key)
+        spark.conf.set(key, "false")  # what is closed since is let out by the next batch, of the epoch's own stream
+        try:
+            self.batches.stream(
+                replace(tables, checkpoint=Transfer(transfer.beside)), on_batch, headers=False, max_records=1,
+                shape=writer.let_out, output=writer.output, reader=_Stored(spark, transfer.records, schema),
+            )  # fmt: skip
+        finally:
+            spark.conf.set(key, str(before))
+
+
+@dataclass(frozen=True)
+class _Stored:
+    """Streams stored records, all of them as one batch."""
+
+    spark: SparkSession
+    path: str
+    schema: StructType
+    signs: Sequence[Sign] = ()
+
+    def stream(
+        self,
+        max_records: int,
+        *,
+        start: Positions | None = None,
+        states: Iterable[TopicState] = (),
+        headers: bool = False,
+        over_gaps: bool = False,
+    ) -> DataFrame:
+        return self.spark.readStream.schema(self.schema).parquet(self.path)
+
+
+def _gone(pipeline: str, gone: Sequence[OffsetRange]) -> OffsetsGoneError:
+    return OffsetsGoneError(
+        f"pipeline {pipeline!r}: records of which the state is to be made anew are no longer in the source or the "
+        f"write-ahead log: {describe(gone)}",
+        next_step=f"go on without the state: {begin_again(pipeline)}",
+        ranges=list(gone),
+    )
