@@ -35,15 +35,18 @@ Changing only one of the two is refused: another path alone is exit 41. The new 
 """
 
 
-def begin_again(pipeline: str, *, truncate: bool = False) -> str:
+def begin_again(pipeline: str, *, truncate: bool = False, rebuild: bool = False) -> str:
     """Return the command that opens a new epoch of a pipeline, with a fresh checkpoint.
 
     Parameters
     ----------
     truncate
         Whether the sink's rows have to leave, because the account of them is no longer true.
+    rebuild
+        Whether the epoch goes on with the state of the one before, made anew.
     """
-    return f"sluice reset {pipeline} --reason TEXT{' --truncate --from earliest' if truncate else ''}"
+    options = " --truncate --from earliest" if truncate else " --rebuild-state" if rebuild else ""
+    return f"sluice reset {pipeline} --reason TEXT{options}"
 
 
 class ExitCode(IntEnum):

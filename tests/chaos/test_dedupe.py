@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import random
+import shutil
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -16,6 +17,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
+from tests.chaos.test_reset import reset
 from tests.fixtures.runs import Sandbox
 
 pytestmark = [pytest.mark.chaos, pytest.mark.spark, pytest.mark.kafka]
@@ -40,6 +42,9 @@ class Stream:
     chance: random.Random = field(default_factory=lambda: random.Random(7))
     batch: int = 10
     recovery: str = "replay"
+    epoch: int = 1
+    begins: dict[str, int] = field(default_factory=dict)
+    earlier: list[dict[tuple[int, int], tuple[datetime, int]]] = field(default_factory=list)
 
     def configure(self, dedupe: dict[str, Any] | None = DEDUPE, **keys: Any) -> None:
         """Write the pipeline file."""
@@ -71,15 +76,23 @@ class Stream:
             self.records[partition, offset] = record
 
     def batches(self) -> Iterator[dict[tuple[int, int], tuple[datetime, int]]]:
-        """Yield the sound records of each batch that the checkpoint has."""
-        before: dict[str, int] = {}
-        epoch = "epoch-1-applied" if self.recovery == "wal" else "epoch-1"
+        """Yield the sound records of each batch that the checkpoints have."""
+        yield from self.earlier
+        before = self.begins
+        epoch = f"epoch-{self.epoch}-applied" if self.recovery == "wal" else f"epoch-{self.epoch}"
         folder = self.sandbox.home / "checkpoints" / self.sandbox.name / epoch / "offsets"
         for number in sorted(int(f.name) for f in folder.iterdir() if f.name.isdigit()):
             ends = json.loads((folder / str(number)).read_text().splitlines()[2])[self.sandbox.topic]
             places = [(int(p), offset) for p, end in ends.items() for offset in range(before.get(p, 0), end)]
             before = ends
             yield {place: record for place in places if (record := self.records[place]) is not None}
+
+    def begin_again(self) -> None:
+        """Open another epoch, which goes on with the keys."""
+        self.earlier = list(self.batches())
+        self.begins = {str(p): end for p, end in self.sandbox.topics.ends(self.sandbox.topic).items()}
+        self.epoch += 1
+        reset(self.sandbox, "--rebuild-state")
 
     def held(self) -> dict[tuple[int, int], tuple[datetime, int]]:
         """Return the rows that the sink holds, by place; each is as it was produced."""
@@ -231,6 +244,34 @@ def test_the_state_of_a_batch_in_the_sink_is_that_of_its_rows_there(sandbox: San
     stream.assert_exact()
     told = json.loads(sandbox.cli("state", str(sandbox.file), "--json").stdout)
     assert told["first_forgotten_at"] == _ms(record[0] + WITHIN)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("recovery", ["replay", "wal"])
+def test_keys_are_remembered_by_the_next_epoch(sandbox: Sandbox, recovery: str) -> None:
+    stream = Stream(sandbox, recovery=recovery)
+    stream.configure()
+    stream.feed(0, 120, 20, bad=True, ids=12)
+    sandbox.run("first")
+    assert stream.model()[-1]
+    stream.begin_again()
+    shutil.rmtree(sandbox.home / "checkpoints" / sandbox.name)
+    stream.feed(60, 150, 14, bad=True, ids=12)
+    for point in ("records-gathered", "sink-committed", "state-rebuilt"):
+        sandbox.run("second", kill_at=point)
+    sandbox.run("second")
+    before = stream.assert_exact()
+    assert before["duplicate"]
+    told = json.loads(sandbox.cli("state", str(sandbox.file), "--json").stdout)
+    remembered = stream.model()[-1]
+    assert remembered
+    assert told["keys"] == len(remembered)
+    assert told["last_forgotten_at"] == _ms(max(remembered.values()))
+    stream.feed(0, 240, 14, ids=12)
+    sandbox.run("third")
+    assert stream.assert_exact()["late"]
+    deep = json.loads(sandbox.cli("audit", str(sandbox.file), "--deep", "--json").stdout)
+    assert deep["problems"] == []
 
 
 def test_a_changed_dedupe_is_refused(sandbox: Sandbox) -> None:

@@ -432,6 +432,23 @@ class Pipeline(Strict):
         return found[0] if found else folders[0] / self.quality.suite
 
     @property
+    def no_rebuilding(self) -> str | None:
+        """Why the pipeline's state cannot be made anew of its records; None if it can."""
+        window = self.window
+        if self.stateful is None:
+            return f"pipeline {self.name!r} has no window and no dedupe: there is no state to rebuild"
+        why = None
+        if self.processor is not None:
+            why = "what a processor keeps may follow from each record that it ever read"
+        elif window is not None and window.output == "complete":
+            why = "with window.output: complete, each window is kept for ever, and all records would be read again"
+        elif window is not None and window.gap is not None:
+            why = "sessions have no bound: what is open may have begun at any time"
+        elif self.origins is not None:
+            why = "records of a pipeline that reads several clusters lie in more than one of them"
+        return None if why is None else f"the state of pipeline {self.name!r} cannot be rebuilt: {why}"
+
+    @property
     def no_intervals(self) -> str | None:
         """Why the pipeline cannot replace intervals; None if it can."""
         if self.window is not None and self.window.output == "complete":

@@ -30,7 +30,7 @@ class Kept:
     records
         How many records these batches read.
     watermark
-        The least that the watermark was, in milliseconds since 1970: what it closed, or by which it judged.
+        Where the watermark stood at least, in milliseconds since 1970.
     """
 
     epochs: tuple[int, ...]
@@ -84,13 +84,15 @@ def kept(ledger: Ledger, pipeline: Pipeline, epoch: int) -> Kept:
     else:
         assert dedupe is not None
         drops = [told for told in ledger.drops(name) if first <= told["epoch"] < epoch]
-        watermark = max((told["late_by"] for told in drops), default=0)
-        begin = watermark - round(dedupe.within.total_seconds() * 1000)
         latest = {
             (told["epoch"], told["batch"], topic, partition): time
             for told in drops
             for topic, partition, time in told.get("partitions", {}).get("latest", ())
         }
+        within = round(dedupe.within.total_seconds() * 1000)
+        ends = [time - within for time in latest.values()] if dedupe.hold is None else []
+        watermark = max([0, *(told["late_by"] for told in drops), *ends])
+        begin = watermark - within
         spans = ((e.account.range, e.epoch, e.batch) for e in standing)
         over = {s for s, number, batch in spans if latest.get((number, batch, s.topic, s.partition), _EVER) < begin}
     needed = [e.account for e in standing if e.account.counts.written and e.account.range not in over]

@@ -132,8 +132,7 @@ def possible(pipeline: Pipeline, begin: str | None, *, truncate: bool, rebuild: 
 
 def _rebuildable(pipeline: Pipeline, begin: str | None, *, truncate: bool) -> None:
     """Raise if the state of this pipeline cannot be made anew."""
-    name, window = pipeline.name, pipeline.window
-    way = f"{begin_again(name)} drops what is kept; with --truncate --from earliest all rows are written again"
+    name = pipeline.name
     if truncate or begin is not None:
         raise ConfigError(
             f"--rebuild-state goes on where {name!r} stands: it cannot be combined with "
@@ -141,23 +140,11 @@ def _rebuildable(pipeline: Pipeline, begin: str | None, *, truncate: bool) -> No
             state=_UNTOUCHED,
             next_step="leave one of them out",
         )
-    if pipeline.stateful is None:
+    if (why := pipeline.no_rebuilding) is not None:
+        way = f"{begin_again(name)} drops what is kept; with --truncate --from earliest all rows are written again"
         raise ConfigError(
-            f"pipeline {name!r} has no window and no dedupe: there is no state to rebuild",
-            state=_UNTOUCHED,
-            next_step="leave --rebuild-state out",
+            why, state=_UNTOUCHED, next_step="leave --rebuild-state out" + (f": {way}" if pipeline.stateful else "")
         )
-    why = None
-    if pipeline.processor is not None:
-        why = "what a processor keeps may follow from each record that it ever read"
-    elif window is not None and window.output == "complete":
-        why = "with window.output: complete, each window is kept for ever, and all records would be read again"
-    elif window is not None and window.gap is not None:
-        why = "sessions have no bound: what is open may have begun at any time"
-    elif pipeline.origins is not None:
-        why = "records of a pipeline that reads several clusters lie in more than one of them"
-    if why is not None:
-        raise ConfigError(f"the state of {name!r} cannot be rebuilt: {why}", state=_UNTOUCHED, next_step=way)
 
 
 def asked(begin: str | None, states: Sequence[TopicState], at: Mapping[tuple[str, int], int | None]) -> Positions:

@@ -284,13 +284,15 @@ class LiveRun(Run):
         committed = tables.sink.version() >= 0 or tables.filled.version() >= 0
         begun = committed or bool(tables.checkpoint.planned())
         if begun and self.pipeline.stateful is not None:
+            rebuild = self.pipeline.no_rebuilding is None
+            again = begin_again(self.pipeline.name, rebuild=rebuild)
+            again += ", which makes what is kept anew" if rebuild else ", which drops what is kept"
             raise ConfigError(
                 f"pipeline {self.pipeline.name!r} has {self.pipeline.kept_by}, and cannot change to or from strategy "
                 "wal: what is kept between runs belongs to the route that it came by",
                 state="nothing was read or written; the position stays where it was",
                 next_step=f"run with --recovery {'wal' if now.route is Route.LOG else 'replay'} as before; or, for "
-                f"the new strategy, {begin_again(self.pipeline.name)} with recovery in the file changed: it drops what "
-                "is kept",
+                f"the new strategy, change recovery in the file, and {again}",
             )
         if committed and self.pipeline.aggregates:
             raise ConfigError(

@@ -161,12 +161,22 @@ def refuse_other(pipeline: Pipeline, tables: Tables) -> None:
         old, new = kept[1], asked[1]
         differing = ", ".join(f"{key} was {old.get(key)} and is {new[key]}" for key in new if new[key] != old.get(key))
         what = f"{_OPEN[kept[0]]} of another definition: {differing}"
+    same = kept is not None and asked is not None and kept[0] == asked[0]
+    way = _way_on(pipeline) if same else f"drop what is kept: {begin_again(pipeline.name)}"
     raise CheckpointError(
         f"pipeline {pipeline.name!r}: epoch {tables.epoch.number} {what}",
         state="nothing was read or written; what is kept between runs is in the checkpoint as it was",
-        next_step=f"undo the change in {pipeline.file.name}; or, for the new definition, drop what is kept: "
-        f"{begin_again(pipeline.name)}; with --truncate --from earliest all rows are written by the new definition",
+        next_step=f"undo the change in {pipeline.file.name}; or, for the new definition, {way}; with --truncate --from "
+        "earliest all rows are written by the new definition",
     )
+
+
+def _way_on(pipeline: Pipeline) -> str:
+    """Return how to go on if the state in the checkpoint is of no use: with what it was, if that can be, or without."""
+    drop = f"drop what is kept: {begin_again(pipeline.name)}"
+    if pipeline.no_rebuilding is not None:
+        return drop
+    return f"make what is kept anew, from its records: {begin_again(pipeline.name, rebuild=True)}; or {drop}"
 
 
 def _refuse_torn(pipeline: Pipeline, tables: Tables) -> None:
@@ -182,8 +192,8 @@ def _refuse_torn(pipeline: Pipeline, tables: Tables) -> None:
             f"pipeline {pipeline.name!r}: version {', '.join(map(str, torn))} of the state in "
             f"{tables.checkpoint.path}/state is empty, as after a power cut",
             state="the sink holds what was committed before; nothing was written now",
-            next_step="restore the checkpoint from a copy that is as new as the table; or drop what is kept between "
-            f"runs: {begin_again(pipeline.name)}; with --truncate --from earliest all rows are written again",
+            next_step=f"restore the checkpoint from a copy that is as new as the table; or {_way_on(pipeline)}; with "
+            "--truncate --from earliest all rows are written again",
         )
 
 
@@ -271,8 +281,7 @@ def _other_panes(pipeline: Pipeline, tables: Tables, what: str) -> CheckpointErr
     return CheckpointError(
         f"pipeline {pipeline.name!r}: epoch {tables.epoch.number} keeps panes of its windows that do not fit: {what}",
         state="nothing was read or written; what is kept between runs is in the checkpoint as it was",
-        next_step=f"undo it in {pipeline.file.name}, or cast the column in the transform; or drop what is kept: "
-        f"{begin_again(pipeline.name)}",
+        next_step=f"undo it in {pipeline.file.name}, or cast the column in the transform; or {_way_on(pipeline)}",
     )
 
 
@@ -297,7 +306,7 @@ def _refuse_other_types(pipeline: Pipeline, tables: Tables, types: Mapping[str, 
             f"type: {told}",
             state="nothing was read or written; what is kept between runs is in the checkpoint as it was",
             next_step=f"CAST({name} AS {old.upper()}) in the transform, or undo the change in {pipeline.file.name}; or "
-            f"drop what is kept: {begin_again(pipeline.name)}",
+            f"{_way_on(pipeline)}",
         )
 
 
@@ -329,8 +338,7 @@ def _lookups(context: RunContext, tables: Tables, batch: int | None) -> Lookups:
             f"pipeline {context.pipeline.name!r}: a driver died after it committed batch {batch}, whose state is still "
             f"to be made, and {gone.what}",
             state=f"batch {batch} is in the sink once; its state would be of other rows than its account says",
-            next_step="restore that version from a copy, and run again; or drop what is kept between runs: "
-            f"{begin_again(context.pipeline.name)}",
+            next_step=f"restore that version from a copy, and run again; or {_way_on(context.pipeline)}",
         ) from gone
 
 

@@ -52,12 +52,25 @@ def test_what_is_asked_for_reaches_the_application(
     assert [run.kind for run in Ledger.open().runs("p") if run.run == "again"] == ["reset"]
 
 
+def test_state_is_kept_if_asked_for(
+    made: Callable[..., ResetOperator], pipeline_file: Callable[..., Path], spark: FakeSpark, context: Any
+) -> None:
+    pipeline_file("p", more="dedupe: {keys: [id], within: 1h}\n")  # in place of that of the fixture
+    commit((0, 5))
+    with pytest.raises(AirflowSkipException):
+        made(rebuild_state="true").execute(context())
+    call = spark.call("reset.py")
+    assert call is not None
+    assert "--rebuild-state" in call["argv"]
+
+
 @pytest.mark.parametrize(
     ("more", "told"),
     [
         ({"reason": " "}, "reason: it is empty"),
         ({"begin": "soon"}, "'soon' is not a time"),
         ({"truncate": True}, "nobody said from where"),
+        ({"rebuild_state": "True"}, "there is no state to rebuild"),
         ({"truncate": "perhaps", "begin": "latest"}, "truncate: 'perhaps' is neither true nor false"),
     ],
 )

@@ -27,6 +27,7 @@ def sluice(story: Place, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]:
         (("--reason", " "), "--reason is empty"),
         (("--reason", "x", "--from", "yesterday"), "'yesterday' is not a time"),
         (("--reason", "x", "--truncate"), "nobody said from where"),
+        (("--reason", "x", "--rebuild-state"), "there is no state to rebuild"),
     ],
 )
 def test_what_makes_no_sense_is_refused_before_spark_starts(

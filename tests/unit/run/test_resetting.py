@@ -58,6 +58,31 @@ def planned(
     )
 
 
+WINDOW = {"time": "at", "size": "1h", "by": ["k"], "aggregates": {"n": "count(*)"}, "watermark": "1h"}
+SESSION = {key: value for key, value in WINDOW.items() if key != "size"} | {"gap": "1h"}
+COMPLETE = {key: value for key, value in WINDOW.items() if key != "watermark"} | {"output": "complete"}
+
+
+@pytest.mark.parametrize(
+    ("keys", "more", "told"),
+    [
+        ({}, {}, "has no window and no dedupe"),
+        ({"window": WINDOW}, {"truncate": True}, "cannot be combined with --truncate"),
+        ({"window": WINDOW}, {"begin": "latest"}, "cannot be combined with --from"),
+        ({"window": SESSION}, {}, "sessions have no bound"),
+        ({"window": COMPLETE}, {}, "each window is kept for ever"),
+    ],
+)
+def test_state_that_cannot_be_rebuilt_is_told_by_name(keys: Any, more: dict[str, Any], told: str) -> None:
+    decode = {"json": {"schema": "at TIMESTAMP, k STRING"}}
+    spec = Pipeline.model_validate({**SPEC, "decode": decode, **keys})
+    asking: dict[str, Any] = {"begin": None, "truncate": False, **more}
+    with pytest.raises(ConfigError, match=told):
+        possible(spec, asking["begin"], truncate=asking["truncate"], rebuild=True)
+    if keys.get("window") == WINDOW:
+        possible(spec, None, truncate=False, rebuild=True)
+
+
 def test_it_goes_on_where_it_stood() -> None:
     found = planned([there((0, 12), (0, 8))])
     assert (found.epoch, found.positions, found.skipped) == (4, {"t": {0: 10, 1: 8}}, ())

@@ -1,0 +1,122 @@
+"""Of which records a new epoch's state is made anew: by the ledger, and no more of them than it needs."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from tests.fixtures.books import Place, lost, span, split
+
+from sluice.pipeline import Pipeline, load
+from sluice.recovery import Route
+from sluice.run.rebuilding import began, former_to, kept
+from sluice.run.resetting import Reset
+
+HOUR = 3_600_000
+WINDOW = {"time": "at", "size": "1h", "by": ["k"], "aggregates": {"n": "count(*)"}, "watermark": "1h"}
+
+
+@pytest.fixture
+def spec(place: Place) -> Pipeline:
+    place.configure(decode={"json": {"schema": "at TIMESTAMP, k STRING"}}, window=WINDOW)
+    return load(str(place.file))
+
+
+@pytest.fixture
+def deduped(place: Place) -> Pipeline:
+    place.configure(
+        decode={"json": {"schema": "at TIMESTAMP, k STRING"}}, dedupe={"keys": ["k"], "time": "at", "within": "2h"}
+    )
+    return load(str(place.file))
+
+
+def commit(place: Place, spec: Pipeline, epoch: int, batch: int, start: int, end: int, **more: Any) -> None:
+    """Record a batch whose records have the hours of their offsets as event times."""
+    lease = place.ledger.acquire("p", f"run {epoch}-{batch}")
+    with lease:
+        place.ledger.run_planned(lease, kind="live", recovery="replay", epoch=epoch, ranges=[], topic_ids={})
+        latest = (end - 1) * HOUR
+        partitions = {"at": 0, "latest": [["t", 0, latest]]}
+        told: dict[str, Any] = {"late_by": max(0, start - 2) * HOUR, "late": [], "partitions": partitions}
+        if spec.window is not None:
+            told |= {
+                "rows": 0, "partly_late": 0, "latest": latest, "closed_to": max(0, end - 2) * HOUR,
+                "timing": spec.timing, "times": [["t", 0, start, end, start * HOUR, latest]],
+            }  # fmt: skip
+        else:
+            told |= {"duplicates": []}
+        place.ledger.batch_committed(
+            lease, epoch=epoch, batch=batch, accounts=[split(start, end, **more.pop("parts", {}))],
+            windows=told if spec.window is not None else None, dedupe=told if spec.dedupe is not None else None, **more,
+        )  # fmt: skip
+
+
+def reset(place: Place, epoch: int, *, rebuild: bool, truncated: bool = False) -> None:
+    with place.ledger.acquire("p", f"reset {epoch}") as lease:
+        place.ledger.run_planned(lease, kind="reset", recovery="replay", epoch=epoch - 1, ranges=[], topic_ids={})
+        told = Reset(epoch, Route.DIRECT, {"t": {0: 0}}, (), truncated, (), {}, "x", rebuild=rebuild)
+        place.ledger.reset(lease, told.as_dict())
+
+
+def test_only_batches_that_something_open_may_have_records_of_are_read(place: Place, spec: Pipeline) -> None:
+    commit(place, spec, 1, 0, 0, 6)
+    commit(place, spec, 1, 1, 6, 10)
+    commit(place, spec, 1, 2, 10, 12, parts={"filtered": 2})
+    reset(place, 2, rebuild=True)
+    found = kept(place.ledger, spec, 2)
+    assert found.ranges == (span(6, 10),), "those before are closed, and of those behind no window has any"
+    assert (found.records, found.watermark, found.epochs) == (4, 10 * HOUR, (1,))
+    assert former_to(place.ledger, spec, 2, rebuilt=True) == 10 * HOUR
+    assert former_to(place.ledger, spec, 2, rebuilt=False) == 12 * HOUR, "all that were begun"
+
+
+def test_what_was_lost_is_not_read(place: Place, spec: Pipeline) -> None:
+    parts = {"written": 2, "lost": 2}
+    commit(place, spec, 1, 0, 0, 4, parts=parts, lost=[lost(1, 3)])
+    found = kept(place.ledger, spec, 2)
+    assert found.ranges == (span(0, 1), span(3, 4))
+    assert found.records == 2
+
+
+def test_state_goes_on_from_epoch_to_epoch(place: Place, spec: Pipeline) -> None:
+    commit(place, spec, 1, 0, 0, 4)
+    reset(place, 2, rebuild=False)
+    commit(place, spec, 2, 0, 4, 6)
+    reset(place, 3, rebuild=True)
+    commit(place, spec, 3, 1, 6, 7)
+    reset(place, 4, rebuild=False)  # nothing was read in it, so it dropped nothing
+    reset(place, 5, rebuild=True)
+    assert began(place.ledger, "p", 5) == 2
+    assert kept(place.ledger, spec, 5).epochs == (2, 3, 4)
+    # the second epoch wrote no window of the first one's records, and that stays
+    assert former_to(place.ledger, spec, 5, rebuilt=True) == max(spec.window.last_end(3 * HOUR), 5 * HOUR)  # type: ignore[union-attr]
+    assert kept(place.ledger, spec, 5).ranges == (span(4, 6), span(6, 7))
+
+
+def test_nothing_of_before_all_rows_were_taken_out_counts(place: Place, spec: Pipeline) -> None:
+    commit(place, spec, 1, 0, 0, 4)
+    reset(place, 2, rebuild=False, truncated=True)
+    reset(place, 3, rebuild=True)
+    found = kept(place.ledger, spec, 3)
+    assert (found.ranges, found.watermark, found.epochs) == ((), 0, (2,))
+    assert former_to(place.ledger, spec, 3, rebuilt=True) is None
+
+
+def test_another_event_time_makes_all_of_it_needed(place: Place, spec: Pipeline) -> None:
+    commit(place, spec, 1, 0, 0, 6)
+    commit(place, spec, 1, 1, 6, 10)
+    place.configure(decode={"json": {"schema": "at TIMESTAMP, k STRING, v INT"}}, window=WINDOW)
+    assert kept(place.ledger, load(str(place.file)), 2).ranges == (span(0, 6), span(6, 10))
+
+
+def test_keys_are_remembered_of_batches_whose_keys_are_not_forgotten(place: Place, deduped: Pipeline) -> None:
+    commit(place, deduped, 1, 0, 0, 4)
+    commit(place, deduped, 1, 1, 4, 9)
+    found = kept(place.ledger, deduped, 2)
+    assert (found.ranges, found.watermark) == ((span(4, 9),), 6 * HOUR), "the latest event time less two hours"
+    place.configure(
+        decode={"json": {"schema": "at TIMESTAMP, k STRING"}},
+        dedupe={"keys": ["k"], "time": "at", "within": "2h", "hold": {"idle_after": "9h"}},
+    )
+    found = kept(place.ledger, load(str(place.file)), 2)
+    assert (found.ranges, found.watermark) == ((span(0, 4), span(4, 9)), 2 * HOUR), "as far as a batch was judged by it"
