@@ -21,7 +21,7 @@ from sluice_spark.engine.logs import set_up
 from sluice_spark.engine.session import run_main, session
 from sluice_spark.windows.aggregate import windows_of
 from sluice_spark.windows.decomposed import decompose
-from sluice_spark.windows.paned import closing, panes_of, windows_from
+from sluice_spark.windows.paned import let_out, panes_of, windows_from
 
 _WARM = 2
 """Rounds of both sides before one counts: Java compiles what runs often."""
@@ -75,7 +75,7 @@ def measured(spark: SparkSession, rows: DataFrame, window: Window, rounds: int) 
     rows = rows.repartition(cores(spark)).cache()
     count, latest = rows.agg(F.count("*"), F.max(F.unix_millis(window.time))).first() or (0, 0)
     how = decompose(spark, window.model_copy(update={"panes": "auto"}), rows.schema)
-    ends = closing(window, 0, latest + window.length // timedelta(milliseconds=1))
+    ends = let_out(window, 0, latest + window.length // timedelta(milliseconds=1))
     assert ends is not None
     schema = windows_of(rows, window).schema
     sides: dict[str, Callable[[], DataFrame]] = {

@@ -72,11 +72,12 @@ def test_windows_that_are_open_stay_open(sandbox: Sandbox) -> None:
         (HOURLY, "replay", POINTS),
         (PANES, "replay", POINTS),
         (UPDATED, "replay", POINTS),
+        ({**UPDATED, "panes": "auto"}, "replay", ("sink-committed", "state-rebuilt")),
         (SLIDING, "hot", ("sink-committed",)),
         (SLIDING, "wal", ("sealed", *POINTS)),
         (PANES, "wal", ("records-gathered", "state-rebuilt")),
     ],
-    ids=["tumbling", "panes", "updated", "hot", "wal", "panes-wal"],
+    ids=["tumbling", "panes", "updated", "updated-panes", "hot", "wal", "panes-wal"],
 )
 def test_killed_at_any_point(sandbox: Sandbox, window: dict[str, Any], recovery: str, points: tuple[str, ...]) -> None:
     stream = gone_on(sandbox, window, recovery, points)

@@ -344,8 +344,9 @@ class Updated(Stream):
         (SLIDING, ("sink-committed",)),
         # the first run, which is not killed, defines the windows
         pytest.param(HOURLY, tuple(p for p in POINTS if p != "window-defined"), marks=pytest.mark.long),
+        pytest.param(PANES, ("sink-committed", "rows-staged", "sink-committed:2"), marks=pytest.mark.long),
     ],
-    ids=["sliding", "every-point"],
+    ids=["sliding", "every-point", "panes"],
 )
 def test_windows_are_updated_by_each_batch(sandbox: Sandbox, window: dict[str, Any], points: tuple[str, ...]) -> None:
     stream = Updated(sandbox, {**window, "output": "update"})
@@ -382,10 +383,11 @@ class Completed(Updated):
     [
         (SLIDING, "replay", ("sink-committed",)),
         pytest.param(SLIDING, "replay", ("sink-committed", "before-sink-commit"), marks=pytest.mark.long),
+        pytest.param(PANES, "replay", ("sink-committed", "before-sink-commit"), marks=pytest.mark.long),
         pytest.param(HOURLY, "replay", tuple(p for p in POINTS if p != "window-defined"), marks=pytest.mark.long),
         pytest.param(HOURLY, "wal", ("sealed", "sink-committed", "before-sink-commit"), marks=pytest.mark.long),
     ],
-    ids=["sliding", "twice", "every-point", "by-way-of-the-log"],
+    ids=["sliding", "twice", "panes", "every-point", "by-way-of-the-log"],
 )
 def test_all_windows_are_written_by_each_batch(
     sandbox: Sandbox, shape: dict[str, Any], recovery: str, points: tuple[str, ...]

@@ -27,6 +27,9 @@ from sluice.text import moment
 
 __all__ = ["history", "state"]
 
+_EVER = 1 << 52
+"""Longer than any time since 1970, in milliseconds."""
+
 _MOST = 1000
 """Maximum number of rows of the state that are shown of a key."""
 
@@ -251,7 +254,8 @@ def _panes(checkpoint: Checkpoint, definition: Mapping[str, Any], batch: int | N
     """Return size and slide of windows made of panes, as the epoch began with them, and the watermark after a batch."""
     if "slide" not in definition or checkpoint.panes() is None:
         return ()
-    return *(round(definition[key] * 1000) for key in ("size", "slide")), checkpoint.watermark(batch)
+    closed = -_EVER if definition["output"] == "complete" else checkpoint.watermark(batch)
+    return *(round(definition[key] * 1000) for key in ("size", "slide")), closed
 
 
 def _read(

@@ -12,7 +12,7 @@ from sluice.errors import CheckpointError, begin_again
 from sluice.run.checkpoint import Checkpoint
 from sluice_spark.batch.windowed import WindowWriter
 from sluice_spark.windows.decomposed import Decomposed
-from sluice_spark.windows.paned import StrangeStateError, closing, kept, panes_of, windows_from
+from sluice_spark.windows.paned import StrangeStateError, kept, let_out, panes_of, windows_from
 
 __all__ = ["PaneWriter"]
 
@@ -64,9 +64,9 @@ class PaneWriter(WindowWriter):
         return {}
 
     def let_in(self, records: DataFrame) -> DataFrame:
-        """Return the windows that the batch closes, from the panes that it changes."""
+        """Return the windows that the batch closes, changes or has, from the panes that it changes."""
         spark = records.sparkSession
-        ends = closing(self.window, max(self.clock.late, self.former_to or 0), self.clock.closing)
+        ends = let_out(self.window, max(self.clock.late, self.former_to or 0), self.clock.closing)
         if ends is None:
             # no window is closed, but Spark makes its state only of a frame that is consumed
             records.write.format("noop").mode("overwrite").save()

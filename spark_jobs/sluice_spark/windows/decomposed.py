@@ -129,8 +129,6 @@ def decompose(spark: SparkSession, window: Window, taken: T.StructType) -> Decom
         raise NotDecomposedError("window.panes is off")
     if window.gap is not None or window.step == window.length:
         raise NotDecomposedError("they do not overlap")
-    if window.output != "append":
-        raise NotDecomposedError(f"output: {window.output} is not built yet for panes")
     if window.length % window.step:
         raise NotDecomposedError("size is no multiple of slide")
     if spark.conf.get("spark.sql.ansi.enabled") != "true":

@@ -49,6 +49,8 @@ class Merging:
         As for :func:`~sluice_spark.windows.spans.spans_of`.
     step
         The length of a pane, in microseconds.
+    changed
+        Whether only windows are made that have a newer pane.
     """
 
     by: int
@@ -57,6 +59,7 @@ class Merging:
     step: int
     first: int
     last: int
+    changed: bool = False
 
     def of(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Yield windows: their bounds, in microseconds since 1970, the key's columns, and the aggregates.
@@ -83,12 +86,19 @@ class Merging:
         """Yield the windows of whole keys."""
         rows = pa.concat_batches(pieces)
         keys, order = self._keyed(rows)
-        index = _numbers(rows.column(1))[order] >> 1
-        there = latest(keys, index)
-        keys, index, rows = keys[there], index[there], rows.take(pa.array(order[there]))
+        place = _numbers(rows.column(1))[order]
+        there = latest(keys, place >> 1)
+        keys, index, newer = keys[there], place[there] >> 1, place[there] & 1
+        order = order[there]
+        if self.changed:  # most keys of a large state have none
+            some = _with_any(keys, newer)
+            keys, index, newer, order = keys[some], index[some], newer[some], order[some]
+        rows = rows.take(pa.array(order))
         counts, _ = counted(keys, index, self.width, self.first, self.last)
         for share in _shares(keys, counts):
             spans = spans_of(keys[share], index[share], self.width, self.first, self.last)
+            if self.changed:
+                spans = spans.where(added(spans, newer[share]) > 0)
             if len(spans.ends):
                 yield self._made(rows.slice(share.start, share.stop - share.start), spans)
 
@@ -126,6 +136,14 @@ def _codes(column: Any) -> Any:
 def _changes(values: Any) -> Any:
     """Return which values differ from the one before; the first does not."""
     return np.append(False, values[1:] != values[:-1])
+
+
+def _with_any(keys: Any, marked: Any) -> Any:
+    """Return which rows are those of keys of which any is marked; rows of a key lie together."""
+    if not len(keys):
+        return np.zeros(0, dtype=bool)
+    starts = np.flatnonzero(np.append(True, keys[1:] != keys[:-1]))
+    return np.repeat(np.maximum.reduceat(marked, starts) > 0, np.diff(np.append(starts, len(keys))))
 
 
 def _shares(keys: Any, counts: Any) -> Iterator[slice]:

@@ -22,10 +22,12 @@ from sluice_spark.windows.merging import Merging
 from sluice_spark.windows.state import read
 from sluice_spark.windows.watermark import with_watermark
 
-__all__ = ["StrangeStateError", "closing", "kept", "panes_of", "windows_from"]
+__all__ = ["StrangeStateError", "kept", "let_out", "panes_of", "windows_from"]
 
 _LAST = "__sluice_last_end"
 """The end of a pane's last window, by which Spark judges lateness and forgets panes."""
+_EVER = 1 << 40
+"""More slides than there are between any two times, however short they are."""
 _KEY, _HASH, _PLACE = "__sluice_k", "__sluice_hash", "__sluice_place"
 
 
@@ -41,7 +43,8 @@ def panes_of(rows: DataFrame, window: Window, how: Decomposed, held_to: int | No
     rows, held_to
         As for :func:`~sluice_spark.windows.aggregate.windows_of`.
     """
-    timely = with_watermark(rows, window.time, window.delay, held_to)
+    # with output: complete nothing is ever closed
+    timely = rows if window.output == "complete" else with_watermark(rows, window.time, window.delay, held_to)
     time = F.unix_micros(column(window.time))
     last = F.timestamp_micros(time - F.pmod(time, F.lit(_micros(window.step))) + F.lit(_micros(window.length)))
     # with the metadata of the event time, Spark takes it for one: a plain column would never be forgotten
@@ -51,8 +54,11 @@ def panes_of(rows: DataFrame, window: Window, how: Decomposed, held_to: int | No
     return timely.select(*named, *how.arguments()).groupBy(_LAST, *keys).agg(*how.columns())
 
 
-def closing(window: Window, late: int, until: int) -> tuple[int, int] | None:
-    """Return the first and the last end of windows that a batch closes, as numbers of slides since 1970; None if none.
+def let_out(window: Window, late: int, until: int) -> tuple[int, int] | None:
+    """Return the first and the last end of windows that a batch may write, as numbers of slides since 1970.
+
+    With ``output: append`` those that it closes, and None if it closes none; with ``update`` those that it may have
+    changed; with ``complete`` all.
 
     Parameters
     ----------
@@ -61,7 +67,9 @@ def closing(window: Window, late: int, until: int) -> tuple[int, int] | None:
     """
     step = _micros(window.step)
     first, last = late * 1000 // step + 1, until * 1000 // step
-    return (first, last) if first <= last else None
+    if window.output == "append":
+        return (first, last) if first <= last else None
+    return (first if window.output == "update" else -_EVER), _EVER
 
 
 def kept(spark: SparkSession, checkpoint: str, batch: int, window: Window, how: Decomposed) -> DataFrame:
@@ -99,14 +107,14 @@ def windows_from(
     changed: DataFrame, before: DataFrame | None, window: Window, how: Decomposed, ends: tuple[int, int],
     schema: StructType,
 ) -> DataFrame:  # fmt: skip
-    """Return the windows that end within a span, made of panes.
+    """Return the windows that end within a span, made of panes; with ``output: update`` those that have a changed one.
 
     Parameters
     ----------
     changed, before
         The panes that the batch changed, and those that were there before it. The first are used once, as a whole.
     ends
-        From :func:`closing`.
+        From :func:`let_out`.
     schema
         Has the types of the window's columns.
     """
@@ -126,7 +134,7 @@ def windows_from(
     # all rows of a key lie in one partition, and together. One column of numbers is sorted by its bytes, which takes a
     # fraction of the time of comparing keys; what two keys with one hash need is left to the merging
     together = panes.repartition(_HASH).sortWithinPartitions(_HASH) if keys else panes.repartition(1)
-    merging = Merging(len(keys), how.aggregates, size // step, step, *ends)
+    merging = Merging(len(keys), how.aggregates, size // step, step, *ends, changed=window.output == "update")
     # names by place: those of the file may be any
     made = StructType().add("start", "long").add("end", "long")
     rest = [*window.by, *window.aggregates]

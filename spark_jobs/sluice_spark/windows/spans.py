@@ -12,7 +12,7 @@ A key has only panes with records. It has a window only if one of the window's p
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -43,6 +43,12 @@ class Spans:
     block: Any
     position: Any
     width: int
+
+    def where(self, wanted: Any) -> Spans:
+        """Return some of the windows, with the same rows."""
+        return replace(
+            self, keys=self.keys[wanted], ends=self.ends[wanted], oldest=self.oldest[wanted], newest=self.newest[wanted]
+        )
 
 
 def latest(keys: Any, panes: Any) -> Any:

@@ -20,7 +20,7 @@ from sluice.pipeline.window import Window
 from sluice.run.checkpoint import Checkpoint
 from sluice_spark.windows.aggregate import windows_of
 from sluice_spark.windows.decomposed import decompose, told
-from sluice_spark.windows.paned import closing, kept, panes_of, windows_from
+from sluice_spark.windows.paned import kept, let_out, panes_of, windows_from
 
 pytestmark = pytest.mark.spark
 
@@ -95,14 +95,14 @@ class Both:
 
         def on_batch(changed: DataFrame, number: int) -> None:
             clock = Checkpoint(place).clock_of(number)
-            ends = closing(self.window, clock.late, clock.closing)
+            ends = let_out(self.window, clock.late, clock.closing)
             if ends is None:
                 changed.write.format("noop").mode("overwrite").save()
                 return
             before = kept(changed.sparkSession, place, number - 1, self.window, self.how) if number else None
             made = windows_from(changed, before, self.window, self.how, ends, schema)
             assert made.schema.simpleString() == schema.simpleString()
-            found.extend(made.collect())
+            found.extend((number, row) for row in made.collect())
 
         panes = panes_of(self.stream(), self.window, self.how)
         self._run(panes.writeStream.outputMode("update").foreachBatch(on_batch), place)
@@ -110,8 +110,12 @@ class Both:
 
     def of_spark(self) -> list[Any]:
         found: list[Any] = []
-        made = windows_of(self.stream(), self.window).writeStream.outputMode("append")
-        self._run(made.foreachBatch(lambda rows, _: found.extend(rows.collect())), str(self.folder / "spark"))
+        made = windows_of(self.stream(), self.window).writeStream.outputMode(self.window.output)
+
+        def on_batch(rows: DataFrame, number: int) -> None:
+            found.extend((number, row) for row in rows.collect())
+
+        self._run(made.foreachBatch(on_batch), str(self.folder / "spark"))
         return found
 
     def _run(self, query: Any, place: str) -> None:
@@ -137,10 +141,11 @@ def few(spark: SparkSession) -> Any:
 def rounded(rows: list[Any], rough: dict[str, str]) -> Counter[str]:
     """Return rows as texts; sums of doubles as far as they do not depend on the order in which they were added."""
     return Counter(
-        json.dumps(
+        str(number)
+        + json.dumps(
             {n: f"{round(v, 4) + 0.0:.4f}" if n in rough and v is not None else str(v) for n, v in row.asDict().items()}
         )
-        for row in rows
+        for number, row in rows
     )
 
 
@@ -148,7 +153,15 @@ BATCHES = st.lists(st.lists(VALUES, min_size=1, max_size=25), min_size=2, max_si
 
 
 @pytest.mark.parametrize(
-    "keys", [{}, {"size": "70m", "by": [], "watermark": "5m"}], ids=["three-panes", "seven-panes-without-by"]
+    "keys",
+    [
+        {},
+        {"size": "70m", "by": [], "watermark": "5m"},
+        {"output": "update"},
+        {"output": "update", "size": "70m", "by": [], "watermark": "5m"},
+        {"output": "complete", "watermark": None},
+    ],
+    ids=["three-panes", "seven-panes-without-by", "updated", "updated-without-by", "completed"],
 )
 @settings(
     max_examples=2, deadline=None, suppress_health_check=list(HealthCheck), phases=[Phase.generate], derandomize=True
@@ -168,7 +181,7 @@ def test_windows_of_panes_are_those_of_spark(
 def at_once(spark: SparkSession, shape: Window, rows: DataFrame) -> DataFrame:
     """Return all windows of rows that are no stream."""
     how, schema = decompose(spark, shape, SCHEMA), windows_of(rows, shape).schema
-    ends = closing(shape, 0, int(BEGIN.timestamp() + 10**6) * 1000)
+    ends = let_out(shape, 0, int(BEGIN.timestamp() + 10**6) * 1000)
     assert ends is not None
     return windows_from(panes_of(rows, shape, how), None, shape, how, ends, schema)
 
@@ -203,7 +216,7 @@ def test_keys_are_those_of_spark_however_rows_are_cut(cut: SparkSession, by: lis
     rows = cut.createDataFrame(made, SCHEMA)
     shape = window(by=by, aggregates={"n": "count(*)", "si": "sum(i)", "li": "min(i)", "gt": "max(at)"})
     mine, theirs = at_once(cut, shape, rows).collect(), windows_of(rows, shape).collect()
-    assert rounded(mine, {}) == rounded(theirs, {})
+    assert rounded([(0, row) for row in mine], {}) == rounded([(0, row) for row in theirs], {})
     assert len({tuple(str(row[name]) for name in by) for row in mine}) > 3
 
 
@@ -213,7 +226,7 @@ def test_keys_are_those_of_spark_however_rows_are_cut(cut: SparkSession, by: lis
         ({}, "windows made of 3 panes each"),
         ({"panes": "off"}, "window.panes is off"),
         ({"slide": "20m"}, "size is no multiple of slide"),
-        ({"output": "update"}, "output: update is not built yet"),
+        ({"output": "update"}, "windows made of 3 panes each"),
         ({"by": ["at"]}, "by: at is TIMESTAMP"),
         ({"aggregates": {"x": "approx_count_distinct(s)"}}, "aggregates.x: approx_count_distinct(s) is none of count"),
         ({"aggregates": {"x": "sum(i) + sum(b)"}}, "is none of count"),
