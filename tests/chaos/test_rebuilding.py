@@ -66,6 +66,7 @@ def test_windows_that_are_open_stay_open(sandbox: Sandbox) -> None:
 
 
 @pytest.mark.long
+@pytest.mark.timeout(1800)  # each kill costs a driver's start
 @pytest.mark.parametrize(
     ("window", "recovery", "points"),
     [
