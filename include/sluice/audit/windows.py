@@ -107,12 +107,19 @@ class Plan:
             begun={str(e): began(ledger, name, e) if e in rebuilt else e for e in epochs},
             lost=[row.range.as_list() for row in ledger.never_read(name)],
         )
+
+        def carried(epoch: int) -> range:
+            return range(found.begun[str(epoch)], epoch)
+
         intervals = {row.number: Interval.from_key(row.interval) for row in ledger.intervals(name)}
         made, now = list[tuple[int, int, int, int, Mapping[str, Any]]](), 0
         for move in moves:
             epoch = move["epoch"]
             if epoch in epochs:
                 now = max(now, epoch)
+                if move.get("absorbed") and not all(row[9] for row in found.live if row[4] in carried(epoch)):
+                    # the file of then took other event times of these records, perhaps
+                    found.doubtful.append([*doubt(window, *move["absorbed"]), _FOREIGN, False])
                 found._take_live(pipeline, window, move, counted)
             elif epoch < 0 and -epoch in intervals:
                 start, end = intervals[-epoch].milliseconds

@@ -386,9 +386,10 @@ class Pipeline(Strict):
 
         None if that is up to Python's own text, or may be up to a version of a joined table.
         """
-        if self.window is None or self.transform.sql is None or self.tables:
+        of = self.window or self.dedupe
+        if of is None or self.transform.sql is None or self.tables:
             return None
-        return f"{self.making} {self.window.time}"
+        return f"{self.making} {of.time}"
 
     def _digest(self, deciding: set[str]) -> str:
         kept = self.model_dump(mode="json", include=deciding)

@@ -6,11 +6,14 @@ the records that they read and that open windows, or keys that are remembered, s
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from sluice.ledger import Ledger
 from sluice.pipeline import Pipeline
-from sluice.ranges import OffsetRange, subtract
+from sluice.ranges import OffsetRange, joined, subtract
+from sluice.sources.state import Key
 
 __all__ = ["Kept", "began", "former_to", "kept"]
 
@@ -26,17 +29,21 @@ class Kept:
     epochs
         The epochs whose records it may be of: none of them began without the state of the one before but the first.
     ranges
-        The ranges of their batches that may have such records: whole batches, by topic and partition.
-    records
-        How many records these batches read.
+        The ranges of their batches that may have such records, without what was lost.
+    records, written
+        How many records these batches read, and how many of them count as written.
     watermark
         Where the watermark stood at least, in milliseconds since 1970.
+    latest
+        The latest event time that their batches read, by topic and partition, in milliseconds since 1970.
     """
 
     epochs: tuple[int, ...]
     ranges: tuple[OffsetRange, ...]
     records: int
+    written: int
     watermark: int
+    latest: Mapping[Key, int]
 
 
 def former_to(ledger: Ledger, pipeline: Pipeline, epoch: int, *, rebuilt: bool) -> int | None:
@@ -75,6 +82,9 @@ def kept(ledger: Ledger, pipeline: Pipeline, epoch: int) -> Kept:
     name, window, dedupe = pipeline.name, pipeline.window, pipeline.dedupe
     first = began(ledger, name, epoch)
     standing = [e for e in ledger.entries(name) if first <= e.epoch < epoch and e.batch >= 0]
+    every = ledger.window_moves(name) if window is not None else ledger.drops(name)
+    # of batches that took other event times nothing is known
+    moves = [m for m in every if first <= m["epoch"] < epoch and m.get("timing", "") == pipeline.timing]
     if window is not None:
         watermark = ledger.closed_before(name, epoch, first)
         former = former_to(ledger, pipeline, epoch, rebuilt=True) or 0
@@ -83,26 +93,35 @@ def kept(ledger: Ledger, pipeline: Pipeline, epoch: int) -> Kept:
         over = {t.range for t in times if not t.meets(begin, _EVER)}
     else:
         assert dedupe is not None
-        drops = [told for told in ledger.drops(name) if first <= told["epoch"] < epoch]
         latest = {
             (told["epoch"], told["batch"], topic, partition): time
-            for told in drops
+            for told in moves
             for topic, partition, time in told.get("partitions", {}).get("latest", ())
         }
         within = round(dedupe.within.total_seconds() * 1000)
         ends = [time - within for time in latest.values()] if dedupe.hold is None else []
-        watermark = max([0, *(told["late_by"] for told in drops), *ends])
-        begin = watermark - within
+        watermark = max([0, *(told["late_by"] for told in moves), *ends])
+        begin = watermark - within if pipeline.timing is not None else -_EVER
         spans = ((e.account.range, e.epoch, e.batch) for e in standing)
         over = {s for s, number, batch in spans if latest.get((number, batch, s.topic, s.partition), _EVER) < begin}
     needed = [e.account for e in standing if e.account.counts.written and e.account.range not in over]
     lost = [row.range for row in ledger.never_read(name)]
     return Kept(
         tuple(range(first, epoch)),
-        tuple(subtract((a.range for a in needed), lost)),
+        tuple(joined(subtract((a.range for a in needed), lost))),
         sum(len(a.range) - a.counts.absent - a.counts.lost for a in needed),
+        sum(a.counts.written for a in needed),
         watermark,
+        _latest(moves),
     )
+
+
+def _latest(moves: Iterable[Mapping[str, Any]]) -> dict[Key, int]:
+    found: dict[Key, int] = {}
+    for told in moves:
+        for topic, partition, time in told.get("partitions", {}).get("latest", ()):
+            found[topic, partition] = max(time, found.get((topic, partition), time))
+    return found
 
 
 def began(ledger: Ledger, pipeline: str, epoch: int) -> int:

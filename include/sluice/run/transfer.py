@@ -10,26 +10,36 @@ from __future__ import annotations
 import json
 from contextlib import suppress
 
+from sluice.errors import LeaseHeldError
 from sluice.ranges import Positions
 from sluice.run.checkpoint import Checkpoint
 from sluice.sources.kafka.clusters import bare_positions
 
 __all__ = ["Transfer"]
 
-_DONE = "sluice-rebuilt.json"
+_BESIDE = "-rebuilding-"
 
 
 class Transfer(Checkpoint):
     """The checkpoint of an epoch whose state is made anew, and a folder beside it in which that is done.
 
     Killed between any two steps, it is not :meth:`done`: everything is done again, and the same comes of it. The caller
-    must hold the pipeline's lease.
+    must hold the pipeline's lease, and verify it before each call that changes anything.
+
+    Parameters
+    ----------
+    token
+        Of the lease: each driver has a folder of its own, so that one that was frozen, and wakes, harms no other.
     """
+
+    def __init__(self, path: str, token: int = 0) -> None:
+        super().__init__(path)
+        self._token = token
 
     @property
     def beside(self) -> str:
         """The folder beside it, as ``path``."""
-        return f"{self.path}-rebuilt"
+        return f"{self.path}{_BESIDE}{self._token}"
 
     @property
     def records(self) -> str:
@@ -37,14 +47,17 @@ class Transfer(Checkpoint):
         return f"{self.beside}/records"
 
     def done(self) -> bool:
-        """Return whether the epoch has the state, or there was nothing of which to make any."""
-        return bool(self.committed()) or _DONE in self._names("")
+        """Return whether the epoch has the state."""
+        return bool(self.committed())
 
     def clear(self) -> None:
-        """Remove the folder beside it."""
+        """Remove the folders beside it, also those of drivers that died."""
         self._fs.invalidate_cache()
+        parent, _, name = self._root.rpartition("/")
         with suppress(FileNotFoundError):
-            self._fs.rm(f"{self._root}-rebuilt", recursive=True)
+            for path in self._fs.ls(parent, detail=False):
+                if path.rsplit("/", 1)[-1].startswith(f"{name}{_BESIDE}"):
+                    self._fs.rm(path, recursive=True)
 
     def plan(self, positions: Positions) -> None:
         """Write the plan of a first batch that reads nothing, with the settings of the query beside it.
@@ -52,8 +65,10 @@ class Transfer(Checkpoint):
         Call it when that query has planned its batch, and before the sink has anything of this epoch.
         """
         lines = Checkpoint(self.beside)._content("offsets/0").splitlines()
-        where = {t: {str(p): o for p, o in parts.items()} for t, parts in bare_positions(positions).items()}
-        self._put("offsets/0", b"\n".join([*lines[:2], json.dumps(where, separators=(",", ":")).encode()]))
+        # as sources in Python write it: Spark compares texts
+        bare = sorted(bare_positions(positions).items())
+        where = json.dumps({topic: {str(p): o for p, o in sorted(parts.items())} for topic, parts in bare})
+        self._put("offsets/0", b"\n".join([*lines[:2], where.encode()]))
 
     def take(self, watermark: int) -> None:
         """Take the state of the query beside it, which has ended, and go on from a watermark.
@@ -63,23 +78,30 @@ class Transfer(Checkpoint):
         watermark
             What is closed by it is let out by the next batch, in milliseconds since 1970. It goes no further back than
             that of the query.
+
+        Raises
+        ------
+        LeaseHeldError
+            If another driver has given the epoch its state meanwhile; nothing was changed.
         """
         beside = Checkpoint(self.beside)
+        commit, metadata = beside._content("commits/0"), beside._content("metadata")
+        until = max(watermark, beside.watermark(0))
+        if self.done():
+            raise LeaseHeldError(
+                f"another driver has made the state in {self.path} meanwhile",
+                state="nothing of it was changed",
+                next_step="run again",
+            )
         self._fs.invalidate_cache()
         for name in ("state", "offsets/1"):
             with suppress(FileNotFoundError):  # of an attempt that died here
                 self._fs.rm(f"{self._root}/{name}", recursive=True)
-        self._fs.mv(f"{self._root}-rebuilt/state", f"{self._root}/state", recursive=True)
-        self._put("metadata", beside._content("metadata"))
-        commit = beside._content("commits/0")
-        last = beside.watermark(0)
+        self._fs.mv(f"{self._root}{_BESIDE}{self._token}/state", f"{self._root}/state", recursive=True)
+        self._put("metadata", metadata)
         self._fs.invalidate_cache()
-        self.plan_closing(1, max(watermark, last))
+        if until:
+            self.plan_closing(1, until)
         self.sync(0)
+        self.clear()
         self._put("commits/0", commit)
-        self.clear()
-
-    def pass_over(self) -> None:
-        """Note that there is nothing of which to make state."""
-        self._put(_DONE, b"{}")
-        self.clear()

@@ -95,6 +95,7 @@ class DedupeWriter(StatefulWriter):
             "late": by_range(prepared, seen.late),
             "late_by": self.clock.late,
             "absorption": self.pipeline.absorption,
+            "timing": self.pipeline.timing,
             "partitions": self.partitions(seen),
         }
         return replace(prepared, accounts=tuple(dropped(prepared.accounts, gone)), dedupe=told)

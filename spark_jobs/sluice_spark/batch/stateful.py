@@ -71,14 +71,16 @@ class StatefulWriter(BatchWriter, ABC):
     held_to
         The watermark does not pass this time less its delay, in milliseconds since 1970: the slowest partition holds
         it. None if it follows the latest record of any.
-    remembered
-        For a batch that reads nothing: the latest event time of what its state was made of, by topic and partition, in
-        milliseconds since 1970.
+    spanned, latest
+        For a batch that reads nothing, and whose state is made anew: the first and the last event time of the records
+        that it is made of, and the latest that earlier batches read, by topic and partition; in milliseconds since
+        1970.
     """
 
     clock: Clock = field(default=Clock(0, 0, 0))
     held_to: int | None = None
-    remembered: Mapping[Key, int] = field(default_factory=dict)
+    spanned: tuple[int, int] | None = None
+    latest: Mapping[Key, int] = field(default_factory=dict)
 
     @property
     def traced(self) -> bool:
@@ -200,7 +202,7 @@ class StatefulWriter(BatchWriter, ABC):
     def count(self, ranges: Sequence[OffsetRange], source: Records) -> Seen:
         """Return what became of the records of these ranges, judged by the writer's clock."""
         if not ranges:
-            return Seen({}, {}, {}, {}, 0, self.remembered)
+            return Seen({}, {}, {}, {}, 0, self.latest)
         records = source.read(ranges)
         tally = ReadTally(self.decoded(records), ranges, rescues=self.pipeline.decode.rescues)
         rows = self._told(self.transformed(tally.frame))

@@ -18,11 +18,14 @@ from sluice_spark.sinks.base import Fence, Staged
 from sluice_spark.sinks.delta.table import DeltaSink
 from sluice_spark.sinks.parquet.everything import Everything
 from sluice_spark.sinks.parquet.keyed import Keyed
+from sluice_spark.sinks.parquet.timed import Timed
 from sluice_spark.windows.aggregate import strange, windows_of
 from sluice_spark.windows.late import late, partly_late
 
 __all__ = ["WindowWriter"]
 
+_EVER = 1 << 52
+_EVER_AGO = -_EVER
 _BLIND = re.compile(
     r"\b(array_agg|approx_\w+|bitmap_\w+|collect_\w+|histogram_numeric|listagg|median|mode|percentile\w*|string_agg"
     r"|\w*sketch\w*)\s*\(",
@@ -43,10 +46,14 @@ class WindowWriter(StatefulWriter):
         This epoch does not write windows that end there or before, in milliseconds since 1970: it read only a part of
         their records, and the table may have them. A session counts by each of its records alone. None if it writes
         all.
+    afresh
+        Whether rows of windows behind ``former_to`` leave the table: the batch makes anew what is open, and an earlier
+        epoch may have written it by ``output: update``, perhaps by another definition.
     """
 
     taken: StructType = field(default_factory=StructType)
     former_to: int | None = None
+    afresh: bool = False
 
     @property
     def window(self) -> Window:
@@ -110,6 +117,8 @@ class WindowWriter(StatefulWriter):
 
         With ``update``, those with the same bounds and keys; with ``complete``, all rows.
         """
+        if self.afresh:
+            return self._in_place_of_open(staged, batch, note, fence)
         whole = self.window.output == "complete"
         if self.window.output == "append" or not (staged.files or whole):
             return super().commit_rows(staged, batch, note, fence)
@@ -119,6 +128,18 @@ class WindowWriter(StatefulWriter):
         name = staged.batch if staged.files else f"nothing-{batch}"  # of which no file is written
         done = sink.replace(gone, staged, self.schema, batch, note, name=name, fence=fence)
         return done is not None
+
+    def _in_place_of_open(self, staged: Staged, batch: int, note: Mapping[str, object], fence: Fence | None) -> bool:
+        """Commit staged windows in place of all that are not closed; with ``output: append``, there is neither."""
+        sink = cast(DeltaSink, self.sink)
+        since = _EVER_AGO if self.former_to is None else self.former_to + 1
+        gone = Timed((), since, _EVER, column=END)
+        sink.held(gone)
+        if not gone.found:
+            return super().commit_rows(staged, batch, note, fence)
+        sink.check_replaceable()
+        name = staged.batch if staged.files else f"nothing-{batch}"
+        return sink.replace(gone, staged, self.schema, batch, note, name=name, fence=fence) is not None
 
     def account(self, prepared: PreparedBatch, seen: Seen) -> PreparedBatch:
         """Count late records as filtered: no window absorbed them."""
@@ -139,6 +160,7 @@ class WindowWriter(StatefulWriter):
             "timing": self.pipeline.timing,
             "times": seen.times_of(prepared.accounts),
             "partitions": self.partitions(seen),
+            **({"absorbed": list(self.spanned)} if self.spanned is not None else {}),
         }
         accounts = dropped(dropped(prepared.accounts, seen.late), seen.former)
         return replace(prepared, accounts=tuple(accounts), windows=told)

@@ -17,7 +17,7 @@ from sluice.faults import point
 from sluice.ledger import Ledger
 from sluice.pipeline import Pipeline
 from sluice.ranges import OffsetRange, Positions, describe, subtract
-from sluice.run.checkpoint import Clock
+from sluice.run.checkpoint import Checkpoint, Clock
 from sluice.run.interval import Interval
 from sluice.run.rebuilding import Kept, kept
 from sluice.run.resetting import possible
@@ -26,7 +26,7 @@ from sluice.run.transfer import Transfer
 from sluice.sources.base import Source
 from sluice.sources.state import TopicState
 from sluice_spark.batch.deduped import DedupeWriter
-from sluice_spark.batch.stateful import Key, StatefulWriter
+from sluice_spark.batch.stateful import StatefulWriter
 from sluice_spark.batch.windowed import WindowWriter
 from sluice_spark.columns import column
 from sluice_spark.engine.failures import Sign
@@ -37,6 +37,7 @@ from sluice_spark.runs.interval_offsets import IntervalOffsets
 from sluice_spark.runs.tables import Tables
 from sluice_spark.sinks.base import ReadableSink
 from sluice_spark.sinks.parquet.slice import Slice
+from sluice_spark.sources.base import RECORD_SCHEMA, within
 from sluice_spark.sources.parts import RecordsInParts
 from sluice_spark.strategies.base import Batch
 from sluice_spark.windows.late import late
@@ -50,8 +51,7 @@ _FEWER = "its state would lack what they added"
 
 def due(ledger: Ledger, pipeline: Pipeline, tables: Tables) -> bool:
     """Return whether the state of this epoch is still to be made anew."""
-    applying = tables.applying
-    if pipeline.stateful is None or Transfer(applying.checkpoint.path).done():
+    if pipeline.stateful is None or Transfer(tables.applying.checkpoint.path).done():
         return False
     return tables.epoch.number in ledger.rebuilt(pipeline.name)
 
@@ -99,7 +99,7 @@ class Rebuilding:
     writer: StatefulWriter
 
     def execute(self) -> None:
-        """Make the state, unless there is none to make.
+        """Make the state.
 
         Raises
         ------
@@ -108,37 +108,38 @@ class Rebuilding:
         SluiceError
             By type.
         """
-        context, number = self.batches.context, self.tables.epoch.number
+        context, lease, number = self.batches.context, self.batches.lease, self.tables.epoch.number
         possible(context.pipeline, None, truncate=False, rebuild=True)
-        transfer = Transfer(self.tables.checkpoint.path, self.tables.epoch.positions)
+        transfer = Transfer(self.tables.checkpoint.path, lease.token)
         needed, available = readable(context, self.batches.check.source, number)
+        lease.verify()
         transfer.clear()
-        schema = self._gather(transfer, needed, available) if needed.ranges else None
+        self._gather(transfer, needed, available)
         point("records-gathered")
-        if schema is None:
-            transfer.pass_over()
-            logger.info("epoch %d: no record that earlier runs read belongs to anything that is open", number)
-            return
-        rows, latest = self._told(transfer)
-        note = f"the state of epoch {number} was made anew, of {rows:,} records that earlier runs read"
-        writer = replace(self.writer, remembered=latest)
-        self._make(transfer, writer, schema)
+        records, spanned = self._told(transfer)
+        note = f"the state of epoch {number} was made anew, of {records:,} records that earlier runs read"
+        context.ledger.degraded(lease, note)
+        writer = replace(self.writer, spanned=spanned, latest=needed.latest)
+        self._make(transfer, replace(writer, afresh=True) if isinstance(writer, WindowWriter) else writer)
+        lease.verify()
         transfer.take(needed.watermark)
         point("state-rebuilt")
         logger.info("%s", note)
-        context.ledger.degraded(self.batches.lease, note)
 
     # --- the records -------------------------------------------------------------------------------------------------
 
-    def _gather(self, transfer: Transfer, needed: Kept, available: Available) -> StructType | None:
-        """Store the records beside the checkpoint; return their columns, or None if there is none."""
+    def _gather(self, transfer: Transfer, needed: Kept, available: Available) -> None:
+        """Store the records beside the checkpoint; a file without any, if it needs none."""
         spark, context, ranges = self.batches.spark, self.batches.context, needed.ranges
+        if not ranges:
+            spark.createDataFrame([], RECORD_SCHEMA).write.parquet(transfer.records)
+            return
         offsets = IntervalOffsets(context, _EVER)
         source = offsets.source(spark, available, *available.split(ranges))
         try:
             records = source.read(ranges)
             self._compare(source, needed)
-            wanted = self._wanted(records, ranges, needed.watermark)
+            wanted = self._wanted(records, needed)
             chosen = wanted.select(*(F.col(f"_{name}").alias(name) for name in _PLACE)).distinct()
             records.join(chosen, list(_PLACE), "left_semi").write.parquet(transfer.records)
         except SluiceError:
@@ -148,8 +149,6 @@ class Rebuilding:
             raise source.diagnose(error, ranges) from error
         if gone := source.missing(ranges):  # removed while they were read
             raise _gone(context.pipeline.name, gone)
-        stored = spark.read.parquet(transfer.records)
-        return stored.schema if stored.head(1) else None
 
     def _compare(self, source: RecordsInParts, needed: Kept) -> None:
         """Refuse to go on without records that compaction removed; tell of those that the file refuses now."""
@@ -173,7 +172,7 @@ class Rebuilding:
             logger.warning("%s", note)
             context.ledger.degraded(self.batches.lease, note)
 
-    def _wanted(self, records: DataFrame, ranges: Sequence[OffsetRange], watermark: int) -> DataFrame:
+    def _wanted(self, records: DataFrame, needed: Kept) -> DataFrame:
         """Return the rows whose records the state is made of, with their places."""
         writer, spark = replace(self.writer, clock=Clock(0, 0, round(time.time() * 1000))), self.batches.spark
         rows = writer.sound(writer.transformed(writer.decoded(records)))
@@ -183,35 +182,40 @@ class Rebuilding:
             if self.tables.quarantine.table() is None:
                 return wanted
             # who is there, no window has: also those that were ahead of time, and are not any more
-            refused = self.tables.quarantine.rows(spark).select(*places).distinct()
+            refused = self.tables.quarantine.rows(spark).where(within(needed.ranges, "_")).select(*places).distinct()
             return wanted.join(refused, places, "left_anti")
         assert isinstance(writer, DedupeWriter)
         until = F.unix_micros(column(writer.time)) + round(writer.dedupe.within.total_seconds() * 1_000_000)
         # the first of each key are those that the sink has
-        there = cast(ReadableSink, self.tables.sink).rows(spark).select(*places).distinct()
-        return rows.where(until > watermark * 1000).join(there, places, "left_semi")
+        held = cast(ReadableSink, self.tables.sink).rows(spark)
+        there = held.where(within(needed.ranges, "_")).select(*places).distinct()
+        if (missing := needed.written - there.count()) > 0:
+            note = (
+                f"{missing:,} rows have left the sink since they were written: their keys are not remembered any more"
+            )
+            logger.warning("%s", note)
+            self.batches.context.ledger.degraded(self.batches.lease, note)
+        return rows.where(until > needed.watermark * 1000).join(there, places, "left_semi")
 
-    def _told(self, transfer: Transfer) -> tuple[int, dict[Key, int]]:
-        """Return how many records are stored, and the latest event time of each partition."""
-        stored = self.batches.spark.read.parquet(transfer.records)
+    def _told(self, transfer: Transfer) -> tuple[int, tuple[int, int] | None]:
+        """Return how many records are stored, and their first and last event time, in milliseconds since 1970."""
         writer = self.writer
-        rows = writer.transformed(writer.decoded(stored))
-        found = rows.groupBy("_topic", "_partition").agg(
-            F.count_distinct("_offset").alias("records"), F.max(F.unix_millis(column(writer.time))).alias("latest")
-        )
-        told = found.collect()
-        latest = {(row["_topic"], row["_partition"]): row["latest"] for row in told if row["latest"] is not None}
-        return sum(row["records"] for row in told), latest
+        rows = writer.transformed(writer.decoded(self.batches.spark.read.parquet(transfer.records)))
+        times = F.unix_millis(column(writer.time))
+        found = rows.agg(F.count_distinct("_topic", "_partition", "_offset"), F.min(times), F.max(times)).first()
+        assert found is not None
+        return found[0], None if found[1] is None else (found[1], found[2])
 
     # --- the state ---------------------------------------------------------------------------------------------------
 
-    def _make(self, transfer: Transfer, writer: StatefulWriter, schema: StructType) -> None:
+    def _make(self, transfer: Transfer, writer: StatefulWriter) -> None:
         context, tables, spark = self.batches.context, self.tables, self.batches.spark
         known = context.ledger.last_batch(context.pipeline.name, tables.epoch.number)
         positions = tables.epoch.positions
         assert positions is not None
 
         def on_batch(let_out: DataFrame, number: int) -> None:
+            self.batches.lease.verify()
             transfer.plan(positions)
             if known is not None or isinstance(writer, DedupeWriter):  # whose rows the sink has
                 let_out.write.format("noop").mode("overwrite").save()
@@ -225,12 +229,13 @@ class Rebuilding:
                 own = writer.at(tables.checkpoint, number)
                 self.batches.process(tables, own, number, batch, sweep=number in tables.left_over())
 
+        schema = spark.read.parquet(transfer.records).schema
         key = "spark.sql.streaming.noDataMicroBatches.enabled"
         before = spark.conf.get(key)
         spark.conf.set(key, "false")  # what is closed since is let out by the next batch, of the epoch's own stream
         try:
             self.batches.stream(
-                replace(tables, checkpoint=Transfer(transfer.beside)), on_batch, headers=False, max_records=1,
+                replace(tables, checkpoint=Checkpoint(transfer.beside)), on_batch, headers=False, max_records=1,
                 shape=writer.let_out, output=writer.output, reader=_Stored(spark, transfer.records, schema),
             )  # fmt: skip
         finally:

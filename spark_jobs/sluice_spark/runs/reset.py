@@ -14,7 +14,9 @@ from sluice.ledger.resets import told as telling
 from sluice.ranges import Positions
 from sluice.run.interval import moment_of
 from sluice.run.preflight import unread_of
+from sluice.run.rebuilding import began
 from sluice.run.resetting import Reset, asked, may_hold, of_windows, plan, possible, still_open, united
+from sluice.run.transfer import Transfer
 from sluice.sources.base import Source
 from sluice.sources.state import TopicState
 from sluice_spark.engine.logs import logger
@@ -237,7 +239,10 @@ class ResetRun(Run):
         with suppress(CheckpointError):
             known = tables.checkpoint.definition()
         name, number = self.pipeline.name, tables.epoch.number
-        latest, closed = self.ledger.latest_event_time(name, number), self.ledger.closed_to(name, number)
+        # also of what this epoch was to go on with, and no run has made anew yet
+        first = began(self.ledger, name, number) if number in self.ledger.rebuilt(name) else number
+        latest = self.ledger.latest_before(name, number + 1, since=first)
+        closed = self.ledger.closed_before(name, number + 1, since=first)
         given_up, notes = list(reset.given_up), list(reset.notes)
         last = self.ledger.last_batch(name, number)
         waiting = 0 if last is None else last.batch + 1
@@ -283,6 +288,8 @@ class ResetRun(Run):
         now, name = tables.epoch, self.pipeline.name
         if (now.route, now.positions) != (reset.route, reset.positions) or tables.checkpoint.planned():
             return False
+        if tables.applying.checkpoint.planned():  # an attempt to make its state anew
+            return False
         if self.ledger.last_batch(name, now.number) is not None or reset.recreated:
             return False
         if reset.rebuild != (now.number in self.ledger.rebuilt(name)):
@@ -319,6 +326,7 @@ class ResetRun(Run):
                 raise self._overtaken(tables, number)
         point("epoch-closed")
         tables.further.begin_anew(number, self.context.run_id)
+        Transfer(tables.applying.checkpoint.path).clear()  # what an attempt left that nobody repeats
         seal_off(tables, note)
         replaced = [[*key, count] for key, count in removed.items()]
         open_next(self.ledger, lease, tables, {**note, "version": number, "replaced": replaced})

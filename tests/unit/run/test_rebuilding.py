@@ -37,11 +37,13 @@ def commit(place: Place, spec: Pipeline, epoch: int, batch: int, start: int, end
         place.ledger.run_planned(lease, kind="live", recovery="replay", epoch=epoch, ranges=[], topic_ids={})
         latest = (end - 1) * HOUR
         partitions = {"at": 0, "latest": [["t", 0, latest]]}
-        told: dict[str, Any] = {"late_by": max(0, start - 2) * HOUR, "late": [], "partitions": partitions}
+        told: dict[str, Any] = {
+            "late_by": max(0, start - 2) * HOUR, "late": [], "partitions": partitions, "timing": spec.timing,
+        }  # fmt: skip
         if spec.window is not None:
             told |= {
                 "rows": 0, "partly_late": 0, "latest": latest, "closed_to": max(0, end - 2) * HOUR,
-                "timing": spec.timing, "times": [["t", 0, start, end, start * HOUR, latest]],
+                "times": [["t", 0, start, end, start * HOUR, latest]],
             }  # fmt: skip
         else:
             told |= {"duplicates": []}
@@ -65,7 +67,8 @@ def test_only_batches_that_something_open_may_have_records_of_are_read(place: Pl
     reset(place, 2, rebuild=True)
     found = kept(place.ledger, spec, 2)
     assert found.ranges == (span(6, 10),), "those before are closed, and of those behind no window has any"
-    assert (found.records, found.watermark, found.epochs) == (4, 10 * HOUR, (1,))
+    assert (found.records, found.written, found.watermark, found.epochs) == (4, 4, 10 * HOUR, (1,))
+    assert found.latest == {("t", 0): 11 * HOUR}
     assert former_to(place.ledger, spec, 2, rebuilt=True) == 10 * HOUR
     assert former_to(place.ledger, spec, 2, rebuilt=False) == 12 * HOUR, "all that were begun"
 
@@ -90,7 +93,7 @@ def test_state_goes_on_from_epoch_to_epoch(place: Place, spec: Pipeline) -> None
     assert kept(place.ledger, spec, 5).epochs == (2, 3, 4)
     # the second epoch wrote no window of the first one's records, and that stays
     assert former_to(place.ledger, spec, 5, rebuilt=True) == max(spec.window.last_end(3 * HOUR), 5 * HOUR)  # type: ignore[union-attr]
-    assert kept(place.ledger, spec, 5).ranges == (span(4, 6), span(6, 7))
+    assert kept(place.ledger, spec, 5).ranges == (span(4, 7),)
 
 
 def test_nothing_of_before_all_rows_were_taken_out_counts(place: Place, spec: Pipeline) -> None:
@@ -106,7 +109,8 @@ def test_another_event_time_makes_all_of_it_needed(place: Place, spec: Pipeline)
     commit(place, spec, 1, 0, 0, 6)
     commit(place, spec, 1, 1, 6, 10)
     place.configure(decode={"json": {"schema": "at TIMESTAMP, k STRING, v INT"}}, window=WINDOW)
-    assert kept(place.ledger, load(str(place.file)), 2).ranges == (span(0, 6), span(6, 10))
+    found = kept(place.ledger, load(str(place.file)), 2)
+    assert (found.ranges, found.latest) == ((span(0, 10),), {})
 
 
 def test_keys_are_remembered_of_batches_whose_keys_are_not_forgotten(place: Place, deduped: Pipeline) -> None:
@@ -119,4 +123,10 @@ def test_keys_are_remembered_of_batches_whose_keys_are_not_forgotten(place: Plac
         dedupe={"keys": ["k"], "time": "at", "within": "2h", "hold": {"idle_after": "9h"}},
     )
     found = kept(place.ledger, load(str(place.file)), 2)
-    assert (found.ranges, found.watermark) == ((span(0, 4), span(4, 9)), 2 * HOUR), "as far as a batch was judged by it"
+    assert (found.ranges, found.watermark) == ((span(0, 9),), 2 * HOUR), "as far as a batch was judged by it"
+    place.configure(
+        decode={"json": {"schema": "at TIMESTAMP, k STRING, seen TIMESTAMP"}},
+        dedupe={"keys": ["k"], "time": "seen", "within": "2h"},
+    )
+    found = kept(place.ledger, load(str(place.file)), 2)
+    assert (found.ranges, found.watermark) == ((span(0, 9),), 0), "by another event time nothing is known of them"
