@@ -119,3 +119,44 @@ def gone_on(sandbox: Sandbox, window: dict[str, Any], recovery: str, points: Seq
     told = deep(sandbox)
     assert (told["problems"], told["unproved"]) == ([], [])
     return stream
+
+
+@pytest.mark.long
+def test_windows_that_were_updated_are_written_once_from_now_on(sandbox: Sandbox) -> None:
+    stream = GoneOn(sandbox, UPDATED)
+    stream.configure()
+    stream.feed(0, 200, 24, bad=True)
+    sandbox.run("first")
+    assert len(stream.held()) > len(stream.expected()[0]), "the table has windows that are open"
+    stream.window = SLIDING
+    stream.configure()
+    stream.begin_again()
+    sandbox.run("second", kill_at="sink-committed")
+    sandbox.run("second")
+    assert stream.held() == stream.expected()[0], "they are not written before they are closed"
+    stream.feed(100, 320, 20)
+    sandbox.run("third")
+    assert stream.held() == stream.expected()[0]
+    assert stream.open()
+
+
+@pytest.mark.long
+def test_what_is_gone_is_said_and_nothing_is_open_without_it(sandbox: Sandbox) -> None:
+    stream = GoneOn(sandbox, HOURLY)
+    stream.configure()
+    stream.feed(0, 200, 24)
+    sandbox.run("first")
+    before = stream.held()
+    stream.begin_again()
+    sandbox.topics.delete_records(sandbox.topic, {0: 10, 1: 10})
+    said = sandbox.run("second", expect=21)
+    assert "no longer in the source or the write-ahead log" in said.message
+    assert f"sluice reset {sandbox.name} --reason TEXT" in said.message
+    again = reset(sandbox, expect=10)
+    assert "windows that are open are dropped" in again, "not without a word"
+    assert "no longer in the source" in reset(sandbox, "--rebuild-state", expect=21)
+    reset(sandbox, "--yes")
+    stream.feed(300, 420, 8)
+    sandbox.run("third")
+    assert before == before & stream.held()
+    sandbox.assert_balanced()
