@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from kafka.admin import ConfigResource, ConfigResourceType, KafkaAdminClient
 from pyspark.sql import SparkSession
-from tests.chaos.test_windows import BEGIN, HOURLY, MINUTE, PANES, SLIDING, Stream, Updated
+from tests.chaos.test_windows import BEGIN, HOURLY, MINUTE, PANES, SESSIONS, SLIDING, Sessions, Stream, Updated
 from tests.fixtures.runs import KeptSandbox, Sandbox, await_that, consume
 
 from sluice.local.kafka import Broker, Topics
@@ -20,6 +20,7 @@ from sluice.local.kafka import Broker, Topics
 pytestmark = [pytest.mark.chaos, pytest.mark.spark, pytest.mark.kafka]
 
 Row = tuple[Any, ...]
+GAP = 10 * MINUTE
 POINTS = (
     "run-planned",
     "batch-started",
@@ -256,3 +257,73 @@ def test_windows_are_not_made_again_without_records_that_were_compacted_away(
     refused = sandbox.run("after", interval=interval(0, 60), expect=21).message
     assert "by compaction since live runs absorbed them" in refused
     assert stream.held() == held
+
+
+def whole_sessions(stream: Stream) -> list[tuple[str, datetime, datetime, list[int]]]:
+    """The sessions of every record, late or not."""
+    found: list[tuple[str, datetime, datetime, list[int]]] = []
+    for k, at, v in sorted((k, at, v) for at, k, v in filter(None, stream.records.values())):
+        if found and found[-1][0] == k and at <= found[-1][2]:
+            _, start, _, values = found.pop()
+            found.append((k, start, at + GAP, [*values, v]))
+        else:
+            found.append((k, at, at + GAP, [v]))
+    return found
+
+
+def made_again(stream: Stream, rows: Counter[Row], first: int, last: int, until: datetime) -> Counter[Row]:
+    """The table after an interval has replaced the sessions that begin between two minutes, and are closed."""
+    whole = whole_sessions(stream)
+
+    def mine(start: datetime, end: datetime) -> bool:
+        return minute(first) <= start < minute(last) and end <= until
+
+    def leaves(row: Row) -> bool:
+        start, end, key = row[:3]
+        if start < minute(first) or end > until:
+            return False
+        of = [(s, e) for k, s, e, _ in whole if k == key and s <= start < e]
+        return mine(*of[0]) if of else start < minute(last)
+
+    stay = Counter({row: n for row, n in rows.items() if not leaves(row)})
+    return stay + Counter((s, e, k, len(v), sum(v)) for k, s, e, v in whole if mine(s, e))
+
+
+@pytest.mark.parametrize(
+    ("recovery", "points"),
+    [
+        ("replay", ("sink-committed",)),
+        pytest.param("wal", POINTS, marks=[pytest.mark.long, pytest.mark.timeout(1800)]),
+    ],
+)
+def test_an_interval_makes_its_sessions_again(sandbox: Sandbox, recovery: str, points: tuple[str, ...]) -> None:
+    stream = Sessions(sandbox, SESSIONS, recovery=recovery, limit=100)
+    stream.configure()
+    for run, (first, last, count) in {"first": (0, 120, 16), "second": (60, 200, 14), "third": (0, 240, 14)}.items():
+        # one session of three parts: the one in the middle comes when the others are written
+        stream.feed(
+            first, last, count, bad=True, also=[minute(n) for n in {"first": (58, 76), "third": (67,)}.get(run, ())]
+        )
+        sandbox.run(run)
+    assert stream.expected()[1], "some came late"
+    before, until, split = stream.held(), closed_to(sandbox), sandbox.total("written")
+    due = made_again(stream, before, 50, 120, until)
+    assert sum(due.values()) < sum(before.values()), "parts of sessions are put together"
+    for point in points:
+        sandbox.run("march", interval=interval(50, 120), kill_at=point)
+    for run in ("march", "again"):
+        sandbox.run(run, interval=interval(50, 120))
+        assert stream.held() == due
+        assert sandbox.total("written") == split
+        sandbox.assert_balanced()
+    sandbox.run("the rest", interval=interval(0, 600))
+    every = made_again(stream, due, 0, 600, until)
+    assert stream.held() == every
+    live = stream.expected()[0]
+    stream.feed(240, 400, 12)
+    sandbox.run("fourth")
+    assert stream.held() == every + (stream.expected()[0] - live)
+    assert json.loads(sandbox.cli("audit", str(sandbox.file), "--deep", "--json").stdout)["problems"] == []
+    deep = json.loads(sandbox.cli("audit", str(sandbox.file), "--deep", "--windows", "--json").stdout)
+    assert deep["problems"] == []
+    assert any("an interval made them again" in why for why in deep["unproved"])

@@ -31,6 +31,7 @@ EVER = 1 << 52
 """Later than any time, in milliseconds since 1970."""
 
 _FOREIGN = "the pipeline file makes other windows of their records now than it did when they were written"
+_MADE_AGAIN = "an interval made them again, of all of their records, and took out what live runs had written of them"
 _UNTOLD = "an interval made them again by a version of Sluice that did not note of which records"
 
 
@@ -124,7 +125,9 @@ class Plan:
             elif epoch < 0 and -epoch in intervals:
                 start, end = intervals[-epoch].milliseconds
                 until = min(end, move["closed_to"] - _length(window) + 1)
-                if until > start:
+                if until > start and window.gap is not None:
+                    found.doubtful.append([start, max(until, move["reach"] + 1), _MADE_AGAIN, True])
+                elif until > start:
                     made.append((start, until, -epoch, now, move))
         last = {
             first: max(found.closed[e] for e in found.begun if found.begun[e] == first)

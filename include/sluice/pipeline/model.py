@@ -457,11 +457,6 @@ class Pipeline(Strict):
                 f"pipeline {self.name!r} has window.output: complete: no window is ever closed, and each batch of a "
                 "live run writes all of them"
             )
-        if self.window is not None and self.window.gap is not None:
-            return (
-                f"pipeline {self.name!r} has sessions: where they begin and end is decided by their records, so an "
-                "interval cannot say which ones it replaces"
-            )
         if self.window is not None and START in self.sink.config.partition_columns:
             return (
                 f"pipeline {self.name!r} has sink.{self.sink.key}.partition_by: {START}: windows of an interval are "

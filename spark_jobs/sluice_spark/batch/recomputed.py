@@ -8,15 +8,19 @@ from typing import Self
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
-from sluice.pipeline.window import START
+from sluice.pipeline.window import END, START
 from sluice.run.checkpoint import Clock
-from sluice_spark.batch.stateful import Seen, dropped
+from sluice_spark.batch.stateful import BROKEN, Seen, dropped
 from sluice_spark.batch.windowed import WindowWriter
 from sluice_spark.batch.writer import PreparedBatch
+from sluice_spark.columns import column
 from sluice_spark.windows.aggregate import windows_of
 from sluice_spark.windows.late import inside
+from sluice_spark.windows.sessions import in_whole_sessions
 
-__all__ = ["RecomputedWindows"]
+__all__ = ["RecomputedSessions", "RecomputedWindows"]
+
+_FIRST, _LAST, _SOUND, _NEAR = (f"__sluice_{name}" for name in ("first", "last", "sound", "near"))
 
 
 @dataclass(frozen=True)
@@ -85,3 +89,84 @@ class RecomputedWindows(WindowWriter):
 
     def _inside_span(self) -> Column:
         return inside(self.window, *self.span)
+
+
+@dataclass(frozen=True)
+class RecomputedSessions(RecomputedWindows):
+    """Prepares the sessions that begin in a span of event time, and are closed. No record is late for them.
+
+    A record in the span may belong to a session that begins before it. Who belongs to such a one has a record of it
+    within the gap before the span; so all records since then are put into sessions, and no others.
+    """
+
+    def let_in(self, records: DataFrame) -> DataFrame:
+        """Return the sessions of these records: those of the ranges, without the parts that are not read."""
+        window = self.window
+        grouped = self.absorbed(records).groupBy(_FIRST, _LAST, *map(column, window.by))
+        found = grouped.agg(*(F.expr(text).alias(name) for name, text in window.aggregates.items()))
+        bounds = F.timestamp_micros(_FIRST).alias(START), F.timestamp_micros(_LAST).alias(END)
+        return found.select(*bounds, *map(column, [*window.by, *window.aggregates]))
+
+    def absorbed(self, records: DataFrame) -> DataFrame:
+        """Return the rows that belong to one of the sessions."""
+        return self._near(records).where(self._inside_span())
+
+    def replaced(self, records: DataFrame, held: DataFrame) -> DataFrame:
+        """Return which rows of the table are parts of these sessions, or have no record any more: bounds and keys.
+
+        Rows that begin in the span and are parts of a session that begins before it are not among them, nor are those
+        of a session that is still open.
+
+        Parameters
+        ----------
+        records
+            As for :meth:`let_in`.
+        held
+            The table's rows.
+        """
+        by, span = self.window.by, self._micros
+        names = [f"{_SOUND}_{n}" for n in range(len(by))]
+        whole = self._near(records).select(
+            _FIRST, _LAST, *(column(name).alias(own) for name, own in zip(by, names, strict=True))
+        ).distinct()  # fmt: skip
+        start, end = F.unix_micros(F.col(START)), F.unix_micros(F.col(END))
+        there = held.where((start >= span[0]) & (start < span[2]) & (end <= span[2]))
+        there = there.select(START, END, *map(column, by))
+        same = [column(name).eqNullSafe(F.col(own)) for name, own in zip(by, names, strict=True)]
+        found = there.join(whole, [*same, start >= F.col(_FIRST), start < F.col(_LAST)], "left")
+        gone = F.when(F.col(_FIRST).isNull(), start < span[1]).otherwise(self._inside_span())
+        return found.where(gone).select(START, END, *map(column, by))
+
+    def last(self, records: DataFrame) -> int | None:
+        """Return the last end of any of the sessions, in microseconds since 1970; None if there is none."""
+        row = self.absorbed(records).agg(F.max(_LAST)).first()
+        return None if row is None else row[0]
+
+    def _near(self, records: DataFrame) -> DataFrame:
+        told = super()._told(self.transformed(self.decoded(records)))
+        near = told.where(F.col(BROKEN).isNull() & self._is_near()).drop(BROKEN)
+        return in_whole_sessions(near, self.window, [], _FIRST, _LAST)
+
+    def _told(self, rows: DataFrame) -> DataFrame:
+        told = super()._told(rows)
+        marked = told.withColumn(_SOUND, F.col(BROKEN).isNull()).withColumn(
+            _NEAR, F.coalesce(F.col(_SOUND) & self._is_near(), F.lit(False))
+        )
+        found = in_whole_sessions(marked, self.window, [_NEAR], _FIRST, _LAST)
+        return found.drop(_SOUND)
+
+    def _is_near(self) -> Column:
+        gap = round(self.window.length.total_seconds() * 1_000_000)
+        return F.unix_micros(column(self.window.time)) >= F.lit(self._micros[0] - gap)
+
+    def _inside_span(self) -> Column:
+        start, end, closed = self._micros
+        return (F.col(_FIRST) >= start) & (F.col(_FIRST) < end) & (F.col(_LAST) <= closed)
+
+    def late(self) -> Column:
+        """Return whether a row belongs to none of the sessions; it counts as filtered."""
+        return ~(F.col(_NEAR) & self._inside_span())
+
+    @property
+    def _micros(self) -> tuple[int, int, int]:
+        return self.span[0] * 1000, self.span[1] * 1000, self.closed * 1000

@@ -30,10 +30,11 @@ from sluice_spark.columns import column
 from sluice_spark.sinks.base import Staged, Tally
 from sluice_spark.sources.base import Records
 
-__all__ = ["Key", "Seen", "StatefulWriter", "by_range", "dropped"]
+__all__ = ["BROKEN", "Key", "Seen", "StatefulWriter", "by_range", "dropped"]
 
 Key = tuple[str, int]
-_BROKEN = "__sluice_broken"
+BROKEN = "__sluice_broken"
+"""The column with the rule that a row breaks by its keys or its event time; null if it breaks none."""
 
 
 class Seen(NamedTuple):
@@ -181,8 +182,8 @@ class StatefulWriter(BatchWriter, ABC):
     def judged(self, records: DataFrame) -> DataFrame:
         """Return the decoded records, with the rule that their row breaks."""
         found = self.decoded(records)
-        broken = self._told(self.transformed(found)).where(F.col(_BROKEN).isNotNull())
-        return blamed(found, broken, F.col(_BROKEN), self.blamed(F.col(_BROKEN)))
+        broken = self._told(self.transformed(found)).where(F.col(BROKEN).isNotNull())
+        return blamed(found, broken, F.col(BROKEN), self.blamed(F.col(BROKEN)))
 
     def blamed(self, rule: Column) -> Column:
         """Return the name of the column by which a row breaks a rule."""
@@ -194,10 +195,10 @@ class StatefulWriter(BatchWriter, ABC):
 
     def sound(self, rows: DataFrame) -> DataFrame:
         """Return the rows that the operator can take."""
-        return self._told(rows).where(F.col(_BROKEN).isNull()).drop(_BROKEN)
+        return self._told(rows).where(F.col(BROKEN).isNull()).drop(BROKEN)
 
     def _told(self, rows: DataFrame) -> DataFrame:
-        return rows.withColumn(_BROKEN, self.strange(F.timestamp_millis(F.lit(self.clock.now))))
+        return rows.withColumn(BROKEN, self.strange(F.timestamp_millis(F.lit(self.clock.now))))
 
     def count(self, ranges: Sequence[OffsetRange], source: Records) -> Seen:
         """Return what became of the records of these ranges, judged by the writer's clock."""
@@ -206,7 +207,7 @@ class StatefulWriter(BatchWriter, ABC):
         records = source.read(ranges)
         tally = ReadTally(self.decoded(records), ranges, rescues=self.pipeline.decode.rescues)
         rows = self._told(self.transformed(tally.frame))
-        sound = F.col(_BROKEN).isNull()
+        sound = F.col(BROKEN).isNull()
         offset = F.when(sound, F.col("_offset"))
         counted = rows.groupBy("_topic", "_partition").agg(
             F.count(F.when(~sound, 1)).alias("broken"),

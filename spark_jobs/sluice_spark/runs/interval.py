@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from types import MappingProxyType
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
@@ -56,12 +57,15 @@ class Leaving(NamedTuple):
         Gets the offsets that leave the sink, and raises if they must stay.
     notes
         What the account of the run has to say of it.
+    told
+        What the commit's metadata has to say of windows, beside what was prepared.
     """
 
     rows: Slice
     refused: Slice
     check: Callable[[Mapping[Key, Any]], None]
     notes: tuple[str, ...] = ()
+    told: Mapping[str, Any] = MappingProxyType({})
 
 
 _AS_BEFORE = "this run replaced nothing in sink and quarantine"
@@ -276,7 +280,7 @@ class IntervalRun(Run):
                 "slice": [r.as_list() for r in leaving.refused.ranges],
                 "refused": prepared.quarantine.folder if prepared.quarantine else None,
                 "profile": prepared.profiled,
-                **({"windows": dict(prepared.windows)} if prepared.windows is not None else {}),
+                **({"windows": {**prepared.windows, **leaving.told}} if prepared.windows is not None else {}),
                 **({"tables": writer.lookups.as_dict()} if writer.lookups.tables else {}),
             }
             also = {} if prepared.shared is None else {ALSO: prepared.shared.as_dict()}
@@ -302,7 +306,7 @@ class IntervalRun(Run):
                 tables.further.commit(prepared.shared, batch, note, name, leaving.rows)
         windows = prepared.windows
         if windows is not None:
-            windows = {**windows, "replaced": left}
+            windows = {**windows, **leaving.told, "replaced": left}
         tables.sweep(batch)  # before the ledger has the batch: if the driver dies, the next run sweeps it, too
         with self.context.watch.phase("ledger"):
             self.ledger.batch_committed(

@@ -9,20 +9,23 @@ from typing import Any, cast
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from sluice.errors import OffsetsGoneError
-from sluice.pipeline.window import START
+from sluice.pipeline.window import END, START
 from sluice.ranges import OffsetRange, overlaps, runs_of
 from sluice.sources.state import Key
-from sluice_spark.batch.recomputed import RecomputedWindows
+from sluice_spark.batch.recomputed import RecomputedSessions, RecomputedWindows
 from sluice_spark.batch.windowed import WindowWriter
 from sluice_spark.batch.writer import BatchWriter, PreparedBatch
 from sluice_spark.runs.closing import HANDOVER
 from sluice_spark.runs.interval import IntervalRun, Leaving
 from sluice_spark.runs.tables import Tables
 from sluice_spark.runs.window_offsets import WindowOffsets
+from sluice_spark.sinks.base import ReadableSink
+from sluice_spark.sinks.parquet.keyed import Keyed
 from sluice_spark.sinks.parquet.slice import Slice
 from sluice_spark.sinks.parquet.timed import Timed
 from sluice_spark.sources.base import RECORD_SCHEMA
@@ -40,6 +43,9 @@ class WindowIntervalRun(IntervalRun):
 
     Notes
     -----
+    A session is replaced by the interval in which it begins, wherever it ends. Its parts, which live runs wrote because
+    records came late, leave with it.
+
     It changes neither the live state nor windows that are open. Records that came too late for live runs are in their
     windows now. In the quarantine it replaces what it refuses now, and takes out what a window has absorbed; everything
     else stays. A crash leaves what it leaves of :class:`IntervalRun`.
@@ -68,7 +74,8 @@ class WindowIntervalRun(IntervalRun):
 
     def _writer(self, spark: SparkSession, tables: Tables, lookups: Lookups) -> BatchWriter:
         writer = cast(WindowWriter, self.context.writer(spark, tables, lookups))
-        return RecomputedWindows.of(writer, self._offsets.span, self._offsets.closed, round(time.time() * 1000))
+        kind = RecomputedWindows if writer.window.gap is None else RecomputedSessions
+        return kind.of(writer, self._offsets.span, self._offsets.closed, round(time.time() * 1000))
 
     def _leaving(
         self,
@@ -97,7 +104,24 @@ class WindowIntervalRun(IntervalRun):
             f"{newly:,} records are refused now and were not before, also where their windows are none of the "
             "interval's: these windows still have them, until they are made again",
         )  # fmt: skip
-        return Leaving(self._gone(), Slice(gone), lambda _: None, notes if newly else ())
+        rows: Slice = self._gone()
+        told: dict[str, Any] = {}
+        if isinstance(writer, RecomputedSessions):
+            rows, reach = self._parts(writer, tables, readable, source)
+            told = {"reach": reach}  # for an audit
+        return Leaving(rows, Slice(gone), lambda _: None, notes if newly else (), told)
+
+    def _parts(
+        self, writer: RecomputedSessions, tables: Tables, readable: Sequence[OffsetRange], source: RecordsInParts
+    ) -> tuple[Slice, int]:
+        """Return the rows of the table in whose place the sessions come, and the last end of any of both."""
+        spark = SparkSession.active()
+        held = cast(ReadableSink, tables.sink).rows(spark)
+        records = self._records(source, readable)
+        gone = writer.replaced(records, held).toArrow()
+        ends = [pc.max(gone.column(END).cast(pa.int64())).as_py(), writer.last(records)]
+        last = max((end for end in ends if end is not None), default=0)
+        return Keyed.among(gone.to_batches(), gone.column_names), -(-last // 1000)
 
     def _absorbed(
         self,

@@ -60,7 +60,9 @@ class WindowOffsets(IntervalOffsets):
         reached, accounts = ledger.reached(name), ledger.accounts(name)
         gaps = missing(name, reached, available, lambda: [a.range for a in accounts if a.counts.absent == len(a.range)])
         times = ledger.event_times(name, pipeline.timing) if pipeline.timing is not None else []
-        elsewhere = [t.range for t in times if until <= start or not t.meets(start, until + length)]
+        # a session may begin before the interval, and last until anything is closed
+        near = (start, until + length) if window.gap is None else (start - length, closed + 1)
+        elsewhere = [t.range for t in times if until <= start or not t.meets(*near)]
         lost = [row.range for row in ledger.never_read(name)]
         ranges, passed, gone = [], list[OffsetRange](), list[OffsetRange]()
         for topic, partitions in sorted(reached.items()):

@@ -1,4 +1,4 @@
-"""Which records a session has, from all records of many batches at once: for an audit.
+"""Which records a session has, from all records of many batches at once: for audits and intervals.
 
 A session is written by the first batch whose watermark reaches its end, and what comes later begins a new one. So the
 batches have a say in it, and yet nobody has to go through them one after another:
@@ -25,8 +25,9 @@ from pyspark.sql import functions as F
 from sluice.pipeline.window import Window
 from sluice_spark.columns import column
 
-__all__ = ["in_sessions"]
+__all__ = ["in_sessions", "in_whole_sessions"]
 
+_SESSION = "__sluice_session"
 _REACH, _ENDS = "__sluice_reach", "__sluice_ends"
 
 
@@ -48,12 +49,38 @@ def in_sessions(rows: DataFrame, window: Window, apart: Sequence[str], watermark
     -----
     The rows of a key are sorted in one task, which spills to disk; nothing else is kept of them.
     """
-    gap = F.lit(round(window.length.total_seconds() * 1_000_000))
     time, passed = F.unix_micros(column(window.time)), watermark * 1000
-    timely = rows.where(time + gap > passed).withColumn(_REACH, F.greatest(time, passed + 1) - gap)
+    timely = rows.where(time + _gap(window) > passed)
+    return _numbered(timely, window, apart, F.greatest(time, passed + 1) - _gap(window), name)
+
+
+def in_whole_sessions(rows: DataFrame, window: Window, apart: Sequence[str], first: str, last: str) -> DataFrame:
+    """Return the rows, each with begin and end of the session that it belongs to if no record is late.
+
+    Parameters
+    ----------
+    rows, apart
+        As for :func:`in_sessions`.
+    first, last
+        The columns with begin and end, in microseconds since 1970.
+    """
+    time, gap = F.unix_micros(column(window.time)), _gap(window)
+    numbered = _numbered(rows, window, apart, time - gap, _SESSION)
+    whole = Ordered.partitionBy(*map(column, [*apart, *window.by]), _SESSION)
+    bounds = numbered.withColumn(first, F.min(time).over(whole)).withColumn(last, F.max(time).over(whole) + gap)
+    return bounds.drop(_SESSION)
+
+
+def _numbered(rows: DataFrame, window: Window, apart: Sequence[str], reach: Column, name: str) -> DataFrame:
+    """Return the rows with the number of their session, by how far back in time each reaches."""
+    time, reaching = F.unix_micros(column(window.time)), rows.withColumn(_REACH, reach)
     from_last = Ordered.partitionBy(*map(column, [*apart, *window.by])).orderBy(time.desc())
     later = from_last.rowsBetween(Ordered.unboundedPreceding, -1)
     so_far = from_last.rowsBetween(Ordered.unboundedPreceding, Ordered.currentRow)
     # of two records of one time, the second always has the first one's reach before it, and so does not end a session
-    ends = timely.withColumn(_ENDS, F.coalesce(F.min(_REACH).over(later) > time, F.lit(True)))
+    ends = reaching.withColumn(_ENDS, F.coalesce(F.min(_REACH).over(later) > time, F.lit(True)))
     return ends.withColumn(name, F.count_if(F.col(_ENDS)).over(so_far)).drop(_REACH, _ENDS)
+
+
+def _gap(window: Window) -> Column:
+    return F.lit(round(window.length.total_seconds() * 1_000_000))

@@ -68,11 +68,11 @@ def sessions(place: Place) -> Pipeline:
     return load(str(place.file))
 
 
-def test_no_interval_makes_sessions_again(sessions: Pipeline) -> None:
+def test_sessions_are_named_with_the_interval_that_makes_them_again(sessions: Pipeline) -> None:
     assert cannot(sessions) is None
     doubtful = [[0, HOUR, "gone", True], [HOUR, 2 * HOUR, "gone", True]]
     (problem,), (unproved,) = told(sessions, Verdict(9, 1, [difference(True, True, "2", "3")], doubtful, {}))
-    assert problem.endswith("To write all rows again: sluice reset p --reason TEXT --truncate --from earliest")
+    assert problem.endswith("sluice run p --start 1970-01-01T00:00:00+00:00 --end 1970-01-01T01:00:00+00:00")
     assert unproved.startswith(
         "sessions that last at any time from 1970-01-01T00:00:00+00:00 to 1970-01-01T01:59:59.999000+00:00: gone"
     )
@@ -114,6 +114,21 @@ def test_records_that_made_other_sessions_join_none(place: Place, sessions: Pipe
     ((first, last, *_),) = plan.doubtful
     assert (first, last) == (4 * HOUR, 9 * HOUR + 2), "of an event time, and until a gap behind the last one"
     assert plan.closed == {"1": 7 * HOUR}
+
+
+def test_sessions_that_an_interval_made_are_not_compared(place: Place, sessions: Pipeline) -> None:
+    with place.ledger.acquire("p", "march", scope="0/1") as lease:
+        day = 24 * HOUR
+        number = place.ledger.interval_resolved(
+            lease, "1970-01-01T00:00:00Z/1970-01-02T00:00:00Z", ranges=[], whole=True, topic_ids={}
+        )  # fmt: skip
+    made = move(sessions, -number, 0, 0, 0, 30, reach=26 * HOUR, ranges=[])
+    plan = Plan.of(place.ledger, sessions, [move(sessions, 1, 0, 0, 30, 30), made], {}, 12)
+    assert (plan.owned, plan.made) == ([], [])
+    ((first, until, why, also),) = plan.doubtful
+    assert (first, until, also) == (0, 26 * HOUR + 1, True), "up to the last end of what came or left"
+    assert day < until
+    assert "an interval made them again" in why
 
 
 def test_an_output_of_all_windows_is_that_of_the_newest_epoch(place: Place) -> None:

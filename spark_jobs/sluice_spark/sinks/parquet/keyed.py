@@ -1,8 +1,8 @@
-"""Finds the rows of a table whose keys are among those of staged rows, and rewrites files without them."""
+"""Finds the rows of a table by their keys, such as those of staged rows, and rewrites files without them."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import unquote
@@ -20,7 +20,9 @@ __all__ = ["Keyed", "told"]
 
 @dataclass
 class Keyed(Slice):
-    """The rows that have the keys of staged rows. Keys are in memory, those of the files one batch of rows at a time.
+    """The rows that have some keys, such as those of staged rows.
+
+    Keys are in memory, those of the files one batch of rows at a time.
 
     Parameters
     ----------
@@ -39,12 +41,21 @@ class Keyed(Slice):
     def of(cls, root: str, staged: Staged, keys: Sequence[str]) -> Keyed:
         """Return the slice of these staged rows."""
         fs, base = fsspec.core.url_to_fs(root)
+
+        def batches() -> Iterator[Any]:
+            for file in staged.files:
+                with fs.open(f"{base}/{unquote(file.path)}", "rb") as handle:
+                    yield from opened(handle).iter_batches(columns=list(keys))
+
+        return cls.among(batches(), keys)
+
+    @classmethod
+    def among(cls, batches: Iterable[Any], keys: Sequence[str]) -> Keyed:
+        """Return the slice of the rows that have the keys of these Arrow batches."""
         wanted: dict[int, set[str]] = {}
-        for file in staged.files:
-            with fs.open(f"{base}/{unquote(file.path)}", "rb") as handle:
-                for batch in opened(handle).iter_batches(columns=list(keys)):
-                    for moment, rest in zip(moments(batch, keys[0]), _others(batch, keys[1:]), strict=True):
-                        wanted.setdefault(int(moment), set()).add(rest)
+        for batch in batches:
+            for moment, rest in zip(moments(batch, keys[0]), _others(batch, keys[1:]), strict=True):
+                wanted.setdefault(int(moment), set()).add(rest)
         return cls((), keys=tuple(keys), wanted=wanted)
 
     def _may_hold(self, files: pa.Table) -> Any:
