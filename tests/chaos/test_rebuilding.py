@@ -26,8 +26,8 @@ POINTS = (
     "rows-staged",
     "before-sink-commit",
     "sink-committed",
-    "batch-recorded",
     "state-rebuilt",
+    "batch-recorded",  # of the batch behind it
 )
 
 

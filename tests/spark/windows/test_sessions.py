@@ -14,7 +14,7 @@ from pyspark.sql import functions as F
 
 from sluice.audit.windows import doubt
 from sluice.pipeline.window import Window
-from sluice_spark.windows.sessions import in_sessions
+from sluice_spark.windows.sessions import in_sessions, in_whole_sessions
 
 pytestmark = pytest.mark.spark
 
@@ -118,3 +118,20 @@ def test_records_that_are_missing_make_no_other_sessions_than_those_in_doubt(
     assert found != wanted
     assert sure(found) == sure(wanted)
     assert 100 < sum(sure(wanted).values()) < sum(wanted.values()) - 100
+
+
+def test_whole_sessions_are_those_of_spark_if_no_record_is_late(
+    spark: SparkSession, histories: list[tuple[list[Record], Counter[Found], set[str]]]
+) -> None:
+    records = [record for found, *_ in histories[:300] for record in found]
+    rows = spark.createDataFrame(records, "history LONG, key STRING, at LONG, late LONG").coalesce(2)
+    rows = rows.withColumn("at", F.timestamp_millis("at"))
+    whole = in_whole_sessions(rows, WINDOW, ["history"], "first", "last")
+    assert whole.columns == [*rows.columns, "first", "last"]
+    mine = whole.groupBy("history", "key", "first", "last").count().collect()
+    span = F.session_window("at", f"{GAP} milliseconds")
+    theirs = rows.groupBy("history", "key", span.alias("s")).count()
+    bounds = F.unix_micros("s.start"), F.unix_micros("s.end")
+    found = Counter(tuple(row) for row in theirs.select("history", "key", *bounds, "count").collect())
+    assert Counter(tuple(row) for row in mine) == found
+    assert any(row["count"] > 3 for row in mine)
