@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -16,6 +17,8 @@ from tests.chaos.test_windows import BEGIN, HOURLY, MINUTE, PANES, SESSIONS, SLI
 from tests.fixtures.runs import KeptSandbox, Sandbox, await_that, consume
 
 from sluice.local.kafka import Broker, Topics
+from sluice.run.interval import Interval
+from sluice_spark.runs.window_interval import WindowIntervalRun
 
 pytestmark = [pytest.mark.chaos, pytest.mark.spark, pytest.mark.kafka]
 
@@ -327,3 +330,64 @@ def test_an_interval_makes_its_sessions_again(sandbox: Sandbox, recovery: str, p
     deep = json.loads(sandbox.cli("audit", str(sandbox.file), "--deep", "--windows", "--json").stdout)
     assert deep["problems"] == []
     assert any("an interval made them again" in why for why in deep["unproved"])
+
+
+@pytest.mark.long
+def test_what_decodes_now_is_in_the_session_that_all_records_make(sandbox: Sandbox) -> None:
+    """Alone, one of the two would begin a session of the interval, and the other one would not belong to its own."""
+    stream = Sessions(sandbox, SESSIONS, limit=100)
+    stream.configure()
+    stream.feed(0, 0, 0, also=[minute(n) for n in (56, 58, 90, 94)])
+    odd = sandbox.produce(
+        [
+            (0, b"", json.dumps({"at": minute(n).isoformat(), "k": "a", "v": "7"}).encode())
+            for n in (
+                62,
+                101,
+                101,
+            )  # in a session that begins before the interval; in two places of one that is its own
+        ]
+    )
+    stream.feed(0, 0, 0, also=[minute(110), minute(300)])
+    sandbox.run("live")
+    assert set(odd) <= set(sandbox.quarantine())
+    stream.sandbox.configure(
+        decode={"json": {"schema": "at TIMESTAMP, k STRING, v STRING"}},
+        transform=adding(0, to="cast(v AS INT)"),
+        window=SESSIONS,
+        quality={"max_quarantined": "100%"},
+    )
+    sandbox.run("march", interval=interval(60, 95))
+    assert stream.held() == Counter(
+        [(minute(56), minute(68), "a", 2, 2), (minute(90), minute(120), "a", 5, 17)]
+    ), "the parts of the session are put together"  # fmt: skip
+    assert set(sandbox.quarantine()) & set(odd) == {odd[0]}
+    sandbox.assert_balanced()
+    sandbox.run("before", interval=interval(50, 60))
+    assert stream.held()[minute(56), minute(72), "a", 3, 9] == 1
+    assert not set(sandbox.quarantine()) & set(odd)
+    sandbox.assert_balanced()
+
+
+def test_intervals_whose_sessions_may_touch_do_not_pass_each_other_by() -> None:
+    def told(first: int, last: int, reach: int | None) -> dict[str, Any]:
+        windows = {"rows": 1} if reach is None else {"rows": 1, "reach": ms(minute(reach))}
+        return {"interval": Interval(minute(first), minute(last)).key, "windows": windows}
+
+    def ms(moment: datetime) -> int:
+        return round(moment.timestamp() * 1000)
+
+    mine = Interval(minute(60), minute(120))
+    run = SimpleNamespace(interval=mine, scope=mine.key, _reach=ms(minute(130)))
+    rivals = {
+        what: WindowIntervalRun._reaches(run, note)  # type: ignore[arg-type]
+        for what, note in {
+            "behind, and its sessions begin before mine end": told(120, 180, 190),
+            "behind": told(140, 180, 190),
+            "before, and its sessions end behind my beginning": told(0, 60, 61),
+            "before": told(0, 60, 59),
+            "itself": told(60, 120, 130),
+            "windows with a size": told(120, 180, None),
+        }.items()
+    }
+    assert list(rivals.values()) == [True, False, True, False, False, False], rivals

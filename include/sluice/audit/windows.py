@@ -126,7 +126,9 @@ class Plan:
                 start, end = intervals[-epoch].milliseconds
                 until = min(end, move["closed_to"] - _length(window) + 1)
                 if until > start and window.gap is not None:
-                    found.doubtful.append([start, max(until, move["reach"] + 1), _MADE_AGAIN, True])
+                    # of windows with a size, from before, it is not known how far they reach
+                    reach, why = (move["reach"] + 1, _MADE_AGAIN) if "reach" in move else (end, _FOREIGN)
+                    found.doubtful.append([start, max(until, reach), why, True])
                 elif until > start:
                     made.append((start, until, -epoch, now, move))
         last = {
@@ -271,7 +273,8 @@ def _way_out(pipeline: Pipeline, item: Mapping[str, Any]) -> str:
         return f"To write all rows again: {begin_again(pipeline.name, truncate=True)}"
     step = round(window.step.total_seconds() * 1000)
     start, end = (instant(time * 1000) for time in (item["start"], item["start"] + step))
-    return f"To make it again, from all of its records: sluice run {pipeline.name} --start {start} --end {end}"
+    earlier = "" if window.gap is None else "; with an earlier start, if it is a part of a session that begins before"
+    return f"To make it again, from all of its records: sluice run {pipeline.name} --start {start} --end {end}{earlier}"
 
 
 def _merged(doubtful: Iterable[Sequence[Any]]) -> list[tuple[int, int, str]]:

@@ -457,6 +457,11 @@ class Pipeline(Strict):
                 f"pipeline {self.name!r} has window.output: complete: no window is ever closed, and each batch of a "
                 "live run writes all of them"
             )
+        if self.window is not None and self.window.gap is not None and self.sink.config.partition_columns:
+            return (
+                f"pipeline {self.name!r} has sessions and sink.{self.sink.key}.partition_by: sessions of an interval "
+                "are found by their columns in the files, which lack those of partitions"
+            )
         if self.window is not None and START in self.sink.config.partition_columns:
             return (
                 f"pipeline {self.name!r} has sink.{self.sink.key}.partition_by: {START}: windows of an interval are "

@@ -17,7 +17,7 @@ from sluice.sources.state import Key
 
 __all__ = ["Kept", "began", "former_to", "kept"]
 
-_EVER = 1 << 62
+_EVER = 1 << 52
 
 
 @dataclass(frozen=True)
@@ -34,6 +34,9 @@ class Kept:
         How many records these batches read, and how many of them count as written.
     watermark
         Where the watermark stood at least, in milliseconds since 1970.
+    begun
+        No window that begins at this time or before is of these epochs: earlier ones began it, whose state was dropped;
+        in milliseconds since 1970. Windows that begin later are of their records alone.
     latest
         The latest event time that their batches read, by topic and partition, in milliseconds since 1970.
     """
@@ -43,6 +46,7 @@ class Kept:
     records: int
     written: int
     watermark: int
+    begun: int
     latest: Mapping[Key, int]
 
 
@@ -105,6 +109,7 @@ def kept(ledger: Ledger, pipeline: Pipeline, epoch: int) -> Kept:
         spans = ((e.account.range, e.epoch, e.batch) for e in standing)
         over = {s for s, number, batch in spans if latest.get((number, batch, s.topic, s.partition), _EVER) < begin}
     needed = [e.account for e in standing if e.account.counts.written and e.account.range not in over]
+    before = ledger.latest_before(name, first, since=ledger.base(name))
     lost = [row.range for row in ledger.never_read(name)]
     return Kept(
         tuple(range(first, epoch)),
@@ -112,6 +117,7 @@ def kept(ledger: Ledger, pipeline: Pipeline, epoch: int) -> Kept:
         sum(len(a.range) - a.counts.absent - a.counts.lost for a in needed),
         sum(a.counts.written for a in needed),
         watermark,
+        -_EVER if before is None else before,
         _latest(moves),
     )
 

@@ -51,8 +51,15 @@ class Transfer(Checkpoint):
         return bool(self.committed())
 
     def clear(self) -> None:
-        """Remove the folders beside it, also those of drivers that died."""
+        """Remove the folders beside it, also those of drivers that died, and what these had brought here of the state.
+
+        The epoch's own stream has not begun: once it has the state, nothing here is removed.
+        """
         self._fs.invalidate_cache()
+        if not self.done():
+            for name in ("state", "offsets/1"):
+                with suppress(FileNotFoundError):
+                    self._fs.rm(f"{self._root}/{name}", recursive=True)
         parent, _, name = self._root.rpartition("/")
         with suppress(FileNotFoundError):
             for path in self._fs.ls(parent, detail=False):
@@ -82,26 +89,23 @@ class Transfer(Checkpoint):
         Raises
         ------
         LeaseHeldError
-            If another driver has given the epoch its state meanwhile; nothing was changed.
+            If another driver has given the epoch state meanwhile; nothing was changed.
         """
         beside = Checkpoint(self.beside)
         commit, metadata = beside._content("commits/0"), beside._content("metadata")
         until = max(watermark, beside.watermark(0))
-        if self.done():
+        self._fs.invalidate_cache()
+        if self._fs.exists(f"{self._root}/state"):
             raise LeaseHeldError(
                 f"another driver has made the state in {self.path} meanwhile",
                 state="nothing of it was changed",
                 next_step="run again",
             )
-        self._fs.invalidate_cache()
-        for name in ("state", "offsets/1"):
-            with suppress(FileNotFoundError):  # of an attempt that died here
-                self._fs.rm(f"{self._root}/{name}", recursive=True)
         self._fs.mv(f"{self._root}{_BESIDE}{self._token}/state", f"{self._root}/state", recursive=True)
         self._put("metadata", metadata)
         self._fs.invalidate_cache()
         if until:
             self.plan_closing(1, until)
         self.sync(0)
-        self.clear()
+        self._fs.rm(f"{self._root}{_BESIDE}{self._token}", recursive=True)
         self._put("commits/0", commit)

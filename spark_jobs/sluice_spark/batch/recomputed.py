@@ -131,9 +131,16 @@ class RecomputedSessions(RecomputedWindows):
         ).distinct()  # fmt: skip
         start, end = F.unix_micros(F.col(START)), F.unix_micros(F.col(END))
         there = held.where((start >= span[0]) & (start < span[2]) & (end <= span[2]))
-        there = there.select(START, END, *map(column, by))
+        # a table from before a column was added has NULL in it
+        known = {name.lower() for name in held.columns}
+        keys = [
+            column(name) if name.lower() in known else F.lit(None).cast(self.schema[name].dataType).alias(name)
+            for name in by
+        ]
+        there = there.select(START, END, *keys)
         same = [column(name).eqNullSafe(F.col(own)) for name, own in zip(by, names, strict=True)]
-        found = there.join(whole, [*same, start >= F.col(_FIRST), start < F.col(_LAST)], "left")
+        within = [start >= F.col(_FIRST), end <= F.col(_LAST)]
+        found = there.join(whole, [*same, *within], "left")
         gone = F.when(F.col(_FIRST).isNull(), start < span[1]).otherwise(self._inside_span())
         return found.where(gone).select(START, END, *map(column, by))
 

@@ -47,13 +47,14 @@ class WindowWriter(StatefulWriter):
         their records, and the table may have them. A session counts by each of its records alone. None if it writes
         all.
     afresh
-        Whether rows of windows behind ``former_to`` leave the table: the batch makes anew what is open, and an earlier
-        epoch may have written it by ``output: update``, perhaps by another definition.
+        If given, rows of windows that end behind ``former_to`` and begin after this time leave the table: the batch
+        makes anew what is open, and an earlier epoch may have written it by ``output: update``, perhaps by another
+        definition.
     """
 
     taken: StructType = field(default_factory=StructType)
     former_to: int | None = None
-    afresh: bool = False
+    afresh: int | None = None
 
     @property
     def window(self) -> Window:
@@ -117,8 +118,8 @@ class WindowWriter(StatefulWriter):
 
         With ``update``, those with the same bounds and keys; with ``complete``, all rows.
         """
-        if self.afresh:
-            return self._in_place_of_open(staged, batch, note, fence)
+        if self.afresh is not None:
+            return self._in_place_of_open(self.afresh, staged, batch, note, fence)
         whole = self.window.output == "complete"
         if self.window.output == "append" or not (staged.files or whole):
             return super().commit_rows(staged, batch, note, fence)
@@ -129,11 +130,13 @@ class WindowWriter(StatefulWriter):
         done = sink.replace(gone, staged, self.schema, batch, note, name=name, fence=fence)
         return done is not None
 
-    def _in_place_of_open(self, staged: Staged, batch: int, note: Mapping[str, object], fence: Fence | None) -> bool:
+    def _in_place_of_open(
+        self, begun: int, staged: Staged, batch: int, note: Mapping[str, object], fence: Fence | None
+    ) -> bool:
         """Commit staged windows in place of all that are not closed; with ``output: append``, there is neither."""
         sink = cast(DeltaSink, self.sink)
         since = _EVER_AGO if self.former_to is None else self.former_to + 1
-        gone = Timed((), since, _EVER, column=END)
+        gone = Timed((), since, _EVER, column=END, after=(START, begun))
         sink.held(gone)
         if not gone.found:
             return super().commit_rows(staged, batch, note, fence)

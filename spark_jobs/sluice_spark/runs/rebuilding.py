@@ -120,7 +120,7 @@ class Rebuilding:
         note = f"the state of epoch {number} was made anew, of {records:,} records that earlier runs read"
         context.ledger.degraded(lease, note)
         writer = replace(self.writer, spanned=spanned, latest=needed.latest)
-        self._make(transfer, replace(writer, afresh=True) if isinstance(writer, WindowWriter) else writer)
+        self._make(transfer, replace(writer, afresh=needed.begun) if isinstance(writer, WindowWriter) else writer)
         lease.verify()
         transfer.take(needed.watermark)
         point("state-rebuilt")

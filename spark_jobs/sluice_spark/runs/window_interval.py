@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, cast
 
 import numpy as np
@@ -16,6 +16,7 @@ from pyspark.sql import functions as F
 from sluice.errors import OffsetsGoneError
 from sluice.pipeline.window import END, START
 from sluice.ranges import OffsetRange, overlaps, runs_of
+from sluice.run.interval import Interval
 from sluice.sources.state import Key
 from sluice_spark.batch.recomputed import RecomputedSessions, RecomputedWindows
 from sluice_spark.batch.windowed import WindowWriter
@@ -51,12 +52,23 @@ class WindowIntervalRun(IntervalRun):
     else stays. A crash leaves what it leaves of :class:`IntervalRun`.
     """
 
+    _reach: int | None = field(default=None, init=False)
+    """The last end of the sessions that are replaced, in milliseconds since 1970."""
+
     def __post_init__(self) -> None:
         self._offsets: WindowOffsets = WindowOffsets(self.context, self.interval)
 
     def _is_rival(self, note: Mapping[str, Any]) -> bool:
         """Return whether a commit changed these windows, or ended the epoch that closed them."""
-        return HANDOVER in note or super()._is_rival(note)
+        return HANDOVER in note or super()._is_rival(note) or self._reaches(note)
+
+    def _reaches(self, note: Mapping[str, Any]) -> bool:
+        """Return whether another interval's sessions, or the parts that left with them, may be those of this one."""
+        reach = (note.get("windows") or {}).get("reach")
+        if reach is None or self._reach is None or note["interval"] == self.scope:
+            return False
+        other = Interval.from_key(note["interval"]).milliseconds[0]
+        return bool(other <= self._reach and self.interval.milliseconds[0] <= reach)
 
     def _due(self, tables: Tables, readable: Sequence[OffsetRange]) -> bool:
         """Return whether there are records, or windows of an earlier file whose times no record has any more."""
@@ -107,8 +119,8 @@ class WindowIntervalRun(IntervalRun):
         rows: Slice = self._gone()
         told: dict[str, Any] = {}
         if isinstance(writer, RecomputedSessions):
-            rows, reach = self._parts(writer, tables, readable, source)
-            told = {"reach": reach}  # for an audit
+            rows, self._reach = self._parts(writer, tables, readable, source)
+            told = {"reach": self._reach}  # for an audit, and for intervals beside it
         return Leaving(rows, Slice(gone), lambda _: None, notes if newly else (), told)
 
     def _parts(
@@ -134,7 +146,9 @@ class WindowIntervalRun(IntervalRun):
         if not among:
             return {}
         hulls = [OffsetRange(*key, int(offsets[0]), int(offsets[-1]) + 1) for key, offsets in among.items()]
-        records = source.read(overlaps(readable, hulls))
+        # which session a record belongs to, only all of them say
+        whole = isinstance(writer, RecomputedSessions)
+        records = source.read(readable if whole else overlaps(readable, hulls))
         columns = zip(*((*key, int(o)) for key, offsets in among.items() for o in offsets), strict=True)
         wanted = records.sparkSession.createDataFrame(pa.table(dict(zip(_PLACE, map(list, columns), strict=True))))
         rows = writer.absorbed(records).select(*_PLACE).join(F.broadcast(wanted), list(_PLACE), "left_semi")

@@ -122,6 +122,11 @@ def test_a_run_cannot_do_what_the_file_cannot(tmp_path: Path) -> None:
     assert RunRequest.of(pipeline, "r", start="2026-01-01", end="2026-01-02").interval is not None
     sessions = read(tmp_path, {"size": None, "gap": "10m", "by": ["k"]})
     assert RunRequest.of(sessions, "r", start="2026-01-01", end="2026-01-02").interval is not None
+    parts = read(
+        tmp_path, {"size": None, "gap": "10m", "by": ["k"]}, sink={"delta": {"path": "p", "partition_by": ["k"]}}
+    )
+    with pytest.raises(ConfigError, match="which lack those of partitions"):
+        RunRequest.of(parts, "r", start="2026-01-01", end="2026-01-02")
     parts = read(tmp_path, {}, sink={"delta": {"path": "p", "partition_by": ["window_start"]}})
     with pytest.raises(ConfigError, match=r"has sink\.delta\.partition_by: window_start"):
         RunRequest.of(parts, "r", start="2026-01-01", end="2026-01-02")

@@ -64,8 +64,10 @@ def test_a_driver_that_wakes_changes_nothing(tmp_path: Path) -> None:
     other.plan({"t": {0: 7}})
     Path(f"{tmp_path}/epoch-2/state/0/0").mkdir(parents=True)
     Path(f"{tmp_path}/epoch-2/state/0/0/1.zip").write_text("of an attempt that died")
-    other.take(0)
+    other.clear()
     assert not Path(frozen.beside).exists()
+    made(other, 40)
+    other.take(0)
     assert not Path(f"{tmp_path}/epoch-2/state/0/0/1.zip").exists()
     made(frozen, 50)
     with pytest.raises(LeaseHeldError, match="another driver has made the state"):

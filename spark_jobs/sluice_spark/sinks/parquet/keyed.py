@@ -78,7 +78,8 @@ class Keyed(Slice):
 
 def _others(batch: Any, names: Sequence[str]) -> list[str]:
     """Return the other keys of each row, as text that is the same for equal values; NULL and NaN equal themselves."""
-    columns = [told(batch.column(name)).to_pylist() for name in names]
+    there = set(batch.schema.names)  # a file from before a column was added has NULL in it
+    columns = [told(batch.column(n)).to_pylist() if n in there else [None] * batch.num_rows for n in names]
     return [repr(row) for row in zip(*columns, strict=True)] if names else [""] * batch.num_rows
 
 
