@@ -64,5 +64,8 @@ def test_the_interval_of_a_pipeline_with_windows_is_of_event_time(pipeline_file:
     assert "of event time" in params.get_param("mode").schema["description_md"]
     assert "of record time" in build_dag(pipeline_file("other")).params.get_param("mode").schema["description_md"]
     sessions = build_dag(pipeline_file("third", more=window.replace("size: 1h", "gap: 10m, by: [id]"))).params
-    assert "interval" not in sessions.get_param("mode").schema["enum"]
-    assert "start" not in sessions
+    assert "interval" in sessions.get_param("mode").schema["enum"]
+    complete = window.replace("watermark: 1h", "output: complete")
+    whole = build_dag(pipeline_file("fourth", more=complete)).params
+    assert "interval" not in whole.get_param("mode").schema["enum"]
+    assert "start" not in whole

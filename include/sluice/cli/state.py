@@ -254,7 +254,7 @@ def _panes(checkpoint: Checkpoint, definition: Mapping[str, Any], batch: int | N
     """Return size and slide of windows made of panes, as the epoch began with them, and the watermark after a batch."""
     if "slide" not in definition or checkpoint.panes() is None:
         return ()
-    closed = -_EVER if definition["output"] == "complete" else checkpoint.watermark(batch)
+    closed = -_EVER if definition.get("output") == "complete" else checkpoint.watermark(batch)
     return *(round(definition[key] * 1000) for key in ("size", "slide")), closed
 
 

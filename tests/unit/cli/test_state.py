@@ -21,6 +21,7 @@ SLIDING: dict[str, Any] = {"time": "at", "size": 1800.0, "slide": 600.0, "by": [
     [
         ({"parts": [["count", "bigint"]]}, SLIDING, (1_800_000, 600_000, 0)),
         ({"parts": [["count", "bigint"]]}, {**SLIDING, "slide": 0.5}, (1_800_000, 500, 0)),
+        ({"parts": [["count", "bigint"]]}, {**SLIDING, "output": "complete"}, (1_800_000, 600_000, -(1 << 52))),
         (None, SLIDING, ()),  # Spark's own windows
         (None, {"time": "at", "gap": 600.0}, ()),
         (None, {}, ()),  # dedupe, or begun without any

@@ -58,7 +58,7 @@ def test_nothing_is_made_up_where_nothing_is_due(tmp_path: Path) -> None:
 
 
 def test_types_that_were_noted_before_there_was_state_bind_nobody(tmp_path: Path) -> None:
-    asked: Any = SimpleNamespace(name="p", file=Path("p.yaml"))
+    asked: Any = SimpleNamespace(name="p", file=Path("p.yaml"), no_rebuilding="sessions have no bound")
     found = SimpleNamespace(checkpoint=Checkpoint(str(tmp_path)), epoch=SimpleNamespace(number=1))
     _refuse_other_types(asked, found, {"v": "int"})  # this run died before it planned a batch
     _refuse_other_types(asked, found, {"v": "bigint"})
@@ -70,7 +70,7 @@ def test_types_that_were_noted_before_there_was_state_bind_nobody(tmp_path: Path
 
 def test_state_of_several_batches_that_a_power_cut_emptied_is_refused_with_the_way_out(tmp_path: Path) -> None:
     found = tables(tmp_path, [0, 900], {0: 900, 1: 900})
-    asked: Any = SimpleNamespace(name="p")
+    asked: Any = SimpleNamespace(name="p", no_rebuilding=None)
     share = tmp_path / "state/0/0"
     share.mkdir(parents=True)
     for version in (1, 2):
@@ -81,7 +81,7 @@ def test_state_of_several_batches_that_a_power_cut_emptied_is_refused_with_the_w
     assert found.checkpoint.mend(1) == []
     with pytest.raises(CheckpointError, match="version 1, 2 of the state") as caught:
         _refuse_torn(asked, found)
-    assert "sluice reset p" in caught.value.next_step
+    assert "sluice reset p --reason TEXT --rebuild-state; or drop what is kept" in caught.value.next_step
 
 
 def test_a_first_result_takes_the_place_of_nobodys_rows(tmp_path: Path) -> None:
