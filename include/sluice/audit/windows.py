@@ -32,6 +32,7 @@ EVER = 1 << 52
 
 _FOREIGN = "the pipeline file makes other windows of their records now than it did when they were written"
 _MADE_AGAIN = "an interval made them again, of all of their records, and took out what live runs had written of them"
+_JOINED_ANEW = "their records were joined once more when their state was made anew, with the tables as they were then"
 _UNTOLD = "an interval made them again by a version of Sluice that did not note of which records"
 
 
@@ -45,9 +46,12 @@ class Plan:
         The version of the sink's table.
     live
         The ranges of live batches: topic, partition, start, end, epoch, watermark by which records were late, first and
-        last event time (None if no record has one), number of records (None if it is unknown).
+        last event time (None if no record has one), number of records (None if it is unknown), whether the present file
+        makes the same windows of them, the batch's number.
     made
-        The ranges that intervals read: topic, partition, start, end, the interval's number.
+        The ranges that intervals read: topic, partition, start, end, the interval's number, the batch's number.
+    joined
+        By epoch (an interval has a number less than 0) and batch, as ``1:4``: the versions of tables that it joined.
     owned
         Which windows are those of an interval: first start, start of the first that is none, the interval's number, the
         epoch beside which it ran. They do not overlap.
@@ -70,6 +74,7 @@ class Plan:
     closed: dict[str, int] = field(default_factory=dict)
     former: dict[str, int] = field(default_factory=dict)
     begun: dict[str, int] = field(default_factory=dict)
+    joined: dict[str, Any] = field(default_factory=dict)
     doubtful: list[list[Any]] = field(default_factory=list)
     lost: list[list[Any]] = field(default_factory=list)
 
@@ -106,21 +111,21 @@ class Plan:
             closed={str(e): EVER if whole else 0 for e in epochs},
             former={str(e): to for e, to in former.items() if e in epochs},
             begun={str(e): began(ledger, name, e) if e in rebuilt else e for e in epochs},
+            joined={f"{e}:{b}": tables for (e, b), tables in (ledger.joined(name) if pipeline.tables else {}).items()},
             lost=[row.range.as_list() for row in ledger.never_read(name)],
         )
-
-        def carried(epoch: int) -> range:
-            return range(found.begun[str(epoch)], epoch)
-
         intervals = {row.number: Interval.from_key(row.interval) for row in ledger.intervals(name)}
         made, now = list[tuple[int, int, int, int, Mapping[str, Any]]](), 0
         for move in moves:
             epoch = move["epoch"]
             if epoch in epochs:
                 now = max(now, epoch)
-                if move.get("absorbed") and not all(row[9] for row in found.live if row[4] in carried(epoch)):
-                    # the file of then took other event times of these records, perhaps
-                    found.doubtful.append([*doubt(window, *move["absorbed"]), _FOREIGN, False])
+                if move.get("absorbed"):
+                    # what was made anew of records: the file of then may have taken other event times of them
+                    same = all(row[9] for row in found.live if row[4] in range(found.begun[str(epoch)], epoch))
+                    if pipeline.tables or not same:
+                        why = _JOINED_ANEW if pipeline.tables else _FOREIGN
+                        found.doubtful.append([*doubt(window, *move["absorbed"]), why, False])
                 found._take_live(pipeline, window, move, counted)
             elif epoch < 0 and -epoch in intervals:
                 start, end = intervals[-epoch].milliseconds
@@ -158,7 +163,7 @@ class Plan:
             same = _same(pipeline, move)
             if first is not None and not same:
                 self.doubtful.append([*doubt(window, first, last), _FOREIGN, False])
-            self.live.append([topic, partition, start, end, epoch, late, first, last, count, same])
+            self.live.append([topic, partition, start, end, epoch, late, first, last, count, same, move["batch"]])
 
     def _take_made(self, pipeline: Pipeline, made: Sequence[tuple[int, int, int, int, Mapping[str, Any]]]) -> None:
         edges = sorted({edge for start, until, *_ in made for edge in (start, until)})
@@ -175,7 +180,7 @@ class Plan:
         numbers = {number for *_, number, _ in self.owned}
         newest = {number: move for *_, number, _, move in made}
         for number in sorted(numbers):
-            self.made.extend([*span, number] for span in newest[number].get("ranges", ()))
+            self.made.extend([*span, number, newest[number]["batch"]] for span in newest[number].get("ranges", ()))
 
     def as_dict(self) -> dict[str, Any]:
         """Return a JSON-ready form."""
@@ -215,8 +220,6 @@ def cannot(pipeline: Pipeline) -> str | None:
     assert pipeline.window is not None
     if pipeline.origins is not None:
         return "Windows of records that several clusters have are not recomputed"
-    if pipeline.tables:
-        return "Windows of records that were joined with tables are not recomputed: each run joined versions of its own"
     return None
 
 

@@ -136,6 +136,16 @@ class Deeds:
                 found.setdefault(name, set()).add(int(pin["version"]))
         return {name: sorted(versions) for name, versions in found.items()}
 
+    def joined(self, pipeline: str) -> dict[tuple[int, int], dict[str, dict[str, Any]]]:
+        """Return by epoch and batch the tables that it joined, as it was begun last: ``path`` and ``version`` by name.
+
+        Batches that joined none are missing.
+        """
+        table = schema.event
+        query = sa.select(table.c.payload).where(table.c.pipeline == pipeline, table.c.type == "BatchStarted")
+        told = (row["payload"] for row in self._rows(query.order_by(table.c.id)))
+        return {(p["epoch"], p["batch"]): p["tables"] for p in told if p.get("tables")}
+
     def closed_to(self, pipeline: str, epoch: int) -> int:
         """Return up to where all windows of an epoch are closed, in milliseconds since 1970; 0 if none is."""
         return max((p["closed_to"] for p in self.window_moves(pipeline) if p["epoch"] == epoch), default=0)

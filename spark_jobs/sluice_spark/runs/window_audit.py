@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -19,7 +20,7 @@ from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
 from sluice.audit.windows import EVER, Plan, Verdict, doubt
-from sluice.errors import SluiceError
+from sluice.errors import ConfigError, SluiceError
 from sluice.pipeline.window import END, START, Window
 from sluice.ranges import OffsetRange, describe, joined, overlaps, subtract
 from sluice.run.interval import Interval
@@ -29,6 +30,7 @@ from sluice_spark.runs.context import RunContext
 from sluice_spark.runs.interval_offsets import IntervalOffsets
 from sluice_spark.runs.tables import Tables
 from sluice_spark.sources.parts import RecordsInParts
+from sluice_spark.transforms.lookups import Lookups
 from sluice_spark.windows.sessions import in_sessions
 from sluice_spark.windows.watermark import seconds
 
@@ -83,7 +85,7 @@ class _Audit:
         self._compacted(spark, source, readable)
         found = spark.read.format("delta").option("versionAsOf", self.plan.version).load(tables.sink.path)
         columns = self._compared(writer, found)
-        expected = self._expected(spark, tables, writer, source, readable)
+        expected = self._expected(spark, tables, source, readable)
         try:
             compared, count, differences = self._differences(expected, found, columns)
         except SluiceError:
@@ -114,15 +116,17 @@ class _Audit:
         kafka, log, segments = available.split(readable)
         return offsets.source(spark, available, kafka, log, segments), readable
 
-    def _gone(self, gone: Sequence[OffsetRange]) -> None:
-        """Doubt the windows that may have records of these ranges."""
+    def _gone(self, gone: Sequence[OffsetRange], reason: str | None = None) -> None:
+        """Doubt the windows that may have records of these ranges; by default because the records are gone."""
         if not gone:
             return
-        for topic, partition, start, end, _, _, first, last, count, same in self.plan.live:
+        for topic, partition, start, end, _, _, first, last, count, same, _ in self.plan.live:
             here = overlaps([OffsetRange(topic, partition, start, end)], gone)
             if not here or count == 0:
                 continue
-            why = f"their records are in neither the source nor the write-ahead log any more: {describe(here)}"
+            why = (
+                reason or f"their records are in neither the source nor the write-ahead log any more: {describe(here)}"
+            )
             if first is not None:
                 self.doubtful.append([*doubt(self.window, first, last), why, True])
             if not same:  # the present file, by which an interval may have read them, may see other times in them
@@ -147,22 +151,52 @@ class _Audit:
         self,
         spark: SparkSession,
         tables: Tables,
-        writer: WindowWriter,
         source: RecordsInParts,
         readable: Sequence[OffsetRange],
     ) -> DataFrame | None:
-        if not readable:
+        found = []
+        for lookups, rows in self._by_version(spark):
+            here = overlaps(readable, _disjoint([OffsetRange(*row[:4]) for row in rows]))
+            if here:
+                writer = cast(WindowWriter, self.context.writer(spark, tables, lookups))
+                found.append(_Placed(spark, rows).join(self._rows(spark, tables, writer, source.read(here)), "_"))
+        if not found:
             return None
+        placed = reduce(DataFrame.unionByName, found)
+        return self._sessions(placed) if self.window.gap is not None else self._windows(placed)
+
+    def _by_version(self, spark: SparkSession) -> list[tuple[Lookups | None, list[list[Any]]]]:
+        """Return the ranges with owner and watermark, and which versions of tables their records were joined with."""
+        live = [(row[:6], f"{row[4]}:{row[10]}") for row in self.plan.recomputed]
+        made = [([*row[:4], -row[4], -EVER], f"{-row[4]}:{row[5]}") for row in self.plan.made]
+        if not self.context.pipeline.tables:
+            return [(None, [row for row, _ in (*live, *made)])]
+        groups: dict[str, list[list[Any]]] = {}
+        for row, batch in (*live, *made):
+            groups.setdefault(json.dumps(self.plan.joined.get(batch), sort_keys=True), []).append(row)
+        found: list[tuple[Lookups | None, list[list[Any]]]] = []
+        for text, rows in groups.items():
+            try:
+                found.append((self._joined(spark, json.loads(text), first=not found), rows))
+            except ConfigError as why:
+                self._gone([OffsetRange(*row[:4]) for row in rows], why.what)
+        return found
+
+    def _joined(self, spark: SparkSession, recorded: Any, *, first: bool) -> Lookups:
+        if recorded is None:
+            raise ConfigError("it is not on record which versions of tables their records were joined with")
+        if not first and "connect" in type(spark).__module__:  # which looks for a view when it reads it
+            raise ConfigError("over Spark Connect, the records of one version of a table are compared at a time")
+        return Lookups.of(self.context.pipeline, self.context.home, recorded)
+
+    def _rows(self, spark: SparkSession, tables: Tables, writer: WindowWriter, records: DataFrame) -> DataFrame:
         window = self.window
-        rows = writer.transformed(writer.decoded(source.read(readable))).where(column(window.time).isNotNull())
+        rows = writer.transformed(writer.decoded(records)).where(column(window.time).isNotNull())
         if tables.quarantine.table() is not None:  # who is there, no window has: also those that are ahead of time
             place = [F.col(name) for name in ("_topic", "_partition", "_offset")]
             refused = tables.quarantine.rows(spark).select(*place).distinct()
             rows = rows.join(refused, ["_topic", "_partition", "_offset"], "left_anti")
-        live = [row[:6] for row in self.plan.recomputed]
-        made = [[*row[:4], -row[4], -EVER] for row in self.plan.made]
-        placed = _Placed(spark, [*live, *made]).join(rows, "_")
-        return self._sessions(placed) if window.gap is not None else self._windows(placed)
+        return rows
 
     def _windows(self, placed: DataFrame) -> DataFrame:
         window = self.window

@@ -117,6 +117,25 @@ def test_records_that_made_other_sessions_join_none(place: Place, sessions: Pipe
     assert plan.closed == {"1": 7 * HOUR}
 
 
+def test_each_batch_has_the_versions_of_tables_that_it_joined(place: Place) -> None:
+    place.configure(
+        decode={"json": {"schema": "at TIMESTAMP, k STRING"}}, window=WINDOW,
+        transform={"sql": "SELECT s.* FROM source s LEFT JOIN c ON c.k = s.k"}, tables={"c": {"delta": {"path": "c"}}},
+    )  # fmt: skip
+    spec = load(str(place.file))
+    with place.ledger.acquire("p", "live") as lease:
+        for version in (3, 4):  # a driver died in between
+            pins = {"c": {"path": "c", "version": version}}
+            place.ledger.batch_started(lease, epoch=1, batch=0, ranges=[span(0, 4)], tables=pins)
+    plan = Plan.of(place.ledger, spec, [move(spec, 1, 0, 0, 4, 3)], {}, 12)
+    assert plan.joined == {"1:0": {"c": {"path": "c", "version": 4}}}
+    assert (plan.live[0][4], plan.live[0][10]) == (1, 0)
+    anew = move(spec, 2, 0, 4, 4, 3, absorbed=[HOUR, 3 * HOUR]) | {"times": []}
+    ((first, last, why, _),) = Plan.of(place.ledger, spec, [move(spec, 1, 0, 0, 4, 3), anew], {}, 12).doubtful
+    assert (first, last) == (1, 3 * HOUR + 1)
+    assert "joined once more" in why
+
+
 def test_sessions_that_an_interval_made_are_not_compared(place: Place, sessions: Pipeline) -> None:
     with place.ledger.acquire("p", "march", scope="0/1") as lease:
         day = 24 * HOUR
