@@ -369,6 +369,31 @@ def test_what_decodes_now_is_in_the_session_that_all_records_make(sandbox: Sandb
     sandbox.assert_balanced()
 
 
+@pytest.mark.long
+def test_sessions_that_the_file_divides_now_are_replaced_together_or_not_at_all(sandbox: Sandbox) -> None:
+    stream = Sessions(sandbox, SESSIONS, limit=100)
+    stream.configure()
+    values = [(40, 1), (48, 2), (56, 1), (63, 1), (70, 2), (77, 1), (300, 1)]
+    stream.give([(minute(n), "a", v) for n, v in values])
+    sandbox.run("live")
+    assert stream.held() == Counter([(minute(40), minute(87), "a", 6, 8)])
+    whole, refused = stream.held(), sandbox.quarantine()
+    # records of value 2, which hold the session together, are refused now
+    stream.configure(rules=[{"name": "small", "sql": {"passes": "v < 2"}}])
+    # the row begins before; its end belongs to a session that begins behind
+    for first, last in ((50, 75), (30, 75)):
+        said = sandbox.run(f"{first}", interval=interval(first, last), expect=10).message
+        assert "records of 1 rows of the table, from 2026-03-01T00:40:00" in said
+        assert "ends at 2026-03-01T01:27:00" in said
+        assert (stream.held(), sandbox.quarantine()) == (whole, refused)
+    sandbox.run("all", interval=interval(30, 90))
+    assert stream.held() == Counter(
+        [(minute(40), minute(50), "a", 1, 1), (minute(56), minute(73), "a", 2, 2), (minute(77), minute(87), "a", 1, 1)]
+    )  # fmt: skip
+    assert len(sandbox.quarantine()) == 2
+    sandbox.assert_balanced()
+
+
 def test_intervals_whose_sessions_may_touch_do_not_pass_each_other_by() -> None:
     def told(first: int, last: int, reach: int | None) -> dict[str, Any]:
         windows = {"rows": 1} if reach is None else {"rows": 1, "reach": ms(minute(reach))}

@@ -57,7 +57,8 @@ def reset(
     --truncate, which takes the pipeline's rows out of the sink in one commit.
     Open windows and remembered keys are dropped, unless --rebuild-state: then the
     next run reads their records again, from the source or the write-ahead log,
-    by the window of the pipeline file and into as many shares as it says.
+    by the window of the pipeline file, divided by its spark.sql.shuffle.partitions.
+    (Not of sessions, processors, output: complete, or several clusters.)
     What does not come back is named, and needs --yes. No live run may be at
     work (exit 40). Idempotent. Exit codes: as sluice run.
     """

@@ -137,14 +137,22 @@ class Deeds:
         return {name: sorted(versions) for name, versions in found.items()}
 
     def joined(self, pipeline: str) -> dict[tuple[int, int], dict[str, dict[str, Any]]]:
-        """Return by epoch and batch the tables that it joined, as it was begun last: ``path`` and ``version`` by name.
+        """Return by epoch and batch the tables that it joined: ``path`` and ``version`` by name.
 
-        Batches that joined none are missing.
+        They are those with which the run began it last that committed it. Batches that joined none are missing.
         """
-        table = schema.event
-        query = sa.select(table.c.payload).where(table.c.pipeline == pipeline, table.c.type == "BatchStarted")
-        told = (row["payload"] for row in self._rows(query.order_by(table.c.id)))
-        return {(p["epoch"], p["batch"]): p["tables"] for p in told if p.get("tables")}
+        batches, table = schema.batch, schema.event
+        known = self._rows(sa.select(batches).where(batches.c.pipeline == pipeline))
+        runs = {(row["epoch"], row["batch"]): row["run"] for row in known}
+        query = sa.select(table.c.run, table.c.payload).where(
+            table.c.pipeline == pipeline, table.c.type == "BatchStarted"
+        )
+        found: dict[tuple[int, int], dict[str, dict[str, Any]]] = {}
+        for row in self._rows(query.order_by(table.c.id)):
+            key = row["payload"]["epoch"], row["payload"]["batch"]
+            if row["payload"].get("tables") and runs.get(key) == row["run"]:  # who committed it, not who tried to
+                found[key] = row["payload"]["tables"]
+        return found
 
     def closed_to(self, pipeline: str, epoch: int) -> int:
         """Return up to where all windows of an epoch are closed, in milliseconds since 1970; 0 if none is."""

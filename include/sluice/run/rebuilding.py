@@ -55,8 +55,8 @@ def former_to(ledger: Ledger, pipeline: Pipeline, epoch: int, *, rebuilt: bool) 
 
     Epochs before the one that last began without state may have absorbed records of every window that begins at or
     before the latest event time that they read; of a window that begins later, none. Since then, state went on from
-    epoch to epoch, and what was closed stays. Nobody can make sessions again, so of these only what was closed counts:
-    their last watermark goes on. So it does with a processor.
+    epoch to epoch, and what was closed stays. A session may have begun at any time, so of these only what was closed
+    counts: their last watermark goes on. So it does with a processor.
 
     Parameters
     ----------

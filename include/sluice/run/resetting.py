@@ -359,6 +359,8 @@ def of_windows(
         return [f"{dropped}those from records before it leave. {again}"] if written or are_open else [], []
     if window is not None and window.gap is not None and are_open:
         lost += " A session that goes on gets a row of its records from now on."
+    if window is not None and window.gap is not None and intervals:
+        again = f"An interval of event time makes sessions whole when they are closed; {again}"
     given_up = [f"{lost} {again}"] if are_open else []
     if window is None or not (are_open or written):
         return given_up, []

@@ -47,11 +47,15 @@ class Transfer(Checkpoint):
         return f"{self.beside}/records"
 
     def done(self) -> bool:
-        """Return whether the epoch has the state."""
-        return bool(self.committed())
+        """Return whether the epoch has the state.
+
+        A driver that was frozen may commit a batch whose state another one has removed since, to make it anew.
+        """
+        committed = self.committed()
+        return bool(committed) and (committed[-1] > 0 or "state" in self._names(""))
 
     def clear(self) -> None:
-        """Remove the folders beside it, also those of drivers that died, and what these had brought here of the state.
+        """Remove the folders beside it, of this driver and earlier ones, and what these had brought here of the state.
 
         The epoch's own stream has not begun: once it has the state, nothing here is removed.
         """
@@ -63,7 +67,8 @@ class Transfer(Checkpoint):
         parent, _, name = self._root.rpartition("/")
         with suppress(FileNotFoundError):
             for path in self._fs.ls(parent, detail=False):
-                if path.rsplit("/", 1)[-1].startswith(f"{name}{_BESIDE}"):
+                own, _, token = path.rsplit("/", 1)[-1].rpartition(_BESIDE)
+                if own == name and int(token) <= self._token:
                     self._fs.rm(path, recursive=True)
 
     def plan(self, positions: Positions) -> None:

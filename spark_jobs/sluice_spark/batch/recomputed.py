@@ -18,9 +18,13 @@ from sluice_spark.windows.aggregate import windows_of
 from sluice_spark.windows.late import inside
 from sluice_spark.windows.sessions import in_whole_sessions
 
-__all__ = ["RecomputedSessions", "RecomputedWindows"]
+__all__ = ["TORN", "RecomputedSessions", "RecomputedWindows"]
 
-_FIRST, _LAST, _SOUND, _NEAR = (f"__sluice_{name}" for name in ("first", "last", "sound", "near"))
+TORN = "__sluice_torn"
+"""See :meth:`RecomputedSessions.replaced`."""
+_FIRST, _LAST, _SOUND, _NEAR, _ALONE, _GONE = (
+    f"__sluice_{name}" for name in ("first", "last", "sound", "near", "alone", "gone")
+)
 
 
 @dataclass(frozen=True)
@@ -97,7 +101,14 @@ class RecomputedSessions(RecomputedWindows):
 
     A record in the span may belong to a session that begins before it. Who belongs to such a one has a record of it
     within the gap before the span; so all records since then are put into sessions, and no others.
+
+    Parameters
+    ----------
+    until
+        Where the interval ends, in milliseconds since 1970; the span may end earlier.
     """
+
+    until: int = 0
 
     def let_in(self, records: DataFrame) -> DataFrame:
         """Return the sessions of these records: those of the ranges, without the parts that are not read."""
@@ -123,26 +134,43 @@ class RecomputedSessions(RecomputedWindows):
             As for :meth:`let_in`.
         held
             The table's rows.
+
+        Returns
+        -------
+        DataFrame
+            The column :data:`TORN` says of a row that other sessions have its records now, and not all of these are
+            replaced with it: it cannot leave, or cannot stay. None is torn as long as the same records make sessions by
+            the same definition.
         """
-        by, span = self.window.by, self._micros
+        by, (begin, until, closed) = self.window.by, self._micros
         names = [f"{_SOUND}_{n}" for n in range(len(by))]
         whole = self._near(records).select(
             _FIRST, _LAST, *(column(name).alias(own) for name, own in zip(by, names, strict=True))
         ).distinct()  # fmt: skip
         start, end = F.unix_micros(F.col(START)), F.unix_micros(F.col(END))
-        there = held.where((start >= span[0]) & (start < span[2]) & (end <= span[2]))
         # a table from before a column was added has NULL in it
         known = {name.lower() for name in held.columns}
         keys = [
             column(name) if name.lower() in known else F.lit(None).cast(self.schema[name].dataType).alias(name)
             for name in by
         ]
-        there = there.select(START, END, *keys)
+        there = held.where((end > begin) & (start < closed) & (end <= closed)).select(START, END, *keys)
         same = [column(name).eqNullSafe(F.col(own)) for name, own in zip(by, names, strict=True)]
-        within = [start >= F.col(_FIRST), end <= F.col(_LAST)]
-        found = there.join(whole, [*same, *within], "left")
-        gone = F.when(F.col(_FIRST).isNull(), start < span[1]).otherwise(self._inside_span())
-        return found.where(gone).select(START, END, *map(column, by))
+        # of a session that began earlier, only the last records are known
+        inside = [F.greatest(start, F.lit(begin)) >= F.col(_FIRST), end <= F.col(_LAST)]
+        early = (start >= begin) | (F.col(_FIRST) < begin)
+        covered = there.join(whole, [*same, *inside, early], "left")
+        alone = F.col(_FIRST).isNull()
+        own = covered.select(
+            START, END, *map(column, by), alone.alias(_ALONE),
+            F.when(start < begin, alone).when(alone, start < until).otherwise(self._inside_span()).alias(_GONE),
+        ).where(_GONE)  # fmt: skip
+        others = whole.where(~self._inside_span())
+        overlapping = [*same, F.col(_FIRST) < end, F.col(_LAST) > start]
+        shared = own.where(_ALONE).join(others, overlapping, "left_semi").select(START, END, *map(column, by))
+        torn = F.col(_ALONE) & ((start < begin) | (end > self.until * 1000))
+        told = own.select(START, END, *map(column, by), torn.alias(TORN))
+        return told.unionAll(shared.withColumn(TORN, F.lit(True)))
 
     def last(self, records: DataFrame) -> int | None:
         """Return the last end of any of the sessions, in microseconds since 1970; None if there is none."""

@@ -129,7 +129,9 @@ class _Audit:
             )
             if first is not None:
                 self.doubtful.append([*doubt(self.window, first, last), why, True])
-            if not same:  # the present file, by which an interval may have read them, may see other times in them
+            if (
+                not same or self.context.pipeline.tables
+            ):  # the present file, by which an interval may have read them, may see other times in them
                 numbers = {row[4] for row in self.plan.made if overlaps(here, [OffsetRange(*row[:4])])}
                 self.doubtful += [[*own[:2], why, True] for own in self.plan.owned if own[2] in numbers]
 

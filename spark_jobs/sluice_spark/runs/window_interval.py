@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
 from typing import Any, cast
 
 import numpy as np
@@ -13,16 +14,19 @@ import pyarrow.compute as pc
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from sluice.errors import OffsetsGoneError
+from sluice.errors import ConfigError, LeaseHeldError, OffsetsGoneError, SluiceError
+from sluice.ledger import Lease
 from sluice.pipeline.window import END, START
 from sluice.ranges import OffsetRange, overlaps, runs_of
 from sluice.run.interval import Interval
 from sluice.sources.state import Key
-from sluice_spark.batch.recomputed import RecomputedSessions, RecomputedWindows
+from sluice.text import instant
+from sluice_spark.batch.recomputed import TORN, RecomputedSessions, RecomputedWindows
 from sluice_spark.batch.windowed import WindowWriter
 from sluice_spark.batch.writer import BatchWriter, PreparedBatch
 from sluice_spark.runs.closing import HANDOVER
 from sluice_spark.runs.interval import IntervalRun, Leaving
+from sluice_spark.runs.reconcile import half_done, take_over
 from sluice_spark.runs.tables import Tables
 from sluice_spark.runs.window_offsets import WindowOffsets
 from sluice_spark.sinks.base import ReadableSink
@@ -62,6 +66,15 @@ class WindowIntervalRun(IntervalRun):
         """Return whether a commit changed these windows, or ended the epoch that closed them."""
         return HANDOVER in note or super()._is_rival(note) or self._reaches(note)
 
+    def _beside_overlapping(self, lease: Lease) -> None:
+        """Also finish what drivers left that died on any other interval: they share the quarantine's records."""
+        super()._beside_overlapping(lease)
+        tables = self.context.redriven()
+        for known in half_done(self.ledger, self.pipeline.name, tables.replacing()):
+            if known.interval != self.scope:
+                with suppress(LeaseHeldError):  # another driver is about to do it
+                    take_over(self.ledger, lease, tables, known)
+
     def _reaches(self, note: Mapping[str, Any]) -> bool:
         """Return whether another interval's sessions, or the parts that left with them, may be those of this one."""
         reach = (note.get("windows") or {}).get("reach")
@@ -86,8 +99,10 @@ class WindowIntervalRun(IntervalRun):
 
     def _writer(self, spark: SparkSession, tables: Tables, lookups: Lookups) -> BatchWriter:
         writer = cast(WindowWriter, self.context.writer(spark, tables, lookups))
-        kind = RecomputedWindows if writer.window.gap is None else RecomputedSessions
-        return kind.of(writer, self._offsets.span, self._offsets.closed, round(time.time() * 1000))
+        asked = self._offsets.span, self._offsets.closed, round(time.time() * 1000)
+        if writer.window.gap is None:
+            return RecomputedWindows.of(writer, *asked)
+        return replace(RecomputedSessions.of(writer, *asked), until=self.interval.milliseconds[1])
 
     def _leaving(
         self,
@@ -130,10 +145,33 @@ class WindowIntervalRun(IntervalRun):
         spark = SparkSession.active()
         held = cast(ReadableSink, tables.sink).rows(spark)
         records = self._records(source, readable)
-        gone = writer.replaced(records, held).toArrow()
-        ends = [pc.max(gone.column(END).cast(pa.int64())).as_py(), writer.last(records)]
+        try:
+            found = writer.replaced(records, held).toArrow()
+            final = writer.last(records)
+        except SluiceError:
+            raise
+        except Exception as error:
+            raise source.diagnose(error, readable) from error
+        if len(torn := found.filter(pc.field(TORN))):
+            raise self._torn(torn)
+        gone = found.drop_columns([TORN])
+        ends = [pc.max(gone.column(END).cast(pa.int64())).as_py(), final]
         last = max((end for end in ends if end is not None), default=0)
         return Keyed.among(gone.to_batches(), gone.column_names), -(-last // 1000)
+
+    def _torn(self, rows: Any) -> ConfigError:
+        """Return the error for rows whose records are in sessions now that the interval replaces in part only."""
+        first, last = (
+            instant(of(rows.column(name).cast(pa.int64())).as_py())
+            for of, name in ((pc.min, START), (pc.max, END))
+        )  # fmt: skip
+        return ConfigError(
+            f"pipeline {self.pipeline.name!r}: records of {len(rows):,} rows of the table, from {first} to {last}, are "
+            f"in other sessions by the pipeline file of now, also in some that do not begin in {self.interval}",
+            state="nothing was replaced",
+            next_step=f"choose an interval that begins at {first} or earlier and ends at {last} or later, and where no "
+            "session is open any more",
+        )
 
     def _absorbed(
         self,
