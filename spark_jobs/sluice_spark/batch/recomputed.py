@@ -165,12 +165,13 @@ class RecomputedSessions(RecomputedWindows):
             START, END, *map(column, by), alone.alias(_ALONE),
             F.when(start < begin, alone).when(alone, start < until).otherwise(self._inside_span()).alias(_GONE),
         ).where(_GONE)  # fmt: skip
-        others = whole.where(~self._inside_span())
-        overlapping = [*same, F.col(_FIRST) < end, F.col(_LAST) > start]
-        shared = own.where(_ALONE).join(others, overlapping, "left_semi").select(START, END, *map(column, by))
         torn = F.col(_ALONE) & ((start < begin) | (end > self.until * 1000))
-        told = own.select(START, END, *map(column, by), torn.alias(TORN))
-        return told.unionAll(shared.withColumn(TORN, F.lit(True)))
+        own = own.withColumn(TORN, torn)
+        overlapping = [*same, F.col(_FIRST) < end, F.col(_LAST) > start]
+        others = whole.where(~self._inside_span())
+        shared = own.where(F.col(_ALONE) & ~F.col(TORN)).join(others, overlapping, "left_semi")
+        columns = [START, END, *map(column, by), TORN]
+        return own.select(*columns).unionAll(shared.withColumn(TORN, F.lit(True)).select(*columns))
 
     def last(self, records: DataFrame) -> int | None:
         """Return the last end of any of the sessions, in microseconds since 1970; None if there is none."""
