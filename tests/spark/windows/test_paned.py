@@ -158,7 +158,7 @@ BATCHES = st.lists(st.lists(VALUES, min_size=1, max_size=25), min_size=2, max_si
         {},
         {"size": "70m", "by": [], "watermark": "5m"},
         {"output": "update"},
-        {"output": "update", "size": "70m", "by": [], "watermark": "5m"},
+        pytest.param({"output": "update", "size": "70m", "by": [], "watermark": "5m"}, marks=pytest.mark.long),
         {"output": "complete", "watermark": None},
     ],
     ids=["three-panes", "seven-panes-without-by", "updated", "updated-without-by", "completed"],
