@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 
 from sluice.errors import ConfigError
 
-__all__ = ["Interval", "moment_of"]
+__all__ = ["ALWAYS", "Interval", "moment_of"]
 
 _UNTOUCHED = "nothing was read or written"
 _MILLISECOND = timedelta(milliseconds=1)
@@ -89,6 +89,10 @@ class Interval:
 
     def __str__(self) -> str:
         return f"[{_text(self.start)}, {_text(self.end)})"
+
+
+ALWAYS = Interval(datetime(1970, 1, 1, tzinfo=UTC), datetime(9999, 1, 1, tzinfo=UTC))
+"""The interval of all times, for who reads records of any."""
 
 
 def moment_of(text: str) -> datetime:

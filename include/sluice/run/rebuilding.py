@@ -26,8 +26,6 @@ class Kept:
 
     Attributes
     ----------
-    epochs
-        The epochs whose records it may be of: none of them began without the state of the one before but the first.
     ranges
         The ranges of their batches that may have such records, without what was lost.
     records, written
@@ -41,7 +39,6 @@ class Kept:
         The latest event time that their batches read, by topic and partition, in milliseconds since 1970.
     """
 
-    epochs: tuple[int, ...]
     ranges: tuple[OffsetRange, ...]
     records: int
     written: int
@@ -112,7 +109,6 @@ def kept(ledger: Ledger, pipeline: Pipeline, epoch: int) -> Kept:
     before = ledger.latest_before(name, first, since=ledger.base(name))
     lost = [row.range for row in ledger.never_read(name)]
     return Kept(
-        tuple(range(first, epoch)),
         tuple(joined(subtract((a.range for a in needed), lost))),
         sum(len(a.range) - a.counts.absent - a.counts.lost for a in needed),
         sum(a.counts.written for a in needed),

@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
 from typing import cast
 
 from pyspark.sql import DataFrame, SparkSession
@@ -18,7 +17,7 @@ from sluice.ledger import Ledger
 from sluice.pipeline import Pipeline
 from sluice.ranges import OffsetRange, Positions, describe, subtract
 from sluice.run.checkpoint import Checkpoint, Clock
-from sluice.run.interval import Interval
+from sluice.run.interval import ALWAYS
 from sluice.run.rebuilding import Kept, kept
 from sluice.run.resetting import possible
 from sluice.run.resolve import Available
@@ -44,9 +43,7 @@ from sluice_spark.windows.late import late
 
 __all__ = ["Rebuilding", "due", "readable"]
 
-_EVER = Interval(datetime(1970, 1, 1, tzinfo=UTC), datetime(9999, 1, 1, tzinfo=UTC))
 _PLACE = ("topic", "partition", "offset")
-_FEWER = "its state would lack what they added"
 
 
 def due(ledger: Ledger, pipeline: Pipeline, tables: Tables) -> bool:
@@ -66,7 +63,7 @@ def readable(context: RunContext, source: Source, epoch: int) -> tuple[Kept, Ava
     """
     name = context.pipeline.name
     needed = kept(context.ledger, context.pipeline, epoch)
-    _, available = IntervalOffsets(context, _EVER).available(source)
+    _, available = IntervalOffsets(context, ALWAYS).available(source)
     gone = available.gaps(needed.ranges)
     empty = [a.range for a in context.ledger.accounts(name) if a.counts.absent == len(a.range)]
     if gone := subtract(gone, empty):
@@ -117,7 +114,7 @@ class Rebuilding:
         self._gather(transfer, needed, available)
         point("records-gathered")
         records, spanned = self._told(transfer)
-        note = f"the state of epoch {number} was made anew, of {records:,} records that earlier runs read"
+        note = f"the state of epoch {number} is made anew, of {records:,} records that earlier runs read"
         context.ledger.degraded(lease, note)
         writer = replace(self.writer, spanned=spanned, latest=needed.latest)
         self._make(transfer, replace(writer, afresh=needed.begun) if isinstance(writer, WindowWriter) else writer)
@@ -134,7 +131,7 @@ class Rebuilding:
         if not ranges:
             spark.createDataFrame([], RECORD_SCHEMA).write.parquet(transfer.records)
             return
-        offsets = IntervalOffsets(context, _EVER)
+        offsets = IntervalOffsets(context, ALWAYS)
         source = offsets.source(spark, available, *available.split(ranges))
         try:
             records = source.read(ranges)
@@ -157,8 +154,8 @@ class Rebuilding:
         seen = judging.count(needed.ranges, source)
         if (fewer := needed.records - sum(seen.read.values())) > 0:
             raise OffsetsGoneError(
-                f"pipeline {name!r}: the source removed {fewer:,} records by compaction since they were read, and "
-                f"{_FEWER}",
+                f"pipeline {name!r}: the source removed {fewer:,} records by compaction since they were read, and its "
+                "state would lack what they added",
                 next_step=f"go on without the state: {begin_again(name)}",
                 ranges=list(needed.ranges),
             )

@@ -326,7 +326,8 @@ class ResetRun(Run):
                 raise self._overtaken(tables, number)
         point("epoch-closed")
         tables.further.begin_anew(number, self.context.run_id)
-        Transfer(tables.applying.checkpoint.path, lease.token).clear()  # what an attempt left that nobody repeats
+        if self.pipeline.stateful is not None:  # what an attempt to make state anew left, and nobody repeats
+            Transfer(tables.applying.checkpoint.path, lease.token).clear()
         seal_off(tables, note)
         replaced = [[*key, count] for key, count in removed.items()]
         open_next(self.ledger, lease, tables, {**note, "version": number, "replaced": replaced})

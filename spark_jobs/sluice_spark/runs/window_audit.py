@@ -6,7 +6,6 @@ import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
 from functools import reduce
 from itertools import pairwise
 from operator import or_
@@ -23,7 +22,7 @@ from sluice.audit.windows import EVER, Plan, Verdict, doubt
 from sluice.errors import ConfigError, SluiceError
 from sluice.pipeline.window import END, START, Window
 from sluice.ranges import OffsetRange, describe, joined, overlaps, subtract
-from sluice.run.interval import Interval
+from sluice.run.interval import ALWAYS
 from sluice_spark.batch.windowed import WindowWriter
 from sluice_spark.columns import column
 from sluice_spark.runs.context import RunContext
@@ -50,7 +49,6 @@ _SPAN, _OWNER, _LATE, _SIDE, _NUMBER, _FIRST, _LAST = (
     f"__sluice_{name}" for name in ("span", "owner", "late", "side", "number", "first", "last")
 )
 _OTHER_LENGTH = "those of another length than the pipeline file has now were written when it had that length"
-_ALWAYS = Interval(datetime(1970, 1, 1, tzinfo=UTC), datetime(9999, 1, 1, tzinfo=UTC))
 
 
 def recompute(context: RunContext, plan: Plan) -> Verdict:
@@ -103,7 +101,7 @@ class _Audit:
     # --- what can be read --------------------------------------------------------------------------------------------
 
     def _source(self, spark: SparkSession) -> tuple[RecordsInParts, list[OffsetRange]]:
-        offsets = IntervalOffsets(self.context, _ALWAYS)
+        offsets = IntervalOffsets(self.context, ALWAYS)
         _, available = offsets.available()
         needed = _disjoint([OffsetRange(*row[:4]) for row in (*self.plan.recomputed, *self.plan.made)])
         needed = subtract(needed, [OffsetRange(*row) for row in self.plan.lost])
@@ -129,9 +127,8 @@ class _Audit:
             )
             if first is not None:
                 self.doubtful.append([*doubt(self.window, first, last), why, True])
-            if (
-                not same or self.context.pipeline.tables
-            ):  # the present file, by which an interval may have read them, may see other times in them
+            # an interval may have seen other times in them, by the present file or by other versions of tables
+            if not same or self.context.pipeline.tables:
                 numbers = {row[4] for row in self.plan.made if overlaps(here, [OffsetRange(*row[:4])])}
                 self.doubtful += [[*own[:2], why, True] for own in self.plan.owned if own[2] in numbers]
 
