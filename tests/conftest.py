@@ -15,6 +15,7 @@ pytest_plugins = [
     "tests.fixtures.lake",
     "tests.fixtures.runs",
     "tests.fixtures.node",
+    "tests.fixtures.objects",
     "tests.fixtures.outward",
     "tests.fixtures.postgres",
     "tests.fixtures.spark",

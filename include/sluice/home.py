@@ -7,12 +7,9 @@ from dataclasses import dataclass
 
 from sluice.errors import ConfigError
 from sluice.shipped import base
+from sluice.storage import is_url
 
 __all__ = ["Home"]
-
-
-def _is_url(path: str) -> bool:
-    return "://" in path
 
 
 @dataclass(frozen=True)
@@ -34,7 +31,7 @@ class Home:
             If it is a URL: Data Docs and the SQLite ledger are files.
         """
         raw = os.environ.get("SLUICE_HOME") or "var"
-        if _is_url(raw):
+        if is_url(raw):
             raise ConfigError(
                 "SLUICE_HOME is a URL, and must be a path",
                 state="nothing was read or written",
@@ -48,7 +45,7 @@ class Home:
 
     def resolve(self, path: str) -> str:
         """Return ``path`` itself if it is absolute or a URL, otherwise the path below the home."""
-        return path if _is_url(path) or path.startswith("/") else self.join(path)
+        return path if is_url(path) or path.startswith("/") else self.join(path)
 
     def checkpoint(self, pipeline: str, epoch: int) -> str:
         """Return the live checkpoint of an epoch. All runs of the epoch, and their retries, share it."""

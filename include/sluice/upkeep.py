@@ -17,8 +17,6 @@ from time import sleep
 from typing import Any
 from urllib.parse import unquote
 
-import fsspec
-
 from sluice.audit.snapshot import last_commits
 from sluice.delta.names import ADOPTING, HOLDS, OWNER
 from sluice.delta.table import Table
@@ -26,6 +24,7 @@ from sluice.errors import CheckpointError, ConfigError, LeaseHeldError, SinkErro
 from sluice.home import Home
 from sluice.ledger import Ledger
 from sluice.pipeline import Pipeline
+from sluice.storage import file_system
 
 __all__ = ["compact", "vacuum"]
 
@@ -271,7 +270,7 @@ class _Leftovers:
         names
             The pipeline's name, and its former ones.
         """
-        fs, base = fsspec.core.url_to_fs(path)
+        fs, base = file_system(path)
         fs.invalidate_cache()
         ours = re.compile(rf"(?:{'|'.join(map(re.escape, names))})-[ei]\d+-\d{{6,}}-[0-9a-f]{{8}}")
         # by the table's own listing, since its folder may be a link itself

@@ -12,6 +12,7 @@ from urllib.parse import unquote
 
 from sluice.delta.table import opened
 from sluice.errors import ConfigError, SourceUnreachableError
+from sluice.storage import file_system, is_url
 
 __all__ = ["PinnedTable", "pin"]
 
@@ -57,7 +58,7 @@ class PinnedTable:
         if self.table.protocol().min_reader_version > 1 or self.table.metadata().partition_columns:
             return None
         paths = self.table.get_add_actions(flatten=True).column("path").to_pylist()
-        return [p if "://" in p or p.startswith("/") else f"{self.path}/{unquote(p)}" for p in paths]
+        return [p if is_url(p) or p.startswith("/") else f"{self.path}/{unquote(p)}" for p in paths]
 
     def refuse_gone(self) -> None:
         """Refuse a version whose files were removed.
@@ -69,14 +70,12 @@ class PinnedTable:
         SourceUnreachableError
             If the storage does not answer.
         """
-        import fsspec
-
         newest = _newest(self.name, self.path)
         _at(self.version, newest, self.name, self.path)  # its log may be gone, too
         # what the newest version has no vacuum removes
         older = sorted(set(self.table.file_uris()) - set(newest.file_uris()))
         try:
-            gone = [uri for uri in older if not _exists(fsspec, uri)]
+            gone = [uri for uri in older if not _exists(uri)]
         except OSError as error:
             raise _unread(self.name, self.path, error) from error
         if gone:
@@ -182,8 +181,8 @@ def _gone(name: str, path: str, version: int, newest: int, why: str) -> ConfigEr
     )
 
 
-def _exists(fsspec: Any, uri: str) -> bool:
-    fs, path = fsspec.core.url_to_fs(unquote(uri) if "://" not in uri else uri)
+def _exists(uri: str) -> bool:
+    fs, path = file_system(unquote(uri) if not is_url(uri) else uri)
     return bool(fs.exists(path))
 
 

@@ -8,8 +8,9 @@ from __future__ import annotations
 import json
 from typing import Any
 
-import fsspec
 import pyarrow.parquet as pq
+
+from sluice.storage import file_system
 
 __all__ = ["transaction_versions"]
 
@@ -30,7 +31,7 @@ def transaction_versions(root: str, version: int) -> dict[str, int] | None:
         None if the log has an unsupported form (a checkpoint in parts or of another version), or a file cannot be read;
         the caller then falls back to delta-rs.
     """
-    fs, base = fsspec.core.url_to_fs(root)
+    fs, base = file_system(root)
     fs.invalidate_cache()
     log = f"{base}/_delta_log"
     try:

@@ -24,6 +24,7 @@ from sluice.errors import CheckpointError, begin_again
 from sluice.once import made_once
 from sluice.ranges import OffsetRange, Positions, ranges_between
 from sluice.sources.kafka.clusters import active_of, named_positions
+from sluice.storage import file_system, is_url
 
 __all__ = ["Checkpoint", "Clock"]
 
@@ -67,13 +68,11 @@ class Checkpoint:
     """
 
     def __init__(self, path: str, start: Positions | None = None) -> None:
-        import fsspec
-
         self.path = path
         self._start = start
         self._prefix = active_of(start)  # Spark knows topics, and not of which cluster
         self._fs: Any
-        self._fs, self._root = fsspec.core.url_to_fs(path)
+        self._fs, self._root = file_system(path)
 
     def _names(self, folder: str) -> list[str]:
         self._fs.invalidate_cache()
@@ -306,7 +305,7 @@ class Checkpoint:
         told["batchTimestampMs"] = time.time_ns() // 1_000_000
         lines[1] = json.dumps(told, separators=(",", ":")).encode()
         name, content = f"offsets/{batch}", b"\n".join(lines)
-        if "://" in self.path:
+        if is_url(self.path):
             self._put(name, content)
             return
         with suppress(FileNotFoundError):  # the checksum, in Hadoop's local file system, of a file that is gone
@@ -360,7 +359,7 @@ class Checkpoint:
 
     def _dark(self, path: str) -> bool:
         """Return whether a file has nothing but zeros, as after a power cut; an object is there as a whole."""
-        if "://" in self.path:
+        if is_url(self.path):
             return False
         with open(path, "rb") as file:
             return not file.read(64).strip(b"\0")  # what Spark writes begins with other bytes
@@ -371,7 +370,7 @@ class Checkpoint:
         Call it when the state is made, before the sink commits the batch: what the sink holds has its state, always.
         What batches before it rest on was brought there with them. In an object store nothing is to be done.
         """
-        if "://" in self.path:
+        if is_url(self.path):
             return
         folders = {os.path.dirname(self._root), os.path.dirname(os.path.dirname(self._root))}
         for folder, _, names in os.walk(self._root):
@@ -443,7 +442,7 @@ class Checkpoint:
     def _put(self, name: str, content: bytes) -> None:
         """Write a file that appears as a whole."""
         target = f"{self._root}/{name}"
-        if "://" in self.path:  # an object appears as a whole
+        if is_url(self.path):  # an object appears as a whole
             self._fs.pipe_file(target, content)
             return
         folder, _, base = target.rpartition("/")

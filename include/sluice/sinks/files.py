@@ -9,12 +9,13 @@ from pydantic import AfterValidator, Field
 
 from sluice.fields import Duration
 from sluice.sinks.base import SinkConfig, SinkKind
+from sluice.storage import is_url
 
 __all__ = ["KIND", "FilesSink"]
 
 
 def _path(path: str) -> str:
-    if "://" in path:
+    if is_url(path):
         raise ValueError(
             f"{path!r} is a URL, and a commit needs a file system on which a file appears at once: write a path that "
             "all machines share, or choose sink.delta"

@@ -12,6 +12,7 @@ from sluice.delta.notes import last_batch, note_of
 from sluice.delta.table import opened
 from sluice.errors import SinkError
 from sluice.ranges import OffsetRange
+from sluice.storage import file_system
 from sluice.wal.segment import Segment, batch_of, is_segment
 
 __all__ = ["SEAL", "Catalog", "seal_text"]
@@ -50,12 +51,10 @@ class Catalog:
     """
 
     def __init__(self, path: str, pipeline: str) -> None:
-        import fsspec
-
         self.path = path
         self.pipeline = pipeline
         self.fs: Any
-        self.fs, self.root = fsspec.core.url_to_fs(path)
+        self.fs, self.root = file_system(path)
         self._table: Any = None
         self._seals: dict[str, dict[str, Segment]] = {}
         self._told: dict[str, Segment] | None = None

@@ -14,6 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from sluice.storage import file_system, is_url, make_folder
 from sluice_spark.sources.inputs import UnreadableError
 
 __all__ = ["Files", "Written", "can_partition"]
@@ -118,7 +119,7 @@ class Files:
         found = []
         for values, file in self._files.items():
             if file.close():
-                name = os.path.relpath(file.path, self._folder)
+                name = file.path[len(self._folder.rstrip("/")) + 1 :]
                 found.append(Written(name, dict(zip(self._partition_by, values, strict=True))))
         self._kept = True
         return found
@@ -158,6 +159,7 @@ class _File:
         self._options = options
         self._schema = schema
         self._writer: Any = None
+        self._object: Any = None
         self._tables: list[pa.Table] = []
         self._rows = self.held = 0
 
@@ -172,13 +174,19 @@ class _File:
         """Finish the file, and return whether it has rows."""
         self.flush()
         if self._writer is not None:
-            self._writer.close()
+            self._finish()
         return self._writer is not None
+
+    def _finish(self) -> None:
+        self._writer.close()
+        if self._object is not None:  # it appears, as a whole
+            self._object.close()
 
     def remove(self) -> None:
         if self._writer is not None:
-            self._writer.close()
-            os.unlink(self.path)
+            self._finish()
+            fs, name = file_system(self.path)
+            fs.rm_file(name)
 
     def flush(self) -> None:
         """Write the rows that it holds."""
@@ -186,8 +194,12 @@ class _File:
             return
         table = pa.concat_tables(self._tables)
         if self._writer is None:
-            os.makedirs(os.path.dirname(self.path), exist_ok=True)
-            self._writer = pq.ParquetWriter(self.path, self._schema, use_dictionary=_repeating(table), **self._options)
+            make_folder(os.path.dirname(self.path))
+            if is_url(self.path):
+                fs, name = file_system(self.path)
+                self._object = fs.open(name, "wb")
+            where = self.path if self._object is None else self._object
+            self._writer = pq.ParquetWriter(where, self._schema, use_dictionary=_repeating(table), **self._options)
         self._writer.write_table(table, row_group_size=_ROWS)
         self._tables, self._rows, self.held = [], 0, 0
 

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import os
-import shutil
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import reduce
 
-import fsspec
 from pyspark.sql import SparkSession
 
 from sluice.ranges import OffsetRange, Times, subtract
 from sluice.rescued import NONE, Rescued
+from sluice.storage import make_folder, remove
 from sluice_spark.arrow.ahead import Ahead, Foreseen
 from sluice_spark.arrow.plan import Plan
 from sluice_spark.arrow.shares import Job, cause_of, do, tidy
@@ -66,7 +65,7 @@ class Outcome:
 
     def remove_aside(self) -> None:
         """Remove the files of the records that were set aside."""
-        _remove(*{os.path.dirname(file) for file in self.aside_files})
+        remove(*{os.path.dirname(file) for file in self.aside_files})
 
 
 @dataclass(frozen=True)
@@ -82,7 +81,7 @@ class _Attempt:
     task: Decoding
 
     def remove(self) -> None:
-        _remove(self.rows, self.aside)
+        remove(self.rows, self.aside)
 
 
 @dataclass
@@ -154,9 +153,9 @@ class ArrowPath:
             self._off = True
             outcome = None
         if read is not None and (outcome is None or not outcome.staged.files):
-            _remove(read[0].rows)
+            remove(read[0].rows)
         if read is not None and (outcome is None or not outcome.aside_files):
-            _remove(read[0].aside)
+            remove(read[0].aside)
         if outcome is not None and 2 * sum(map(len, outcome.declined)) > sum(map(len, ranges)):
             logger.info("the Arrow path is not used from here on: %s", outcome.why)
             self._off = True
@@ -215,9 +214,8 @@ class ArrowPath:
         parts = inputs_of(source, ranges)
         if not total or not any(len(r) for _, mine in parts for r in mine):
             return None
-        fs, base = fsspec.core.url_to_fs(root)
         folders = [new_folder(name), new_folder(name)]
-        rows, aside = (f"{base}/{folder}" for folder in folders)
+        rows, aside = (f"{root}/{folder}" for folder in folders)
         plan = self.plan
         task = Decoding(
             plan.decoder,
@@ -238,7 +236,7 @@ class ArrowPath:
         attempt = _Attempt(root, folders[0], rows, aside, ranges, parts, task)
         try:
             for folder in (rows, aside):
-                fs.makedirs(folder, exist_ok=True)
+                make_folder(folder)
         except OSError:
             attempt.remove()
             raise
@@ -289,15 +287,15 @@ class ArrowCopies:
         parts = [] if self._off else inputs_of(source, ranges)
         if subtract(ranges, [r for _, mine in parts for r in mine]) or not sum(map(len, ranges)):
             return None
-        fs, base = fsspec.core.url_to_fs(root)
         folder = new_folder(name)
+        place = f"{root}/{folder}"
         attempt = None
         try:
-            fs.makedirs(f"{base}/{folder}", exist_ok=True)
+            make_folder(place)
             attempt = self._rows(batch, ranges, source)
-            task = Copying(f"{base}/{folder}", None if attempt is None else attempt.task)
+            task = Copying(place, None if attempt is None else attempt.task)
             (done,) = do(self.spark, [Job(task, parts, most)])
-            tidy(f"{base}/{folder}", {file.name for item in done for file in item.files})
+            tidy(place, {file.name for item in done for file in item.files})
             why = next((item.declined for item in done if item.declined is not None), None)
             files = [staged_file(root, f"{folder}/{file.name}") for item in done for file in item.files]
             if why is None and sum(file.rows for file in files) != sum(item.read for item in done):
@@ -307,7 +305,7 @@ class ArrowCopies:
         if why is not None:
             logger.warning("records are landed by Spark from here on: %s", why)
             self._off = True
-            _remove(f"{base}/{folder}")
+            remove(place)
             if attempt is not None:
                 attempt.remove()
             return None
@@ -323,12 +321,6 @@ class ArrowCopies:
         except OSError as error:  # of the sink, for which the log does not wait
             logger.warning("rows are not written while their records are landed: %s", error)
             return None
-
-
-def _remove(*folders: str) -> None:
-    # a worker of a failed job may still write there; what stays is removed like after a crash
-    for folder in folders:
-        shutil.rmtree(folder, ignore_errors=True)
 
 
 def _outcome(attempt: _Attempt, done: Sequence[Done]) -> Outcome:

@@ -131,8 +131,6 @@ def sketch(spark: SparkSession, pipeline: Pipeline, recovery: Recovery) -> Plan:
         raise NotArrowError(f"source.{pipeline.source.key} can be read by Spark alone")
     if not pipeline.sink.kind.stages_parquet:
         raise NotArrowError(f"the sink is {pipeline.sink.key}")
-    if "://" in pipeline.sink.config.location:
-        raise NotArrowError(f"sink.{pipeline.sink.key}.path is a URL")
     if pipeline.rows is Rows.AGGREGATE:
         raise NotArrowError("it has rows: aggregate")
     if pipeline.tables:

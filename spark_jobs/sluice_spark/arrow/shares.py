@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib
 import json
-import os
+import posixpath
 import threading
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence
@@ -16,6 +16,7 @@ from pyspark.errors import PythonException
 from pyspark.sql import SparkSession
 
 from sluice.ranges import OffsetRange, divided
+from sluice.storage import file_system
 from sluice_spark.arrow.worker import Done, Task, work
 from sluice_spark.engine.cores import cores
 from sluice_spark.sources.inputs import Input
@@ -157,7 +158,9 @@ def cause_of(error: Exception) -> str:
 
 def tidy(folder: str, files: set[str]) -> None:
     """Remove files that no task names: a cluster may have tried one twice."""
-    there = {os.path.relpath(os.path.join(at, name), folder) for at, _, names in os.walk(folder) for name in names}
-    for name in there - files:
-        with suppress(OSError):
-            os.unlink(os.path.join(folder, name))
+    fs, base = file_system(folder)
+    named = {posixpath.basename(file) for file in files}
+    for path in fs.find(base):
+        if posixpath.basename(path) not in named:
+            with suppress(OSError):
+                fs.rm_file(path)

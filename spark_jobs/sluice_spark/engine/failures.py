@@ -12,6 +12,7 @@ from pyspark.sql import SparkSession
 
 from sluice.errors import (
     CheckpointError,
+    ConfigError,
     OffsetsGoneError,
     SinkError,
     SluiceError,
@@ -72,6 +73,13 @@ _OF_STORAGE = Sign(
         "Mkdirs failed",
     ),
     "fix the sink's storage, then run again",
+)
+_OF_FILE_SYSTEM = Sign(
+    ConfigError,
+    ("No FileSystem for scheme", "FileSystem not found"),
+    "let Spark have what reads such URLs, below spark.conf in the pipeline file, for example "
+    "spark.jars.packages: org.apache.hadoop:hadoop-aws:VERSION for s3a:// (which Hadoop does not call s3://); VERSION "
+    "is that of the jar hadoop-client-api in Spark's folder of jars",
 )
 
 
@@ -139,7 +147,7 @@ def classify(error: Exception, ask_source: Callable[[], object], signs: Sequence
             "if the schema has a thousand fields or more, leave some out",
         )
     said = "" if of_transform else _said_by_engine(error, text)
-    known = (_OF_CHECKPOINT, *signs, _OF_STORAGE)
+    known = (_OF_CHECKPOINT, *signs, _OF_FILE_SYSTEM, _OF_STORAGE)
     sign = next((sign for sign in known if any(text in said for text in sign.texts)), None)
     if sign is not _OF_CHECKPOINT:
         try:

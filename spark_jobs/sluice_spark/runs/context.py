@@ -234,4 +234,4 @@ class RunContext:
             return None
         blind = writer.opaque and self.pipeline.transform.arrow is None
         root = None if blind else writer.sink.staging
-        return None if root is None or "://" in root else ArrowPath(spark, plan, self.run_id)
+        return None if root is None else ArrowPath(spark, plan, self.run_id)

@@ -74,7 +74,7 @@ class LogRoute:
     def _copies(self, tables: Tables, writer: BatchWriter | Exception) -> ArrowCopies | None:
         """Return what lands records without Spark, if it can; it also writes rows, if that does not hold it up."""
         pipeline, spark = self.batches.context.pipeline, self.batches.spark
-        if pipeline.engine != "auto" or "://" in tables.log_table.path:
+        if pipeline.engine != "auto":
             return None
         if isinstance(writer, Exception) or writer.arrow is None or writer.sink.staging is None:
             return ArrowCopies(spark)

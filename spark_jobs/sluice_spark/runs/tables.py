@@ -201,7 +201,7 @@ class Tables:
             staging = self.sink.staging
         except SinkError:  # a catalog has no place for a table that was dropped
             return found
-        if staging is not None and "://" not in staging:  # nothing is read ahead for a URL
+        if staging is not None:
             stem = self.batch_name(0).rpartition("-")[0]
             found |= attempted(staging, stem, newer_than=self.sink.version())
         return found

@@ -7,11 +7,11 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
-import fsspec
 import numpy as np
 import pyarrow as pa
 
 from sluice.ranges import OffsetRange
+from sluice.storage import file_system
 from sluice.wal.segment import Segment, rows_of
 from sluice_spark.sources.inputs import RECORDS, Headers, UnreadableError
 
@@ -92,7 +92,7 @@ class LogRanges:
         UnreadableError
             If a segment is damaged or missing. Chunks that were yielded before are right.
         """
-        fs, root = fsspec.core.url_to_fs(self.source.path)
+        fs, root = file_system(self.source.path)
         here = [(s, common) for s in self.source.segments if (common := s.range.cut(span)) is not None]
         at = span.start
         for segment, part in sorted(here, key=lambda pair: pair[1]):

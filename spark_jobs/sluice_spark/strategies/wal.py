@@ -7,12 +7,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import fsspec
 from pyspark.sql import DataFrame
 
 from sluice.errors import BEGIN_ANEW, OffsetsGoneError, SluiceError
 from sluice.faults import point
 from sluice.ranges import OffsetRange, describe
+from sluice.storage import file_system
 from sluice.wal import Segment
 from sluice.wal.catalog import SEAL, seal_text
 from sluice.wal.segment import inspect, spread
@@ -106,7 +106,7 @@ class Landing:
                 raise
             except Exception as error:
                 raise self.source.diagnose(error, ranges) from error
-        fs, root = fsspec.core.url_to_fs(self.table.path)
+        fs, root = file_system(self.table.path)
         segments = tuple(spread([inspect(fs, root, file.path) for file in staged.files], ranges))
         point("segments-staged")
         gone = self.source.missing([r for r in ranges if _records(segments, r) < len(r)])

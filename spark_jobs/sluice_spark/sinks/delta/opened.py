@@ -9,9 +9,10 @@ from collections import OrderedDict
 from dataclasses import dataclass
 from typing import Any
 
-import fsspec
 from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError
+
+from sluice.storage import file_system
 
 __all__ = ["OpenTables"]
 
@@ -87,7 +88,7 @@ def _forward(path: str, kept: _Open) -> DeltaTable | None:
 
 def _mark(path: str, version: int) -> dict[str, Any] | None:
     """Return attributes that identify a commit's file; None if the file does not exist."""
-    fs, base = fsspec.core.url_to_fs(path)
+    fs, base = file_system(path)
     file = f"{base}/_delta_log/{version:020}.json"
     fs.invalidate_cache(f"{base}/_delta_log")
     try:

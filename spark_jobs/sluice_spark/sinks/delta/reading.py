@@ -16,6 +16,7 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
+from sluice.storage import is_url
 from sluice_spark.sinks.delta.handle import Handle
 from sluice_spark.sinks.delta.statistics import bounds, files_of, mask, may_be
 
@@ -51,7 +52,7 @@ def _read(held: Handle, spark: SparkSession, table: DeltaTable, actions: pa.Tabl
     # Spark's Delta reader reconstructs the table's state in a job of its own, which takes seconds even for a small
     # table; the log was read here already.
     schema = StructType.fromJson(json.loads(table.schema().to_json()))
-    files = [p if "://" in p else f"{held.path}/{unquote(p)}" for p in actions.column("path").to_pylist()]
+    files = [p if is_url(p) else f"{held.path}/{unquote(p)}" for p in actions.column("path").to_pylist()]
     return spark.read.schema(schema).parquet(*files) if files else spark.createDataFrame([], schema)
 
 

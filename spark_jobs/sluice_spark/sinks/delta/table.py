@@ -15,7 +15,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 from urllib.parse import unquote
 
-import fsspec
 import pyarrow as pa
 from deltalake import CommitProperties, DeltaTable, Schema, Transaction
 from deltalake.exceptions import CommitFailedError, DeltaError
@@ -28,6 +27,7 @@ from sluice.delta.notes import NOTE
 from sluice.errors import LeaseHeldError, SinkError
 from sluice.faults import point
 from sluice.sinks.base import SinkConfig
+from sluice.storage import file_system, make_folder
 from sluice_spark.sinks.base import Fence, Staged, StagedFile, overtaken
 from sluice_spark.sinks.delta import reading, shape
 from sluice_spark.sinks.delta.evolution import nullable
@@ -255,7 +255,7 @@ class DeltaSink(StagesParquet, Writer):
 
     def _still_there(self, staged: Staged) -> None:
         """Refuse to commit files that somebody removed, such as a VACUUM without retention."""
-        fs, base = fsspec.core.url_to_fs(self.path)
+        fs, base = file_system(self.path)
         for file in staged.files:
             try:
                 size = fs.size(f"{base}/{file.path}")
@@ -270,8 +270,7 @@ class DeltaSink(StagesParquet, Writer):
                 )
 
     def _made(self, schema: StructType) -> DeltaTable:
-        fs, base = fsspec.core.url_to_fs(self.path)
-        fs.makedirs(base, exist_ok=True)
+        make_folder(self.path)
         return DeltaTable.create(
             self.path,
             schema=_schema(nullable(schema)),
@@ -479,7 +478,7 @@ class DeltaSink(StagesParquet, Writer):
         if unused and self._guard.holds == "log":
             notes = self.notes(newer_than=int(batch.rpartition("-")[2]) - 1)
             sealed = {s["path"].split("/")[1] for note in notes for s in note.get("segments", ())}
-        fs, _ = fsspec.core.url_to_fs(self.path)
+        fs, _ = file_system(self.path)
         for folder in unused:
             if folder.rsplit("/", 1)[-1] not in sealed:
                 fs.rm(folder, recursive=True)

@@ -12,12 +12,12 @@ from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any
 
-import fsspec
 from pyspark.sql import types as T
 
 from sluice.delta.names import KEY
 from sluice.errors import BEGIN_ANEW, ConfigError
 from sluice.sinks.base import SinkConfig
+from sluice.storage import file_system
 from sluice_spark.sinks.base import Fence, Staged, of_table
 from sluice_spark.sinks.delta.table import DeltaSink
 from sluice_spark.sinks.parquet.merged import Merge
@@ -109,7 +109,7 @@ class DeltaUpsert(DeltaSink):
 
     def _forget(self, staged: Staged, added: Staged) -> None:
         """Remove what was staged and is in no version; if the driver dies before, the next run sweeps it."""
-        fs, base = fsspec.core.url_to_fs(self.path)
+        fs, base = file_system(self.path)
         folders = [{posixpath.dirname(file.path) for file in files.files} for files in (staged, added)]
         for folder in folders[0] - folders[1]:
             with suppress(OSError):

@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-import fsspec
-
 from sluice.delta.notes import last_batch, note_of
 from sluice.delta.transactions import transaction_versions
+from sluice.storage import file_system
 from sluice_spark.sinks.delta.handle import Handle
 
 __all__ = ["Writer"]
@@ -70,7 +69,7 @@ class Writer(Handle):
         table = self.table()
         if table is None or table.history(1):  # without an entry, the commit is empty, or has no commit info
             return False
-        fs, base = fsspec.core.url_to_fs(self.path)
+        fs, base = file_system(self.path)
         newest = f"{base}/_delta_log/{table.version():020}.json"
         return bool(fs.exists(newest) and fs.size(newest) == 0)
 

@@ -16,7 +16,6 @@ from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-import fsspec
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
@@ -26,6 +25,7 @@ from sluice.delta.names import owner
 from sluice.errors import BEGIN_ANEW, CheckpointError, ConfigError, SinkError
 from sluice.sinks.files import FilesSink
 from sluice.sinks.manifest import BrokenManifestError, Manifest, State
+from sluice.storage import file_system
 from sluice_spark.sinks.base import NOTHING, Fence, Staged, StagedFile, overtaken
 from sluice_spark.sinks.delta.evolution import nullable
 from sluice_spark.sinks.parquet.attempts import stray, written_to
@@ -262,7 +262,7 @@ class Folder(StagesParquet):
 
     def _remove(self, folders: Sequence[str]) -> None:
 
-        fs, _ = fsspec.core.url_to_fs(self.staging)
+        fs, _ = file_system(self.staging)
         for folder in folders:
             fs.rm(folder, recursive=True)
 

@@ -13,7 +13,6 @@ import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-import fsspec
 import pyarrow as pa
 from pyiceberg import exceptions as ice
 from pyiceberg.expressions import In
@@ -27,6 +26,7 @@ from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 from sluice.delta.names import owner
 from sluice.errors import BEGIN_ANEW, ConfigError, SinkError
 from sluice.sinks.iceberg import IcebergSink
+from sluice.storage import file_system
 from sluice_spark.sinks.base import NOTHING, Fence, Staged, TakenBackError, overtaken
 from sluice_spark.sinks.delta.evolution import nullable
 from sluice_spark.sinks.iceberg.catalog import Unknown, catalog_of, telling
@@ -245,7 +245,7 @@ class IcebergTable(StagesParquet):
         with telling(self.path):
             held = table.inspect.all_files().column("file_path").to_pylist()
         names = {part for path in held for part in path.split("/")[:-1]}  # what others wrote is kept in folders below
-        fs, _ = fsspec.core.url_to_fs(self.staging)
+        fs, _ = file_system(self.staging)
         for folder in folders:
             if folder.rsplit("/", 1)[-1] not in names:
                 fs.rm(folder, recursive=True)

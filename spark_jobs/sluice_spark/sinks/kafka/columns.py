@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-import fsspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 from pyspark.sql import Column, DataFrame
@@ -14,6 +13,7 @@ from pyspark.sql import types as T
 
 from sluice.fields import METADATA_COLUMNS
 from sluice.sinks.kafka import KafkaSink, ValueColumn
+from sluice.storage import file_system
 from sluice_spark.columns import column
 from sluice_spark.sinks.base import Staged
 from sluice_spark.sinks.kafka.producer import Record
@@ -93,7 +93,7 @@ def records(root: str, staged: Staged, config: KafkaSink) -> Iterator[Record]:
 
     The transform decides the order of the rows in a file; one that shuffles them has none.
     """
-    fs, base = fsspec.core.url_to_fs(root)
+    fs, base = file_system(root)
     for file in in_order(staged.files):
         with fs.open(f"{base}/{file.path}", "rb") as handle:
             parquet = pq.ParquetFile(handle)

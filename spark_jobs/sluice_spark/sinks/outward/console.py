@@ -7,12 +7,12 @@ from datetime import datetime
 from itertools import islice
 from typing import Any
 
-import fsspec
 import pyarrow.parquet as pq
 from pyspark.sql.types import StructType
 
 from sluice.sinks.console import ConsoleSink
 from sluice.sinks.foreach import Batch
+from sluice.storage import file_system
 from sluice_spark.engine.logs import logger
 from sluice_spark.sinks.base import Staged
 from sluice_spark.sinks.outward.outward import Outward
@@ -35,7 +35,7 @@ class Console(Outward):
 
     def hand_over(self, staged: Staged, schema: StructType, batch: Batch) -> None:
         """Print the first rows, a line each."""
-        fs, base = fsspec.core.url_to_fs(self.staging)
+        fs, base = file_system(self.staging)
         left = self._most
         logger.info("batch %s: %d rows", batch, staged.rows)
         for file in in_order(staged.files):

@@ -6,13 +6,13 @@ from collections.abc import Iterator
 from itertools import groupby
 from typing import Any
 
-import fsspec
 import pyarrow.parquet as pq
 from pyspark.sql.types import StructType
 
 from sluice.errors import SinkError
 from sluice.kinds import imported, not_leaving
 from sluice.sinks.foreach import Batch, ForeachSink, Writer
+from sluice.storage import file_system
 from sluice_spark.sinks.base import Staged
 from sluice_spark.sinks.outward.outward import Outward
 from sluice_spark.sinks.parquet.staged import in_order
@@ -63,7 +63,7 @@ class Foreach(Outward):
             ) from error
 
     def _rows(self, staged: Staged, schema: StructType) -> Iterator[dict[str, Any]]:
-        fs, base = fsspec.core.url_to_fs(self.staging)
+        fs, base = file_system(self.staging)
         for file in in_order(staged.files):
             with fs.open(f"{base}/{file.path}", "rb") as handle:
                 for part in pq.ParquetFile(handle).iter_batches(_ROWS, columns=schema.names):

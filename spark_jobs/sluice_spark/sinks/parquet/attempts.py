@@ -7,9 +7,10 @@ import uuid
 from collections.abc import Iterable
 from urllib.parse import unquote
 
-import fsspec
 import pyarrow as pa
 import pyarrow.compute as pc
+
+from sluice.storage import file_system
 
 __all__ = ["attempted", "new_folder", "stray", "written_to"]
 
@@ -24,7 +25,7 @@ def new_folder(batch: str) -> str:
 
 def written_to(path: str, batch: str) -> list[str]:
     """Return the folders of all attempts at a batch, as paths of the table's file system."""
-    fs, base = fsspec.core.url_to_fs(path)
+    fs, base = file_system(path)
     return [str(f) for f in fs.glob(f"{base}/batches/{batch}-{'[0-9a-f]' * _TOKEN}")]
 
 
@@ -36,7 +37,7 @@ def attempted(path: str, stem: str, *, newer_than: int) -> set[int]:
     stem
         What the names of the batches begin with, up to the hyphen before the number.
     """
-    fs, base = fsspec.core.url_to_fs(path)
+    fs, base = file_system(path)
     fs.invalidate_cache()
     try:
         names = (str(f).rsplit("/", 1)[-1] for f in fs.ls(f"{base}/batches", detail=False))

@@ -7,11 +7,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from datetime import timedelta
 from typing import Any, Protocol
 
-import fsspec
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
 from sluice.errors import ConfigError, SinkError
+from sluice.storage import file_system
 from sluice_spark.sinks.base import Staged
 from sluice_spark.sinks.parquet.attempts import written_to
 from sluice_spark.sinks.parquet.staging import StagesParquet
@@ -53,7 +53,7 @@ class KeepsStaged(StagesParquet):
             If the files were removed, since they are kept for a while only.
         """
         sent = [mark for mark in self.marks() if mark["run"] in runs and mark["staged"]]
-        fs, base = fsspec.core.url_to_fs(self.staging)
+        fs, base = file_system(self.staging)
         if not sent or not all(fs.exists(f"{base}/{mark['staged']}") for mark in sent):
             raise SinkError(
                 f"rows of {', '.join(runs)} can no longer be validated: {self.path} cannot be read back, and the files "
@@ -77,7 +77,7 @@ class KeepsStaged(StagesParquet):
         """Remove the staged files of attempts at a batch that were not committed."""
         folders = written_to(self.staging, batch)
         sent = {mark["staged"].rpartition("/")[2] for mark in self.marks() if mark["staged"]} if folders else set()
-        fs, _ = fsspec.core.url_to_fs(self.staging)
+        fs, _ = file_system(self.staging)
         for folder in folders:
             if folder.rpartition("/")[2] not in sent:
                 fs.rm(folder, recursive=True)
@@ -85,7 +85,7 @@ class KeepsStaged(StagesParquet):
     def settled(self: _Place) -> None:
         """Remove staged files that are older than ``keep``. All runs are judged, and no batch is being staged."""
         before = time.time() - self.keep / timedelta(seconds=1)
-        fs, base = fsspec.core.url_to_fs(self.staging)
+        fs, base = file_system(self.staging)
         fs.invalidate_cache()
         for folder in fs.ls(f"{base}/batches", detail=True) if fs.exists(f"{base}/batches") else ():
             if folder["mtime"] <= before:

@@ -7,10 +7,10 @@ from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import unquote
 
-import fsspec
 import numpy as np
 import pyarrow as pa
 
+from sluice.storage import file_system
 from sluice_spark.sinks.base import Staged
 from sluice_spark.sinks.delta.statistics import may_be_at
 from sluice_spark.sinks.parquet.slice import Found, Slice, moments, opened, readable
@@ -40,7 +40,7 @@ class Keyed(Slice):
     @classmethod
     def of(cls, root: str, staged: Staged, keys: Sequence[str]) -> Keyed:
         """Return the slice of these staged rows."""
-        fs, base = fsspec.core.url_to_fs(root)
+        fs, base = file_system(root)
 
         def batches() -> Iterator[Any]:
             for file in staged.files:

@@ -11,7 +11,6 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 from urllib.parse import unquote
 
-import fsspec
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -19,6 +18,7 @@ import pyarrow.parquet as pq
 
 from sluice.errors import SinkError
 from sluice.fields import TAKES_AWAY
+from sluice.storage import file_system, make_folder
 from sluice_spark.sinks.base import NOTHING, Staged
 from sluice_spark.sinks.delta.statistics import bounds, may_be
 from sluice_spark.sinks.parquet.attempts import new_folder
@@ -101,7 +101,7 @@ class Merge(Slice):
             If a row has no value in a column of its key.
         """
         found: dict[tuple[Any, ...], dict[tuple[Any, ...], _Row]] = {}
-        fs, base = fsspec.core.url_to_fs(root)
+        fs, base = file_system(root)
         for number, file in enumerate(staged.files):
             with fs.open(f"{base}/{file.path}", "rb") as handle:
                 parquet, at = opened(handle), 0
@@ -143,7 +143,7 @@ class Merge(Slice):
 
     @staticmethod
     def _written(root: str, name: str, staged: Staged, chosen: Mapping[int, list[int]]) -> Staged:
-        fs, base = fsspec.core.url_to_fs(root)
+        fs, base = file_system(root)
         names = [TAKES_AWAY]
         if sum(map(len, chosen.values())) == staged.rows:
             with fs.open(f"{base}/{staged.files[0].path}", "rb") as handle:
@@ -153,7 +153,7 @@ class Merge(Slice):
         if not chosen:
             return NOTHING
         folder = new_folder(name)
-        fs.makedirs(f"{base}/{folder}", exist_ok=True)
+        make_folder(f"{root}/{folder}")
         for number, rows in sorted(chosen.items()):
             with (
                 fs.open(f"{base}/{staged.files[number].path}", "rb") as source,

@@ -14,7 +14,6 @@ from decimal import Decimal
 from functools import reduce
 from typing import Any
 
-import fsspec
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -22,6 +21,7 @@ import pyarrow.parquet as pq
 
 from sluice.fields import METADATA_COLUMNS, TAKES_AWAY
 from sluice.profile import NO_ROWS, SKETCH, ColumnProfile, Profile
+from sluice.storage import file_system
 from sluice_spark.engine.logs import logger
 from sluice_spark.sinks.base import Staged
 
@@ -71,7 +71,7 @@ def nulls_of(root: str, path: str, name: str) -> int | None:
     name
         A column outside lists and maps. A file that lacks it has no value in any row.
     """
-    fs, base = fsspec.core.url_to_fs(root)
+    fs, base = file_system(root)
     with fs.open(f"{base}/{path}", "rb") as handle:
         metadata = pq.ParquetFile(handle).metadata
     leaves = [i for i in range(len(metadata.schema)) if metadata.schema.column(i).path == name]
@@ -91,7 +91,7 @@ def longest_of(root: str, path: str, name: str) -> int:
     name
         A column of strings, outside of others. A file may lack it.
     """
-    fs, base = fsspec.core.url_to_fs(root)
+    fs, base = file_system(root)
     with fs.open(f"{base}/{path}", "rb") as handle:
         file = pq.ParquetFile(handle)
         if name not in file.schema_arrow.names:
@@ -211,7 +211,7 @@ class _Deep:
 def _read(
     root: str, staged: Staged, names: Sequence[str], columns: Mapping[str, ColumnProfile]
 ) -> Iterator[tuple[str, ColumnProfile | None]]:
-    fs, base = fsspec.core.url_to_fs(root)
+    fs, base = file_system(root)
     found = {name: _Deep() for name in names if name in columns}
     for file in staged.files:
         there = [name for name in found if name in file.columns and name not in file.partition_values]

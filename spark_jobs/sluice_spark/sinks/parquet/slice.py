@@ -13,13 +13,13 @@ from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import unquote
 
-import fsspec
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from sluice.ranges import OffsetRange
+from sluice.storage import file_system, make_folder
 from sluice_spark.sinks.base import Staged, StagedFile
 from sluice_spark.sinks.delta.statistics import may_be, may_be_at
 from sluice_spark.sinks.parquet.attempts import new_folder
@@ -104,7 +104,7 @@ class Slice:
         OSError
             If a file cannot be read.
         """
-        fs, base = fsspec.core.url_to_fs(root)
+        fs, base = file_system(root)
         found = {}
         for path in actions.filter(pa.array(self._may_hold(actions))).column("path").to_pylist():
             if path not in self._known:
@@ -131,7 +131,7 @@ class Slice:
             Returns what the columns of a file are called now; those that it leaves out are left out. By default they
             stay as they are.
         """
-        fs, base = fsspec.core.url_to_fs(root)
+        fs, base = file_system(root)
         for path, what in found.items():
             known = self._kept.get(path)
             if path not in self._kept or (known is not None and not fs.exists(f"{base}/{known.path}")):
@@ -248,13 +248,13 @@ def rewritten(
     OSError
         If a file cannot be read or written; nothing is left of it then.
     """
-    fs, base = fsspec.core.url_to_fs(root)
+    fs, base = file_system(root)
     below = path.split("/", 2)[2] if path.startswith("batches/") else path
     folder = new_folder(name)
-    target = f"{base}/{folder}/{unquote(posixpath.dirname(below))}".rstrip("/")
-    fs.makedirs(target, exist_ok=True)
+    target = f"{folder}/{unquote(posixpath.dirname(below))}".rstrip("/")
+    make_folder(f"{root}/{target}")
     try:
-        _copy(fs, f"{base}/{unquote(path)}", f"{target}/kept.parquet", kept, kinds)
+        _copy(fs, f"{base}/{unquote(path)}", f"{base}/{target}/kept.parquet", kept, kinds)
     except OSError:
         discard(root, [f"{folder}/kept.parquet"])
         raise
@@ -263,7 +263,7 @@ def rewritten(
 
 def discard(root: str, paths: Iterable[str]) -> None:
     """Remove the folders that files were written to, as far as that is possible; they are in no version of a table."""
-    fs, base = fsspec.core.url_to_fs(root)
+    fs, base = file_system(root)
     for folder in {"/".join(path.split("/")[:2]) for path in paths}:
         with suppress(OSError):
             fs.rm(f"{base}/{folder}", recursive=True)

@@ -9,10 +9,10 @@ from datetime import date, datetime
 from typing import Any
 from urllib.parse import unquote
 
-import fsspec
 import numpy as np
 import pyarrow.parquet as pq
 
+from sluice.storage import file_system
 from sluice_spark.sinks.base import Staged, StagedFile, Tally
 from sluice_spark.sinks.parquet.profiled import columns_of
 
@@ -28,7 +28,7 @@ _SPARSE = 64
 
 def offsets_of(root: str, staged: Staged) -> dict[tuple[str, int], Any]:
     """Return the distinct offsets of staged rows per topic and partition, ascending."""
-    fs, base = fsspec.core.url_to_fs(root)
+    fs, base = file_system(root)
     found: dict[tuple[str, int], list[Any]] = {}
     for file in staged.files:
         with fs.open(f"{base}/{file.path}", "rb") as handle:
@@ -56,7 +56,7 @@ def read_back(root: str, folder: str, *, offsets: bool) -> Staged:
     the first offset, the last offset and the number of each file are enough. Otherwise the offsets are compared in a
     second pass, a bounded piece at a time. So memory does not grow with the number of rows.
     """
-    fs, base = fsspec.core.url_to_fs(root)
+    fs, base = file_system(root)
     fs.invalidate_cache()
     files: list[StagedFile] = []
     found: dict[tuple[str, int], _Count] = {}
@@ -96,7 +96,7 @@ def staged_file(root: str, path: str, values: Mapping[str, str | None] | None = 
     values
         Its partition values; None if the table has no partition columns.
     """
-    fs, base = fsspec.core.url_to_fs(root)
+    fs, base = file_system(root)
     name = f"{base}/{path}"
     with fs.open(name, "rb") as handle:
         return _file(path, fs.info(name), pq.ParquetFile(handle).metadata, values or {})

@@ -8,11 +8,11 @@ from functools import reduce
 from typing import Any, Protocol
 from urllib.parse import unquote
 
-import fsspec
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
 from sluice.errors import SinkError
+from sluice.storage import file_system, make_folder
 from sluice_spark.sinks.base import NOTHING, Staged
 from sluice_spark.sinks.parquet.attempts import new_folder
 from sluice_spark.sinks.parquet.staged import offsets_of, read_back
@@ -60,7 +60,7 @@ class StagesParquet:
         writer.parquet(f"{self.staging}/{folder}")
         staged = read_back(self.staging, folder, offsets=offsets)
         if not staged.files:  # no commit will name the folder
-            fs, base = fsspec.core.url_to_fs(self.staging)
+            fs, base = file_system(self.staging)
             fs.rm(f"{base}/{folder}", recursive=True)
             return NOTHING
         return staged
@@ -78,9 +78,9 @@ class StagesParquet:
             As for :meth:`stage`.
         """
         folder = new_folder(batch)
-        source, base = fsspec.core.url_to_fs(root)
-        target, own = fsspec.core.url_to_fs(self.staging)
-        target.makedirs(f"{own}/{folder}")
+        source, base = file_system(root)
+        target, own = file_system(self.staging)
+        make_folder(f"{self.staging}/{folder}")
         for number, file in enumerate(staged.files):  # of several folders, which may have files of the same name
             name = f"{own}/{folder}/part-{number:05}.parquet"
             with source.open(f"{base}/{unquote(file.path)}", "rb") as read, target.open(name, "wb") as written:
@@ -113,7 +113,7 @@ class StagesParquet:
         SinkError
             If one is gone.
         """
-        fs, base = fsspec.core.url_to_fs(self.staging)
+        fs, base = file_system(self.staging)
         for file in staged.files:
             if not fs.exists(f"{base}/{file.path}"):
                 raise SinkError(

@@ -13,7 +13,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
-import fsspec
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -27,6 +26,7 @@ from sluice.fields import TAKES_AWAY
 from sluice.postgres import literal, name_of
 from sluice.ranges import OffsetRange
 from sluice.sinks.postgres import LONGEST, PostgresSink
+from sluice.storage import file_system
 from sluice_spark.sinks.base import Fence, Staged, TakenBackError, of_table, overtaken
 from sluice_spark.sinks.parquet.attempts import written_to
 from sluice_spark.sinks.parquet.slice import Slice
@@ -233,7 +233,7 @@ class PostgresTable(StagesParquet):
 
     def sweep(self, batch: str) -> None:
         """Remove the staged files of a batch that was committed, and of its other attempts."""
-        fs, _ = fsspec.core.url_to_fs(self.staging)
+        fs, _ = file_system(self.staging)
         for folder in written_to(self.staging, batch):
             fs.rm(folder, recursive=True)
 
@@ -288,7 +288,7 @@ class PostgresTable(StagesParquet):
 
     def _forget(self, staged: Staged) -> None:
         """Remove files whose rows are in the table; a driver that dies before leaves them to :meth:`sweep`."""
-        fs, base = fsspec.core.url_to_fs(self.staging)
+        fs, base = file_system(self.staging)
         for folder in {"/".join(file.path.split("/")[:2]) for file in staged.files}:
             with suppress(OSError):
                 fs.rm(f"{base}/{folder}", recursive=True)
@@ -384,7 +384,7 @@ class PostgresTable(StagesParquet):
         )
 
     def _batches(self, staged: Staged, wanted: pa.Schema) -> Iterator[pa.RecordBatch]:
-        fs, base = fsspec.core.url_to_fs(self.staging)
+        fs, base = file_system(self.staging)
         for file in staged.files:
             with fs.open(f"{base}/{file.path}", "rb") as handle:
                 parquet = pq.ParquetFile(handle)

@@ -1,0 +1,102 @@
+"""Opens the file system of a path or a URL."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from contextlib import suppress
+from functools import lru_cache
+from typing import Any
+from urllib.parse import urlsplit
+
+from sluice.errors import ConfigError
+
+__all__ = ["file_system", "is_url", "make_folder", "remove"]
+
+_S3 = ("s3", "s3a")
+
+
+def is_url(path: str) -> bool:
+    """Return whether a location is a URL, of an object store for example, and not a path."""
+    return "://" in path
+
+
+def file_system(location: str) -> tuple[Any, str]:
+    """Return the file system of a path or URL, as fsspec has them, and the path in it.
+
+    Amazon S3, and what speaks its protocol, is reached by Arrow's own client, with the variables that delta-rs reads:
+    ``AWS_ACCESS_KEY_ID``, ``AWS_SECRET_ACCESS_KEY``, ``AWS_SESSION_TOKEN``, ``AWS_REGION`` and ``AWS_ENDPOINT_URL``. It
+    keeps no listing of a folder. Other URLs take what fsspec has for their scheme, which must be installed.
+
+    Raises
+    ------
+    ConfigError
+        If Python cannot read such URLs: a package is missing, or nothing knows their scheme.
+    """
+    import fsspec
+
+    scheme, _, rest = location.partition("://")
+    if is_url(location) and scheme.lower() in _S3:
+        endpoint = os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL") or ""
+        region = os.environ.get("AWS_REGION") or os.environ.get("AWS_DEFAULT_REGION") or ""
+        return _s3(endpoint, region, os.getpid()), rest.rstrip("/")
+    try:
+        # other processes write there, and what they wrote would not be in a listing that is kept
+        fs, path = fsspec.core.url_to_fs(location, **({"use_listings_cache": False} if is_url(location) else {}))
+    except (ImportError, ValueError) as error:
+        raise ConfigError(
+            f"{scheme}:// URLs cannot be read here: {error}",
+            state="nothing was read or written",
+            next_step="install what fsspec needs for them (gcsfs for gs://, adlfs for abfss://) where runs start and "
+            "on Spark's workers, or name a path, or an s3a:// URL",
+        ) from error
+    return fs, str(path)
+
+
+@lru_cache(maxsize=8)
+def _s3(endpoint: str, region: str, _process: int) -> Any:
+    """Return the file system of one endpoint. A forked process needs a client of its own: the threads are not there."""
+    from fsspec.implementations.arrow import ArrowFSWrapper
+    from pyarrow.fs import S3FileSystem
+
+    class Objects(ArrowFSWrapper):  # type: ignore[misc]
+        """Arrow's client as a file system of fsspec."""
+
+        cachable = False
+
+        @classmethod
+        def _strip_protocol(cls, path: str) -> str:
+            return path
+
+        def rmdir(self, path: str) -> None:
+            """Do nothing: a folder goes with its last object. Arrow would remove what is in it."""
+
+    url = urlsplit(endpoint)
+    return Objects(
+        S3FileSystem(
+            endpoint_override=url.netloc or None, scheme=url.scheme if url.netloc else None, region=region or None
+        )
+    )
+
+
+def make_folder(location: str) -> None:
+    """Make a folder, and those that it is in; an object store has none, and needs none.
+
+    Raises
+    ------
+    OSError
+        If it cannot be made.
+    """
+    if not is_url(location):
+        os.makedirs(location, exist_ok=True)
+
+
+def remove(*folders: str) -> None:
+    """Remove folders with all that is in them, as far as that can be done."""
+    for folder in folders:
+        if not is_url(folder):
+            shutil.rmtree(folder, ignore_errors=True)
+            continue
+        fs, path = file_system(folder)
+        with suppress(OSError):
+            fs.rm(path, recursive=True)
