@@ -1,7 +1,14 @@
-"""A table in an object store that speaks Amazon S3's protocol, without any jar for it."""
+"""A table in an object store that speaks Amazon S3's protocol."""
 
 from __future__ import annotations
 
+import json
+import signal
+from collections import Counter
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pyspark
 import pytest
 from tests.fixtures.objects import Bucket
 from tests.fixtures.runs import Sandbox
@@ -17,9 +24,87 @@ def test_kills_neither_lose_nor_double(sandbox: Sandbox, bucket: Bucket, recover
     for point in ("rows-staged", "before-sink-commit", "sink-committed"):
         sandbox.feed(8)
         sandbox.run("again", kill_at=point)
-        seen = bucket.offsets("table")
-        assert set(seen.values()) <= {1}, f"rows are visible twice after {point}"
+        assert set(bucket.offsets("table").values()) <= {1}, f"rows are visible twice after {point}"
     sandbox.run("again")
     assert bucket.offsets("table") == sandbox.on_broker()
     assert sandbox.total("written") == len(sandbox.produced)
     assert bucket.strays("table") == []
+
+
+@pytest.mark.long
+def test_of_two_drivers_at_the_same_commit_one_gets_in(sandbox: Sandbox, bucket: Bucket) -> None:
+    sandbox.configure(transform={"arrow": "gate:table"}, sink={"delta": {"path": f"{bucket.url}/table"}})
+    sandbox.feed(6)
+    zombie = sandbox.start("zombie", gate_at="before-sink-commit")
+    zombie.await_gate()
+    zombie.signal(signal.SIGSTOP)
+    sandbox.execute("UPDATE sluice_lease SET expires = 0")
+    heir = sandbox.start("heir", gate_at="before-sink-commit")
+    heir.await_gate()
+
+    zombie.open_gate()
+    zombie.signal(signal.SIGCONT)
+    assert zombie.wait().code == 40
+    heir.open_gate()
+    assert heir.wait().code == 40
+    assert Counter(bucket.rows("table").column("_run").to_pylist()) == Counter(zombie=6)
+
+    sandbox.run("heir")
+    assert bucket.offsets("table") == sandbox.on_broker()
+    assert sandbox.account("zombie")["written"] == 6
+    assert bucket.strays("table") == []
+
+
+def test_what_spark_itself_must_write_names_the_package_that_it_needs(sandbox: Sandbox, bucket: Bucket) -> None:
+    sandbox.configure(sink={"delta": {"path": f"{bucket.url}/table"}})
+    sandbox.feed(6)
+    sandbox.run("good")
+    sandbox.feed(6, bad_every=4)
+    failed = sandbox.run("bad", expect=10)
+    assert "spark.jars.packages: org.apache.hadoop:hadoop-aws:VERSION" in failed.message
+    assert sum(bucket.offsets("table").values()) == sandbox.total("written") == 6
+
+
+def test_an_interval_is_replaced(sandbox: Sandbox, bucket: Bucket) -> None:
+    sandbox.configure(sink={"delta": {"path": f"{bucket.url}/table"}})
+    sandbox.feed(12)
+    sandbox.run("live")
+    sandbox.run("again", interval=("2020-01-01T00:00:00Z", datetime.now(UTC).isoformat()))
+    assert bucket.offsets("table") == sandbox.on_broker()
+    assert set(bucket.rows("table").column("_run").to_pylist()) == {"again"}
+
+
+@pytest.mark.long
+def test_with_hadoops_own_client_all_is_as_in_a_folder(sandbox: Sandbox, bucket: Bucket) -> None:
+    """Spark fetches the package: about 700 MB, once on a machine."""
+    jars = Path(pyspark.__file__).parent / "jars"
+    (version,) = (file.stem.rpartition("-")[2] for file in jars.glob("hadoop-client-api-*.jar"))
+    settings = {
+        "spark.jars.packages": f"org.apache.hadoop:hadoop-aws:{version}",
+        "spark.hadoop.fs.s3a.endpoint": bucket.endpoint,
+        "spark.hadoop.fs.s3a.endpoint.region": "us-east-1",
+        "spark.hadoop.fs.s3a.path.style.access": "true",
+    }
+    suite = sandbox.home / "suite.json"
+    expected = {"type": "expect_column_values_to_not_be_null", "kwargs": {"column": "id"}}
+    suite.write_text(json.dumps({"name": "s", "expectations": [expected]}))
+    keys = {
+        "sink": {"delta": {"path": f"{bucket.url}/table"}},
+        "quality": {"suite": str(suite)},
+        "spark": {"conf": settings},
+    }
+    sandbox.configure(**keys)
+    sandbox.feed(12, bad_every=4)
+    for point in ("rows-staged", "quarantine-staged", "sink-committed"):
+        sandbox.run("live", kill_at=point)
+    Sandbox.run(sandbox, "live", validate=True)
+    assert bucket.offsets("table") + bucket.offsets("table_quarantine") == sandbox.on_broker()
+    assert sum(bucket.offsets("table_quarantine").values()) == sandbox.total("quarantined") == 3
+    assert bucket.strays("table") == bucket.strays("table_quarantine") == []
+
+    sandbox.configure(**keys, engine="spark")
+    sandbox.feed(6)
+    Sandbox.run(sandbox, "more", validate=True)
+    assert bucket.offsets("table") + bucket.offsets("table_quarantine") == sandbox.on_broker()
+    audit = sandbox.cli("audit", str(sandbox.file), "--json", "--deep")
+    assert audit.returncode == 0, audit.stderr + audit.stdout

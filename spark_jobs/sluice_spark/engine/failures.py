@@ -76,7 +76,7 @@ _OF_STORAGE = Sign(
 )
 _OF_FILE_SYSTEM = Sign(
     ConfigError,
-    ("No FileSystem for scheme", "FileSystem not found"),
+    ("No FileSystem for scheme",),
     "let Spark have what reads such URLs, below spark.conf in the pipeline file, for example "
     "spark.jars.packages: org.apache.hadoop:hadoop-aws:VERSION for s3a:// (which Hadoop does not call s3://); VERSION "
     "is that of the jar hadoop-client-api in Spark's folder of jars",
@@ -102,6 +102,7 @@ _ANYBODYS = re.compile(r"java\.(?:lang\.(?!IllegalStateException\b)|util\.(?!con
 """Exception classes that any code may raise. Spark's Kafka reader reports missing offsets as IllegalStateException."""
 
 
+_NO_FILE_SYSTEM = re.compile(r"java\.lang\.ClassNotFoundException: Class org\.apache\.hadoop\.fs\.\S+ not found")
 _OF_HEAP, _OF_STACK = "java.lang.OutOfMemoryError", "java.lang.StackOverflowError"
 _TOO_DEEP = (
     "Java needs its stack for each repetition of a group in a regular expression, such as (a|b)*: write a set, [ab]*; "
@@ -149,6 +150,8 @@ def classify(error: Exception, ask_source: Callable[[], object], signs: Sequence
     said = "" if of_transform else _said_by_engine(error, text)
     known = (_OF_CHECKPOINT, *signs, _OF_FILE_SYSTEM, _OF_STORAGE)
     sign = next((sign for sign in known if any(text in said for text in sign.texts)), None)
+    if sign is None and not of_transform and _NO_FILE_SYSTEM.search(_of_nobody(error, text)):
+        sign = _OF_FILE_SYSTEM
     if sign is not _OF_CHECKPOINT:
         try:
             ask_source()
