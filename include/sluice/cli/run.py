@@ -72,10 +72,11 @@ def drive(
     if request.interval is None and (recovery or spec.recovery).route is not Route.LOG:
         refuse_held(Ledger.open(), spec, run_id)  # with the log, the driver lands records first
     spark, kafka, sink = connections(spec)
-    epoch = Ledger.open().epoch(spec.name)
+    ledger = Ledger.open()
+    epoch, engine = ledger.epoch(spec.name), ledger.engine(spec.name)
     waits = None if request.interval else waiting(spec, kafka, home=Home.from_env(), epoch=epoch)
     with closing(spec, run_id):
-        code = LocalProcess(spark, kafka, sink, decoder_of(spec)).launch(spec, request, waiting=waits)
+        code = LocalProcess(spark, kafka, sink, decoder_of(spec)).launch(spec, request, waiting=waits, engine=engine)
     return ended(spec, run_id, code, as_json=as_json)
 
 

@@ -57,7 +57,9 @@ class Launcher(Protocol):
     What a run did is on record in the ledger, whoever launched it; a launcher only says how it ended.
     """
 
-    def launch(self, pipeline: Pipeline, request: RunRequest, *, waiting: int | None = None) -> int:
+    def launch(
+        self, pipeline: Pipeline, request: RunRequest, *, waiting: int | None = None, engine: str | None = None
+    ) -> int:
         """Carry out one run and wait for its end; return its exit code, see :class:`~sluice.errors.ExitCode`.
 
         A launcher that is killed leaves nothing that the next run does not fix.
@@ -66,6 +68,8 @@ class Launcher(Protocol):
         ----------
         waiting
             About how many records wait, when the caller knows.
+        engine
+            What processed the records of the run before, when the caller knows.
         """
 
 
@@ -90,7 +94,9 @@ class LocalProcess:
     sink: Connections = None
     decoder: Connection | None = None
 
-    def launch(self, pipeline: Pipeline, request: RunRequest, *, waiting: int | None = None) -> int:
+    def launch(
+        self, pipeline: Pipeline, request: RunRequest, *, waiting: int | None = None, engine: str | None = None
+    ) -> int:
         """Carry out one run; see :class:`Launcher`."""
         submission = bounded_run(
             pipeline,
@@ -100,6 +106,7 @@ class LocalProcess:
             sink=self.sink,
             decoder=self.decoder,
             waiting=waiting,
+            engine=engine,
         )
         return self.start(submission)
 

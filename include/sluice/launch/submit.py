@@ -18,8 +18,11 @@ from sluice.errors import ConfigError
 from sluice.home import Home
 from sluice.launch import jars
 from sluice.pipeline import Pipeline
+from sluice.pipeline.engine import spark_alone
+from sluice.pipeline.sections import EVERYTHING
 from sluice.pipeline.spark import CORE, DEFAULTS, LOCAL, Spark
 from sluice.ranges import OffsetRange
+from sluice.recovery import Recovery
 from sluice.run.request import RunRequest
 from sluice.shipped import base, shipped
 from sluice.text import checked_run, storable
@@ -137,6 +140,7 @@ def bounded_run(
     sink: Connections = None,
     decoder: Connection | None = None,
     waiting: int | None = None,
+    engine: str | None = None,
     settings: Spark | None = None,
 ) -> SparkSubmit:
     """Return the application of a live or interval run.
@@ -154,11 +158,23 @@ def bounded_run(
     waiting
         The approximate number of waiting records, if known: a small run skips the JVM's optimizing compiler, which
         would not pay off.
+    engine
+        What processed the records of the run before, as :meth:`~sluice.ledger.Ledger.engine` returns it. A run of which
+        Python's workers process all records skips that compiler, too: it would take the cores from them.
     """
     arguments = ["--pipeline", str(pipeline.file), *request.arguments()]
-    small = waiting is not None and waiting <= _SMALL
+    small = (waiting is not None and waiting <= _SMALL) or _in_workers(pipeline, request, engine)
     others = (kafka, sink, decoder)
     return _submit("bounded_run.py", pipeline, arguments, spark, others, small=small, settings=settings)
+
+
+def _in_workers(pipeline: Pipeline, request: RunRequest, engine: str | None) -> bool:
+    """Return whether the JVM will probably see no record."""
+    recovery = Recovery.REPLAY if request.interval else request.recovery or pipeline.recovery
+    if spark_alone(pipeline, recovery) is not None:
+        return False
+    # what another statement needs, only Spark's side can tell
+    return engine == "arrow" or (engine is None and pipeline.transform.sql in (None, EVERYTHING))
 
 
 def redrive(

@@ -396,9 +396,18 @@ class Ledger(Histories, Profiles):
         verdict: str | None = None,
         error: Mapping[str, Any] | None = None,
         run_id: str | None = None,
+        engine: str | None = None,
     ) -> None:
-        """Record how a run ended: ``done``, ``failed``, or ``abandoned`` (its driver died; recorded by a later run)."""
+        """Record how a run ended: ``done``, ``failed``, or ``abandoned`` (its driver died; recorded by a later run).
+
+        Parameters
+        ----------
+        engine
+            What processed its records: ``arrow``, or ``spark`` if some of them took the Spark path as a batch; None if
+            it had none.
+        """
         payload = {"state": state, "seconds": seconds, "verdict": verdict, "error": dict(error) if error else None}
+        payload |= {} if engine is None else {"engine": engine}
         self._record(lease, run_id, ("RunClosed", payload))
 
     def _record(

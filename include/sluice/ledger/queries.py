@@ -20,6 +20,9 @@ from sluice.recovery import Route
 
 __all__ = ["REDRIVEN", "LedgerQueries", "UnknownRunError", "effective"]
 
+_NEWEST = 20
+"""So many runs are looked at for what is the same in most of them."""
+
 
 class UnknownRunError(ConfigError):
     """The ledger has no such run."""
@@ -56,6 +59,13 @@ class LedgerQueries(Deeds):
         if run_id is not None:
             query = query.where(table.c.run == run_id)
         return [dict(r) for r in reversed(self._rows(query.order_by(table.c.id.desc()).limit(limit)))]
+
+    def engine(self, pipeline: str) -> str | None:
+        """Return what processed the records of the newest run that had some; None if the ledger does not know."""
+        table = schema.event
+        query = sa.select(table.c.payload).where(table.c.pipeline == pipeline, table.c.type == "RunClosed")
+        rows = self._rows(query.order_by(table.c.id.desc()).limit(_NEWEST))
+        return next((row["payload"]["engine"] for row in rows if "engine" in row["payload"]), None)
 
     def former_names(self, pipeline: str) -> set[str]:
         """Return the former names of a pipeline; see :meth:`Ledger.adopted`."""

@@ -106,7 +106,8 @@ class BoundedRunOperator(SubmitOperator):
             window.reason,
             validate is None or str(validate).lower() == "true",
         )
-        epoch = Ledger.open().epoch(pipeline.name)
+        ledger = Ledger.open()
+        epoch = ledger.epoch(pipeline.name)
         waits = None if request.interval else waiting(pipeline, kafka, home=Home.from_env(), epoch=epoch)
         submission = bounded_run(
             pipeline,
@@ -116,6 +117,7 @@ class BoundedRunOperator(SubmitOperator):
             sink=self.sink_connection(pipeline),
             decoder=self.decoder_connection(pipeline),
             waiting=waits,
+            engine=ledger.engine(pipeline.name),
             settings=settings,
         )
         PageLink().show(self, context)

@@ -96,6 +96,11 @@ class ArrowPath:
     _ahead: Ahead[tuple[_Attempt, list[Done]]] | None = None
     _given: dict[str, tuple[_Attempt, list[Done]]] = field(default_factory=dict)
 
+    @property
+    def works(self) -> bool:
+        """Whether it is still used: it was not turned off by records or a failure."""
+        return not self._off
+
     def expect(self, coming: Callable[[], Iterable[Foreseen]]) -> None:
         """Say who knows which batches will probably follow the one that is staged next: they are read meanwhile."""
         self._coming = coming

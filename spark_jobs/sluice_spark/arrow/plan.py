@@ -11,7 +11,8 @@ from pyspark.sql import types as T
 
 from sluice.decoders.config import Keyed
 from sluice.kinds import imported
-from sluice.pipeline import Pipeline, Rows
+from sluice.pipeline import Pipeline
+from sluice.pipeline.engine import spark_alone
 from sluice.pipeline.sections import Decode, Rule
 from sluice.recovery import Recovery
 from sluice_spark.arrow.base import METADATA, ChunkDecoder, Transform
@@ -111,32 +112,8 @@ def sketch(spark: SparkSession, pipeline: Pipeline, recovery: Recovery) -> Plan:
     NotArrowError
         If they take the Spark path, with the reason.
     """
-    if pipeline.engine == "spark":
-        raise NotArrowError("the pipeline file says engine: spark")
-    if pipeline.origins is not None:
-        raise NotArrowError("source.kafka.clusters: copies of records are told by Spark alone")
-    if pipeline.decode.chosen is not None:
-        raise NotArrowError(f"decode.{pipeline.decode.key} chooses a format for each record, which Spark alone does")
-    if pipeline.decode.deletes:
-        raise NotArrowError("tombstones delete rows, and Spark alone tells them")
-    if pipeline.sink.config.keyed and pipeline.sink.kind.delta:  # its batches are large, and their keys are in memory
-        raise NotArrowError(f"sink.{pipeline.sink.key} merges rows by a key")
-    if pipeline.window is not None:
-        raise NotArrowError("it has a window, and Spark alone keeps what is open between runs")
-    if pipeline.dedupe is not None:
-        raise NotArrowError("it has dedupe, and Spark alone remembers keys between runs")
-    if pipeline.processor is not None:
-        raise NotArrowError("it has a processor, and Spark alone keeps its state between runs")
-    if not pipeline.source.kind.by_range and recovery is not Recovery.WAL:  # the log can be read, whatever it holds
-        raise NotArrowError(f"source.{pipeline.source.key} can be read by Spark alone")
-    if not pipeline.sink.kind.stages_parquet:
-        raise NotArrowError(f"the sink is {pipeline.sink.key}")
-    if pipeline.rows is Rows.AGGREGATE:
-        raise NotArrowError("it has rows: aggregate")
-    if pipeline.tables:
-        raise NotArrowError("tables: Spark alone joins them")
-    if pipeline.transform.python is not None:
-        raise NotArrowError("transform.python works on a Spark DataFrame")
+    if (why := spark_alone(pipeline, recovery)) is not None:
+        raise NotArrowError(why)
     for key in _DIALECT:
         if _setting(spark, pipeline, key, "false") != "false":
             raise NotArrowError(f"Spark has the setting {key}")

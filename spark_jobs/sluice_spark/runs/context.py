@@ -79,6 +79,15 @@ class RunContext:
     reason: str | None = None
     watch: Stopwatch = field(default_factory=Stopwatch)
     resources: ExitStack = field(default_factory=ExitStack)
+    paths: list[ArrowPath | None] = field(default_factory=list)
+    """What writers of this run took; None stands for the Spark path."""
+
+    @property
+    def engine(self) -> str | None:
+        """What processed the records, as :meth:`~sluice.ledger.Ledger.run_closed` has it."""
+        if not self.paths:
+            return None
+        return "arrow" if all(path is not None and path.works for path in self.paths) else "spark"
 
     @property
     def strategy(self) -> Strategy:
@@ -226,6 +235,10 @@ class RunContext:
         recovery
             As for :func:`sluice_spark.arrow.plan.plan_of`.
         """
+        self.paths.append(self._arrow(spark, writer, recovery))
+        return self.paths[-1]
+
+    def _arrow(self, spark: SparkSession, writer: BatchWriter, recovery: Recovery) -> ArrowPath | None:
         try:
             rules = writer.split.rules if writer.split is not None else ()
             plan = plan_of(spark, self.pipeline, recovery, writer.schema, rules)

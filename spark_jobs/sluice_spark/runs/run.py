@@ -88,7 +88,13 @@ class Run(ABC):
                 )
                 self._close_failed(lease, unknown, time.monotonic() - began)
                 raise
-            self.ledger.run_closed(lease, state="done", seconds=round(time.monotonic() - began, 3), verdict=verdict)
+            self.ledger.run_closed(
+                lease,
+                state="done",
+                seconds=round(time.monotonic() - began, 3),
+                verdict=verdict,
+                engine=self.context.engine,
+            )
         logger.info("seconds: %s (query holds ledger, batches and commits)", self.context.watch)
         return self.ledger.account(name, self.context.run_id)
 

@@ -156,3 +156,29 @@ def test_an_image_may_bring_one(archive: Path, tmp_path: Path, monkeypatch: pyte
     named.write_bytes(b"x")
     named.with_suffix(".stamp").write_text(archive_stamp(named))
     assert f"-XX:SharedArchiveFile={named}" in _options()
+
+
+@pytest.mark.parametrize(
+    ("keys", "engine", "waiting", "master", "compiles"),
+    [
+        ("", None, None, "local[2]", False),
+        ("", None, 10_000_000, "local[2]", False),
+        ("", "spark", 10_000_000, "local[2]", True),
+        ("", "spark", 1_000, "local[2]", False),
+        ("", "arrow", 10_000_000, "spark://host:7077", True),  # the records are elsewhere
+        (", transform: {sql: SELECT value FROM source}", None, 10_000_000, "local[2]", True),
+        (", transform: {sql: SELECT value FROM source}", "arrow", 10_000_000, "local[2]", False),
+        (", engine: spark", "arrow", 10_000_000, "local[2]", True),
+    ],
+)
+def test_the_optimizing_compiler_waits_where_python_does_the_work(
+    archive: Path, tmp_path: Path, keys: str, engine: str | None, waiting: int | None, master: str, compiles: bool
+) -> None:
+    file = tmp_path / "p.yaml"
+    source = "source: {kafka: {topics: [t]}}, decode: {text: {}}, sink: {delta: {path: p}}"
+    file.write_text(f"{{pipeline: p, {source}{keys}}}")
+    submitted = bounded_run(
+        load(file), RunRequest("r"), spark=Connection("s", "spark", master),
+        kafka=Connection("k", "kafka", extra={"bootstrap.servers": "h:1"}), waiting=waiting, engine=engine,
+    )  # fmt: skip
+    assert ("-XX:TieredStopAtLevel=1" not in submitted.java_options) is compiles

@@ -242,3 +242,14 @@ def test_what_dedupe_dropped_is_told_once_for_each_batch(ledger_url: str) -> Non
     assert list(ledger.partition_times("p", 2)) == [("t", 0, 500, 7)]
     assert ledger.dedupe("p", "r1") == {"duplicate": 3, "late": 3, "late_by": 1000}
     assert ledger.dedupe("p", "r2") == {}
+
+
+def test_what_processed_the_records_of_the_newest_run_that_had_some(ledger_url: str) -> None:
+    ledger = Ledger.open(ledger_url)
+    assert ledger.engine("p") is None
+    for run, engine in (("a", "arrow"), ("b", "spark"), ("c", None)):
+        with ledger.acquire("p", run) as lease:
+            plan(ledger, lease, OffsetRange("t", 0, 0, 10))
+            ledger.run_closed(lease, state="done", engine=engine)
+    assert ledger.engine("p") == "spark"
+    assert ledger.engine("other") is None

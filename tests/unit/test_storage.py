@@ -1,0 +1,45 @@
+"""Where locations lead: paths, object stores, and URLs that nobody knows."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from sluice.errors import ConfigError
+from sluice.storage import file_system, make_folder, remove
+
+
+def test_a_path_is_a_path(tmp_path: Path) -> None:
+    make_folder(f"{tmp_path}/a/b")
+    fs, path = file_system(f"{tmp_path}/a/b")
+    assert path == f"{tmp_path}/a/b"
+    assert fs.isdir(path)
+    remove(f"{tmp_path}/a", f"{tmp_path}/never-there")
+    assert os.listdir(tmp_path) == []
+
+
+@pytest.mark.parametrize("url", ["s3://lake/a table/x=%20", "s3a://lake/a table/x=%20", "S3A://lake/a table/x=%20/"])
+def test_an_object_store_needs_no_package(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AWS_REGION", "eu-central-1")
+    monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:9")
+    fs, path = file_system(url)
+    assert path == "lake/a table/x=%20"  # an object's name, which is no URL any more
+    assert (fs.fs.type_name, fs.fs.region) == ("s3", "eu-central-1")
+    assert file_system(url)[0] is fs
+    make_folder(url)  # asks nobody
+    fs.rmdir("lake/table")  # a client that asked would find no server, and one that did it would remove what is there
+
+
+def test_a_process_that_was_forked_gets_a_client_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AWS_REGION", "eu-central-1")
+    fs, _ = file_system("s3://lake/x")
+    monkeypatch.setattr(os, "getpid", lambda: 1)
+    assert file_system("s3://lake/x")[0] is not fs
+
+
+def test_what_cannot_be_read_is_named_with_the_way_out() -> None:
+    with pytest.raises(ConfigError, match="nothing://") as caught:
+        file_system("nothing://bucket/table")
+    assert "s3a://" in caught.value.next_step
