@@ -87,16 +87,21 @@ def make_folder(location: str) -> None:
     OSError
         If it cannot be made.
     """
-    if not is_url(location):
-        os.makedirs(location, exist_ok=True)
+    if (path := _local(location)) is not None:
+        os.makedirs(path, exist_ok=True)
 
 
 def remove(*folders: str) -> None:
     """Remove folders with all that is in them, as far as that can be done."""
     for folder in folders:
-        if not is_url(folder):
-            shutil.rmtree(folder, ignore_errors=True)
+        if (path := _local(folder)) is not None:
+            shutil.rmtree(path, ignore_errors=True)
             continue
         fs, path = file_system(folder)
         with suppress(OSError):
             fs.rm(path, recursive=True)
+
+
+def _local(location: str) -> str | None:
+    """Return the path of a location in this machine's file system; None if it is elsewhere."""
+    return location.removeprefix("file://") if location.startswith("file://") or not is_url(location) else None

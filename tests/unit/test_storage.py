@@ -12,11 +12,12 @@ from sluice.storage import file_system, make_folder, remove
 
 
 def test_a_path_is_a_path(tmp_path: Path) -> None:
+    make_folder(f"file://{tmp_path}/a")
     make_folder(f"{tmp_path}/a/b")
     fs, path = file_system(f"{tmp_path}/a/b")
     assert path == f"{tmp_path}/a/b"
     assert fs.isdir(path)
-    remove(f"{tmp_path}/a", f"{tmp_path}/never-there")
+    remove(f"file://{tmp_path}/a", f"{tmp_path}/never-there")
     assert os.listdir(tmp_path) == []
 
 
