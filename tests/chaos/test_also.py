@@ -150,6 +150,7 @@ def test_staged_rows_that_are_gone_are_not_passed_over(into_three: AlsoSandbox) 
     assert sum((sandbox.sink() - sandbox.in_topic()).values()) == 5
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("before", "after"),
     [
@@ -196,6 +197,7 @@ def test_a_row_that_a_further_sink_never_takes_does_not_stop_the_pipeline_for_go
     assert sum((sandbox.sink() - sandbox.in_topic()).values()) == 1
 
 
+@pytest.mark.long
 def test_a_sink_that_was_restored_or_swapped_behind_a_redrive_is_noticed(into_three: AlsoSandbox) -> None:
     sandbox = into_three
     keys = {"recovery": "ignore_range", "transform": {"python": "poison:dying"}, "quarantine": {"delta": {"path": "q"}}}
@@ -309,6 +311,7 @@ def test_redrives_go_to_each_sink_and_what_replaces_is_refused(into_three: AlsoS
         assert told in " ".join(said.stderr.split())
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "points",
     [
@@ -359,6 +362,7 @@ def test_a_retraction_takes_rows_out_of_each_sink(into_three: AlsoSandbox, point
     sandbox.assert_balanced()
 
 
+@pytest.mark.long
 def test_a_batch_that_is_held_back_is_in_no_sink(into_three: AlsoSandbox) -> None:
     sandbox = into_three
     limits = {"quality": {"when": "before_commit", "max_quarantined": 1}}

@@ -68,6 +68,7 @@ def test_an_iceberg_table_that_is_not_there_yet_is_created_and_gets_each_batch_o
     assert not sandbox.strays()
 
 
+@pytest.mark.long
 def test_a_writer_that_raises_halfway_gets_the_batch_again_before_those_behind_it(into_others: OthersSandbox) -> None:
     sandbox = into_others
     sandbox.configure(also=[{"console": {"rows": 2}}, WRITER, {"files": {"path": "out"}}])
@@ -143,6 +144,7 @@ def _dropped(sandbox: OthersSandbox) -> None:
     sandbox.catalog.drop_table("shop.orders")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("sink", "done", "left"),
     [

@@ -63,7 +63,7 @@ def ids(sandbox: Sandbox) -> Counter[int]:
         pytest.param("hot", "auto", "avro", marks=pytest.mark.long),
         pytest.param("ignore_range", "auto", "avro", marks=pytest.mark.long),
         pytest.param("ignore_batch", "spark", "avro", marks=pytest.mark.long),
-        ("replay", "auto", "protobuf"),
+        pytest.param("replay", "auto", "protobuf", marks=pytest.mark.long),
         pytest.param("wal", "spark", "protobuf", marks=pytest.mark.long),
         pytest.param("hot", "auto", "protobuf", marks=pytest.mark.long),
         pytest.param("ignore_range", "auto", "protobuf", marks=pytest.mark.long),

@@ -97,6 +97,7 @@ def test_what_a_dead_driver_read_ahead_is_removed(sandbox: Sandbox) -> None:
     assert sandbox.never_committed() == set()
 
 
+@pytest.mark.long
 def test_what_a_dead_driver_read_ahead_is_removed_when_its_epoch_is_closed(sandbox: Sandbox) -> None:
     sandbox.configure(kafka={"max_records_per_batch": 40})
     sandbox.feed(240)
@@ -108,7 +109,7 @@ def test_what_a_dead_driver_read_ahead_is_removed_when_its_epoch_is_closed(sandb
     assert sandbox.never_committed() == set()
 
 
-@pytest.mark.parametrize("then", ["wal", "replay"])
+@pytest.mark.parametrize("then", [pytest.param("wal", marks=pytest.mark.long), "replay"])
 def test_rows_of_which_a_dead_driver_had_not_sealed_the_records_are_removed(sandbox: Sandbox, then: str) -> None:
     sandbox.configure(kafka={"max_records_per_batch": 40}, recovery="wal")
     sandbox.feed(100)

@@ -80,6 +80,7 @@ def test_rows_and_columns_come_together(sandbox: Sandbox, recovery: str, engine:
     assert sandbox.orphans() == set()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("recovery", "engine", "point"),
     [

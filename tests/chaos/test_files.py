@@ -255,6 +255,7 @@ def kept_as(format_: str, rows: list[dict[str, Any]]) -> bytes:
     return out.getvalue()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("format_", "strategy", "points"),
     [

@@ -37,6 +37,7 @@ def test_a_batch_is_handed_over_again_under_the_same_ids(into_writer: WriterSand
     sandbox.assert_balanced()
 
 
+@pytest.mark.long
 def test_a_writer_that_knows_what_it_has_holds_each_row_once(into_writer: WriterSandbox) -> None:
     sandbox = into_writer
     sandbox.configure(sink={"foreach": {"python": "collector:Once"}})

@@ -65,6 +65,7 @@ def test_a_batch_that_fails_is_not_published_until_it_is_accepted(sandbox: Sandb
     assert row.verdict in ("warned", "passed"), "what was accepted does not fail the run that publishes it"
 
 
+@pytest.mark.long
 def test_what_is_accepted_is_what_the_verdict_found(sandbox: Sandbox) -> None:
     """Not what another transform makes of the batch before it is published, although as many rows of it are wrong."""
     gated(sandbox, 9)
@@ -178,6 +179,7 @@ def test_what_was_left_out_before_it_was_accepted_is_told_and_can_be_redriven(sa
     assert f"sluice redrive {sandbox.name}" in " ".join(refused.stderr.split()), refused.stderr
 
 
+@pytest.mark.long
 def test_what_is_given_up_need_not_be_read(sandbox: Sandbox) -> None:
     """While a batch waits for somebody, retention may remove its records."""
     gated(sandbox, 9)
@@ -212,6 +214,7 @@ def test_a_fixed_suite_publishes_and_an_interval_that_fails_changes_nothing(sand
     assert sandbox.sink() == sandbox.on_broker()
 
 
+@pytest.mark.long
 def test_rows_that_nobody_judged_are_judged_behind_the_next_run(sandbox: Sandbox) -> None:
     gated(sandbox, 9, on_failed="fail")
     fed(sandbox, 8, 12)

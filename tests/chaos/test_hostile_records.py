@@ -54,6 +54,7 @@ def test_what_cannot_be_decoded_is_quarantined_verbatim_and_the_rest_is_written(
         ]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("recovery", ["replay", pytest.param("wal", marks=pytest.mark.long)])
 def test_tombstones_are_refused_or_rows_and_a_redrive_writes_those_that_were_refused(
     sandbox: Sandbox, recovery: str
@@ -139,6 +140,7 @@ def test_a_transform_that_sorts_or_stops_early_is_accounted_for_like_any_other(s
     sandbox.assert_balanced()
 
 
+@pytest.mark.long
 def test_an_aggregate_accounts_for_the_records_that_went_in(sandbox: Sandbox) -> None:
     sandbox.configure(
         kafka={"max_records_per_batch": 100},

@@ -113,6 +113,7 @@ def test_rows_beside_an_interval_are_kept_whatever_others_did_to_their_file(
         assert all(row.get("name", row.get("title")) == f"name {row['id']}" for row in sandbox.lines())
 
 
+@pytest.mark.long
 def test_what_was_refused_is_redriven(into_iceberg: IcebergSandbox) -> None:
     sandbox = into_iceberg
     sandbox.configure(quality={"max_quarantined": "100%"}, rules=[{"name": "small", "sql": {"passes": "id < 100"}}])

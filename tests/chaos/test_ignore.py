@@ -326,6 +326,7 @@ def test_a_topic_made_anew_while_it_is_read_is_no_gap_and_no_loss(sandbox: Sandb
     assert not sandbox.sink()
 
 
+@pytest.mark.long
 def test_an_aggregate_cannot_drop_batches(sandbox: Sandbox) -> None:
     """Its rows are made of many records: what a batch left out would show nowhere."""
     aggregate = {"rows": "aggregate", "transform": {"sql": "SELECT count(*) AS n FROM source"}}

@@ -121,6 +121,7 @@ def test_a_version_that_was_vacuumed_is_refused_and_the_file_may_name_another(sa
     sandbox.assert_exact()
 
 
+@pytest.mark.long
 def test_no_record_is_blamed_for_a_table_that_cannot_be_read(sandbox: Sandbox) -> None:
     joining(sandbox, recovery="ignore_range")
     said = sandbox.run("too early", expect=10).message
@@ -341,6 +342,7 @@ def test_windows_are_of_the_version_with_which_a_batch_was_begun(sandbox: Sandbo
     assert told["tables"]["windows"]["windows"] == 6, "each with the version that its batch joined"
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("point", ["batch-recorded", pytest.param("sink-committed", marks=pytest.mark.long)])
 @pytest.mark.parametrize("recovery", ["replay", pytest.param("wal", marks=pytest.mark.long)])
 def test_keys_of_a_joined_table_are_remembered_as_they_were_accounted_for(
@@ -360,6 +362,7 @@ def test_keys_of_a_joined_table_are_remembered_as_they_were_accounted_for(
     assert (sandbox.total("written"), sandbox.total("filtered"), sandbox.total("lost")) == (4, 14, 0)
 
 
+@pytest.mark.long
 def test_windows_of_an_interval_join_the_newest_version(sandbox: Sandbox) -> None:
     remembering(sandbox, "replay", window={**WINDOW, "output": "append"})
     carriers(sandbox, "old")

@@ -120,6 +120,7 @@ def test_what_was_seen_of_a_deleted_topic_is_lost_by_name_and_others_go_on(
     assert "deleted and recreated" in sandbox.run("again", expect=22).message
 
 
+@pytest.mark.long
 def test_a_reset_goes_on_without_a_deleted_topic(sandbox: Sandbox) -> None:
     by_pattern(sandbox)
     sandbox.feed(4)

@@ -112,6 +112,7 @@ def test_an_interval_replaces_its_rows_once(into_postgres: PostgresSandbox, poin
     assert sandbox.staged() == []
 
 
+@pytest.mark.long
 def test_what_was_refused_or_lost_is_redriven(into_postgres: PostgresSandbox) -> None:
     sandbox = into_postgres
     sandbox.configure(quality={"max_quarantined": "100%"}, decode={"json": {"schema": "id INT, name STRING"}})
@@ -159,6 +160,7 @@ def test_a_commit_whose_answer_is_lost_is_in_the_table_once(into_postgres: Postg
     sandbox.assert_exact()
 
 
+@pytest.mark.long
 def test_a_server_that_dies_under_way_leaves_nothing(into_postgres: PostgresSandbox) -> None:
     """A backend that ends while rows are inserted: nothing is visible, and the next run has all."""
     sandbox = into_postgres
@@ -178,6 +180,7 @@ def test_a_server_that_dies_under_way_leaves_nothing(into_postgres: PostgresSand
     sandbox.assert_exact()
 
 
+@pytest.mark.long
 def test_a_commit_under_way_is_waited_for(into_postgres: PostgresSandbox) -> None:
     """What a dead driver's server process still does is known before anything is decided."""
     sandbox = into_postgres

@@ -136,6 +136,7 @@ def test_a_misspelt_expectation_stops_a_run_before_it_reads(sandbox: Sandbox) ->
     sandbox.assert_exact()
 
 
+@pytest.mark.long
 def test_a_nan_fails_no_run_whose_ledger_is_in_postgresql(sandbox: Sandbox, postgres: str) -> None:
     url = new_database(postgres)
     median = {"type": "expect_column_median_to_be_between", "kwargs": {"column": "x", "min_value": 0, "max_value": 9}}
@@ -149,7 +150,7 @@ def test_a_nan_fails_no_run_whose_ledger_is_in_postgresql(sandbox: Sandbox, post
         assert reasons == ["expect_column_median_to_be_between on x (slice)"]
 
 
-@pytest.mark.parametrize("recovery", ["replay", "wal"])
+@pytest.mark.parametrize("recovery", ["replay", pytest.param("wal", marks=pytest.mark.long)])
 def test_a_failed_verdict_holds_live_runs_until_it_is_settled(sandbox: Sandbox, recovery: str) -> None:
     """The log goes on landing meanwhile; afterwards each record is there once."""
     sandbox.configure(recovery=recovery, quality={"max_quarantined": 0, "on_failed": "hold"})

@@ -124,6 +124,7 @@ def test_what_is_dropped_leaves_the_quarantine_once_and_is_on_the_books(sandbox:
     assert deep.returncode == 0, deep.stdout + deep.stderr
 
 
+@pytest.mark.long
 def test_what_is_older_than_a_retention_is_dropped_and_nothing_else(sandbox: Sandbox) -> None:
     moments = [(datetime.now(UTC) - timedelta(days=age)).replace(microsecond=0) for age in (5, 4, 3, 2)]
     sandbox.produce([(n % 2, None, b"nothing", int(at.timestamp() * 1000)) for n, at in enumerate(moments)])
@@ -166,6 +167,7 @@ def test_a_lost_range_is_redriven_from_the_segment_that_holds_it_and_no_other(sa
     assert event["payload"]["source"] == {"kind": "log"}
 
 
+@pytest.mark.long
 def test_what_is_nowhere_any_more_stays_lost_and_is_named(sandbox: Sandbox) -> None:
     sandbox.feed(6)
     sandbox.run("first")

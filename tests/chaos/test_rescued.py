@@ -73,6 +73,7 @@ def test_a_table_gets_them_and_each_run_counts_them(sandbox: Sandbox, recovery: 
     assert f"{last.records} records have fields that the schema does not have, kept in _rescued: 'ab' (" in shown
 
 
+@pytest.mark.long
 def test_an_interval_and_a_redrive_keep_and_count_them_too(sandbox: Sandbox) -> None:
     configure(sandbox, rescue=False)
     feed(sandbox)

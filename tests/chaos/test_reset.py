@@ -236,6 +236,7 @@ def test_a_changed_window_is_written_by_the_new_definition(sandbox: Sandbox) -> 
     proved(sandbox)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("size", ["1h", pytest.param("30m", marks=pytest.mark.long)], ids=["sliding", "tumbling"])
 def test_a_window_is_never_replaced_by_a_part_of_it(sandbox: Sandbox, size: str) -> None:
     """The new epoch has read only a part of the windows that the one before began. An interval makes them whole."""

@@ -53,6 +53,7 @@ def test_a_killed_retraction_is_finished_by_any_run_and_redriven_once(sandbox: S
     assert not [folder for folder in sandbox.orphans() if "-e0-" in folder], "files that readers may use stay"
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("how", ["retract", pytest.param("reset", marks=pytest.mark.long)])
 def test_a_pipeline_is_held_no_more_when_a_dead_command_had_taken_the_rows_back(sandbox: Sandbox, how: str) -> None:
     below = {"type": "expect_column_values_to_be_between", "kwargs": {"column": "id", "max_value": 2}}

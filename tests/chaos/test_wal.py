@@ -228,6 +228,7 @@ def test_what_cannot_be_applied_is_landed_all_the_same_and_applied_when_it_fits(
     assert_nothing_to_do(sandbox, "nothing")
 
 
+@pytest.mark.long
 def test_records_are_landed_while_the_sink_cannot_be_read_and_applied_in_their_order(sandbox: Sandbox) -> None:
     use(sandbox, "wal")
     sandbox.feed(4)
@@ -250,6 +251,7 @@ def test_records_are_landed_while_the_sink_cannot_be_read_and_applied_in_their_o
     assert_nothing_to_do(sandbox, "nothing")
 
 
+@pytest.mark.long
 def test_a_change_to_wal_lands_though_nothing_fits_any_more(sandbox: Sandbox) -> None:
     use(sandbox, "replay")
     sandbox.feed(4)

@@ -199,6 +199,7 @@ def test_a_killed_driver_leaves_the_windows_as_they_were_or_all_new(sandbox: San
     assert sandbox.never_committed() == set()
 
 
+@pytest.mark.long
 def test_only_records_of_the_interval_must_still_be_there(sandbox: Sandbox) -> None:
     stream = Stream(sandbox, HOURLY)
     stream.configure()
@@ -218,6 +219,7 @@ def test_only_records_of_the_interval_must_still_be_there(sandbox: Sandbox) -> N
     sandbox.assert_balanced()
 
 
+@pytest.mark.long
 def test_windows_of_times_that_no_record_has_any_more_go(sandbox: Sandbox) -> None:
     """The file moved records to another time, and was put right again: no batch has records of that time."""
     stream = Stream(sandbox, HOURLY, limit=100)

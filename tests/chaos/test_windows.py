@@ -378,6 +378,7 @@ class Completed(Updated):
         return Counter(), 0, 0, state
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("shape", "recovery", "points"),
     [
