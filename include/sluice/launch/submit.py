@@ -441,6 +441,7 @@ def _submit(
     # the class-data archive covers only jars on the driver's class path, whatever the master: the driver always runs
     # here; executors elsewhere need --jars as well
     local = master.startswith("local")
+    light = small and local and "TieredStopAtLevel" not in settings.conf.get("spark.driver.defaultJavaOptions", "")
     env = {
         "SLUICE_HOME": home.root,
         "SPARK_HOME": os.environ.get("SPARK_HOME") or _spark_home(),
@@ -469,7 +470,7 @@ def _submit(
         | {"spark.sql.warehouse.dir": home.join("warehouse")}  # by default Spark creates one in the working directory
         | {"spark.driver.extraClassPath": ":".join(map(str, found))},
         jars=[] if local else found,
-        java_options=" ".join(_java_options(home, master, small=small)),
+        java_options=" ".join(_java_options(home, light=light)),
         name=f"sluice-{pipeline.name}",
         env={k: v for k, v in env.items() if v},
         resources=settings.resources,
@@ -505,7 +506,7 @@ def _spark_home() -> str:
     return next(iter(found.submodule_search_locations or [""])) if found else ""
 
 
-def _java_options(home: Home, master: str, *, small: bool) -> list[str]:
+def _java_options(home: Home, *, light: bool) -> list[str]:
     """Return JVM flags that shorten the start of an application.
 
     :mod:`sluice.local.archive` creates the class-data archive; with ``-Xshare:auto`` (the default) the JVM silently
@@ -517,7 +518,7 @@ def _java_options(home: Home, master: str, *, small: bool) -> list[str]:
         "-Xlog:all=error:stderr",
         f"-Dlog4j2.configurationFile=file:{shipped('include/spark-log4j2.properties')}",
     ]
-    if small and master.startswith("local"):
+    if light:
         options.append("-XX:TieredStopAtLevel=1")
     archive = archive_file(home)
     if is_whole(archive):

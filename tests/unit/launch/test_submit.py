@@ -169,6 +169,7 @@ def test_an_image_may_bring_one(archive: Path, tmp_path: Path, monkeypatch: pyte
         (", transform: {sql: SELECT value FROM source}", None, 10_000_000, "local[2]", True),
         (", transform: {sql: SELECT value FROM source}", "arrow", 10_000_000, "local[2]", False),
         (", engine: spark", "arrow", 10_000_000, "local[2]", True),
+        (", spark: {conf: {spark.driver.defaultJavaOptions: -XX:TieredStopAtLevel=4}}", None, 5, "local[2]", True),
     ],
 )
 def test_the_optimizing_compiler_waits_where_python_does_the_work(
