@@ -344,7 +344,7 @@ def _used(table: Table, fs: Any, base: str, since: datetime) -> set[str]:
     for entry in _listed(fs, f"{base}/_delta_log"):
         if entry["name"].endswith(".json") and _modified(fs, entry) >= since:
             with fs.open(entry["name"], "rb") as file:
-                gone = [json.loads(line).get("remove") for line in file if b'"remove"' in line]
+                gone = [json.loads(line).get("remove") for line in file.read().splitlines() if b'"remove"' in line]
             paths += [action["path"] for action in gone if action and action.get("deletionTimestamp", limit) >= limit]
     return {unquote(path).rpartition(f"{base}/")[2] for path in paths}
 

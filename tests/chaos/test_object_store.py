@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import signal
 from collections import Counter
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pyspark
@@ -13,7 +13,17 @@ import pytest
 from tests.fixtures.objects import Bucket
 from tests.fixtures.runs import Sandbox
 
+from sluice.delta.table import Table
+from sluice.upkeep import _Leftovers
+
 pytestmark = [pytest.mark.chaos, pytest.mark.spark, pytest.mark.kafka]
+
+
+def suite_in(sandbox: Sandbox) -> str:
+    file = sandbox.home / "suite.json"
+    expected = {"type": "expect_column_values_to_not_be_null", "kwargs": {"column": "id"}}
+    file.write_text(json.dumps({"name": "s", "expectations": [expected]}))
+    return str(file)
 
 
 @pytest.mark.parametrize("recovery", ["replay", pytest.param("wal", marks=pytest.mark.long)])
@@ -56,22 +66,32 @@ def test_of_two_drivers_at_the_same_commit_one_gets_in(sandbox: Sandbox, bucket:
 
 
 def test_what_spark_itself_must_write_names_the_package_that_it_needs(sandbox: Sandbox, bucket: Bucket) -> None:
-    sandbox.configure(sink={"delta": {"path": f"{bucket.url}/table"}})
+    needed = "spark.jars.packages: org.apache.hadoop:hadoop-aws:VERSION"
+    sandbox.configure(sink={"delta": {"path": f"{bucket.url}/table"}}, quality={"suite": suite_in(sandbox)})
     sandbox.feed(6)
-    sandbox.run("good")
+    judged = sandbox.run("good", validate=True)
+    assert needed in judged.message
+    assert "Traceback" not in judged.message
     sandbox.feed(6, bad_every=4)
-    failed = sandbox.run("bad", expect=10)
-    assert "spark.jars.packages: org.apache.hadoop:hadoop-aws:VERSION" in failed.message
+    assert needed in sandbox.run("bad", expect=10).message
     assert sum(bucket.offsets("table").values()) == sandbox.total("written") == 6
 
 
-def test_an_interval_is_replaced(sandbox: Sandbox, bucket: Bucket) -> None:
+def test_an_interval_is_replaced_and_a_vacuum_takes_what_was_there_before(sandbox: Sandbox, bucket: Bucket) -> None:
     sandbox.configure(sink={"delta": {"path": f"{bucket.url}/table"}})
     sandbox.feed(12)
     sandbox.run("live")
     sandbox.run("again", interval=("2020-01-01T00:00:00Z", datetime.now(UTC).isoformat()))
     assert bucket.offsets("table") == sandbox.on_broker()
     assert set(bucket.rows("table").column("_run").to_pylist()) == {"again"}
+
+    assert sandbox.cli("vacuum", str(sandbox.file)).returncode == 0
+    assert len(bucket.strays("table")) > 1, "they are too young"
+    left = _Leftovers.of(f"{bucket.url}/table", [sandbox.name], datetime.now(UTC) + timedelta(hours=1))
+    gone = left.remove(Table.open("sink", f"{bucket.url}/table"), dry_run=False)
+    assert len(gone) > 1
+    assert bucket.strays("table") == []
+    assert bucket.offsets("table") == sandbox.on_broker()
 
 
 @pytest.mark.long
@@ -85,12 +105,9 @@ def test_with_hadoops_own_client_all_is_as_in_a_folder(sandbox: Sandbox, bucket:
         "spark.hadoop.fs.s3a.endpoint.region": "us-east-1",
         "spark.hadoop.fs.s3a.path.style.access": "true",
     }
-    suite = sandbox.home / "suite.json"
-    expected = {"type": "expect_column_values_to_not_be_null", "kwargs": {"column": "id"}}
-    suite.write_text(json.dumps({"name": "s", "expectations": [expected]}))
     keys = {
         "sink": {"delta": {"path": f"{bucket.url}/table"}},
-        "quality": {"suite": str(suite)},
+        "quality": {"suite": suite_in(sandbox)},
         "spark": {"conf": settings},
     }
     sandbox.configure(**keys)

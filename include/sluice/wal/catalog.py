@@ -179,7 +179,7 @@ class Catalog:
         """Return the files that a commit removed; None if it also added some, or can no longer be read."""
         try:
             with self.fs.open(f"{self.root}/_delta_log/{version:020}.json", "rb") as file:
-                actions = [json.loads(line) for line in file]
+                actions = [json.loads(line) for line in file.read().splitlines()]
         except (OSError, ValueError):
             return None
         if any("add" in action or "cdc" in action for action in actions):

@@ -21,7 +21,7 @@ from sluice.errors import (
 from sluice_spark.decoders.told import found_in
 from sluice_spark.transforms.transform import apply
 
-__all__ = ["EngineError", "Sign", "ask_engine", "classify", "printable"]
+__all__ = ["EngineError", "Sign", "ask_engine", "classify", "no_file_system", "printable"]
 
 _SAFE = "batches that were committed are in the sink and stay; the open batch is read again, exactly, by the next run"
 
@@ -74,12 +74,10 @@ _OF_STORAGE = Sign(
     ),
     "fix the sink's storage, then run again",
 )
-_OF_FILE_SYSTEM = Sign(
-    ConfigError,
-    ("No FileSystem for scheme",),
+_CLIENT = (
     "let Spark have what reads such URLs, below spark.conf in the pipeline file, for example "
     "spark.jars.packages: org.apache.hadoop:hadoop-aws:VERSION for s3a:// (which Hadoop does not call s3://); VERSION "
-    "is that of the jar hadoop-client-api in Spark's folder of jars",
+    "is that of the jar hadoop-client-api in Spark's folder of jars"
 )
 
 
@@ -102,7 +100,9 @@ _ANYBODYS = re.compile(r"java\.(?:lang\.(?!IllegalStateException\b)|util\.(?!con
 """Exception classes that any code may raise. Spark's Kafka reader reports missing offsets as IllegalStateException."""
 
 
-_NO_FILE_SYSTEM = re.compile(r"java\.lang\.ClassNotFoundException: Class org\.apache\.hadoop\.fs\.\S+ not found")
+_NO_FILE_SYSTEM = re.compile(
+    r"java\.lang\.ClassNotFoundException: Class org\.apache\.hadoop\.fs\.\S+ not found|No FileSystem for scheme"
+)
 _OF_HEAP, _OF_STACK = "java.lang.OutOfMemoryError", "java.lang.StackOverflowError"
 _TOO_DEEP = (
     "Java needs its stack for each repetition of a group in a regular expression, such as (a|b)*: write a set, [ab]*; "
@@ -148,10 +148,10 @@ def classify(error: Exception, ask_source: Callable[[], object], signs: Sequence
             "if the schema has a thousand fields or more, leave some out",
         )
     said = "" if of_transform else _said_by_engine(error, text)
-    known = (_OF_CHECKPOINT, *signs, _OF_FILE_SYSTEM, _OF_STORAGE)
+    known = (_OF_CHECKPOINT, *signs, _OF_STORAGE)
     sign = next((sign for sign in known if any(text in said for text in sign.texts)), None)
-    if sign is None and not of_transform and _NO_FILE_SYSTEM.search(_of_nobody(error, text)):
-        sign = _OF_FILE_SYSTEM
+    if sign is None and not of_transform and (found := no_file_system(error)) is not None:
+        return found
     if sign is not _OF_CHECKPOINT:
         try:
             ask_source()
@@ -163,6 +163,14 @@ def classify(error: Exception, ask_source: Callable[[], object], signs: Sequence
     step = _TOO_DEEP if _OF_STACK in raised else "read the log above; run again when the cause is fixed"
     sign = sign or Sign(SluiceError, (), step)
     return sign.kind(f"the query failed: {_summary(text)}", state=_SAFE, next_step=sign.next_step)
+
+
+def no_file_system(error: Exception) -> ConfigError | None:
+    """Return the error for a URL of which Spark has no client; None if it is another failure."""
+    text = _of_nobody(error, str(error))
+    if not _NO_FILE_SYSTEM.search(text):
+        return None
+    return ConfigError(f"Spark cannot reach the URL: {_summary(text)}", state=_SAFE, next_step=_CLIENT)
 
 
 def ask_engine(spark: SparkSession) -> None:

@@ -26,6 +26,7 @@ from sluice.pipeline.suite import Suite, missing_columns
 from sluice.ranges import Counts
 from sluice.run.held import FAILED
 from sluice.run.verdict import faults, worse
+from sluice_spark.engine.failures import no_file_system
 from sluice_spark.engine.logs import logger
 from sluice_spark.quality.building import open_project, problems_of, remember, remembered, warm_up
 from sluice_spark.quality.data_docs import build, prune
@@ -224,8 +225,11 @@ class Judge:
             scopes, count = slices()
             judgement = self._validate(scopes, count, runs, wrote=wrote)
         except Exception as error:
-            logger.exception("judging failed")
-            return self._error(error, runs)
+            if (told := no_file_system(error)) is None:
+                logger.exception("judging failed")
+            else:
+                logger.error("judging failed: %s", told)
+            return self._error(told or error, runs)
         for broken in (r for r in judgement.results if not r.success):
             logger.warning("%s", broken)
         seconds = time.monotonic() - began
