@@ -32,6 +32,7 @@ def deep(sandbox: Sandbox) -> tuple[int, list[str]]:
     return done.returncode, json.loads(done.stdout)["problems"]
 
 
+@pytest.mark.long
 def test_a_renamed_pipeline_is_refused_its_old_sink_until_it_is_adopted(sandbox: Sandbox) -> None:
     sandbox.feed(12, bad_every=4)
     sandbox.run("first")

@@ -23,6 +23,7 @@ def go_to(sandbox: Mirrored, to: str, run: str, *, expect: int = 0) -> str:
     return without_spark(main, asked, sandbox.env(), expect)
 
 
+@pytest.mark.long
 def test_over_and_back_with_each_record_once(mirrored: Mirrored) -> None:
     topic = mirrored.topic
     mirrored.make(8)  # four in each partition

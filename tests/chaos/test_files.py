@@ -88,6 +88,7 @@ def place(spark: SparkSession, tmp_path: Path) -> Inbox:
     return place
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("strategy", "points"),
     [
@@ -255,7 +256,6 @@ def kept_as(format_: str, rows: list[dict[str, Any]]) -> bytes:
     return out.getvalue()
 
 
-@pytest.mark.long
 @pytest.mark.parametrize(
     ("format_", "strategy", "points"),
     [

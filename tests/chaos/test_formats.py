@@ -61,6 +61,7 @@ def wanted(sandbox: Sandbox, *fixed: int) -> Counter[tuple[int, str]]:
     return Counter((n, "x") for n, kind in numbered if GIVEN[kind][2] is None or kind in fixed)
 
 
+@pytest.mark.long
 def test_whatever_dies_each_record_is_decoded_by_its_own_format_and_what_has_none_is_kept(sandbox: Sandbox) -> None:
     configure(sandbox)
     feed(sandbox)

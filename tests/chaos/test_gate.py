@@ -196,6 +196,7 @@ def test_what_is_given_up_need_not_be_read(sandbox: Sandbox) -> None:
     assert sum(len(row.range) for row in sandbox.ledger.lost(sandbox.name)) == 4
 
 
+@pytest.mark.long
 def test_a_fixed_suite_publishes_and_an_interval_that_fails_changes_nothing(sandbox: Sandbox) -> None:
     gated(sandbox, 9, on_failed="fail")
     fed(sandbox, 6, 12)

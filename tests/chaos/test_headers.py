@@ -70,6 +70,7 @@ def test_whatever_dies_each_row_has_its_headers(sandbox: Sandbox, recovery: str,
     assert rows(sandbox) == wanted(16)
 
 
+@pytest.mark.long
 def test_an_interval_and_a_redrive_give_the_same_columns(sandbox: Sandbox) -> None:
     configure(sandbox, schema="id BIGINT, n INT NOT NULL")
     feed(sandbox)

@@ -55,6 +55,7 @@ def test_a_run_unlike_those_before_fails_and_holds_until_it_is_the_new_normal(sa
     sandbox.assert_exact()
 
 
+@pytest.mark.long
 def test_before_the_commit_nothing_of_such_a_batch_is_published(sandbox: Sandbox) -> None:
     configure(sandbox, when="before_commit")
     for number in range(3):

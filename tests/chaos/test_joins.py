@@ -305,6 +305,7 @@ POINTS = {
 }
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("recovery", "point"),
     [

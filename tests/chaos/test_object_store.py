@@ -26,6 +26,7 @@ def suite_in(sandbox: Sandbox) -> str:
     return str(file)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("recovery", ["replay", pytest.param("wal", marks=pytest.mark.long)])
 def test_kills_neither_lose_nor_double(sandbox: Sandbox, bucket: Bucket, recovery: str) -> None:
     sandbox.configure(

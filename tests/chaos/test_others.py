@@ -266,6 +266,7 @@ def test_staged_refused_records_that_vanished_are_not_entered_as_none(sandbox: S
     assert sandbox.sink() + sandbox.quarantine() == sandbox.on_broker()
 
 
+@pytest.mark.long
 def test_files_of_a_batch_that_a_vacuum_took_are_written_again(sandbox: Sandbox) -> None:
     sandbox.configure(transform={"python": "gate:passing"})
     sandbox.feed(6)
@@ -284,6 +285,7 @@ def test_files_of_a_batch_that_a_vacuum_took_are_written_again(sandbox: Sandbox)
 # --- while a driver is frozen --------------------------------------------------------------------------------------
 
 
+@pytest.mark.long
 def test_a_redrive_that_was_frozen_beside_an_interval_gives_way(sandbox: Sandbox) -> None:
     """Frozen behind its last look at leases: only the table itself can tell it."""
     fed(sandbox)

@@ -43,6 +43,7 @@ class Load(KeptPlace):
 POINTS = {"replay": ("rows-staged", "sink-committed"), "wal": ("segments-staged", "batch-recorded")}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("strategy", "engine"),
     [

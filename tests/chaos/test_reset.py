@@ -95,6 +95,7 @@ def test_what_a_reset_skips_is_open_and_redriven(sandbox: Sandbox, point: str) -
     assert sandbox.cli("status", sandbox.name, "--json").stdout == before
 
 
+@pytest.mark.long
 def test_a_lost_checkpoint_an_earlier_start_and_a_run_at_work(sandbox: Sandbox) -> None:
     sandbox.feed(6)
     sandbox.run("first")

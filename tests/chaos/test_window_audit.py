@@ -218,6 +218,7 @@ def of(key: str, first: int) -> str:
     return f"k = '{key}' AND window_start = '{minute(first).isoformat()}'"
 
 
+@pytest.mark.long
 def test_what_is_done_to_sessions_is_found(sandbox: Sandbox) -> None:
     stream, _ = in_sessions(sandbox)
     table = DeltaTable(str(sandbox.home / "table"))

@@ -294,6 +294,7 @@ def made_again(stream: Stream, rows: Counter[Row], first: int, last: int, until:
     return stay + Counter((s, e, k, len(v), sum(v)) for k, s, e, v in whole if mine(s, e))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("recovery", "points"),
     [

@@ -102,6 +102,7 @@ def test_state_that_grows_and_is_not_cleaned_is_told(sandbox: Sandbox) -> None:
     assert "is not cleaned" in sandbox.cli("state", str(sandbox.file)).stderr
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("kind", [Stream, pytest.param(Deduped, marks=pytest.mark.long)], ids=["window", "dedupe"])
 def test_state_that_a_power_cut_emptied_behind_the_sinks_commit_is_made_again(
     sandbox: Sandbox, kind: type[Stream] | type[Deduped]

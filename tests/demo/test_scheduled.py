@@ -329,6 +329,7 @@ airflow: {{email: [team@example.org], retries: 0}}
 """
 
 
+@pytest.mark.long
 def test_a_backlog_whose_run_failed_sends_a_mail_and_starts_another_run(host: Host, mail: Mail) -> None:
     folder = host.root / "storage"
     broken = folder / "letters" / "_delta_log" / f"{0:020}.json"
