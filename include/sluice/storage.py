@@ -39,7 +39,8 @@ def file_system(location: str) -> tuple[Any, str]:
     if is_url(location) and scheme.lower() in _S3:
         endpoint = os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL") or ""
         region = os.environ.get("AWS_REGION") or os.environ.get("AWS_DEFAULT_REGION") or ""
-        return _s3(endpoint, region, os.getpid()), rest.rstrip("/")
+        # as Hadoop and delta-rs have it: Arrow refuses an empty part of a name
+        return _s3(endpoint, region, os.getpid()), "/".join(filter(None, rest.split("/")))
     try:
         # other processes write there, and what they wrote would not be in a listing that is kept
         fs, path = fsspec.core.url_to_fs(location, **({"use_listings_cache": False} if is_url(location) else {}))

@@ -21,7 +21,7 @@ def test_a_path_is_a_path(tmp_path: Path) -> None:
     assert os.listdir(tmp_path) == []
 
 
-@pytest.mark.parametrize("url", ["s3://lake/a table/x=%20", "s3a://lake/a table/x=%20", "S3A://lake/a table/x=%20/"])
+@pytest.mark.parametrize("url", ["s3://lake/a table/x=%20", "s3a://lake/a table/x=%20", "S3A://lake//a table/x=%20/"])
 def test_an_object_store_needs_no_package(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AWS_REGION", "eu-central-1")
     monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:9")
