@@ -6,9 +6,11 @@ import re
 from datetime import timedelta
 from typing import Annotated, Any
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
 from pydantic.json_schema import GenerateJsonSchema, JsonSchemaValue
 from pydantic_core.core_schema import TimedeltaSchema
+
+from sluice.storage import is_url
 
 __all__ = [
     "DELETED",
@@ -17,6 +19,7 @@ __all__ = [
     "Duration",
     "JsonSchema",
     "Strict",
+    "TablePath",
     "duration",
     "given",
     "meant",
@@ -130,3 +133,21 @@ def one_of(model: BaseModel, what: str) -> None:
     if len(given(model)) != 1:
         names = ", ".join(field.alias or name for name, field in type(model).model_fields.items())
         raise ValueError(f"{what} needs exactly one of: {names}")
+
+
+def _place(path: str) -> str:
+    if not is_url(path):
+        return path
+    rest = path.partition("://")[2].rstrip("/")
+    if found := sorted(set("#?%") & set(rest)):
+        raise ValueError(
+            f"{path!r} has {' and '.join(found)}, which name another place to delta-rs than to Spark and Arrow: write "
+            "a URL without them"
+        )
+    if "//" in rest:
+        raise ValueError(f"{path!r} has an empty part: write one slash where it has two")
+    return path.rstrip("/")
+
+
+TablePath = Annotated[str, Field(min_length=1), AfterValidator(_place)]
+"""Where a Delta table is: a path, or a URL that means the same to all who read it."""

@@ -11,14 +11,20 @@ from urllib.parse import urlsplit
 
 from sluice.errors import ConfigError
 
-__all__ = ["file_system", "is_url", "make_folder", "remove"]
+__all__ = ["file_system", "in_arrows_reach", "is_url", "make_folder", "remove"]
 
 _S3 = ("s3", "s3a")
+_ENDPOINTS = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT")
 
 
 def is_url(path: str) -> bool:
     """Return whether a location is a URL, of an object store for example, and not a path."""
     return "://" in path
+
+
+def in_arrows_reach(location: str) -> bool:
+    """Return whether Arrow's own clients can write there: a path, or a URL of Amazon S3's protocol."""
+    return not is_url(location) or location.partition("://")[0].lower() in _S3
 
 
 def file_system(location: str) -> tuple[Any, str]:
@@ -37,7 +43,7 @@ def file_system(location: str) -> tuple[Any, str]:
 
     scheme, _, rest = location.partition("://")
     if is_url(location) and scheme.lower() in _S3:
-        endpoint = os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL") or ""
+        endpoint = _endpoint()
         region = os.environ.get("AWS_REGION") or os.environ.get("AWS_DEFAULT_REGION") or ""
         # as Hadoop and delta-rs have it: Arrow refuses an empty part of a name
         return _s3(endpoint, region, os.getpid()), "/".join(filter(None, rest.split("/")))
@@ -58,7 +64,7 @@ def file_system(location: str) -> tuple[Any, str]:
 def _s3(endpoint: str, region: str, _process: int) -> Any:
     """Return the file system of one endpoint. A forked process needs a client of its own: the threads are not there."""
     from fsspec.implementations.arrow import ArrowFSWrapper
-    from pyarrow.fs import S3FileSystem
+    from pyarrow.fs import FileSelector, FileType, S3FileSystem
 
     class Objects(ArrowFSWrapper):  # type: ignore[misc]
         """Arrow's client as a file system of fsspec."""
@@ -69,14 +75,54 @@ def _s3(endpoint: str, region: str, _process: int) -> Any:
         def _strip_protocol(cls, path: str) -> str:
             return path
 
+        def find(self, path: str, maxdepth: int | None = None, withdirs: bool = False, detail: bool = False,
+                 **_: Any) -> Any:  # fmt: skip
+            """Find what is below a folder, as fsspec does, but in one listing, and never less of it after an error."""
+            selector = FileSelector(path, recursive=maxdepth != 1, allow_not_found=True)
+            infos = self.fs.get_file_info(selector) or self.fs.get_file_info([path])
+            wanted = {FileType.File, FileType.Directory} if withdirs else {FileType.File}
+            deepest = None if maxdepth is None else path.rstrip("/").count("/") + maxdepth
+            found = {
+                info.path: self._make_entry(info) for info in sorted(infos, key=lambda info: str(info.path))
+                if info.type in wanted and (deepest is None or info.path.count("/") <= deepest)
+            }  # fmt: skip
+            return found if detail else list(found)
+
+        def isdir(self, path: str) -> bool:
+            """Return whether it is a folder; fsspec says no after an error, too."""
+            try:
+                return bool(self.info(path)["type"] == "directory")
+            except FileNotFoundError:
+                return False
+
         def rmdir(self, path: str) -> None:
-            """Do nothing: a folder goes with its last object. Arrow would remove what is in it."""
+            """Do nothing. Arrow would remove what is in it; of a folder that is empty there is at most a marker."""
 
     url = urlsplit(endpoint)
     return Objects(
         S3FileSystem(
             endpoint_override=url.netloc or None, scheme=url.scheme if url.netloc else None, region=region or None
         )
+    )
+
+
+def _endpoint() -> str:
+    """Return the address of the object store; empty for Amazon's.
+
+    Raises
+    ------
+    ConfigError
+        If Arrow and delta-rs would understand different ones.
+    """
+    given = {name: os.environ.get(name, "").rstrip("/") for name in _ENDPOINTS}
+    found = sorted(set(filter(None, given.values())))
+    url = urlsplit(found[0] if found else "")
+    if len(found) < 2 and (not found or (url.scheme in ("http", "https") and url.netloc and not url.path)):
+        return "".join(found)
+    raise ConfigError(
+        f"the address of the object store is not clear: {', '.join(n for n, value in given.items() if value)}",
+        state="nothing was read or written",
+        next_step="set AWS_ENDPOINT_URL alone, to http:// or https:// with a host, a port if it needs one, and no path",
     )
 
 
@@ -98,11 +144,14 @@ def remove(*folders: str) -> None:
         if (path := _local(folder)) is not None:
             shutil.rmtree(path, ignore_errors=True)
             continue
-        fs, path = file_system(folder)
-        with suppress(OSError):
+        with suppress(OSError, ValueError, ConfigError):  # Arrow's errors are of the second kind, too
+            fs, path = file_system(folder)
             fs.rm(path, recursive=True)
 
 
 def _local(location: str) -> str | None:
     """Return the path of a location in this machine's file system; None if it is elsewhere."""
-    return location.removeprefix("file://") if location.startswith("file://") or not is_url(location) else None
+    scheme, _, rest = location.partition(":")
+    if scheme.lower() in ("file", "local"):
+        return file_system(f"{scheme.lower()}:{rest}")[1]
+    return None if is_url(location) else location

@@ -44,3 +44,48 @@ def test_what_cannot_be_read_is_named_with_the_way_out() -> None:
     with pytest.raises(ConfigError, match="nothing://") as caught:
         file_system("nothing://bucket/table")
     assert "s3a://" in caught.value.next_step
+
+
+@pytest.mark.parametrize(
+    ("variables", "clear"),
+    [
+        ({"AWS_ENDPOINT_URL": "minio:9000"}, False),
+        ({"AWS_ENDPOINT_URL": "http://host/below"}, False),
+        ({"AWS_ENDPOINT_URL": "http://host", "AWS_ENDPOINT": "http://other"}, False),
+        ({"AWS_ENDPOINT_URL": "http://host/", "AWS_ENDPOINT": "http://host"}, True),
+        ({"AWS_ENDPOINT": "https://host:9000"}, True),
+    ],
+)
+def test_an_address_that_others_may_understand_in_another_way_is_refused(
+    monkeypatch: pytest.MonkeyPatch, variables: dict[str, str], clear: bool
+) -> None:
+    for name in ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    if clear:
+        assert file_system("s3a://lake/x")[1] == "lake/x"
+        return
+    with pytest.raises(ConfigError, match=r"is not clear: AWS_ENDPOINT"):
+        file_system("s3a://lake/x")
+    remove("s3a://lake/x")  # what only cleans raises nothing
+
+
+def test_a_listing_that_fails_is_no_empty_folder(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AWS_REGION", "us-east-1")
+    monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:9")  # nothing listens there
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "a")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "b")
+    fs, path = file_system("s3a://lake/batches")
+    for ask in (lambda: fs.find(path), lambda: fs.isdir(path), lambda: fs.glob(f"{path}/x-*")):
+        with pytest.raises(OSError, match="lake"):
+            ask()
+
+
+@pytest.mark.parametrize("form", ["{}", "file://{}", "file:{}", "FILE://{}", "local://{}"])
+def test_each_spelling_of_a_path_is_that_path(form: str, tmp_path: Path) -> None:
+    place = form.format(tmp_path)
+    make_folder(f"{place}/x")
+    assert os.listdir(tmp_path) == ["x"]
+    remove(f"{place}/x")
+    assert os.listdir(tmp_path) == []

@@ -403,8 +403,8 @@ class Ledger(Histories, Profiles):
         Parameters
         ----------
         engine
-            What processed its records: ``arrow``, or ``spark`` if some of them took the Spark path as a batch; None if
-            it had none.
+            What processed its records: ``arrow``, or ``spark`` if the Arrow path could not be taken or was given up;
+            None if there was nothing to process, or it is not known.
         """
         payload = {"state": state, "seconds": seconds, "verdict": verdict, "error": dict(error) if error else None}
         payload |= {} if engine is None else {"engine": engine}

@@ -5,6 +5,7 @@ from __future__ import annotations
 from sluice.pipeline.model import Pipeline
 from sluice.pipeline.sections import Rows
 from sluice.recovery import Recovery
+from sluice.storage import in_arrows_reach, is_url
 
 __all__ = ["spark_alone"]
 
@@ -43,6 +44,8 @@ def spark_alone(pipeline: Pipeline, recovery: Recovery) -> str | None:
         return f"source.{source.key} can be read by Spark alone"
     if not sink.kind.stages_parquet:
         return f"the sink is {sink.key}"
+    if not in_arrows_reach(sink.config.location) or (is_url(sink.config.location) and not sink.kind.delta):
+        return f"sink.{sink.key} is at a URL; only a Delta table at s3a:// can be written to without Spark"
     if pipeline.rows is Rows.AGGREGATE:
         return "it has rows: aggregate"
     if pipeline.tables:

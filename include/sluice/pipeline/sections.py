@@ -12,7 +12,7 @@ from pydantic import AfterValidator, Field, field_validator, model_validator
 
 from sluice.decoders.chosen import ByHeader, ByTopic, Chosen
 from sluice.decoders.format import Format
-from sluice.fields import Duration, Strict, given, one_of
+from sluice.fields import Duration, Strict, TablePath, given, one_of
 from sluice.kinds import kind_of
 from sluice.rules.config import NotNullRule, SqlRule
 from sluice.sinks.base import SinkConfig, SinkKind
@@ -266,7 +266,7 @@ class Sink(Strict):
 class QuarantineTable(Strict):
     """A Delta table of refused records."""
 
-    path: Annotated[str, Field(min_length=1)]
+    path: TablePath
     """Relative to ``SLUICE_HOME``, absolute, or a URL. Change it only while it is empty: its records do not move."""
 
 

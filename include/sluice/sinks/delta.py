@@ -7,6 +7,7 @@ from typing import Annotated, Literal
 
 from pydantic import ByteSize, Field, TypeAdapter, model_validator
 
+from sluice.fields import TablePath
 from sluice.sinks.base import SinkKind
 from sluice.sinks.upsert import UpsertConfig
 
@@ -16,7 +17,7 @@ __all__ = ["KIND", "DeltaSink"]
 class DeltaSink(UpsertConfig):
     """A Delta table; a relative path is relative to ``SLUICE_HOME``."""
 
-    path: Annotated[str, Field(min_length=1)]
+    path: TablePath
     """Relative to ``SLUICE_HOME``, absolute, or a URL. The quarantine is by default beside it: ``PATH_quarantine``."""
     partition_by: list[str] = Field(default=[])
     """Partition columns of the table; fixed when the table is created."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import date
 from typing import Any
@@ -84,7 +85,8 @@ class Files:
 
     def __exit__(self, *_: object) -> None:
         for file in () if self._kept else self._files.values():
-            file.remove()
+            with suppress(OSError):  # what made them superfluous is told; who sweeps finds them
+                file.remove()
 
     def add(self, table: pa.Table) -> None:
         """Add rows.
@@ -178,9 +180,11 @@ class _File:
         return self._writer is not None
 
     def _finish(self) -> None:
-        self._writer.close()
-        if self._object is not None:  # it appears, as a whole
-            self._object.close()
+        try:
+            self._writer.close()
+        finally:
+            if self._object is not None:  # it appears, as a whole
+                self._object.close()
 
     def remove(self) -> None:
         if self._writer is not None:

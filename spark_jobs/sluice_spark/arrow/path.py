@@ -91,6 +91,8 @@ class ArrowPath:
     spark: SparkSession
     plan: Plan
     run_id: str
+    used: bool = False
+    """Whether it was asked for the rows of a batch."""
     _off: bool = False
     _coming: Callable[[], Iterable[Foreseen]] | None = None
     _ahead: Ahead[tuple[_Attempt, list[Done]]] | None = None
@@ -138,6 +140,7 @@ class ArrowPath:
         Outcome or None
             None if nothing was processed: everything has to take the Spark path.
         """
+        self.used = True
         if self._off:
             return None
         if self._ahead is None and self._coming is not None:

@@ -18,6 +18,7 @@ from sluice.pipeline import Pipeline
 from sluice.recovery import Recovery
 from sluice.run.settled import settled_of
 from sluice.sources.base import Source, SourceConfig
+from sluice.storage import is_url
 from sluice_spark.arrow.path import ArrowPath
 from sluice_spark.arrow.plan import NotArrowError, plan_of, sketch
 from sluice_spark.arrow.shares import in_workers, warm_up
@@ -85,9 +86,9 @@ class RunContext:
     @property
     def engine(self) -> str | None:
         """What processed the records, as :meth:`~sluice.ledger.Ledger.run_closed` has it."""
-        if not self.paths:
-            return None
-        return "arrow" if all(path is not None and path.works for path in self.paths) else "spark"
+        if any(path is None or not path.works for path in self.paths):
+            return "spark"
+        return "arrow" if any(path is not None and path.used for path in self.paths) else None
 
     @property
     def strategy(self) -> Strategy:
@@ -247,4 +248,6 @@ class RunContext:
             return None
         blind = writer.opaque and self.pipeline.transform.arrow is None
         root = None if blind else writer.sink.staging
-        return None if root is None else ArrowPath(spark, plan, self.run_id)
+        if root is None or (is_url(root) and not self.pipeline.sink.kind.delta):  # a catalog's table may be anywhere
+            return None
+        return ArrowPath(spark, plan, self.run_id)

@@ -18,6 +18,7 @@ from sluice.errors import (
 )
 from sluice.faults import point
 from sluice.recovery import Recovery
+from sluice.storage import is_url
 from sluice_spark.arrow.path import ArrowCopies
 from sluice_spark.batch.writer import BatchWriter
 from sluice_spark.engine.logs import logger
@@ -78,7 +79,8 @@ class LogRoute:
             return None
         if isinstance(writer, Exception) or writer.arrow is None or writer.sink.staging is None:
             return ArrowCopies(spark)
-        if pipeline.transform.arrow is not None:  # it may take its time, while the source forgets records
+        # either may take its time, while the source forgets records
+        if pipeline.transform.arrow is not None or is_url(writer.sink.staging):
             return ArrowCopies(spark)
         return ArrowCopies(spark, writer.arrow, writer.sink.staging)
 

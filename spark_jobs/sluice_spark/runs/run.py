@@ -225,6 +225,8 @@ class Run(ABC):
                 return
             if not self._planned:
                 self._plan(lease, [], [], epoch=self.ledger.epoch(self.pipeline.name).number)
-            self.ledger.run_closed(lease, state="failed", seconds=round(seconds, 3), error=report)
+            self.ledger.run_closed(
+                lease, state="failed", seconds=round(seconds, 3), error=report, engine=self.context.engine
+            )
         except SluiceError as second:
             logger.warning("the failure could not be recorded in the ledger: %s", second.what)
