@@ -1,4 +1,6 @@
 import logging
+import os
+import time
 from pathlib import Path
 
 import pytest
@@ -27,6 +29,11 @@ LONGEST_FIRST = ("demo", "chaos", "spark", "kafka", "airflow", "unit")
 """Folders, as workers take them up: what is short fills the end."""
 
 
+MINUTES = "SLUICE_TEST_MINUTES"
+"""Names the minutes after which no crash test and no demo begins any more: a slow machine still gets to all others."""
+_BEGAN = "SLUICE_TESTS_BEGAN"
+
+
 def folder_of(path: Path) -> str:
     """Return the folder below ``tests``."""
     return path.relative_to(Path(__file__).parent).parts[0]
@@ -50,6 +57,20 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     """Put the longest first where workers share the tests."""
     if hasattr(config, "workerinput"):
         items.sort(key=lambda item: LONGEST_FIRST.index(folder_of(item.path)))
+
+
+def pytest_configure() -> None:
+    """Remember when the tests began, for this process and the workers that it starts."""
+    os.environ.setdefault(_BEGAN, str(time.time()))
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Leave out what takes long when the time for it is up."""
+    minutes = os.environ.get(MINUTES)
+    if minutes and folder_of(item.path) in ("demo", "chaos"):
+        passed = (time.time() - float(os.environ[_BEGAN])) / 60
+        if passed > float(minutes):
+            pytest.skip(f"out of time: {MINUTES}={minutes}")
 
 
 def pytest_unconfigure() -> None:

@@ -151,6 +151,7 @@ def dates(first: int, last: int) -> list[str]:
     return ["--from-date", f"2013-03-{first:02d}", "--to-date", f"2013-03-{last:02d}"]
 
 
+@pytest.mark.long
 def test_days_are_made_anew_beside_the_live_pipeline(host: Host) -> None:
     daily = Daily(host)
     for day in range(DAYS):
