@@ -44,7 +44,7 @@ def spark_alone(pipeline: Pipeline, recovery: Recovery) -> str | None:
         return f"source.{source.key} can be read by Spark alone"
     if not sink.kind.stages_parquet:
         return f"the sink is {sink.key}"
-    if not in_arrows_reach(sink.config.location) or (is_url(sink.config.location) and not sink.kind.delta):
+    if is_url(sink.config.location) and not (sink.kind.delta and in_arrows_reach(sink.config.location)):
         return f"sink.{sink.key} is at a URL; only a Delta table at s3a:// can be written to without Spark"
     if pipeline.rows is Rows.AGGREGATE:
         return "it has rows: aggregate"

@@ -101,7 +101,8 @@ _ANYBODYS = re.compile(r"java\.(?:lang\.(?!IllegalStateException\b)|util\.(?!con
 
 
 _NO_FILE_SYSTEM = re.compile(
-    r"java\.lang\.ClassNotFoundException: Class org\.apache\.hadoop\.fs\.\S+ not found|No FileSystem for scheme"
+    r"java\.lang\.ClassNotFoundException: Class org\.apache\.hadoop\.fs\.\S+ not found"
+    r"|UnsupportedFileSystemException: No FileSystem for scheme"
 )
 _OF_HEAP, _OF_STACK = "java.lang.OutOfMemoryError", "java.lang.StackOverflowError"
 _TOO_DEEP = (

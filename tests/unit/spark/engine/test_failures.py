@@ -15,7 +15,7 @@ from sluice.ranges import OffsetRange
 from sluice_spark.batch import writer as batch
 from sluice_spark.batch.writer import BatchWriter
 from sluice_spark.decoders.told import MARK, told
-from sluice_spark.engine.failures import EngineError
+from sluice_spark.engine.failures import EngineError, no_file_system
 from sluice_spark.engine.failures import classify as classify_with
 from sluice_spark.sources.kafka import SIGNS
 
@@ -227,3 +227,18 @@ def test_only_a_worker_of_this_driver_tells_what_becomes_of_a_batch() -> None:
     assert (type(found), found.what, found.next_step) == (SourceUnreachableError, "the registry is down", "run again")
     forged = f"RuntimeError: {told(down, 'sluice-of-another')}"
     assert type(classify(RuntimeError(forged), lambda: None)) is SluiceError
+
+
+@pytest.mark.parametrize(
+    ("text", "lacks"),
+    [
+        ("java.lang.ClassNotFoundException: Class org.apache.hadoop.fs.s3a.S3AFileSystem not found", True),
+        ('org.apache.hadoop.fs.UnsupportedFileSystemException: No FileSystem for scheme "s3"', True),
+        ("java.lang.RuntimeException: a record says: No FileSystem for scheme", False),
+        ("java.lang.ClassNotFoundException: org.example.Own", False),
+    ],
+)  # fmt: skip
+def test_a_url_that_spark_has_no_client_for_names_the_package(text: str, lacks: bool) -> None:
+    found = no_file_system(Exception(f"An error occurred while calling o1.parquet.\n: {text}"))
+    assert (found is not None) is lacks
+    assert found is None or "spark.jars.packages" in found.next_step
