@@ -7,8 +7,7 @@ import json
 from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
-
-from pyspark.sql import SparkSession
+from typing import TYPE_CHECKING
 
 from sluice.audit.windows import Plan
 from sluice.home import Home
@@ -19,6 +18,9 @@ from sluice_spark.engine.logs import set_up
 from sluice_spark.engine.session import Parser, run_main, session
 from sluice_spark.runs.context import RunContext
 from sluice_spark.runs.window_audit import recompute
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 
 def parse(argv: list[str] | None = None) -> argparse.Namespace:

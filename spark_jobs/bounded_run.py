@@ -5,8 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 from collections.abc import Callable
-
-from pyspark.sql import SparkSession
+from typing import TYPE_CHECKING
 
 from sluice.home import Home
 from sluice.ledger import Ledger
@@ -21,6 +20,9 @@ from sluice_spark.runs.interval import IntervalRun
 from sluice_spark.runs.live import LiveRun
 from sluice_spark.runs.run import Run
 from sluice_spark.runs.window_interval import WindowIntervalRun
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 
 def parse(argv: list[str] | None = None) -> argparse.Namespace:

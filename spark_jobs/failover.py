@@ -6,8 +6,7 @@ import argparse
 import json
 from collections.abc import Callable
 from pathlib import Path
-
-from pyspark.sql import SparkSession
+from typing import TYPE_CHECKING
 
 from sluice.home import Home
 from sluice.ledger import Ledger
@@ -16,6 +15,9 @@ from sluice_spark.engine.logs import logger, set_up
 from sluice_spark.engine.session import Parser, run_main, session
 from sluice_spark.runs.context import RunContext
 from sluice_spark.runs.failover import FailoverRun
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 
 def parse(argv: list[str] | None = None) -> argparse.Namespace:

@@ -6,8 +6,7 @@ import argparse
 import json
 from collections.abc import Callable
 from datetime import datetime
-
-from pyspark.sql import SparkSession
+from typing import TYPE_CHECKING
 
 from sluice.errors import ConfigError
 from sluice.home import Home
@@ -19,6 +18,9 @@ from sluice_spark.engine.session import Parser, run_main, session
 from sluice_spark.quality.judge import Judge
 from sluice_spark.runs.context import RunContext
 from sluice_spark.runs.redrive import RedriveRun
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 
 def parse(argv: list[str] | None = None) -> argparse.Namespace:

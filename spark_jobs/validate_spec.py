@@ -5,9 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
-
-from pyspark.sql import SparkSession
+from typing import TYPE_CHECKING, Any
 
 from sluice.errors import ConfigError, SourceUnreachableError
 from sluice.home import Home
@@ -23,6 +21,9 @@ from sluice_spark.transforms import transform as transforms
 from sluice_spark.transforms.lookups import Lookups
 from sluice_spark.transforms.sample import Shape, shape_of
 from sluice_spark.windows.decomposed import told as way_of
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 
 def main() -> None:

@@ -51,6 +51,8 @@ LOCAL = {
     # by default Spark ends the JVM when a task runs out of stack, as Java's regular expressions do on long texts, or of
     # heap: nobody would be told, no strategy could skip the record, and the exit codes 50 and 51 are others here
     "spark.executor.killOnFatalError.depth": "0",
+    # workers share what they import, and import it once
+    "spark.python.daemon.module": "sluice_spark.daemon",
 }
 """Settings of every application whose driver is its only executor."""
 

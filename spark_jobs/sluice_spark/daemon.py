@@ -1,0 +1,38 @@
+"""Forks Spark's Python workers from a process that has imported what they need: ``spark.python.daemon.module``.
+
+Spark's own daemon imports nothing, and each worker imports NumPy, Arrow, pandas and PySpark for itself: more than a
+second of CPU in each, and memory that is not shared. It does so because a library may start threads when it is
+imported, which a fork does not copy. Those that are imported here know about forks: NumPy's and Arrow's threads are
+started again where they are needed.
+"""
+
+from __future__ import annotations
+
+import gc
+import importlib
+from contextlib import suppress
+
+from pyspark import daemon
+
+__all__ = ["MODULES"]
+
+MODULES = (
+    "pyspark.worker",
+    "sluice_spark.arrow.json",
+    "sluice_spark.arrow.worker",
+    "sluice_spark.sources.kafka_input",
+)
+"""What workers of the Arrow path need, and with it what most others do."""
+
+
+def _run() -> None:
+    for module in MODULES:
+        with suppress(Exception):  # who needs it tells why it cannot be had
+            importlib.import_module(module)
+    gc.collect()
+    gc.freeze()  # a worker collects after each task: it neither looks at all this again, nor copies it
+    daemon.manager()
+
+
+if __name__ == "__main__":
+    _run()
