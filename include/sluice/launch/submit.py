@@ -520,6 +520,9 @@ def _java_options(home: Home, *, light: bool) -> list[str]:
     ]
     if light:
         options.append("-XX:TieredStopAtLevel=1")
+    if sys.platform == "linux":
+        # Hadoop starts a process for each file that it writes here: some four a batch, in two thirds of the time
+        options.append("-Djdk.lang.Process.launchMechanism=VFORK")
     archive = archive_file(home)
     if is_whole(archive):
         options.append(f"-XX:SharedArchiveFile={archive}")

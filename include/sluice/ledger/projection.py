@@ -193,10 +193,14 @@ def _put(connection: sa.Connection, table: sa.Table, key: Mapping[str, Any], val
 
 def _put_times(connection: sa.Connection, pipeline: str, found: Iterable[Sequence[Any]]) -> None:
     names = ("topic", "partition", "start", "end", "first", "last")
-    for item in found:
-        row = dict(zip(names, item, strict=True))
-        values = {k: row.pop(k) for k in ("first", "last")}
-        _put(connection, schema.times, {"pipeline": pipeline, **row}, values)
+    # a range that is told twice has the times that were told last
+    rows = {tuple(item[:4]): {"pipeline": pipeline, **dict(zip(names, item, strict=True))} for item in found}
+    if not rows:
+        return
+    table, key = schema.times, ("pipeline", *names[:4])
+    same = table.delete().where(*(table.c[k] == sa.bindparam(f"of_{k}") for k in key))
+    connection.execute(same, [{f"of_{k}": row[k] for k in key} for row in rows.values()])
+    connection.execute(table.insert(), list(rows.values()))
 
 
 def _lost_in(pipeline: str, span: OffsetRange) -> sa.ColumnElement[bool]:

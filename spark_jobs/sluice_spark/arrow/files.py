@@ -27,6 +27,8 @@ _MOST = 64
 """With more files open at once, the Spark path is better: it sorts the rows."""
 _SAMPLE = 5_000
 """Number of rows that show whether the values of a column repeat."""
+_SCHEMAS = 8
+"""Maximum number of schemas of whose columns a process remembers that."""
 _ESCAPED = str.maketrans({c: f"%{ord(c):02X}" for c in [*map(chr, range(1, 32)), *"\"#%'*/:=?\\\x7f{[]^"]})
 """What Spark escapes in the names of folders."""
 _NULL = "__HIVE_DEFAULT_PARTITION__"
@@ -203,9 +205,31 @@ class _File:
                 fs, name = file_system(self.path)
                 self._object = fs.open(name, "wb")
             where = self.path if self._object is None else self._object
-            self._writer = pq.ParquetWriter(where, self._schema, use_dictionary=_repeating(table), **self._options)
+            repeating = _REPEATING.of(table)
+            self._writer = pq.ParquetWriter(where, self._schema, use_dictionary=repeating, **self._options)
         self._writer.write_table(table, row_group_size=_ROWS)
         self._tables, self._rows, self.held = [], 0, 0
+
+
+class _Repeating:
+    """Remembers for rows of a schema which columns repeat: small files would spend much of their time on it."""
+
+    def __init__(self) -> None:
+        self._known: dict[pa.Schema, tuple[list[str], int]] = {}
+
+    def of(self, table: pa.Table) -> list[str]:
+        """Return :func:`_repeating` of these rows, or what it was within the last row group's worth of such rows."""
+        found, left = self._known.get(table.schema, ([], 0))
+        left -= table.num_rows
+        if left <= 0:
+            found, left = _repeating(table), _ROWS
+            if len(self._known) >= _SCHEMAS:
+                self._known.clear()
+        self._known[table.schema] = found, left
+        return found
+
+
+_REPEATING = _Repeating()
 
 
 def _repeating(table: pa.Table) -> list[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 
 from pyspark.sql import DataFrame, SparkSession
@@ -14,6 +15,7 @@ from sluice.ledger import Lease
 from sluice.sources.state import TopicState
 from sluice_spark.batch.pace import fitting
 from sluice_spark.batch.writer import BatchWriter
+from sluice_spark.engine.compiling import not_compiled
 from sluice_spark.engine.failures import classify
 from sluice_spark.engine.logs import logger
 from sluice_spark.engine.progress import Progress
@@ -93,6 +95,7 @@ class MicroBatches:
         shape: Callable[[DataFrame], DataFrame] | None = None,
         output: str = "append",
         reader: StreamReader | None = None,
+        executed: bool = True,
     ) -> StreamingQuery:
         """Run one bounded query over the source; return it when it has ended.
 
@@ -106,6 +109,8 @@ class MicroBatches:
             Spark's output mode.
         reader
             Reads sealed batches, instead of the source. Whether the source still has them does not matter then.
+        executed
+            Whether ``on_batch`` will probably execute what it gets. Spark generates code for each batch otherwise, too.
 
         Raises
         ------
@@ -130,15 +135,16 @@ class MicroBatches:
                 headers=headers or self.context.pipeline.decode.asks_headers or self._mirrored,
                 over_gaps=self.context.recovery.ignores,
             )
-            query = (
-                (shape(records) if shape is not None else records)
-                .writeStream.outputMode(output)
-                .foreachBatch(guarded)
-                .queryName(f"sluice {self.context.pipeline.name}")
-                .option("checkpointLocation", tables.checkpoint.path)
-                .trigger(availableNow=True)
-                .start()
-            )
+            with nullcontext() if executed else not_compiled(self.spark):
+                query = (
+                    (shape(records) if shape is not None else records)
+                    .writeStream.outputMode(output)
+                    .foreachBatch(guarded)
+                    .queryName(f"sluice {self.context.pipeline.name}")
+                    .option("checkpointLocation", tables.checkpoint.path)
+                    .trigger(availableNow=True)
+                    .start()
+                )
             if forecast is not None:
                 forecast.query = query
             query.awaitTermination()

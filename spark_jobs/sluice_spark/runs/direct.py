@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from pyspark.sql import DataFrame
 
 from sluice.sources.state import ends
+from sluice_spark.engine.compiling import compiled
 from sluice_spark.engine.logs import logger
 from sluice_spark.runs.batches import MicroBatches
 from sluice_spark.runs.forecast import Forecast
@@ -46,14 +47,25 @@ class DirectRoute:
                 # a driver died between the sink's commit and Spark's; reconciling recorded the batch
                 logger.info("batch %d is already in the sink", number)
                 return
-            if arrow is not None:
+            if arrow is not None and not arrow.works:
+                compiled(records, self.batches.spark)
+            elif arrow is not None:
                 arrow.expect(lambda: ((tables.batch_name(n), coming) for n, coming in forecast.after(number)))
             with strategy.hold(records, source, self.batches.teller(), later=arrow is not None) as held:
-                batch = Batch(tables.batch_name(number), ranges, held.source, held.frame, self.batches.spark)
+                # on the Arrow path, the query's frames are not meant to be executed
+                frame = held.frame if arrow is None or not arrow.works else None
+                batch = Batch(tables.batch_name(number), ranges, held.source, frame, self.batches.spark)
                 self.batches.process(tables, writer, number, batch, sweep=number in sweep)
 
         try:
-            self.batches.stream(tables, on_batch, headers=strategy.headers, max_records=limit, forecast=forecast)
+            self.batches.stream(
+                tables,
+                on_batch,
+                headers=strategy.headers,
+                max_records=limit,
+                forecast=forecast,
+                executed=arrow is None,
+            )
         finally:
             if arrow is not None:
                 arrow.close()

@@ -68,9 +68,11 @@ class Gate:
         ranges
             Its planned ranges.
         """
-        found = decided(self.ledger, self.pipeline.name, batch, ranges)
         self._done.add(batch[1])
-        if found is None and self.ledger.settled_batch(self.pipeline.name, *batch) is not None:
+        if self.ledger.settled_batch(self.pipeline.name, *batch) is None:
+            return None
+        found = decided(self.ledger, self.pipeline.name, batch, ranges)
+        if found is None:
             logger.warning(
                 "batch %d has other records than the one that somebody decided on: that does not count", batch[1]
             )

@@ -160,7 +160,7 @@ class LogRoute:
         with self._applier(tables, left, writer) as applier:
             if trouble is None:
                 try:
-                    self.batches.stream(tables, on_batch, headers=True, max_records=size)
+                    self.batches.stream(tables, on_batch, headers=True, max_records=size, executed=copies is None)
                 except SluiceError as error:
                     trouble = error
             failure: Exception | None = None

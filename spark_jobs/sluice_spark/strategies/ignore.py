@@ -82,8 +82,7 @@ class Ignoring(Replay):
             if not healthy:
                 return writer.give_up(ranges, lost)
             try:
-                frame = batch.frame if batch.frame is not None and not lost else source.read(healthy)
-                return writer.prepare(frame, batch.name, ranges, source, lost)
+                return writer.prepare(None if lost else batch.frame, batch.name, ranges, source, lost)
             except Exception as error:
                 failure = source.diagnose(error, healthy)
                 if not can_be_ignored(failure):

@@ -18,6 +18,7 @@ from sluice.wal.catalog import SEAL, seal_text
 from sluice.wal.segment import inspect, spread
 from sluice_spark.arrow.path import ArrowCopies
 from sluice_spark.batch.pace import fitting
+from sluice_spark.engine.compiling import compiled
 from sluice_spark.sinks.base import Staged, overtaken
 from sluice_spark.sinks.delta.table import DeltaSink
 from sluice_spark.sources.base import RECORD_SCHEMA, Records
@@ -99,6 +100,8 @@ class Landing:
         if self.copies is not None:
             staged = self.copies.stage(self.table.path, name, ranges, self.source, self.segment_records, batch)
         if staged is None:
+            if self.copies is not None:
+                compiled(records, self.copies.spark)  # it was not meant to be executed
             options = {**_WRITER, "maxRecordsPerFile": str(self.segment_records)}
             try:
                 staged = self.table.stage(records.select(*RECORD_SCHEMA.names), name, offsets=False, options=options)

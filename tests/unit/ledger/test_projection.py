@@ -94,6 +94,17 @@ def test_the_tables_can_be_made_anew_from_the_events(ledger_url: str) -> None:
     assert derived(ledger_url) == before
 
 
+def test_times_that_are_told_again_replace_those_of_before(ledger_url: str) -> None:
+    ledger, first, other = Ledger.open(ledger_url), OffsetRange("t", 0, 0, 5), OffsetRange("t", 0, 5, 9)
+    with ledger.acquire("p", "r") as lease:
+        plan(ledger, lease)
+        ledger.times_found(lease, [])
+        ledger.times_found(lease, [Times(first, 1, 2), Times(other, 3, 4), Times(first, 5, 6)])
+        assert ledger.times("p") == [Times(first, 5, 6), Times(other, 3, 4)]
+        ledger.times_found(lease, [Times(other, 7, 8)])
+        assert ledger.times("p") == [Times(first, 5, 6), Times(other, 7, 8)]
+
+
 def test_lost_ranges_stay_open_until_they_are_redriven_piece_by_piece(ledger_url: str) -> None:
     ledger = Ledger.open(ledger_url)
 

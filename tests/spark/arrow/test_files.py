@@ -1,0 +1,42 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from sluice_spark.arrow import files
+from sluice_spark.arrow.files import Files
+
+
+def encodings(folder: Path, table: pa.Table) -> dict[str, bool]:
+    """Write a file, and return which of its columns have a dictionary."""
+    with Files(str(folder), table.schema) as written:
+        written.add(table)
+        (file,) = written.keep()
+    group = pq.ParquetFile(folder / file.name).metadata.row_group(0)
+    return {c.path_in_schema: c.has_dictionary_page for c in map(group.column, range(group.num_columns))}
+
+
+@pytest.fixture(autouse=True)
+def _nothing_known(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(files, "_REPEATING", files._Repeating())
+
+
+def rows(count: int, *, constant: bool, name: str = "a") -> pa.Table:
+    return pa.table({name: [0 if constant else n for n in range(count)], "b": ["x"] * count})
+
+
+def test_files_of_one_schema_repeat_alike_for_a_row_group(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(files, "_ROWS", 250)
+    assert encodings(tmp_path, rows(100, constant=False)) == {"a": False, "b": True}
+    assert encodings(tmp_path, rows(100, constant=True)) == {"a": False, "b": True}  # as before, and right
+    assert encodings(tmp_path, rows(100, constant=True)) == {"a": False, "b": True}
+    assert encodings(tmp_path, rows(100, constant=True)) == {"a": True, "b": True}
+
+
+def test_another_schema_is_looked_at_at_once(tmp_path: Path) -> None:
+    assert encodings(tmp_path, rows(100, constant=False)) == {"a": False, "b": True}
+    assert encodings(tmp_path, rows(100, constant=True, name="c")) == {"c": True, "b": True}
+    assert encodings(tmp_path, rows(100, constant=True)) == {"a": True, "b": True}

@@ -1,0 +1,72 @@
+from __future__ import annotations
+
+import ast
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import py4j
+import pyspark
+import pytest
+
+from sluice.shipped import CHECKOUT
+from sluice_spark.installed import prefer_installed
+
+HOME = Path(pyspark.__file__).parent
+ZIPS = [HOME / "python" / "lib" / "pyspark.zip", *(HOME / "python" / "lib").glob("py4j-*-src.zip")]
+MAINS = sorted(Path(str(CHECKOUT), "spark_jobs").glob("*.py"))
+
+
+def folder_with(tmp_path: Path, *packages: str) -> Path:
+    for package in packages:
+        (tmp_path / package).mkdir(parents=True)
+        (tmp_path / package / "__init__.py").touch()
+    return tmp_path
+
+
+def test_a_process_takes_the_installed_packages_where_spark_submit_puts_its_zip_files_in_front() -> None:
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join(map(str, ZIPS))}
+
+    def taken(also: str) -> list[str]:
+        asked = f"import {also}pyspark, py4j; print(pyspark.__file__); print(py4j.__file__)"
+        done = subprocess.run([sys.executable, "-c", asked], env=env, capture_output=True, text=True, check=True)
+        return done.stdout.split()
+
+    assert all(".zip" in file for file in taken(""))  # or there is nothing to prefer any more
+    assert taken("sluice_spark, ") == [pyspark.__file__, py4j.__file__]
+
+
+@pytest.mark.parametrize("main", MAINS, ids=lambda main: main.stem)
+def test_no_main_imports_pyspark_before_the_package_that_prefers_the_installed_one(main: Path) -> None:
+    first = [
+        name.partition(".")[0]
+        for node in ast.parse(main.read_text()).body
+        if isinstance(node, ast.Import | ast.ImportFrom)
+        for name in ([node.module or ""] if isinstance(node, ast.ImportFrom) else [a.name for a in node.names])
+        if name.partition(".")[0] in ("pyspark", "py4j", "sluice_spark")
+    ]
+    assert first[:1] == ["sluice_spark"]
+
+
+def test_spark_of_another_folder_stays_in_front(tmp_path: Path) -> None:
+    other = folder_with(tmp_path / "spark", "python/lib") / "python" / "lib" / "pyspark.zip"
+    path = [str(other), str(folder_with(tmp_path / "site", "pyspark"))]
+    before = list(path)
+    prefer_installed(path)
+    assert path == before
+
+
+@pytest.mark.parametrize(("installed", "stays"), [("0.10.9.9", False), ("0.10.9.8", True)])
+def test_py4j_of_another_version_stays_in_front(tmp_path: Path, installed: str, stays: bool) -> None:
+    site = folder_with(tmp_path / "site", "py4j", f"py4j-{installed}.dist-info")
+    path = ["/spark/python/lib/py4j-0.10.9.9-src.zip", "/others.zip", str(site)]
+    prefer_installed(path)
+    assert path == ["/spark/python/lib/py4j-0.10.9.9-src.zip"] * stays + ["/others.zip", str(site)]
+
+
+def test_zip_files_stay_where_nothing_is_installed(tmp_path: Path) -> None:
+    path = [*map(str, ZIPS), str(tmp_path)]
+    before = list(path)
+    prefer_installed(path)
+    assert path == before
