@@ -131,7 +131,7 @@ def _versions() -> dict[str, str]:
 
 def _scenario(workshop: Workshop, args: argparse.Namespace) -> int:
     (name,) = args.only
-    quick = " ".join(_java_options(Home.from_env(), "local[2]", small=True))
+    quick = " ".join(_java_options(Home.from_env(), light=True))
     class_path = [jar.resolve() for jar in jars.paths("spark")]
     with tempfile.TemporaryDirectory() as warehouse, kept_session(class_path, Path(warehouse), quick) as spark:
         spark.sparkContext.setLogLevel("OFF")

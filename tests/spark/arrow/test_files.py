@@ -36,7 +36,10 @@ def test_files_of_one_schema_repeat_alike_for_a_row_group(tmp_path: Path, monkey
     assert encodings(tmp_path, rows(100, constant=True)) == {"a": True, "b": True}
 
 
-def test_another_schema_is_looked_at_at_once(tmp_path: Path) -> None:
+def test_each_schema_is_looked_at_for_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(files, "_SCHEMAS", 2)
     assert encodings(tmp_path, rows(100, constant=False)) == {"a": False, "b": True}
     assert encodings(tmp_path, rows(100, constant=True, name="c")) == {"c": True, "b": True}
-    assert encodings(tmp_path, rows(100, constant=True)) == {"a": True, "b": True}
+    assert encodings(tmp_path, rows(100, constant=True)) == {"a": False, "b": True}  # as before
+    assert encodings(tmp_path, rows(100, constant=True, name="d")) == {"d": True, "b": True}
+    assert encodings(tmp_path, rows(100, constant=True)) == {"a": True, "b": True}  # with a third one, none is known
