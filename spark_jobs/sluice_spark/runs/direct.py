@@ -52,8 +52,9 @@ class DirectRoute:
             elif arrow is not None:
                 arrow.expect(lambda: ((tables.batch_name(n), coming) for n, coming in forecast.after(number)))
             with strategy.hold(records, source, self.batches.teller(), later=arrow is not None) as held:
-                # on the Arrow path, the query's frames are not meant to be executed
-                frame = held.frame if arrow is None or not arrow.works else None
+                # on the Arrow path, the query's frames are not meant to be executed, unless there is nothing in them
+                meant = arrow is None or not arrow.works or not any(map(len, ranges))
+                frame = held.frame if meant else None
                 batch = Batch(tables.batch_name(number), ranges, held.source, frame, self.batches.spark)
                 self.batches.process(tables, writer, number, batch, sweep=number in sweep)
 
