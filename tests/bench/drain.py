@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import pyspark
 from tests.bench.harness import HERE, Bench, Figure, Options, compare, measure
 from tests.bench.shapes import SHAPES, Shape
 
 from sluice.cli.output import err
+from sluice.errors import ConfigError
+from sluice.launch import jars
 
 __all__ = ["fixed", "shapes", "volume"]
 
@@ -17,8 +22,40 @@ _SMALL = 10_000
 _PEERS = {
     "arrow": ("peer_arrow.py", ("confluent-kafka==2.16.1", "deltalake", "pyarrow")),
     "dlt": ("peer_dlt.py", ("dlt[deltalake]==1.31.0", "confluent-kafka==2.16.1", "pyarrow")),
+    "flink": ("peer_flink.py", ("apache-flink==2.2.1", "setuptools<81")),
 }
 """Scripts, and what they need; installed for the bench alone."""
+
+
+@dataclass(frozen=True)
+class _Peer:
+    """A script of others, and where it runs."""
+
+    script: str
+    python: Path
+    jars: tuple[Path, ...] = ()
+    env: Mapping[str, str] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, bench: Bench, name: str, script: str, needs: Sequence[str]) -> _Peer | None:
+        """Return a peer; None if it cannot be installed here."""
+        python = bench.python(name, needs)
+        if python is None or name != "flink":
+            return None if python is None else cls(script, python)
+        try:
+            found = jars.fetch("flink", report=err.print)
+        except ConfigError as error:
+            err.print(str(error))
+            return None
+        # its Parquet format needs Hadoop's classes, which PySpark has
+        hadoop = sorted((Path(pyspark.__file__).parent / "jars").glob("hadoop-client-*.jar"))
+        return cls(script, python, tuple(found), {"HADOOP_CLASSPATH": ":".join(map(str, hadoop))})
+
+    def __call__(self, bench: Bench, topic: str) -> Figure:
+        out = bench.fresh(self.script.removesuffix(".py"))
+        argv = [str(self.python), str(HERE / self.script), bench.broker.bootstrap, topic, str(bench.scratch / out)]
+        argv += [",".join(map(str, self.jars))] if self.jars else []
+        return measure(argv, self.env, bench.scratch / f"{out}.log").figure
 
 
 def volume(bench: Bench, options: Options) -> dict[str, Any]:
@@ -26,11 +63,11 @@ def volume(bench: Bench, options: Options) -> dict[str, Any]:
     topic = bench.topic("big", options.records)
     sides = {"bare": lambda: _bare(bench, topic)[0], "ours": lambda: _ours(bench, topic, "--no-validate")}
     for name, (script, needs) in _PEERS.items():
-        python = bench.python(name, needs)
-        if python is None:
+        peer = _Peer.of(bench, name, script, needs)
+        if peer is None:
             err.print(f"{name} cannot be installed here: left out")
             continue
-        sides[name] = lambda script=script, python=python: _peer(bench, topic, script, python)
+        sides[name] = lambda peer=peer: peer(bench, topic)
     return compare("volume: drain, not judged", options.records, options.runs, sides)
 
 
@@ -73,12 +110,6 @@ def _ours(bench: Bench, topic: str, *options: str, shape: Shape = SHAPES["small"
 def _bare(bench: Bench, topic: str, shape: Shape = SHAPES["small"]) -> tuple[Figure, Path]:
     out = bench.scratch / bench.fresh("bare")
     return bench.bare("bare.py", bench.broker.bootstrap, topic, shape.schema, str(out)), out
-
-
-def _peer(bench: Bench, topic: str, script: str, python: Path) -> Figure:
-    out = bench.fresh(script.removesuffix(".py"))
-    argv = [str(python), str(HERE / script), bench.broker.bootstrap, topic, str(bench.scratch / out)]
-    return measure(argv, {}, bench.scratch / f"{out}.log").figure
 
 
 def _bare_judged(bench: Bench, topic: str) -> Figure:
