@@ -13,25 +13,28 @@ from pathlib import Path
 
 __all__ = ["prefer_installed"]
 
-_PYSPARK = Path("python", "lib", "pyspark.zip")
 _PY4J = re.compile(r"py4j-(.+)-src\.zip")
 
 
 def prefer_installed(path: list[str]) -> None:
     """Remove zip files from a module path, in place, if what is installed further down is the same.
 
-    It is the same if the zip file of PySpark is part of that installation, and if py4j has the zip file's version.
-    Spark of another folder (``SPARK_HOME``) stays in front.
+    It is the same if they are part of the installation of PySpark that is found there; of py4j, if the zip file's version
+    is installed. Those of another folder (``SPARK_HOME``) stay in front.
     """
-    rest = [entry for entry in path if not entry.endswith(".zip")]
-    for entry in map(Path, [entry for entry in path if entry.endswith(".zip")]):
-        if entry.parts[-3:] == _PYSPARK.parts:
-            same = _folder("pyspark", rest) == entry.parents[2]
-        else:
-            py4j, named = _folder("py4j", rest), _PY4J.fullmatch(entry.name)
-            same = bool(py4j and named and (py4j.parent / f"py4j-{named[1]}.dist-info").is_dir())
-        if same:
-            path.remove(str(entry))
+    rest = [entry for entry in path if not str(entry).endswith(".zip")]
+    spark, py4j = _folder("pyspark", rest), _folder("py4j", rest)
+
+    def superfluous(entry: str) -> bool:
+        file = Path(entry)
+        if spark is None or file.parent != spark / "python" / "lib":
+            return False
+        named = _PY4J.fullmatch(file.name)
+        if named is not None:
+            return py4j is not None and (py4j.parent / f"py4j-{named[1]}.dist-info").is_dir()
+        return file.name == "pyspark.zip"
+
+    path[:] = [entry for entry in path if not superfluous(entry)]
 
 
 def _folder(package: str, path: list[str]) -> Path | None:

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -32,3 +33,31 @@ def test_workers_are_forked_from_a_process_that_has_imported_what_they_need(spar
     assert "-m sluice_spark.daemon pyspark.worker" in found["parent"]
     assert found["lacking"] == []
     assert found["frozen"] > 10_000
+
+
+def test_each_worker_draws_random_numbers_of_its_own(spark: SparkSession) -> None:
+    def ask(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        import os
+        import time
+
+        import numpy as np
+
+        for _ in batches:
+            time.sleep(0.5)  # or one worker does both tasks
+            yield pa.RecordBatch.from_pydict({"worker": [os.getpid()], "drawn": [float(np.random.random())]})
+
+    rows = spark.range(0, 2, 1, 2).mapInArrow(ask, "worker BIGINT, drawn DOUBLE").collect()
+    assert len({row["worker"] for row in rows}) == len({row["drawn"] for row in rows}) == 2
+
+
+def test_what_imports_print_does_not_reach_the_pipe_on_which_the_jvm_waits() -> None:
+    script = """
+import sluice_spark.daemon as d, sys
+print("before", flush=True)
+with d._silent():
+    print("printed by an import")
+print("after")
+"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["before", "after"]
+    assert done.stderr.split("\n")[0] == "printed by an import"

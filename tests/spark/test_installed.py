@@ -49,9 +49,15 @@ def test_no_main_imports_pyspark_before_the_package_that_prefers_the_installed_o
     assert first[:1] == ["sluice_spark"]
 
 
+def site_with(tmp_path: Path, py4j: str) -> Path:
+    site = folder_with(tmp_path / "site", "pyspark", "py4j", f"py4j-{py4j}.dist-info")
+    (site / "pyspark" / "python" / "lib").mkdir(parents=True)
+    return site
+
+
 def test_spark_of_another_folder_stays_in_front(tmp_path: Path) -> None:
-    other = folder_with(tmp_path / "spark", "python/lib") / "python" / "lib" / "pyspark.zip"
-    path = [str(other), str(folder_with(tmp_path / "site", "pyspark"))]
+    path = ["/spark/python/lib/pyspark.zip", "/spark/python/lib/py4j-0.10.9.9-src.zip"]
+    path.append(str(site_with(tmp_path, "0.10.9.9")))
     before = list(path)
     prefer_installed(path)
     assert path == before
@@ -59,10 +65,11 @@ def test_spark_of_another_folder_stays_in_front(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("installed", "stays"), [("0.10.9.9", False), ("0.10.9.8", True)])
 def test_py4j_of_another_version_stays_in_front(tmp_path: Path, installed: str, stays: bool) -> None:
-    site = folder_with(tmp_path / "site", "py4j", f"py4j-{installed}.dist-info")
-    path = ["/spark/python/lib/py4j-0.10.9.9-src.zip", "/others.zip", str(site)]
+    site = site_with(tmp_path, installed)
+    py4j = f"{site}/pyspark//python/lib/py4j-0.10.9.9-src.zip"  # as somebody may write it
+    path = [f"{site}/pyspark/python/lib/pyspark.zip", py4j, "/others.zip", str(site)]
     prefer_installed(path)
-    assert path == ["/spark/python/lib/py4j-0.10.9.9-src.zip"] * stays + ["/others.zip", str(site)]
+    assert path == [py4j] * stays + ["/others.zip", str(site)]
 
 
 def test_zip_files_stay_where_nothing_is_installed(tmp_path: Path) -> None:

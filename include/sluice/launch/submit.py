@@ -20,7 +20,7 @@ from sluice.launch import jars
 from sluice.pipeline import Pipeline
 from sluice.pipeline.engine import spark_alone
 from sluice.pipeline.sections import EVERYTHING
-from sluice.pipeline.spark import CORE, DEFAULTS, LOCAL, Spark
+from sluice.pipeline.spark import CORE, DEFAULTS, LOCAL, WORKERS, Spark
 from sluice.ranges import OffsetRange
 from sluice.recovery import Recovery
 from sluice.run.request import RunRequest
@@ -465,6 +465,7 @@ def _submit(
         master=master,
         conf=DEFAULTS
         | (LOCAL if local else {})
+        | (WORKERS if local and "spark.pyspark.python" not in settings.conf else {})
         | settings.conf
         | CORE
         | {"spark.sql.warehouse.dir": home.join("warehouse")}  # by default Spark creates one in the working directory
@@ -520,9 +521,6 @@ def _java_options(home: Home, *, light: bool) -> list[str]:
     ]
     if light:
         options.append("-XX:TieredStopAtLevel=1")
-    if sys.platform == "linux":
-        # Hadoop starts a process for each file that it writes here: some four a batch, in two thirds of the time
-        options.append("-Djdk.lang.Process.launchMechanism=VFORK")
     archive = archive_file(home)
     if is_whole(archive):
         options.append(f"-XX:SharedArchiveFile={archive}")

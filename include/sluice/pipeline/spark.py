@@ -11,7 +11,7 @@ from sluice.errors import ConfigError
 from sluice.fields import Strict
 from sluice.pipeline.mistakes import said
 
-__all__ = ["CORE", "LOCAL", "RESERVED", "RESOURCES", "Spark"]
+__all__ = ["CORE", "LOCAL", "RESERVED", "RESOURCES", "WORKERS", "Spark"]
 
 CORE = {
     "spark.sql.session.timeZone": "UTC",
@@ -51,10 +51,14 @@ LOCAL = {
     # by default Spark ends the JVM when a task runs out of stack, as Java's regular expressions do on long texts, or of
     # heap: nobody would be told, no strategy could skip the record, and the exit codes 50 and 51 are others here
     "spark.executor.killOnFatalError.depth": "0",
+}
+"""Settings of every application whose driver is its only executor."""
+
+WORKERS = {
     # workers share what they import, and import it once
     "spark.python.daemon.module": "sluice_spark.daemon",
 }
-"""Settings of every application whose driver is its only executor."""
+"""More of them, where workers have the driver's Python."""
 
 WEB_UI = "Spark's web UI: "
 """The words before its address in a driver's log."""

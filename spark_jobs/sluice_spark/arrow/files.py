@@ -27,6 +27,8 @@ _MOST = 64
 """With more files open at once, the Spark path is better: it sorts the rows."""
 _SAMPLE = 5_000
 """Number of rows that show whether the values of a column repeat."""
+_TELLING = _SAMPLE // 2
+"""Number of rows that show it for later files, too."""
 _SCHEMAS = 8
 """Maximum number of schemas of whose columns a process remembers that."""
 _ESCAPED = str.maketrans({c: f"%{ord(c):02X}" for c in [*map(chr, range(1, 32)), *"\"#%'*/:=?\\\x7f{[]^"]})
@@ -218,14 +220,19 @@ class _Repeating:
         self._known: dict[pa.Schema, tuple[list[str], int]] = {}
 
     def of(self, table: pa.Table) -> list[str]:
-        """Return :func:`_repeating` of these rows, or what it was within the last row group's worth of such rows."""
+        """Return :func:`_repeating` of these rows, or what it was within the last row group's worth of such rows.
+
+        Few rows tell nothing of those that follow: what they are is not remembered.
+        """
+        rows = table.num_rows
         found, left = self._known.get(table.schema, ([], 0))
-        left -= table.num_rows
-        if left <= 0:
+        if rows < _TELLING or left < rows:
             found, left = _repeating(table), _ROWS
+            if rows < _TELLING:
+                return found
             if len(self._known) >= _SCHEMAS:
                 self._known.clear()
-        self._known[table.schema] = found, left
+        self._known[table.schema] = found, left - rows
         return found
 
 

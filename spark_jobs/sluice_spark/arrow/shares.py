@@ -122,7 +122,7 @@ def in_workers(offsets: int) -> bool:
 def warm_up(spark: SparkSession) -> None:
     """Start Spark's Python workers in the background; return at once.
 
-    A worker needs about two seconds to start and to import what it needs. Meanwhile the driver plans.
+    They import what they need, or :mod:`sluice_spark.daemon` does so for all of them. Meanwhile the driver plans.
     """
     count = cores(spark)
 

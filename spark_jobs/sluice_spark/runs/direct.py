@@ -52,9 +52,11 @@ class DirectRoute:
             elif arrow is not None:
                 arrow.expect(lambda: ((tables.batch_name(n), coming) for n, coming in forecast.after(number)))
             with strategy.hold(records, source, self.batches.teller(), later=arrow is not None) as held:
-                # on the Arrow path, the query's frames are not meant to be executed, unless there is nothing in them
-                meant = arrow is None or not arrow.works or not any(map(len, ranges))
-                frame = held.frame if meant else None
+                frame = held.frame
+                if not any(map(len, ranges)):
+                    frame = records  # nothing is in it: nothing can be read again, or has to be held
+                elif arrow is not None and arrow.works:
+                    frame = None  # no code is generated for it
                 batch = Batch(tables.batch_name(number), ranges, held.source, frame, self.batches.spark)
                 self.batches.process(tables, writer, number, batch, sweep=number in sweep)
 

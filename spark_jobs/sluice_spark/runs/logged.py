@@ -160,7 +160,9 @@ class LogRoute:
         with self._applier(tables, left, writer) as applier:
             if trouble is None:
                 try:
-                    self.batches.stream(tables, on_batch, headers=True, max_records=size, executed=copies is None)
+                    # what is left is applied meanwhile, perhaps by Spark: nothing may change its settings
+                    executed = copies is None or bool(left)
+                    self.batches.stream(tables, on_batch, headers=True, max_records=size, executed=executed)
                 except SluiceError as error:
                     trouble = error
             failure: Exception | None = None

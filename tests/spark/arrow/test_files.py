@@ -30,13 +30,22 @@ def rows(count: int, *, constant: bool, name: str = "a") -> pa.Table:
 
 def test_files_of_one_schema_repeat_alike_for_a_row_group(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(files, "_ROWS", 250)
+    monkeypatch.setattr(files, "_TELLING", 100)
     assert encodings(tmp_path, rows(100, constant=False)) == {"a": False, "b": True}
     assert encodings(tmp_path, rows(100, constant=True)) == {"a": False, "b": True}  # as before, and right
-    assert encodings(tmp_path, rows(100, constant=True)) == {"a": False, "b": True}
     assert encodings(tmp_path, rows(100, constant=True)) == {"a": True, "b": True}
 
 
+def test_few_rows_tell_nothing_of_later_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(files, "_TELLING", 100)
+    assert encodings(tmp_path, rows(1, constant=True)) == {"a": False, "b": False}
+    assert encodings(tmp_path, rows(100, constant=True)) == {"a": True, "b": True}
+    assert encodings(tmp_path, rows(99, constant=False)) == {"a": False, "b": True}
+    assert encodings(tmp_path, rows(100, constant=False)) == {"a": True, "b": True}  # as the last with so many
+
+
 def test_each_schema_is_looked_at_for_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(files, "_TELLING", 100)
     monkeypatch.setattr(files, "_SCHEMAS", 2)
     assert encodings(tmp_path, rows(100, constant=False)) == {"a": False, "b": True}
     assert encodings(tmp_path, rows(100, constant=True, name="c")) == {"c": True, "b": True}

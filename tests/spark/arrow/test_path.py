@@ -19,7 +19,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 from confluent_kafka import KafkaError, Producer
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 from tests.fixtures.expectations import expect
 from tests.fixtures.runs import Sandbox, good
 
@@ -320,6 +320,40 @@ def test_after_a_failure_the_run_goes_on_without_it(sandbox: Sandbox, monkeypatc
     said = sandbox.run("r").stderr
     assert said.count("the Arrow path failed, and the run goes on without it") == 1
     assert set(ways(sandbox)) == {"spark"}
+    sandbox.assert_exact()
+
+
+def test_what_the_query_passes_is_compiled_only_when_it_is_executed(
+    sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[tuple[bool, str | None]] = []
+    prepare = BatchWriter.prepare
+
+    def looked_at(writer: BatchWriter, records: DataFrame | None, *rest: Any, **more: Any) -> Any:
+        code = None if records is None else records.sparkSession.conf.get("spark.sql.codegen.wholeStage")
+        assert writer.arrow is not None
+        seen.append((writer.arrow.works, code))
+        if len(seen) == 2:
+            monkeypatch.setattr(shares, "work", lambda *_: [][1])
+        return prepare(writer, records, *rest, **more)
+
+    monkeypatch.setattr(BatchWriter, "prepare", looked_at)
+    sandbox.configure(kafka={"max_records_per_batch": 10})
+    sandbox.feed(40)
+    said = sandbox.run("r").stderr
+    assert said.count("the Arrow path failed, and the run goes on without it") == 1
+    first = [item for item in seen if item[0]]
+    assert first == [(True, None)] * len(first)  # what the path declines is read again
+    assert seen[len(first) :] == [(False, "true")] * (len(seen) - len(first)) != []
+    sandbox.assert_exact()
+
+
+@pytest.mark.parametrize("recovery", ["replay", "hot", "ignore_range"])
+def test_a_run_that_plans_a_batch_without_offsets_ends_well(sandbox: Sandbox, recovery: str) -> None:
+    sandbox.configure(recovery=recovery)
+    sandbox.run("r")
+    sandbox.feed(20)
+    sandbox.run("s")
     sandbox.assert_exact()
 
 

@@ -22,6 +22,7 @@ from sluice.launch.submit import (
     validate_sink,
 )
 from sluice.pipeline import load
+from sluice.pipeline.spark import Spark
 from sluice.recovery import Recovery
 from sluice.run.interval import Interval
 from sluice.run.request import RunRequest
@@ -183,3 +184,21 @@ def test_the_optimizing_compiler_waits_where_python_does_the_work(
         kafka=Connection("k", "kafka", extra={"bootstrap.servers": "h:1"}), waiting=waiting, engine=engine,
     )  # fmt: skip
     assert ("-XX:TieredStopAtLevel=1" not in submitted.java_options) is compiles
+
+
+@pytest.mark.parametrize(
+    ("conf", "master", "daemon"),
+    [
+        ({}, "local[2]", "sluice_spark.daemon"),
+        ({}, "spark://h:7077", None),  # executors may lack it
+        ({"spark.python.daemon.module": "sentry_daemon"}, "local[2]", "sentry_daemon"),
+        ({"spark.pyspark.python": "/opt/other/bin/python"}, "local[2]", None),
+    ],
+)
+def test_workers_are_forked_by_a_daemon_that_their_python_has(
+    conf: dict[str, str], master: str, daemon: str | None
+) -> None:
+    submitted = validate_sink(
+        load("flights"), "r", spark=Connection("s", "spark", master), settings=Spark(conf=conf)
+    )  # fmt: skip
+    assert submitted.conf.get("spark.python.daemon.module") == daemon
