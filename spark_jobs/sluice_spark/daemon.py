@@ -3,7 +3,8 @@
 Spark's own daemon imports nothing, and each worker imports NumPy, Arrow, pandas and PySpark for itself: more than a
 second of CPU in each, and memory that is not shared. It does so because a library may start threads when it is
 imported, which a fork does not copy. Those that are imported here know about forks: NumPy's and Arrow's threads are
-started again where they are needed. What a fork does copy is the state of NumPy's random numbers: each worker gets its own.
+started again where they are needed. What a fork does copy is the state of NumPy's random numbers: each worker gets one
+of its own.
 """
 
 from __future__ import annotations

@@ -19,8 +19,8 @@ _PY4J = re.compile(r"py4j-(.+)-src\.zip")
 def prefer_installed(path: list[str]) -> None:
     """Remove zip files from a module path, in place, if what is installed further down is the same.
 
-    It is the same if they are part of the installation of PySpark that is found there; of py4j, if the zip file's version
-    is installed. Those of another folder (``SPARK_HOME``) stay in front.
+    It is the same if they are part of the installation of PySpark that is found there; of py4j, if the version of the
+    zip file is installed. Those of another folder (``SPARK_HOME``) stay in front.
     """
     rest = [entry for entry in path if not str(entry).endswith(".zip")]
     spark, py4j = _folder("pyspark", rest), _folder("py4j", rest)

@@ -334,7 +334,7 @@ def test_what_the_query_passes_is_compiled_only_when_it_is_executed(
         assert writer.arrow is not None
         seen.append((writer.arrow.works, code))
         if len(seen) == 2:
-            monkeypatch.setattr(shares, "work", lambda *_: [][1])
+            monkeypatch.setattr(path, "_outcome", lambda *_: [][1])
         return prepare(writer, records, *rest, **more)
 
     monkeypatch.setattr(BatchWriter, "prepare", looked_at)
