@@ -292,6 +292,8 @@ class World:
 
     def prepare(self, frame: Any, name: str, ranges: Any, source: Any, lost: Sequence[LostRange]) -> Any:
         self.attempts += 1
+        if frame is None:
+            frame = self.read(subtract(ranges, [item.range for item in lost]))
         self.process(BATCH if frame == "frame" else frame)
         if (error := self.writing(self.attempts)) is not None:
             raise error
