@@ -13,7 +13,8 @@ from sluice.errors import ConfigError
 from sluice.launch import submit
 from sluice.launch.submit import SparkSubmit, bounded_run, redrive, validate_sink, validate_spec
 from sluice.pipeline import Pipeline, load
-from sluice.pipeline.spark import CORE, DEFAULTS, LOCAL, RESERVED, WORKERS, Spark
+from sluice.pipeline.spark import CORE, DEFAULTS, RESERVED, WORKERS, Spark
+from sluice.pipeline.spark import LOCAL as ALONE
 from sluice.run.request import RunRequest
 
 LOCAL = Connection("spark_default", "spark", host="local[2]")
@@ -81,9 +82,9 @@ def test_without_the_key_nothing_is_asked_for(orders: Any) -> None:
 def test_all_that_the_core_sets_is_refused_in_a_file(orders: Any, master: str) -> None:
     spark = Connection("spark_default", "spark", host=master)
     submission = bounded_run(orders(""), RunRequest("r"), spark=spark, kafka=None)
-    assert set(submission.conf) <= set(CORE) | set(DEFAULTS) | set(LOCAL) | set(WORKERS) | set(RESERVED)
+    assert set(submission.conf) <= set(CORE) | set(DEFAULTS) | set(ALONE) | set(WORKERS) | set(RESERVED)
     assert (submission.conf.get("spark.executor.killOnFatalError.depth") == "0") is master.startswith("local")
-    for key in submission.conf.keys() - (DEFAULTS | LOCAL | WORKERS):
+    for key in submission.conf.keys() - (DEFAULTS | ALONE | WORKERS):
         with pytest.raises(ConfigError, match="leave it out") as caught:
             orders(f"{{conf: {{{key}: x}}}}")
         assert key in caught.value.what
