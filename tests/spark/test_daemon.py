@@ -38,15 +38,15 @@ def test_workers_are_forked_from_a_process_that_has_imported_what_they_need(spar
 def test_each_worker_draws_random_numbers_of_its_own(spark: SparkSession) -> None:
     def ask(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         import os
-        import time
 
         import numpy as np
+        from pyspark import BarrierTaskContext
 
         for _ in batches:
-            time.sleep(0.5)  # or one worker does both tasks
+            BarrierTaskContext.get().barrier()  # or one worker does both tasks
             yield pa.RecordBatch.from_pydict({"worker": [os.getpid()], "drawn": [float(np.random.random())]})
 
-    rows = spark.range(0, 2, 1, 2).mapInArrow(ask, "worker BIGINT, drawn DOUBLE").collect()
+    rows = spark.range(0, 2, 1, 2).mapInArrow(ask, "worker BIGINT, drawn DOUBLE", barrier=True).collect()
     assert len({row["worker"] for row in rows}) == len({row["drawn"] for row in rows}) == 2
 
 
