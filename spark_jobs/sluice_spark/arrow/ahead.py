@@ -23,8 +23,9 @@ Foreseen = tuple[str, tuple[OffsetRange, ...]]
 
 T = TypeVar("T")
 
-_FIRST, _MOST = 200_000, 1_000_000
-"""Offsets that are read ahead together: few at first, because the next batch waits for them."""
+_FIRST, _MOST = 200_000, 2_000_000
+"""Offsets that are read ahead together: few at first, because the next batch waits for them, and at the end, because
+nothing is read while the last ones are committed."""
 _BATCHES = 64
 """Maximum number of batches that are read ahead together: each has folders of its own."""
 _MISSES = 2
@@ -108,17 +109,7 @@ class Ahead(Generic[T]):
         """
         if self._misses >= _MISSES or len(self._windows) > 1 or (self._windows and not self._windows[0].results.done()):
             return
-        known = {name for window in self._windows for name in window.batches}
-        chosen: dict[str, tuple[OffsetRange, ...]] = {}
-        total = 0
-        for name, ranges in coming:
-            if name in known:
-                continue
-            size = sum(map(len, ranges))
-            if chosen and (total + size > self._size or len(chosen) == _BATCHES):
-                break
-            chosen[name] = ranges
-            total += size
+        chosen = self._chosen(coming)
         if not chosen:
             return
         self._size = min(_MOST, 2 * self._size)
@@ -136,6 +127,19 @@ class Ahead(Generic[T]):
                 window.results.set_exception(RuntimeError(f"{type(error).__name__} ended the reading"))
 
         threading.Thread(target=run, name="sluice-read-ahead", daemon=True).start()
+
+    def _chosen(self, coming: Iterable[Foreseen]) -> dict[str, tuple[OffsetRange, ...]]:
+        """Return the batches that are read next: half of those that are left, if these are few."""
+        known = {name for window in self._windows for name in window.batches}
+        left: list[tuple[str, tuple[OffsetRange, ...], int]] = []
+        total = 0
+        for name, ranges in coming:
+            if name not in known:
+                left.append((name, ranges, total := total + sum(map(len, ranges))))
+                if total >= 2 * self._size or len(left) == 2 * _BATCHES:
+                    break
+        most = max(_FIRST, min(self._size, total // 2))
+        return {name: ranges for n, (name, ranges, upto) in enumerate(left[:_BATCHES]) if n == 0 or upto <= most}
 
     def close(self) -> None:
         """Drop all that was read ahead, and end what is being read."""

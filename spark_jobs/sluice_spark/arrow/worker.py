@@ -219,10 +219,10 @@ class Decoding:
                     why = f"{done.aside:,} of {done.read:,} records are not of the form that Arrow decodes"
                     raise UnreadableError(why)
             if table.num_rows:
-                offsets = np.unique(table.column("_offset").to_numpy())  # a chunk's records are in no other chunk
-                done.first = int(offsets[0]) if done.first < 0 else done.first
-                done.last = int(offsets[-1])
-                done.offsets += len(offsets)
+                first, last, count = _distinct(table.column("_offset").to_numpy())
+                done.first = first if done.first < 0 else done.first
+                done.last = last
+                done.offsets += count  # a chunk's records are in no other chunk
                 done.rows += table.num_rows
                 rows.add(table)
         done.times = clock.times()
@@ -341,6 +341,15 @@ class _Copied:
             raise
         self.records += len(chunk.offsets)
         return chunk
+
+
+def _distinct(offsets: Any) -> tuple[int, int, int]:
+    """Return the least offset, the greatest one, and how many different ones there are; at least one."""
+    steps = np.diff(offsets)
+    if (steps < 0).any():  # a transform may change the order of rows
+        offsets = np.sort(offsets)
+        steps = np.diff(offsets)
+    return int(offsets[0]), int(offsets[-1]), 1 + int(np.count_nonzero(steps))
 
 
 def _refuse_times(chunk: Chunk) -> None:

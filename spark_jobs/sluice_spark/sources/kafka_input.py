@@ -28,9 +28,9 @@ _TUNED = {
     "enable.partition.eof": True,
     "auto.offset.reset": "error",
     "check.crcs": True,
-    # Small records would wait for a second each time that 100,000 of them are queued. What is fetched beyond a range's
-    # end is thrown away, and what is queued takes memory, so no more than this.
-    "queued.min.messages": 200_000,
+    # What is fetched beyond a share's end is thrown away, and what is queued takes memory: so no more than a worker
+    # decodes in a tenth of a second or two.
+    "queued.min.messages": 50_000,
     "queued.max.messages.kbytes": 16_384,
     "fetch.message.max.bytes": 4 << 20,
     "fetch.queue.backoff.ms": 10,

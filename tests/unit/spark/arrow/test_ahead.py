@@ -68,16 +68,20 @@ def after(n: int, last: int = 30, size: int = 100_000) -> list[Foreseen]:
     return [(str(k), spans(k, size)) for k in range(n + 1, last + 1)]
 
 
-def test_windows_grow_and_each_batch_is_read_once() -> None:
+@pytest.mark.parametrize(
+    ("last", "sizes"),
+    [(1, [1]), (5, [2, 2, 1]), (30, [2, 4, 8, 8, 4, 2, 2]), (90, [2, 4, 8, 16, 20, 20, 10, 5, 2, 2, 1])],
+)
+def test_windows_grow_then_shrink_and_each_batch_is_read_once(last: int, sizes: list[int]) -> None:
     reading = Reading()
     it = reading.ahead()
-    for n in range(31):
+    for n in range(last + 1):
         found = it.take(str(n), spans(n))
         assert found == (f"read {n}" if n else None)
-        it.go_on(after(n))
+        it.go_on(after(n, last))
         settled(it)
-    assert [len(job) for job in reading.jobs] == [2, 4, 8, 10, 6]
-    assert [name for job in reading.jobs for name in job] == [str(n) for n in range(1, 31)]
+    assert [len(job) for job in reading.jobs] == sizes
+    assert [name for job in reading.jobs for name in job] == [str(n) for n in range(1, last + 1)]
     assert reading.dropped == []
     it.close()
     assert reading.session.interrupted == 0
