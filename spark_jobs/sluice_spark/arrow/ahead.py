@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 import uuid
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future
@@ -25,7 +26,9 @@ T = TypeVar("T")
 
 _FIRST, _MOST = 200_000, 2_000_000
 """Offsets that are read ahead together: few at first, because the next batch waits for them, and at the end, because
-nothing is read while the last ones are committed."""
+nothing is read any more while the last ones are committed."""
+_LONG = 15.0
+"""If it took so many seconds, not more are read together the next time: none is committed before the last is read."""
 _BATCHES = 64
 """Maximum number of batches that are read ahead together: each has folders of its own."""
 _MISSES = 2
@@ -62,6 +65,7 @@ class Ahead(Generic[T]):
     _windows: list[_Window[T]] = field(default_factory=list)
     _tag: str = field(default_factory=lambda: f"sluice-read-ahead-{uuid.uuid4().hex}")
     _size: int = _FIRST
+    _seconds: float = _LONG
     _misses: int = 0
 
     def take(self, name: str, ranges: Sequence[OffsetRange]) -> T | None:
@@ -109,10 +113,11 @@ class Ahead(Generic[T]):
         """
         if self._misses >= _MISSES or len(self._windows) > 1 or (self._windows and not self._windows[0].results.done()):
             return
+        if self._seconds < _LONG:  # of the window before
+            self._size = min(_MOST, 2 * self._size)
         chosen = self._chosen(coming)
         if not chosen:
             return
-        self._size = min(_MOST, 2 * self._size)
         window: _Window[T] = _Window(chosen)
         self._windows.append(window)
         batches = list(chosen.items())
@@ -120,7 +125,10 @@ class Ahead(Generic[T]):
         def run() -> None:
             try:
                 self.spark.addTag(self._tag)
-                window.results.set_result(self.read(batches))
+                began = time.monotonic()
+                found = self.read(batches)
+                self._seconds = time.monotonic() - began
+                window.results.set_result(found)
             except Exception as error:
                 window.results.set_exception(error)
             except BaseException as error:  # such as a transform that calls exit: nobody may wait for ever
@@ -129,7 +137,7 @@ class Ahead(Generic[T]):
         threading.Thread(target=run, name="sluice-read-ahead", daemon=True).start()
 
     def _chosen(self, coming: Iterable[Foreseen]) -> dict[str, tuple[OffsetRange, ...]]:
-        """Return the batches that are read next: half of those that are left, if these are few."""
+        """Return the batches that are read next: one, or more of few offsets, or up to half of what is left."""
         known = {name for window in self._windows for name in window.batches}
         left: list[tuple[str, tuple[OffsetRange, ...], int]] = []
         total = 0

@@ -28,8 +28,9 @@ _TUNED = {
     "enable.partition.eof": True,
     "auto.offset.reset": "error",
     "check.crcs": True,
-    # What is fetched beyond a share's end is thrown away, and what is queued takes memory: so no more than a worker
-    # decodes in a tenth of a second or two.
+    # If fewer are queued, more are fetched: a worker decodes these in a tenth of a second or two. What is fetched
+    # beyond a share's end is thrown away, and what is queued takes memory. Each time that enough are queued, librdkafka
+    # would wait for a second, but for fetch.queue.backoff.ms.
     "queued.min.messages": 50_000,
     "queued.max.messages.kbytes": 16_384,
     "fetch.message.max.bytes": 4 << 20,

@@ -87,6 +87,17 @@ def test_windows_grow_then_shrink_and_each_batch_is_read_once(last: int, sizes: 
     assert reading.session.interrupted == 0
 
 
+def test_windows_that_take_long_do_not_grow(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ahead, "_LONG", 0.0)
+    reading = Reading()
+    it = reading.ahead()
+    for n in range(8):
+        it.take(str(n), spans(n))
+        it.go_on(after(n, 8))
+        settled(it)
+    assert [len(job) for job in reading.jobs] == [2, 2, 2, 2]
+
+
 def test_at_most_two_windows_are_held_and_nobody_waits_for_the_second() -> None:
     reading = Reading()
     it = reading.ahead()
