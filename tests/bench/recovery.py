@@ -31,7 +31,7 @@ def wal(bench: Bench, options: Options) -> dict[str, Any]:
         options.records,
         options.runs,
         _strategies(bench, options.records, "replay", "wal"),
-        goal=Goal("wal/replay wall", 1.3),
+        goal=Goal("wal/replay wall", 1.15),
     )
 
 
