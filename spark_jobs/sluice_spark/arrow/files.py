@@ -66,6 +66,8 @@ class Files:
         It exists.
     checked
         Whether each page gets a checksum.
+    statistics
+        The columns with statistics; None means all.
     """
 
     def __init__(
@@ -76,10 +78,16 @@ class Files:
         *,
         checked: bool = False,
         partition_by: Sequence[str] = (),
+        statistics: Sequence[str] | None = None,
     ) -> None:
         self._folder = folder
         self._partition_by = partition_by
-        self._options = {"compression": codec, "store_schema": False, "write_page_checksum": checked}
+        self._options = {
+            "compression": codec,
+            "store_schema": False,
+            "write_page_checksum": checked,
+            "write_statistics": True if statistics is None else list(statistics),
+        }
         self._schema = pa.schema([field for field in schema if field.name not in partition_by])
         self._files: dict[tuple[str | None, ...], _File] = {}
         self._kept = False

@@ -35,6 +35,7 @@ _ODD_DECIMAL = (
 """A number as text in a form that Java reads as another value or not at all, or with escaped digits or signs, which
 may hide such a form; or a number with an exponent, which Arrow may convert to a wrong DECIMAL without an error."""
 _OWN = b"__sluice"
+_PAGE = 4096
 _LONG = 900
 """A longer value may hold a number or a nesting beyond what the Spark path reads."""
 _LONGEST = 32_768
@@ -177,12 +178,14 @@ def _sound(text: bytes, values: Sequence[bytes]) -> bool:
     line break and ``{``, which JSON allows neither between two tokens of an object nor in a string. So each line has
     at least one object, and if there are as many objects as lines, each has exactly one.
     """
-    breaks = len(values) - 1
+    if not (text.startswith(b"{") and text.endswith(b"}")):
+        return False
+    letters = np.frombuffer(text, np.uint8)
+    breaks = np.flatnonzero(letters == ord("\n"))
     return (
-        text.startswith(b"{")
-        and text.endswith(b"}")
-        and text.count(b"\n") == breaks
-        and text.count(b"}\n{") == breaks
+        len(breaks) == len(values) - 1
+        and bool((letters[breaks - 1] == ord("}")).all())
+        and bool((letters[breaks + 1] == ord("{")).all())
         and _harmless(text)
         and (max(map(len, values)) <= _LONG or all(map(_shallow, values)))
     )
@@ -200,13 +203,23 @@ def _sound_alone(value: bytes | None) -> bool:
 
 
 def _harmless(text: bytes) -> bool:
-    if _OWN in text:
+    if _has(text, _OWN):
         return False
-    if (b"NaN" in text or b"Inf" in text) and _LITERAL.search(text):
+    if (_has(text, b"NaN") or _has(text, b"Inf")) and _LITERAL.search(text):
         return False
     if b"\\" in text and b"\\u00" in text and _ESCAPED_LETTER.search(text):
         return False
     return is_text(text)
+
+
+def _has(text: bytes, word: bytes) -> bool:
+    """Return whether a word is in a text. In a long one NumPy looks for its first two bytes, in a third of the time."""
+    if len(text) > _PAGE:
+        pair = int.from_bytes(word[:2], "little")
+        pairs = (np.frombuffer(text, "<u2", (len(text) - at) // 2, at) for at in (0, 1))
+        if not any((found == pair).any() for found in pairs):
+            return False
+    return word in text
 
 
 def _shallow(value: bytes) -> bool:

@@ -30,6 +30,8 @@ __all__ = ["Copying", "Decoding", "Done", "Task", "work"]
 
 _LATEST = (2**63 - 1) // 1000
 """The last record time, in milliseconds, whose microseconds are a 64-bit number: later ones would wrap around."""
+_TOLD = ("topic", "partition", "offset", "timestamp")
+"""The columns of a copied record whose statistics are read: :mod:`sluice.wal.segment`."""
 _TRIAL = 20_000
 _TOO_MANY = 0.2
 """If more than this share of the records is set aside, after the first few, the Spark path is faster."""
@@ -298,7 +300,7 @@ class Copying:
     def process(self, reader: RangeReader, span: OffsetRange) -> Done:
         """Write the file of one range; see :class:`Task`."""
         done = Done(span)
-        with Files(self.folder, RECORDS, checked=True) as files:
+        with Files(self.folder, RECORDS, checked=True, statistics=_TOLD) as files:
             copied = _Copied(reader.read(span), files)
             if self.decoding is not None:
                 try:

@@ -6,13 +6,13 @@ import logging
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from operator import methodcaller
+from itertools import chain
 from types import TracebackType
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
-from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
+from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 
 from sluice.ranges import OffsetRange
 from sluice_spark.sources.inputs import RECORDS, UTC, Headers, SilentError, UnreadableError
@@ -63,10 +63,6 @@ _OF_PARTITIONS = frozenset(
 )
 """Errors after which no more records of the partition come. librdkafka reports others, too, and goes on by itself."""
 
-# called for each record: in a map they take half the time of a comprehension
-_KEY, _VALUE, _HEADERS, _TIME = (methodcaller(name) for name in ("key", "value", "headers", "timestamp"))
-_TOPIC, _PARTITION, _OFFSET = (methodcaller(name) for name in ("topic", "partition", "offset"))
-
 _log = logging.getLogger("sluice.librdkafka")
 _log.addHandler(logging.NullHandler())
 _log.propagate = False
@@ -86,15 +82,15 @@ class KafkaChunk:
 
     def values(self) -> list[bytes | None]:
         """Return the value of each record."""
-        return list(map(_VALUE, self.messages))
+        return list(map(Message.value, self.messages))
 
     def keys(self) -> list[bytes | None]:
         """Return the key of each record."""
-        return list(map(_KEY, self.messages))
+        return list(map(Message.key, self.messages))
 
     def headers(self) -> list[Headers]:
         """Return the headers of each record, in their order."""
-        return list(map(_HEADERS, self.messages))
+        return list(map(Message.headers, self.messages))
 
     def chosen(self, numbers: Any) -> KafkaChunk:
         """Return the records with these numbers in the chunk, which ascend."""
@@ -104,15 +100,16 @@ class KafkaChunk:
     def records(self) -> pa.Table:
         """Return the records as they are."""
         first, count = self.messages[0], len(self.messages)
-        headers = self.headers()
-        as_dicts = [None if h is None else [{"key": k, "value": v} for k, v in h] for h in headers]
-        kind = RECORDS.field("headers").type
+        headers, kind = self.headers(), RECORDS.field("headers").type
+        as_dicts = (
+            [None if h is None else [{"key": k, "value": v} for k, v in h] for h in headers] if any(headers) else []
+        )
         times = np.where(self.times < 0, -1, self.times)
         return pa.Table.from_arrays(
             [
                 pa.array(self.keys(), pa.binary()),
                 pa.array(self.values(), pa.binary()),
-                pa.nulls(count, kind) if not any(headers) else pa.array(as_dicts, kind),
+                pa.array(as_dicts, kind) if as_dicts else pa.nulls(count, kind),
                 pa.repeat(pa.scalar(first.topic(), pa.string()), count),
                 pa.repeat(pa.scalar(first.partition(), pa.int32()), count),
                 pa.array(self.offsets, pa.int64()),
@@ -179,8 +176,10 @@ class KafkaRanges:
                 came: list[Any] = rest or self._consumer.consume(min(room - len(held), span.end - at), _TICK)
             except KafkaException as error:
                 raise UnreadableError(str(error)) from error
-            rest, self._rest = [], [m for m in came if _belongs_behind(m, span)]
+            rest, self._rest = [], []
             events = [message for message in came if message.error() is not None]
+            if events or (came and came[-1].offset() >= span.end):
+                self._rest = [m for m in came if _belongs_behind(m, span)]
             if events:
                 came = [message for message in came if message.error() is None]
             if came:
@@ -256,10 +255,11 @@ def _at_end(events: Sequence[Any], span: OffsetRange) -> bool:
 
 
 def _chunk(messages: list[Any], span: OffsetRange) -> KafkaChunk:
-    offsets = np.fromiter(map(_OFFSET, messages), np.int64, len(messages))
+    offsets = np.fromiter(map(Message.offset, messages), np.int64, len(messages))
     if offsets[0] < span.start or (np.diff(offsets) <= 0).any():
         raise UnreadableError("offsets do not ascend")
-    if set(map(_PARTITION, messages)) != {span.partition} or set(map(_TOPIC, messages)) != {span.topic}:
+    if set(map(Message.partition, messages)) != {span.partition} or set(map(Message.topic, messages)) != {span.topic}:
         raise UnreadableError("records of another partition came")
-    kinds, times = map(np.array, zip(*map(_TIME, messages), strict=True))
+    pairs = chain.from_iterable(map(Message.timestamp, messages))
+    kinds, times = np.fromiter(pairs, np.int64, 2 * len(messages)).reshape(-1, 2).T
     return KafkaChunk(messages, offsets, np.where(kinds == 0, -1, times), kinds.astype(np.int32))
