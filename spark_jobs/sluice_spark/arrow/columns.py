@@ -35,6 +35,7 @@ _DATE = rf"^{_DAY}$"
 _AT_Z = rf"^{_DAY}{_CLOCK}Z$"
 _AT_OFFSET = rf"^{_DAY}{_CLOCK}{_ZONE}$"
 _AT_NOWHERE = rf"^{_DAY}{_CLOCK}$"
+_FINER = len("2026-01-01T00:00:00.0000000")
 _LATE_DAY = r"^[0-9]{4}-[0-9]{2}-(?:29|3[01])"
 """A day that not every month has."""
 
@@ -222,7 +223,8 @@ def _timestamps(array: pa.Array) -> Finished:
 
 def _micros(array: pa.Array) -> pa.Array:
     """Cut digits finer than microseconds."""
-    if not _any(pc.match_substring_regex(array, r"\.[0-9]{7}")):
+    longest = pc.max(pc.binary_length(array)).as_py() or 0
+    if longest < _FINER or not _any(pc.match_substring_regex(array, r"\.[0-9]{7}")):
         return array
     return pc.replace_substring_regex(array, r"(\.[0-9]{6})[0-9]{1,3}", r"\1")
 
