@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
-from confluent_kafka import KafkaError
+from confluent_kafka import KafkaError, Message
 
 from sluice.local import kafka
 from sluice.local.kafka import Topics
@@ -17,35 +17,12 @@ from sluice_spark.sources.inputs import UnreadableError
 from sluice_spark.sources.kafka_input import KafkaInput
 
 MEGABYTE = 1 << 20
+LARGE = b"x" * MEGABYTE
 
 
-class Record:
-    """A record of one megabyte."""
-
-    def __init__(self, offset: int) -> None:
-        self._offset = offset
-
-    def __len__(self) -> int:
-        return MEGABYTE
-
-    def error(self) -> None:
-        """Return None: it is no event."""
-
-    def offset(self) -> int:
-        """Return its offset."""
-        return self._offset
-
-    def topic(self) -> str:
-        """Return its topic."""
-        return "t"
-
-    def partition(self) -> int:
-        """Return its partition."""
-        return 0
-
-    def timestamp(self) -> tuple[int, int]:
-        """Return its record time."""
-        return 1, 1000
+def record(offset: int, *, partition: int = 0, error: KafkaError | None = None) -> Message:
+    """Return a record of one megabyte, or an event."""
+    return Message("t", partition, offset, value=LARGE, timestamp=(1, 1000), error=error)
 
 
 class Broker:
@@ -58,10 +35,10 @@ class Broker:
         """Begin at an offset."""
         self._at = parts[0].offset
 
-    def consume(self, most: int, _: float) -> list[Record]:
+    def consume(self, most: int, _: float) -> list[Message]:
         """Return the next records."""
         first, self._at = self._at, self._at + (most if self._at else min(most, 5))
-        return [Record(n) for n in range(first, self._at)]
+        return [record(n) for n in range(first, self._at)]
 
     def close(self) -> None:
         """Do nothing."""
@@ -75,27 +52,7 @@ def test_a_chunk_of_large_records_has_few(monkeypatch: pytest.MonkeyPatch) -> No
     assert max(len(chunk.messages) for chunk in chunks) * MEGABYTE <= kafka_input._BYTES
 
 
-class EndOfAnother(Record):
-    """The end of another partition, as an event."""
-
-    def error(self) -> KafkaError:  # type: ignore[override]
-        """Return what the event says."""
-        return KafkaError(KafkaError._PARTITION_EOF)
-
-    def partition(self) -> int:
-        """Return the other partition."""
-        return 7
-
-
-class OfAnother(Record):
-    """A record of another partition."""
-
-    def partition(self) -> int:
-        """Return the other partition."""
-        return 7
-
-
-def late(first: Record, then: int) -> type[Broker]:
+def late(first: Message, then: int) -> type[Broker]:
     """Return a consumer to which something foreign comes first, and then what was asked for, from an offset on."""
 
     class Late(Broker):
@@ -103,7 +60,7 @@ def late(first: Record, then: int) -> type[Broker]:
             super().__init__()
             self._left = [first]
 
-        def consume(self, most: int, wait: float) -> list[Record]:
+        def consume(self, most: int, wait: float) -> list[Message]:
             if self._left:
                 self._at = then
                 return [self._left.pop()]
@@ -113,7 +70,9 @@ def late(first: Record, then: int) -> type[Broker]:
 
 
 def test_the_end_of_another_partition_is_not_taken_for_the_end_of_this_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(kafka_input, "Consumer", late(EndOfAnother(1000), 0))
+    monkeypatch.setattr(
+        kafka_input, "Consumer", late(record(1000, partition=7, error=KafkaError(KafkaError._PARTITION_EOF)), 0)
+    )
     with KafkaInput({}, False).opened() as ranges:
         found = [n for chunk in ranges.read(OffsetRange("t", 0, 0, 10)) for n in chunk.offsets.tolist()]
     assert found == list(range(10))
@@ -123,7 +82,7 @@ def test_the_end_of_another_partition_is_not_taken_for_the_end_of_this_one(monke
 def test_a_record_of_another_partition_is_not_taken_for_one_of_this(
     monkeypatch: pytest.MonkeyPatch, offset: int
 ) -> None:
-    monkeypatch.setattr(kafka_input, "Consumer", late(OfAnother(offset), 1))
+    monkeypatch.setattr(kafka_input, "Consumer", late(record(offset, partition=7), 1))
     with KafkaInput({}, False).opened() as ranges, pytest.raises(UnreadableError, match="another partition"):
         list(ranges.read(OffsetRange("t", 0, 0, 10)))
 
