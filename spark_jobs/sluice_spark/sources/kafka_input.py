@@ -90,7 +90,8 @@ class KafkaChunk:
 
     def headers(self) -> list[Headers]:
         """Return the headers of each record, in their order."""
-        return list(map(Message.headers, self.messages))
+        headers: list[Any] = list(map(Message.headers, self.messages))
+        return headers
 
     def chosen(self, numbers: Any) -> KafkaChunk:
         """Return the records with these numbers in the chunk, which ascend."""

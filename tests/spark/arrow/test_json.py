@@ -162,21 +162,26 @@ def test_ordinary_records_are_not_set_aside(spark: SparkSession) -> None:
     assert found.columns.num_rows == len(values)
 
 
-def test_in_a_long_chunk_each_record_that_may_be_read_otherwise_is_set_aside(spark: SparkSession) -> None:
-    good = [b'{"n":%d,"z":"In a Name, __x"}' % n for n in range(1000)]
+@pytest.mark.parametrize("other", ["x", "In a Name, __x"])
+def test_in_a_long_chunk_each_record_that_may_be_read_otherwise_is_set_aside(spark: SparkSession, other: str) -> None:
+    good = [f'{{"n":{n},"z":"{other}"}}'.encode() for n in range(1000)]
     chunks = JsonChunks(T.StructType.fromDDL("n INT"))
-    odd = [b'{"n":1,"z":NaN}', b'{"n":1,"z":-Inf}', b'{"n":1,"__sluice_end":0}', b'{"n":1}\n{"n":2}', b'{"n":1}\n']
-    for place in (0, 1, 500, 999):
-        for bad in odd:
-            for width in range(2):  # its bytes have even and odd places in the chunk
-                values = [b'{"n":1%s}' % (b" " * width), *good]
-                values.insert(place, bad)
-                kept = chunks.decode(values).kept
-                assert kept is not None
-                assert kept.tolist() == [n for n in range(len(values)) if n != place]
     found = chunks.decode(good)
     assert found.kept is None
     assert found.columns.column("n").to_pylist() == list(range(1000))
+    odd = [
+        [b'{"n":1,"z":NaN}'], [b'{"n":1,"z":-Inf}'], [b'{"n":1,"__sluice_end":0}'], [b'{"n":1}\n{"n":2}'],
+        [b'{"n":1}{"n":2}', b""], [b"", b'{"n":1}{"n":2}'], [b'{"n":1} {"n":2}', b" "], [b'{"n":1}\n'],
+        [b'{"n":1}{"n":2}', b'{"n":1,"z":', b'{"a":1}}'], [b'{"n":1}{"n":2}', b'{"n":1,"z":{"a":1}', b',"y":1}'],
+    ]  # fmt: skip
+    for place in (1, 500, 1000):
+        for bad in odd:
+            for width in range(2):  # its bytes have even and odd places in the chunk
+                values = [b'{"n":1%s}' % (b" " * width), *good]
+                values[place:place] = bad
+                kept = chunks.decode(values).kept
+                assert kept is not None
+                assert kept.tolist() == [n for n in range(len(values)) if not place <= n < place + len(bad)]
 
 
 def test_a_decoder_that_was_used_travels_to_a_worker(spark: SparkSession) -> None:
