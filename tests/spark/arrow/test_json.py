@@ -165,8 +165,8 @@ def test_ordinary_records_are_not_set_aside(spark: SparkSession) -> None:
 @pytest.mark.parametrize("other", ["x", "In a Name, __x"])
 def test_in_a_long_chunk_each_record_that_may_be_read_otherwise_is_set_aside(spark: SparkSession, other: str) -> None:
     good = [f'{{"n":{n},"z":"{other}"}}'.encode() for n in range(1000)]
-    chunks = JsonChunks(T.StructType.fromDDL("n INT"))
-    found = chunks.decode(good)
+    schema = T.StructType.fromDDL("n INT")
+    found = JsonChunks(schema).decode(good)
     assert found.kept is None
     assert found.columns.column("n").to_pylist() == list(range(1000))
     odd = [
@@ -179,7 +179,7 @@ def test_in_a_long_chunk_each_record_that_may_be_read_otherwise_is_set_aside(spa
             for width in range(2):  # its bytes have even and odd places in the chunk
                 values = [b'{"n":1%s}' % (b" " * width), *good]
                 values[place:place] = bad
-                kept = chunks.decode(values).kept
+                kept = JsonChunks(schema).decode(values).kept  # a new one has no suspicion yet
                 assert kept is not None
                 assert kept.tolist() == [n for n in range(len(values)) if not place <= n < place + len(bad)]
 
