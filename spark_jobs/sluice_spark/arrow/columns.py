@@ -36,6 +36,7 @@ _AT_Z = rf"^{_DAY}{_CLOCK}Z$"
 _AT_OFFSET = rf"^{_DAY}{_CLOCK}{_ZONE}$"
 _AT_NOWHERE = rf"^{_DAY}{_CLOCK}$"
 _FINER = len("2026-01-01T00:00:00.0000000")
+"""The shortest text with a digit finer than microseconds."""
 _LATE_DAY = r"^[0-9]{4}-[0-9]{2}-(?:29|3[01])"
 """A day that not every month has."""
 

@@ -35,7 +35,8 @@ _ODD_DECIMAL = (
 """A number as text in a form that Java reads as another value or not at all, or with escaped digits or signs, which
 may hide such a form; or a number with an exponent, which Arrow may convert to a wrong DECIMAL without an error."""
 _OWN = b"__sluice"
-_PAGE = 4096
+_SHORT = 4096
+"""In a text of fewer bytes a plain search is as fast as any."""
 _LONG = 900
 """A longer value may hold a number or a nesting beyond what the Spark path reads."""
 _LONGEST = 32_768
@@ -179,7 +180,7 @@ def _sound(text: bytes, values: Sequence[bytes]) -> bool:
     at least one object, and if there are as many objects as lines, each has exactly one.
     """
     if not (text.startswith(b"{") and text.endswith(b"}")):
-        return False
+        return False  # and each line break has a letter on either side
     letters = np.frombuffer(text, np.uint8)
     breaks = np.flatnonzero(letters == ord("\n"))
     return (
@@ -213,8 +214,8 @@ def _harmless(text: bytes) -> bool:
 
 
 def _has(text: bytes, word: bytes) -> bool:
-    """Return whether a word is in a text. In a long one NumPy looks for its first two bytes, in a third of the time."""
-    if len(text) > _PAGE:
+    """Return whether a word is in a text. NumPy looks for its first two bytes first, in a third of the time."""
+    if len(text) > _SHORT:
         pair = int.from_bytes(word[:2], "little")
         pairs = (np.frombuffer(text, "<u2", (len(text) - at) // 2, at) for at in (0, 1))
         if not any((found == pair).any() for found in pairs):

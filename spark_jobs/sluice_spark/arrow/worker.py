@@ -31,7 +31,7 @@ __all__ = ["Copying", "Decoding", "Done", "Task", "work"]
 _LATEST = (2**63 - 1) // 1000
 """The last record time, in milliseconds, whose microseconds are a 64-bit number: later ones would wrap around."""
 _TOLD = ("topic", "partition", "offset", "timestamp")
-"""The columns of a copied record whose statistics are read: :mod:`sluice.wal.segment`."""
+"""The columns of copied records whose statistics are read: by :mod:`sluice.wal`, in files and in the table's log."""
 _TRIAL = 20_000
 _TOO_MANY = 0.2
 """If more than this share of the records is set aside, after the first few, the Spark path is faster."""

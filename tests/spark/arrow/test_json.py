@@ -174,7 +174,7 @@ def test_in_a_long_chunk_each_record_that_may_be_read_otherwise_is_set_aside(spa
         [b'{"n":1}{"n":2}', b""], [b"", b'{"n":1}{"n":2}'], [b'{"n":1} {"n":2}', b" "], [b'{"n":1}\n'],
         [b'{"n":1}{"n":2}', b'{"n":1,"z":', b'{"a":1}}'], [b'{"n":1}{"n":2}', b'{"n":1,"z":{"a":1}', b',"y":1}'],
     ]  # fmt: skip
-    for place in (1, 500, 1000):
+    for place in (0, 1, 500, 1000, 1001):
         for bad in odd:
             for width in range(2):  # its bytes have even and odd places in the chunk
                 values = [b'{"n":1%s}' % (b" " * width), *good]

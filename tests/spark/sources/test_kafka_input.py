@@ -87,6 +87,38 @@ def test_a_record_of_another_partition_is_not_taken_for_one_of_this(
         list(ranges.read(OffsetRange("t", 0, 0, 10)))
 
 
+END = KafkaError(KafkaError._PARTITION_EOF)
+
+
+@pytest.mark.parametrize(
+    ("came", "expected"),
+    [
+        ([*map(record, (0, 1, 2, 6, 7, 8, 9, 10, 11))], [[0, 1, 2], [6], [7, 8, 9]]),
+        ([*map(record, (0, 1, 2)), record(12, error=END)], [[0, 1, 2], [], []]),
+        ([*map(record, (0, 8)), record(12, error=END)], [[0], [], [8]]),
+    ],
+    ids=["a gap", "the end of the partition", "both"],
+)
+def test_what_came_beyond_a_range_is_of_the_next_ones(
+    monkeypatch: pytest.MonkeyPatch, came: list[Message], expected: list[list[int]]
+) -> None:
+    left = list(came)
+
+    class Given(Broker):
+        def consume(self, most: int, _: float) -> list[Message]:
+            found = left[:most]
+            del left[:most]
+            return found
+
+    monkeypatch.setattr(kafka_input, "Consumer", Given)
+    with KafkaInput({}, False).opened() as ranges:
+        found = [
+            [n for chunk in ranges.read(OffsetRange("t", 0, start, end)) for n in chunk.offsets.tolist()]
+            for start, end in ((0, 4), (4, 7), (7, 10))
+        ]
+    assert found == expected
+
+
 @pytest.mark.kafka
 def test_one_reader_reads_ranges_in_any_order(broker: kafka.Broker, topics: Topics, topic: Callable[..., str]) -> None:
     name = topic(3, retention_ms=-1)

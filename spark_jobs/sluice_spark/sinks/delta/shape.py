@@ -178,18 +178,17 @@ def check_values(held: Handle, table: DeltaTable, staged: Staged) -> None:
     Raises
     ------
     ConfigError
-        If staged files have any, or may have some nulls.
+        If staged files have any.
     """
     for field in columns_of(table).fields:
         if (most := _most(field)) is not None:
             _check_length(held, field.name, most, staged)
         if field.nullable or field.name in METADATA_COLUMNS:
             continue
-        counts = [_nulls(held, field.name, file) for file in staged.files]
-        if any(count != 0 for count in counts):
-            known = "an unknown number of" if None in counts else f"{sum(filter(None, counts)):,}"
+        nulls = sum(_nulls(held, field.name, file) for file in staged.files)
+        if nulls:
             raise ConfigError(
-                f"{known} rows have no value in {field.name}, which allows no nulls in the table {held.path}",
+                f"{nulls:,} rows have no value in {field.name}, which allows no nulls in the table {held.path}",
                 state="nothing of this batch was committed; the position stays where it was",
                 next_step="if the records have that column, send such ones to the quarantine, with a row rule: "
                 f"{{name: has_{field.name}, not_null: {{columns: [{field.name}]}}}}; or have the transform give it a "
@@ -215,8 +214,8 @@ def _check_length(held: Handle, name: str, most: int, staged: Staged) -> None:
         )
 
 
-def _nulls(held: Handle, name: str, file: StagedFile) -> int | None:
-    """Return how many rows of a file have no value in a column; None if the file does not say."""
+def _nulls(held: Handle, name: str, file: StagedFile) -> int:
+    """Return how many rows of a file have no value in a column."""
     known = file.columns.get(name)
     if known is not None and known.nulls is not None:
         return known.nulls

@@ -61,24 +61,28 @@ def columns_of(metadata: Any, partition: Mapping[str, str | None]) -> dict[str, 
     return found
 
 
-def nulls_of(root: str, path: str, name: str) -> int | None:
-    """Return how many rows of a file have no value in a column, by the file's footer; None if it does not say.
+def nulls_of(root: str, path: str, name: str) -> int:
+    """Return how many rows of a file have no value in a column: by its footer, or counted if that does not say.
 
     Parameters
     ----------
     root, path
         Path or URL of the folder, and the file's path in it.
     name
-        A column outside lists and maps. A file that lacks it has no value in any row.
+        A column that is no list, map or struct, and in none. A file that lacks it has no value in any row.
     """
     fs, base = file_system(root)
     with fs.open(f"{base}/{path}", "rb") as handle:
-        metadata = pq.ParquetFile(handle).metadata
-    leaves = [i for i in range(len(metadata.schema)) if metadata.schema.column(i).path == name]
-    if not leaves:
-        return int(metadata.num_rows)
-    groups = [metadata.row_group(g).column(leaves[0]).statistics for g in range(metadata.num_row_groups)]
-    return _column(metadata.num_rows, groups).nulls
+        file = pq.ParquetFile(handle)
+        metadata = file.metadata
+        leaves = [i for i in range(len(metadata.schema)) if metadata.schema.column(i).path == name]
+        if not leaves:
+            return int(metadata.num_rows)
+        groups = [metadata.row_group(g).column(leaves[0]).statistics for g in range(metadata.num_row_groups)]
+        told = _column(metadata.num_rows, groups).nulls
+        if told is not None:
+            return told
+        return sum(batch.column(0).null_count for batch in file.iter_batches(1024, columns=[name]))
 
 
 def longest_of(root: str, path: str, name: str) -> int:
@@ -96,7 +100,7 @@ def longest_of(root: str, path: str, name: str) -> int:
         file = pq.ParquetFile(handle)
         if name not in file.schema_arrow.names:
             return 0
-        parts = (batch.column(0) for batch in file.iter_batches(columns=[name]))
+        parts = (batch.column(0) for batch in file.iter_batches(1024, columns=[name]))
         return max((pc.max(pc.utf8_length(texts)).as_py() or 0 for texts in parts), default=0)
 
 

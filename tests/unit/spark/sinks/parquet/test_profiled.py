@@ -15,7 +15,7 @@ import pytest
 
 from sluice.profile import ColumnProfile, Profile
 from sluice_spark.sinks.base import Staged
-from sluice_spark.sinks.parquet.profiled import profile_of
+from sluice_spark.sinks.parquet.profiled import nulls_of, profile_of
 from sluice_spark.sinks.parquet.staged import read_back
 
 CEST = timezone(timedelta(hours=2))
@@ -122,3 +122,10 @@ def test_a_file_that_cannot_be_read_back_costs_the_mean_and_not_the_run(
     (tmp_path / files.files[0].path).unlink()
     found = profile_of(str(tmp_path), files, ["id"])
     assert found.columns["id"] == ColumnProfile(3, 1, "number", 1, 3)
+
+
+@pytest.mark.parametrize("told", [True, False, ["b"]])
+def test_nulls_are_counted_if_the_footer_does_not_say(tmp_path: Path, told: bool | list[str]) -> None:
+    rows = pa.table({"a": [1, None, None], "b": [b"x", b"", None], "c": [True, False, True]})
+    pq.write_table(rows, tmp_path / "f.parquet", row_group_size=2, write_statistics=told)
+    assert [nulls_of(str(tmp_path), "f.parquet", name) for name in "abcd"] == [2, 1, 0, 3]
