@@ -419,7 +419,7 @@ def test_a_role_with_other_defaults_and_a_database_in_latin1(into_postgres: Post
         connection.execute(sa.text(f"CREATE DATABASE {name} ENCODING 'LATIN1' TEMPLATE template0"))
         for setting in (
             "default_transaction_isolation = 'serializable'", "\"DateStyle\" = 'German'", "bytea_output = 'escape'",
-            "standard_conforming_strings = off", "search_path = nowhere", "statement_timeout = 30",
+            "standard_conforming_strings = off", "search_path = nowhere", "statement_timeout = '2s'",
             "synchronous_commit = off",
         ):  # fmt: skip
             connection.execute(sa.text(f"ALTER DATABASE {name} SET {setting}"))
@@ -428,6 +428,14 @@ def test_a_role_with_other_defaults_and_a_database_in_latin1(into_postgres: Post
     sandbox.produce([(0, b"k", '{"id": 1, "name": "é\\\\ \'x"}'.encode())])
     sandbox.run("r")
     assert sandbox.query("SELECT name FROM public.orders") == [{"name": "é\\ 'x"}]
+    sandbox.change(
+        "CREATE FUNCTION public.slow() RETURNS trigger LANGUAGE plpgsql AS "
+        "$$ BEGIN PERFORM pg_sleep(2.5); RETURN NULL; END $$"
+    )
+    sandbox.change("CREATE TRIGGER slow BEFORE INSERT ON public.orders EXECUTE FUNCTION public.slow()")
+    sandbox.feed(1)
+    sandbox.run("slow")  # the role's statements may not take as long
+    sandbox.change("DROP TRIGGER slow ON public.orders")
     sandbox.produce([(0, b"k", '{"id": 1, "name": "\u20ac\u4e2d"}'.encode())])
     assert "refuses a row" in sandbox.run("s", expect=30).message
 
