@@ -180,7 +180,8 @@ def _sound(text: bytes, values: Sequence[bytes]) -> bool:
     at least one object, and if there are as many objects as lines, each has exactly one.
     """
     if not (text.startswith(b"{") and text.endswith(b"}")):
-        return False  # and each line break has a letter on either side
+        return False
+    # no line break is the first letter or the last one
     letters = np.frombuffer(text, np.uint8)
     breaks = np.flatnonzero(letters == ord("\n"))
     return (

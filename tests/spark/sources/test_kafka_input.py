@@ -18,6 +18,8 @@ from sluice_spark.sources.kafka_input import KafkaInput
 
 MEGABYTE = 1 << 20
 LARGE = b"x" * MEGABYTE
+END = KafkaError(KafkaError._PARTITION_EOF)
+"""What an event says at the end of a partition."""
 
 
 def record(offset: int, *, partition: int = 0, error: KafkaError | None = None) -> Message:
@@ -70,9 +72,7 @@ def late(first: Message, then: int) -> type[Broker]:
 
 
 def test_the_end_of_another_partition_is_not_taken_for_the_end_of_this_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(
-        kafka_input, "Consumer", late(record(1000, partition=7, error=KafkaError(KafkaError._PARTITION_EOF)), 0)
-    )
+    monkeypatch.setattr(kafka_input, "Consumer", late(record(1000, partition=7, error=END), 0))
     with KafkaInput({}, False).opened() as ranges:
         found = [n for chunk in ranges.read(OffsetRange("t", 0, 0, 10)) for n in chunk.offsets.tolist()]
     assert found == list(range(10))
@@ -85,9 +85,6 @@ def test_a_record_of_another_partition_is_not_taken_for_one_of_this(
     monkeypatch.setattr(kafka_input, "Consumer", late(record(offset, partition=7), 1))
     with KafkaInput({}, False).opened() as ranges, pytest.raises(UnreadableError, match="another partition"):
         list(ranges.read(OffsetRange("t", 0, 0, 10)))
-
-
-END = KafkaError(KafkaError._PARTITION_EOF)
 
 
 @pytest.mark.parametrize(
