@@ -29,7 +29,8 @@ COPY include include
 COPY plugins plugins
 COPY spark_jobs spark_jobs
 # Editable: the compose file mounts the checkout's folders over these, and they are what runs.
-RUN uv pip install --no-cache --python /opt/venv/bin/python --no-deps --no-build-isolation -e .
+RUN uv pip install --no-cache --python /opt/venv/bin/python --no-deps --no-build-isolation -e . \
+    && python -m compileall -q dags include plugins spark_jobs
 RUN python -m sluice.launch.jars spark
 # A small run is traced, with a broker of its own. The archive fits the jars in the order in which their folder lists
 # them, so it is made here and not copied from another stage. Where the order is another one, as it may be after a

@@ -29,6 +29,7 @@ $(STAMP): requirements.txt pyproject.toml | check-tools
 	@UV=$$(command -v uv || echo $(BIN)/uv); \
 	 $$UV pip install -q --compile-bytecode --python $(BIN)/python -r requirements.txt && \
 	 $$UV pip install -q --python $(BIN)/python --no-deps --no-build-isolation -e .
+	@$(BIN)/python -m compileall -q dags include plugins spark_jobs
 	@touch $@
 
 setup: $(STAMP) ## Install everything into .venv and fetch the jars

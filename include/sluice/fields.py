@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import ast
+import inspect
 import re
+import textwrap
 from datetime import timedelta
+from itertools import pairwise
 from typing import Annotated, Any
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
 from pydantic.json_schema import GenerateJsonSchema, JsonSchemaValue
-from pydantic_core.core_schema import TimedeltaSchema
+from pydantic_core.core_schema import ModelSchema, TimedeltaSchema
 
 from sluice.storage import is_url
 
@@ -20,6 +24,7 @@ __all__ = [
     "JsonSchema",
     "Strict",
     "TablePath",
+    "described",
     "duration",
     "given",
     "meant",
@@ -55,7 +60,8 @@ _LONGEST = 36_525 * 86_400  # what is subtracted from now has to stay a date
 class Strict(BaseModel):
     """Base of the models: it refuses unknown keys, and instances are immutable."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True, use_attribute_docstrings=True)
+    # not use_attribute_docstrings: it parses every model's source at each start of a process
+    model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True)
 
 
 def duration(value: Any) -> timedelta:
@@ -93,8 +99,38 @@ def meant(text: str) -> str:
     return f"; did you mean {seconds / _UNITS[whole]:.0f}{whole}?" if whole else ""
 
 
+def described(model: type[BaseModel]) -> dict[str, str]:
+    """Return the docstrings of a model's fields, the inherited ones too, by the fields' names.
+
+    Raises
+    ------
+    OSError
+        If the source of a model is not there, as of one that was typed into a shell.
+    """
+    found = {}
+    for base in reversed(model.__mro__):
+        if not issubclass(base, BaseModel) or base in (BaseModel, Strict):
+            continue
+        (tree,) = ast.parse(textwrap.dedent(inspect.getsource(base))).body
+        assert isinstance(tree, ast.ClassDef)
+        for field, text in pairwise(tree.body):
+            match field, text:
+                case ast.AnnAssign(target=ast.Name(id=name)), ast.Expr(value=ast.Constant(value=str(doc))):
+                    found[name] = inspect.cleandoc(doc)
+    return found
+
+
 class JsonSchema(GenerateJsonSchema):
-    """The JSON Schema of these models, in which a duration is written as in a pipeline file."""
+    """The JSON Schema of these models: with the fields' docstrings, and durations as in a pipeline file."""
+
+    def model_schema(self, schema: ModelSchema) -> JsonSchemaValue:
+        """Return the schema of a model."""
+        found = super().model_schema(schema)
+        model = schema["cls"]
+        for name, text in described(model).items():
+            if name in model.model_fields:
+                found["properties"][model.model_fields[name].alias or name].setdefault("description", text)
+        return found
 
     def timedelta_schema(self, schema: TimedeltaSchema) -> JsonSchemaValue:
         """Return the schema of a duration."""

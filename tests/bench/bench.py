@@ -10,6 +10,7 @@ import argparse
 import tempfile
 from pathlib import Path
 
+from tests.bench.batches import batches
 from tests.bench.drain import fixed, shapes, volume
 from tests.bench.files import files
 from tests.bench.further import also
@@ -31,6 +32,7 @@ from sluice.cli.output import print_json
 COMPARISONS = {
     "volume": volume,
     "shapes": shapes,
+    "batches": batches,
     "fixed": fixed,
     "files": files,
     "queue": queue,

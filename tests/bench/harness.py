@@ -224,10 +224,11 @@ class Bench:
             load(self.pipeline(topic, name)), RunRequest("bench", validate=False), spark=self.spark, kafka=self.kafka
         )
 
-    def bare(self, script: str, *arguments: str, jars: Sequence[Path | None] = ()) -> Figure:
-        """Run a bare script under plain spark-submit, with more jars."""
+    def bare(self, script: str, *arguments: str, jars: Sequence[Path | None] = (), conf: Sequence[str] = ()) -> Figure:
+        """Run a bare script under plain spark-submit, with more jars and settings."""
         probe = self.submit("probe", "none")
         conf = [
+            *conf,
             "spark.sql.extensions=io.delta.sql.DeltaSparkSessionExtension",
             "spark.sql.catalog.spark_catalog=org.apache.spark.sql.delta.catalog.DeltaCatalog",
             "spark.ui.enabled=false",

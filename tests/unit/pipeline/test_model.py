@@ -17,6 +17,7 @@ from tests.fixtures.specs import GOOD, write
 
 from sluice.decoders.format import Format
 from sluice.errors import ConfigError
+from sluice.fields import described
 from sluice.pipeline import Pipeline, Rows, load
 from sluice.recovery import Recovery
 from sluice.shipped import CHECKOUT
@@ -87,9 +88,10 @@ lag: {max_records: 7, max_age: 15m, max_retention_share: 0.5}
 
 
 def fields(model: type[BaseModel], above: str = "") -> Iterator[tuple[str, str | None]]:
+    docs = described(model)
     for name, field in model.model_fields.items():
         key = f"{above}{field.alias or name}"
-        yield key, field.description
+        yield key, field.description or docs.get(name)
         for kind in (field.annotation, *get_args(field.annotation)):
             # what stands below formats and default is what stands below decode
             if isinstance(kind, type) and issubclass(kind, BaseModel) and kind is not Format:
