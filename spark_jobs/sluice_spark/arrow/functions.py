@@ -1,6 +1,7 @@
 """Functions, casts and arithmetic of the subset of SQL: those that Arrow's kernels compute as Spark does.
 
-Arithmetic that overflows raises :class:`pyarrow.ArrowInvalid`; Spark then decides what it means.
+What overflows, and a day whose year has not four digits, raise :class:`pyarrow.ArrowInvalid`; Spark then decides what
+it means.
 """
 
 from __future__ import annotations
@@ -47,6 +48,8 @@ _CALENDAR: dict[type[exp.Expression], Callable[[Any], Any]] = {
 }
 _LONGEST = 60
 """Characters of an expression that are shown."""
+_FIRST, _END = (day - date(1970, 1, 1).toordinal() for day in (date.min.toordinal(), date.max.toordinal() + 1))
+"""In days since 1970. Beyond them Arrow writes years in another way than Spark, and far beyond it takes wrong ones."""
 _UNITS = ("YEAR", "MONTH", "DAY", "HOUR", "MINUTE", "SECOND")
 
 
@@ -156,7 +159,7 @@ def called(node: exp.Expression, value: Callable[[exp.Expression], Value]) -> Va
     if type(node) in _CLOCK and given(node) == {"this"}:
         return _part(_CLOCK[type(node)], _naive(value(node.this), node))
     if type(node) in _CALENDAR and given(node) == {"this"}:
-        return _part(_CALENDAR[type(node)], _to_date(_inside(node.this, value), node))
+        return _part(_CALENDAR[type(node)], _of_four_digits(_to_date(_inside(node.this, value), node)))
     if isinstance(node, exp.TimestampTrunc) and given(node) == {"this", "unit"}:
         return _truncated(node, value)
     if isinstance(node, exp.Length) and given(node) == {"this"}:
@@ -187,7 +190,7 @@ def _converted(node: exp.Cast, value: Callable[[exp.Expression], Value]) -> Valu
     to_text = kind == pa.string() and (pa.types.is_signed_integer(inner.type) or inner.type in texts)
     if inner.type != kind and not widened and not to_text:
         raise NotInSubsetError(f"it has {_shown(node)}, which may fail or differ")
-    return _cast(inner, kind)
+    return _cast(_of_four_digits(inner) if inner.type == pa.date32() else inner, kind)
 
 
 def _written(node: exp.Cast, kind: pa.DataType) -> Value:
@@ -228,7 +231,21 @@ def _naive(inner: Value, node: exp.Expression) -> Value:
     if inner.type != UTC_TIME:
         raise NotInSubsetError(f"it has {_shown(node)} of {inner.type}")
     kind = pa.timestamp("us")
-    return Value(kind, lambda table: pc.cast(inner.of(table), kind))
+    return _of_four_digits(Value(kind, lambda table: pc.cast(inner.of(table), kind)))
+
+
+def _of_four_digits(inner: Value) -> Value:
+    """Return days or times, whose computation fails if one of them is in a year of other than four digits."""
+    kind, scale = (pa.int32(), 1) if inner.type == pa.date32() else (pa.int64(), 86_400_000_000)
+
+    def checked(table: pa.Table) -> Any:
+        found = inner.of(table)
+        low, high = (bound.as_py() for bound in pc.min_max(pc.cast(found, kind)).values())
+        if low is not None and not _FIRST * scale <= low <= high < _END * scale:
+            raise pa.ArrowInvalid("a year has other than four digits")
+        return found
+
+    return Value(inner.type, checked)
 
 
 def _part(kernel: Callable[[Any], Any], inner: Value) -> Value:

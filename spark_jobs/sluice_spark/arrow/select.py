@@ -8,21 +8,26 @@ Spark path.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from decimal import InvalidOperation
+from functools import partial
+from itertools import pairwise
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 import sqlglot
 from sqlglot import exp
+from sqlglot.tokens import Token
 
 from sluice_spark.arrow.functions import NotInSubsetError, Value, arithmetic, called, constant, given, number
 
 __all__ = ["Condition", "NotInSubsetError", "Select", "broken", "comparable", "judged_rows", "missing", "parse"]
 
-_COMPARISONS: dict[type[exp.Expression], Callable[[Any, Any], Any]] = {
+_Compare = Callable[[Any, Any], Any]
+
+_COMPARISONS: dict[type[exp.Expression], _Compare] = {
     exp.EQ: pc.equal,
     exp.NEQ: pc.not_equal,
     exp.LT: pc.less,
@@ -30,6 +35,15 @@ _COMPARISONS: dict[type[exp.Expression], Callable[[Any, Any], Any]] = {
     exp.GT: pc.greater,
     exp.GTE: pc.greater_equal,
 }
+_OF_NAN: dict[_Compare, _Compare] = {
+    pc.equal: lambda one, other: pc.and_(one, other),
+    pc.not_equal: lambda one, other: pc.invert(pc.and_(one, other)),
+    pc.less: lambda one, other: pc.and_(pc.invert(one), other),
+    pc.less_equal: lambda one, other: other,
+    pc.greater: lambda one, other: pc.and_(one, pc.invert(other)),
+    pc.greater_equal: lambda one, other: one,
+}
+"""What a comparison is if a side is NaN, by which of them are: to Spark, NaN equals itself and exceeds all others."""
 
 
 Condition = Callable[[pa.Table], Any]
@@ -81,6 +95,7 @@ def parse(sql: str, source: pa.Schema) -> Select:
     if "\\\n" in sql or "\\\r" in sql:  # a comment goes on there
         raise NotInSubsetError("it has a backslash at the end of a line")
     try:
+        _refuse_joined(sqlglot.tokenize(sql, dialect="spark"))
         statements = sqlglot.parse(sql, dialect="spark")
     except sqlglot.errors.SqlglotError as error:
         raise NotInSubsetError("it cannot be parsed") from error
@@ -155,6 +170,13 @@ def missing(column: str, source: pa.Schema) -> Condition:
     return lambda table: pc.is_null(found.of(table))
 
 
+def _refuse_joined(tokens: Sequence[Token]) -> None:
+    """Refuse texts side by side: to Spark, ``'it''s'`` has an apostrophe; to sqlglot, they are two, which it joins."""
+    for one, other in pairwise(tokens):
+        if one.token_type.name.endswith("STRING") and other.token_type.name.endswith("STRING"):
+            raise NotInSubsetError("it has texts side by side, or a quotation mark that is written twice")
+
+
 class _Scope:
     """Translates expressions over the columns of one table."""
 
@@ -221,7 +243,7 @@ class _Scope:
             raise NotInSubsetError(f"it compares {node.sql('spark')[:60]}, which is not in parentheses")
         return self.value(node)
 
-    def _compared(self, one: exp.Expression, other: exp.Expression, compare: Callable[[Any, Any], Any]) -> Value:
+    def _compared(self, one: exp.Expression, other: exp.Expression, compare: _Compare) -> Value:
         if number(one) is not None and number(other) is None:
             right = self._operand(other)
             left = _fitting(one, right.type)
@@ -230,7 +252,8 @@ class _Scope:
             right = _fitting(other, left.type) if number(other) is not None else self._operand(other)
         if left.type != right.type or not comparable(left.type):
             raise NotInSubsetError(f"it compares {left.type} and {right.type}")
-        return Value(pa.bool_(), lambda table: compare(left.of(table), right.of(table)))
+        made = partial(_doubles_compared, compare) if pa.types.is_float64(left.type) else compare
+        return Value(pa.bool_(), lambda table: made(left.of(table), right.of(table)))
 
     def _coalesced(self, nodes: list[exp.Expression]) -> Value:
         values = self._alike(nodes)
@@ -286,7 +309,7 @@ def _fitting(node: exp.Expression, kind: pa.DataType, *, exact: bool = False) ->
 
 
 def comparable(kind: pa.DataType) -> bool:
-    """Return whether values of a type are compared by Arrow as by Spark, but for doubles that are no number."""
+    """Return whether values of a type are compared by Arrow as by Spark, but for NaN."""
     tests = (
         pa.types.is_signed_integer,
         pa.types.is_string,
@@ -297,6 +320,13 @@ def comparable(kind: pa.DataType) -> bool:
         pa.types.is_timestamp,
     )
     return any(test(kind) for test in tests)
+
+
+def _doubles_compared(compare: _Compare, left: Any, right: Any) -> Any:
+    one, other = pc.is_nan(left), pc.is_nan(right)
+    either = pc.or_(one, other)  # null where a side is
+    found = compare(left, right)
+    return pc.if_else(either, _OF_NAN[compare](one, other), found) if pc.any(either).as_py() else found
 
 
 def _any_of(masks: list[Any]) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 from datetime import UTC, date, datetime
 from decimal import Decimal
@@ -43,6 +44,10 @@ TESTS = [
     "price > price", "flag = (flag < flag)", "(name IS NULL) = flag", "NOT flag = flag",
     "day > DATE '2013-01-01'", "at >= TIMESTAMP '2013-01-01 00:00:01'", "day = CAST(at AS DATE)", "small - 1 > 15",
     "tiny * 2 = small", "hour(at) BETWEEN 1 AND 12", "length(name) > 1", "at > at", "day < to_date(at)",
+    "amount * amount > amount", "amount = amount * 1", "amount <> amount", "amount >= 1000",
+    "amount NOT BETWEEN 0 AND 1", "amount NOT IN (0.5, 1)", "amount * amount - amount * amount >= amount", "1 < amount", "1 >= amount",
+    "amount != 0.25",
+    "CASE WHEN amount * amount <= amount THEN flag END", "amount < amount * 2", r"name = 'it\'s'", "name = ''",
     "amount * 2 > 0.5", "NOT tiny + 1 = 2 OR flag", "small - 1 - 2 < 0", "-tiny > 1",
 ]  # fmt: skip
 FILTERS = ["flag", "small > 15", "small IS NULL OR NOT flag", "true"]
@@ -105,7 +110,10 @@ OUTSIDE = [
     "SELECT id FROM source WINDOW w AS (ORDER BY id)", "SELECT flag = flag < flag AS x FROM source",
     "SELECT flag BETWEEN false AND true = flag AS x FROM source", "SELECT flag = name IS NULL AS x FROM source",
     "SELECT flag = name IN ('x') AS x FROM source", "SELECT id FROM source WHERE name = '${env:USER}'",
-    "SELECT id FROM source WHERE flag -- \\\n AND false",
+    "SELECT id FROM source WHERE flag -- \\\n AND false", "SELECT id FROM source WHERE name <> 'it''s'",
+    'SELECT id FROM source WHERE name <> "a""b"', "SELECT 'a' 'b' AS x FROM source", "SELECT \'\'\'\' AS x FROM source",
+    "SELECT 'a' /* b */ \"c\" AS x FROM source", "SELECT r'a' 'b' AS x FROM source",
+    "SELECT length('it''s') FROM source",
 ]  # fmt: skip
 
 
@@ -117,9 +125,9 @@ def rows(count: int) -> pa.Table:
         "tiny": [0, 1, 5, 8, -7],
         "day": [date(2013, 1, 1), date(1969, 12, 31), date(2012, 2, 29), date(9999, 12, 31)],
         "small": [0, 1, 2, -3, 15, 16, 2**31 - 1],
-        "name": ["", "x", "y", "é", "Z", "x ", " \t x", "😀 ", "\u00a0"],
+        "name": ["", "its", "it's", "x", "y", "é", "Z", "x ", " \t x", "😀 ", "\u00a0"],
         "flag": [True, False],
-        "amount": [0.0, 0.5, 0.25, -1.0, 1e300],
+        "amount": [0.0, -0.0, 0.5, 0.25, -1.0, 1e300, math.nan, math.inf, -math.inf],
         "price": [Decimal("12.30"), Decimal("0.00"), Decimal("-1.25"), Decimal("9999999999.99")],
         "at": [
             datetime(2013, 1, 1, tzinfo=UTC),
@@ -173,6 +181,28 @@ def test_what_overflows_is_left_to_spark(text: str) -> None:
     select = parse(f"SELECT {text} AS x FROM source", SOURCE)
     with pytest.raises(pa.ArrowInvalid, match="overflow"):
         select.apply(pa.Table.from_arrays(made, schema=SOURCE))
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "year(at)", "month(at)", "hour(at)", "date_trunc('YEAR', at)", "to_date(at)", "day(day)", "year(day)",
+        "CAST(day AS STRING)", "CAST(CAST(at AS DATE) AS STRING)",
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize(("last", "beyond"), [(2_932_896, 2_932_897), (0, 20_000_000), (-719_162, -719_163)])
+def test_years_of_other_than_four_digits_are_left_to_spark(text: str, last: int, beyond: int) -> None:
+    select = parse(f"SELECT {text} AS x FROM source", SOURCE)
+
+    def of(day: int) -> pa.Table:
+        nulls = pa.Table.from_arrays([pa.nulls(2, field.type) for field in SOURCE], schema=SOURCE)
+        days, times = pa.array([None, day], pa.int32()), pa.array([day * 86_400_000_000, None], pa.int64())
+        made = {"day": days.cast(pa.date32()), "at": times.cast(pa.timestamp("us", "UTC"))}
+        return pa.table({name: made.get(name, nulls.column(name)) for name in SOURCE.names})
+
+    assert select.apply(of(last)).column("x").null_count == 1
+    with pytest.raises(pa.ArrowInvalid, match="four digits"):
+        select.apply(of(beyond))
 
 
 @pytest.mark.parametrize(
