@@ -102,16 +102,17 @@ def meant(text: str) -> str:
 def described(model: type[BaseModel]) -> dict[str, str]:
     """Return the docstrings of a model's fields, the inherited ones too, by the fields' names.
 
-    Raises
-    ------
-    OSError
-        If the source of a model is not there, as of one that was typed into a shell.
+    A model whose source is not there, such as one that a function makes, has none.
     """
     found = {}
     for base in reversed(model.__mro__):
         if not issubclass(base, BaseModel) or base in (BaseModel, Strict):
             continue
-        (tree,) = ast.parse(textwrap.dedent(inspect.getsource(base))).body
+        try:
+            source = inspect.getsource(base)
+        except OSError:
+            continue
+        (tree,) = ast.parse(textwrap.dedent(source)).body
         assert isinstance(tree, ast.ClassDef)
         for field, text in pairwise(tree.body):
             match field, text:

@@ -68,6 +68,24 @@ def test_what_was_lost_to_a_poison_is_written_once_it_no_longer_is_one(sandbox: 
     assert_conserved(sandbox)
 
 
+def test_lost_records_of_a_topic_that_is_made_anew_while_they_are_redriven_stay_lost(sandbox: Sandbox) -> None:
+    sandbox.configure(transform=DYING, recovery="ignore_batch")
+    sandbox.feed(6)
+    sandbox.run("lossy", POISON_IDS="1")
+    assert lost(sandbox) == Counter(sandbox.produced)
+    sandbox.configure(transform={"python": "gate:passing"})
+    driver = sandbox.start("again", gate_at="rows-staged", redriven="lost")
+    driver.await_gate()
+    sandbox.topics.recreate(sandbox.topic, 2)
+    sandbox.topics.produce(sandbox.topic, [(p, None, good(1000 + n)) for n in range(30) for p in (0, 1)])
+    driver.open_gate()
+    outcome = driver.wait()
+    assert outcome.code == 22, outcome.stderr[-4000:]
+    assert "recreated while it was read" in outcome.message
+    assert not sandbox.sink()
+    assert lost(sandbox) == Counter(sandbox.produced)
+
+
 @pytest.mark.long
 @pytest.mark.parametrize(
     "points",

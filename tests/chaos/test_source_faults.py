@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from datetime import UTC, datetime, timedelta
 
 import pytest
 from tests.fixtures.runs import Sandbox, good
@@ -132,6 +133,54 @@ def test_records_deleted_while_they_are_being_read_are_told_from_gaps(sandbox: S
     assert end.code == 21, end.stderr[-4000:]
     assert f"{sandbox.topic}-0 [0, 2)" in end.message
     assert not sandbox.sink()
+
+
+@pytest.mark.parametrize(
+    ("strategy", "transform", "gate_at"),
+    [
+        ("replay", {"arrow": "gate:table"}, "before-sink-commit:2"),
+        ("replay", {"python": "gate:passing"}, "before-sink-commit:2"),
+        ("wal", {"arrow": "gate:table"}, "segments-staged:2"),
+    ],
+)
+def test_a_topic_made_anew_while_a_run_reads_it_is_refused_before_a_record_of_it_is_committed(
+    sandbox: Sandbox, strategy: str, transform: dict[str, str], gate_at: str
+) -> None:
+    sandbox.configure(recovery=strategy, transform=transform)
+    sandbox.feed(24)
+    driver = sandbox.start("r", gate_at=gate_at)
+    driver.await_gate()
+    sandbox.topics.recreate(sandbox.topic, 2)
+    sandbox.topics.produce(sandbox.topic, [(p, None, good(1000 + n)) for n in range(30) for p in (0, 1)])
+    driver.open_gate()
+    end = driver.wait()
+    assert end.code == 22, end.stderr[-4000:]
+    assert "recreated while it was read" in end.message
+    rows = sandbox.rows()
+    assert rows is not None
+    assert max(rows.column("id").to_pylist()) < 24
+    assert 0 < sandbox.sink().total() < 24
+    assert sandbox.sink() <= Counter(sandbox.produced)
+    assert "its id changed" in sandbox.run("again", expect=22).message
+
+
+def test_an_interval_of_a_topic_that_is_made_anew_meanwhile_is_not_replaced(sandbox: Sandbox) -> None:
+    sandbox.configure(transform={"arrow": "gate:table"})
+    end = datetime.now(UTC).replace(hour=0, minute=0, second=0, microsecond=0)
+    noon = round((end - timedelta(hours=12)).timestamp() * 1000)
+    sandbox.produce([(n % 2, None, good(n), noon + n) for n in range(6)])
+    sandbox.run("live")
+    before = state(sandbox)
+    day = (f"{end - timedelta(days=1):%Y-%m-%d}", f"{end:%Y-%m-%d}")
+    driver = sandbox.start("interval", gate_at="rows-staged", interval=day)
+    driver.await_gate()
+    sandbox.topics.recreate(sandbox.topic, 2)
+    sandbox.topics.produce(sandbox.topic, [(p, None, good(1000 + n)) for n in range(30) for p in (0, 1)])
+    driver.open_gate()
+    outcome = driver.wait()
+    assert outcome.code == 22, outcome.stderr[-4000:]
+    assert "recreated while it was read" in outcome.message
+    assert state(sandbox) == before
 
 
 def test_a_partition_added_between_a_killed_run_and_its_next_attempt_is_read_from_its_beginning(

@@ -14,9 +14,9 @@ from sluice.errors import (
     begin_again,
 )
 from sluice.ranges import OffsetRange, Positions, describe
-from sluice.sources.state import TopicState, is_elsewhere
+from sluice.sources.state import TopicState, is_another, is_elsewhere
 
-__all__ = ["check", "never_read", "unread_of"]
+__all__ = ["check", "never_read", "refuse_replaced", "unread_of"]
 
 _CLEAN = "nothing was read or written now; what earlier runs wrote is in the sink, and the position stays where it was"
 
@@ -64,19 +64,7 @@ def check(
         :class:`~sluice.errors.TopicsDeletedError` if topics of a pattern were deleted.
     """
     for state in states:
-        known = known_ids.get(state.topic)
-        if is_elsewhere(known, state.topic_id):
-            raise TopicRecreatedError(
-                f"pipeline {pipeline!r}: the connection leads to another cluster than the one that topic "
-                f"{state.topic!r} was read from: the id of this one begins with {state.topic_id.rpartition('/')[0]}, "
-                f"that of the other one with {(known or '').rpartition('/')[0]}",
-                state=_CLEAN,
-                next_step="let the connection lead to the first cluster again. Offsets of one cluster mean nothing on "
-                f"another; to read this one into the same table, {begin_again(pipeline, truncate=True)}; to keep "
-                f"the rows of the first one, {BEGIN_ANEW}",
-            )
-        if state.is_another(known):
-            raise _recreated(pipeline, f"topic {state.topic!r} was deleted and recreated (its id changed)")
+        _refuse_another(pipeline, state.topic, known_ids.get(state.topic), state.topic_id)
     if positions is None and not open_ranges:
         return
     known_topics = {*(positions or {}), *(r.topic for r in open_ranges)}
@@ -127,6 +115,42 @@ def check(
             "what it has read",
             ranges=gone,
         )
+
+
+def refuse_replaced(pipeline: str, planned: Mapping[str, str], now: Mapping[str, str]) -> None:
+    """Refuse records that may be of another topic than the one that was planned, by the same name.
+
+    Parameters
+    ----------
+    planned, now
+        Ids of topics when the run was planned, and after the records were read; one of which nothing is known passes.
+
+    Raises
+    ------
+    TopicRecreatedError
+        When a topic's id or cluster changed.
+    """
+    for topic, known in planned.items():
+        try:
+            _refuse_another(pipeline, topic, known, now.get(topic), " while it was read")
+        except TopicRecreatedError as error:
+            error.state = "what was committed before is in the sink and stays; nothing of this batch was committed"
+            raise
+
+
+def _refuse_another(pipeline: str, topic: str, known: str | None, now: str | None, when: str = "") -> None:
+    if is_elsewhere(known, now):
+        one, other = ((text or "").rpartition("/")[0] for text in (now, known))
+        raise TopicRecreatedError(
+            f"pipeline {pipeline!r}: the connection leads to another cluster than the one that topic {topic!r} was "
+            f"read from: the id of this one begins with {one}, that of the other one with {other}",
+            state=_CLEAN,
+            next_step="let the connection lead to the first cluster again. Offsets of one cluster mean nothing on "
+            f"another; to read this one into the same table, {begin_again(pipeline, truncate=True)}; to keep "
+            f"the rows of the first one, {BEGIN_ANEW}",
+        )
+    if is_another(known, now):
+        raise _recreated(pipeline, f"topic {topic!r} was deleted and recreated{when} (its id changed)")
 
 
 def unread_of(topics: Collection[str], positions: Positions, planned: Sequence[OffsetRange]) -> list[OffsetRange]:

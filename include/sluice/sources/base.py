@@ -7,7 +7,7 @@ holds the offsets of every source as JSON, ``{stream: {partition: next offset}}`
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from types import TracebackType
@@ -21,7 +21,7 @@ from sluice.kinds import imported
 from sluice.ranges import Positions
 from sluice.sources.state import Key, TopicState
 
-__all__ = ["Announcing", "Source", "SourceConfig", "SourceKind"]
+__all__ = ["Announcing", "Replaced", "Source", "SourceConfig", "SourceKind"]
 
 
 class SourceConfig(Strict):
@@ -135,6 +135,20 @@ class Announcing(Protocol):
     """
 
     found: Callable[[], None]
+
+
+@runtime_checkable
+class Replaced(Protocol):
+    """A source whose streams others may delete, and make anew under the same names, while they are read."""
+
+    def stream_ids(self, streams: Collection[str]) -> Mapping[str, str]:
+        """Return the ids of those of these streams that there are now; quickly, since it is asked for each batch.
+
+        Raises
+        ------
+        SluiceError
+            If they are not known.
+        """
 
 
 @dataclass(frozen=True)

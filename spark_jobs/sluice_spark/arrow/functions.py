@@ -1,7 +1,7 @@
 """Functions, casts and arithmetic of the subset of SQL: those that Arrow's kernels compute as Spark does.
 
-What overflows, and a day whose year has not four digits, raise :class:`pyarrow.ArrowInvalid`; Spark then decides what
-it means.
+An overflow, or a year of other than four digits, raises :class:`pyarrow.ArrowInvalid`; Spark then decides what that
+means.
 """
 
 from __future__ import annotations

@@ -18,8 +18,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 import sqlglot
-from sqlglot import exp
-from sqlglot.tokens import Token
+from sqlglot import Token, exp
 
 from sluice_spark.arrow.functions import NotInSubsetError, Value, arithmetic, called, constant, given, number
 
@@ -92,6 +91,8 @@ def parse(sql: str, source: pa.Schema) -> Select:
     """
     if "${" in sql:
         raise NotInSubsetError("it has ${, which Spark may replace")
+    if "/*+" in sql or "{#" in sql:  # comments to sqlglot alone
+        raise NotInSubsetError("it has /*+ or {#")
     if "\\\n" in sql or "\\\r" in sql:  # a comment goes on there
         raise NotInSubsetError("it has a backslash at the end of a line")
     try:

@@ -70,9 +70,14 @@ _OF_STORAGE = Sign(
         "AccessDenied",
         "FileAlreadyExistsException",
         "ParentNotDirectoryException",
-        "Mkdirs failed",
     ),
     "fix the sink's storage, then run again",
+)
+_OF_FOLDERS = Sign(
+    SinkError,
+    ("Mkdirs failed",),
+    "fix the sink's storage, then run again. If it is sound, a partition column has a value that no folder can have as "
+    "its name, of more than 255 bytes or with a NUL: leave out such records by a row rule",
 )
 _CLIENT = (
     "let Spark have what reads such URLs, below spark.conf in the pipeline file, for example "
@@ -149,7 +154,7 @@ def classify(error: Exception, ask_source: Callable[[], object], signs: Sequence
             "if the schema has a thousand fields or more, leave some out",
         )
     said = "" if of_transform else _said_by_engine(error, text)
-    known = (_OF_CHECKPOINT, *signs, _OF_STORAGE)
+    known = (_OF_CHECKPOINT, *signs, _OF_STORAGE, _OF_FOLDERS)
     sign = next((sign for sign in known if any(text in said for text in sign.texts)), None)
     if sign is None and not of_transform and (found := no_file_system(error)) is not None:
         return found

@@ -12,7 +12,8 @@ from pyspark.sql.streaming import StreamingQuery
 from sluice.errors import ExitCode
 from sluice.faults import point
 from sluice.ledger import Lease
-from sluice.sources.state import TopicState
+from sluice.recovery import Route
+from sluice.sources.state import TopicState, ids_of
 from sluice_spark.batch.pace import fitting
 from sluice_spark.batch.writer import BatchWriter
 from sluice_spark.engine.compiling import not_compiled
@@ -60,6 +61,10 @@ class MicroBatches:
     def records(self, tables: Tables) -> CheckedRecords:
         """Return the source's records, for reading ranges again."""
         return CheckedRecords(self.reader, self.check, tables)
+
+    def unchanged(self) -> None:
+        """Check that what was read is of the topics that the run was planned for: :meth:`SourceCheck.unchanged`."""
+        self.check.unchanged(ids_of(self.states))
 
     def limit(self, *, arrow: bool) -> int:
         """Return the maximum number of records in a batch.
@@ -197,6 +202,8 @@ class MicroBatches:
         if self.context.pipeline.stateful is not None:
             with watch.phase("commits"):
                 tables.checkpoint.sync(number)  # or a power cut leaves rows in the sink, and not their state
+        if batch.ranges and tables.epoch.route is Route.DIRECT:
+            self.unchanged()
         with watch.phase("ledger"):
             self.lease.verify()
         with watch.phase("commits"):

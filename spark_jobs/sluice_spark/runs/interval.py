@@ -20,7 +20,7 @@ from sluice.ranges import LostRange, OffsetRange, describe, overlaps, subtract
 from sluice.recovery import Recovery
 from sluice.run.interval import Interval
 from sluice.run.resolve import Resolved
-from sluice.sources.state import Key, TopicState, joined_ids
+from sluice.sources.state import Key, TopicState, ids_of, joined_ids
 from sluice_spark.batch.writer import BatchWriter, PreparedBatch
 from sluice_spark.engine.logs import logger
 from sluice_spark.engine.tasks import watched
@@ -37,6 +37,7 @@ from sluice_spark.runs.reconcile import (
 )
 from sluice_spark.runs.redrive import REDRIVING
 from sluice_spark.runs.run import Run
+from sluice_spark.runs.source_check import SourceCheck
 from sluice_spark.runs.stateful import refuse_other
 from sluice_spark.runs.tables import Tables
 from sluice_spark.sinks.base import NOTHING, Fence, overtaken
@@ -97,6 +98,8 @@ class IntervalRun(Run):
     _committed: bool = field(default=False, init=False)
     _fence: Fence | None = field(default=None, init=False)
     _offsets: IntervalOffsets = field(init=False)
+    _check: SourceCheck = field(init=False)
+    _read_from: Mapping[str, str] = field(default_factory=dict, init=False)
 
     def __post_init__(self) -> None:
         self._offsets = IntervalOffsets(self.context, self.interval)
@@ -131,6 +134,7 @@ class IntervalRun(Run):
             if known is not None:
                 enter_interval(self.ledger, lease, self._tables(known.number))
             states, available = self._offsets.available()
+            self._check = SourceCheck(self.context, available.source)
             resolved = self._offsets.resolve(lease, known, available)
             lost = [
                 LostRange(common, row.reason, row.sample)
@@ -140,6 +144,7 @@ class IntervalRun(Run):
             readable = subtract(resolved.read, [item.range for item in lost])
             passed = subtract(resolved.passed, [item.range for item in lost])
             kafka, log, segments = available.split(readable)
+            self._read_from = {r.topic: ids_of(states)[r.topic] for r in kafka if r.topic in ids_of(states)}
             number = self.ledger.interval_resolved(
                 lease,
                 self.interval.key,
@@ -266,6 +271,7 @@ class IntervalRun(Run):
                 logger.warning("%s", told)
                 self.ledger.degraded(lease, told)
             prepared = writer.shared(spark, prepared, name)
+            self._check.unchanged(self._read_from)
             lease.verify()
             self._beside_redriving()
             self._alone_in_its_time()

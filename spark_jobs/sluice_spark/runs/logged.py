@@ -147,6 +147,7 @@ class LogRoute:
                 ranges = tables.checkpoint.ranges_of(number)
                 with watched(self.batches.spark, f"landing batch {number}"):
                     landed = landing.stage(records, name, ranges, tables.batch_name(number))
+                self.batches.unchanged()
                 lease.verify()
                 landing.seal(number, landed)
                 segments = [s.as_dict() for s in landed.segments]

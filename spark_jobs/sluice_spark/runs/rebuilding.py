@@ -33,6 +33,7 @@ from sluice_spark.engine.logs import logger
 from sluice_spark.runs.batches import MicroBatches
 from sluice_spark.runs.context import RunContext
 from sluice_spark.runs.interval_offsets import IntervalOffsets
+from sluice_spark.runs.source_check import SourceCheck
 from sluice_spark.runs.tables import Tables
 from sluice_spark.sinks.base import ReadableSink
 from sluice_spark.sinks.parquet.slice import Slice
@@ -146,6 +147,9 @@ class Rebuilding:
             raise source.diagnose(error, ranges) from error
         if gone := source.missing(ranges):  # removed while they were read
             raise _gone(context.pipeline.name, gone)
+        known, (kafka, _, _) = context.ledger.topic_ids(context.pipeline.name), available.split(ranges)
+        check = SourceCheck(context, available.source)
+        check.unchanged({r.topic: known[r.topic] for r in kafka if r.topic in known})
 
     def _compare(self, source: RecordsInParts, needed: Kept) -> None:
         """Refuse to go on without records that compaction removed; tell of those that the file refuses now."""

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
+from functools import partial
 from typing import Any, ClassVar
 
 import numpy as np
@@ -30,6 +31,7 @@ from sluice_spark.engine.tasks import watched
 from sluice_spark.rules.records import decoded
 from sluice_spark.runs.closing import emptied
 from sluice_spark.runs.run import Run
+from sluice_spark.runs.source_check import SourceCheck
 from sluice_spark.runs.stateful import refuse_other
 from sluice_spark.runs.tables import Tables
 from sluice_spark.sinks.base import NOTHING, Fence, ReplaceableSink, Staged
@@ -122,8 +124,8 @@ class RedriveRun(Run):
         spark = self.context.session()
         writer = self._writer(spark, tables)
         with self.context.watch.phase("query"):
-            for kind, source, ranges in self._sources(spark, tables, found):
-                self._redrive(lease, tables, writer, source, ranges, {"kind": kind}, fence)
+            for kind, source, ranges, unchanged in self._sources(spark, tables, found):
+                self._redrive(lease, tables, writer, source, ranges, {"kind": kind}, fence, unchanged)
         point("query-ended")
 
     def _writer(self, spark: SparkSession, tables: Tables) -> BatchWriter:
@@ -145,16 +147,22 @@ class RedriveRun(Run):
 
     def _sources(
         self, spark: SparkSession, tables: Tables, found: Located
-    ) -> Iterator[tuple[str, Records, list[OffsetRange]]]:
-        log = LogRecords(spark, tables.log, found.segments)
-        places: list[tuple[str, Records, Sequence[OffsetRange]]] = [("log", log, found.log)]
+    ) -> Iterator[tuple[str, Records, list[OffsetRange], Callable[[], None]]]:
+        """Return where portions are read from, and what checks after reading that they are of the same topics."""
+        log, known = LogRecords(spark, tables.log, found.segments), self.ledger.topic_ids(self.pipeline.name)
+        places: list[tuple[str, Records, Sequence[OffsetRange], Callable[[], None]]] = [
+            ("log", log, found.log, lambda: None)
+        ]
         for config in self.pipeline.source.config.everywhere():
             here = [r for r in found.kafka if config.has(r.topic)]
             if here:
-                places.append(("kafka", self.context.reader(spark, self.context.opened(config)), here))
-        for kind, source, ranges in places:
+                source = self.context.opened(config)
+                ids = {r.topic: known[r.topic] for r in here if r.topic in known}
+                same = partial(SourceCheck(self.context, source).unchanged, ids)
+                places.append(("kafka", self.context.reader(spark, source), here, same))
+        for kind, records, ranges, unchanged in places:
             for portion in portions(ranges, self.pipeline.source.config.batch_limit):
-                yield kind, source, portion
+                yield kind, records, portion, unchanged
 
     def _redrive(
         self,
@@ -165,6 +173,7 @@ class RedriveRun(Run):
         ranges: Sequence[OffsetRange],
         origin: Mapping[str, Any],
         fence: Fence | None,
+        unchanged: Callable[[], None],
     ) -> None:
         if writer.screen is not None:  # an earlier step may have found them in another cluster
             ranges = overlaps(ranges, [row.range for row in self.ledger.lost(self.pipeline.name)])
@@ -191,6 +200,7 @@ class RedriveRun(Run):
             if not ranges:
                 return
             prepared = self._prepare(writer, name, ranges, source)
+        unchanged()
         self._commit(lease, tables, writer, batch, prepared, of="lost", source=origin, fence=fence)
 
     def _prepare(self, writer: BatchWriter, name: str, ranges: Sequence[OffsetRange], source: Records) -> PreparedBatch:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from pyspark.sql import DataFrame
 
@@ -12,11 +13,12 @@ from sluice.ranges import OffsetRange, Positions
 from sluice.recovery import Route
 from sluice.run.decision import decided
 from sluice.run.preflight import check as preflight
-from sluice.run.preflight import unread_of
-from sluice.sources.base import Source
+from sluice.run.preflight import refuse_replaced, unread_of
+from sluice.sources.base import Replaced, Source
 from sluice.sources.kafka.source import KafkaTopics
 from sluice.sources.state import TopicState
 from sluice_spark.engine.failures import classify
+from sluice_spark.engine.logs import logger
 from sluice_spark.runs.context import RunContext
 from sluice_spark.runs.tables import Tables
 from sluice_spark.sources.base import SourceReader
@@ -25,12 +27,17 @@ from sluice_spark.sources.inputs import Input, inputs_of
 __all__ = ["CheckedRecords", "SourceCheck"]
 
 
-@dataclass(frozen=True)
+_SILENT = 60.0
+"""A source that did not answer is asked again after so many seconds."""
+
+
+@dataclass
 class SourceCheck:
-    """Checks the source of a live run."""
+    """Checks the source of a run."""
 
     context: RunContext
     source: Source
+    _asked_again: float = field(default=0.0, init=False)
 
     def states(self, tables: Tables) -> list[TopicState]:
         """Return the topics' states, after checking that everything that the run must read can be read.
@@ -68,6 +75,32 @@ class SourceCheck:
             accounted=ledger.reached(name) if self._by_pattern() else None,
         )
         return states
+
+    def unchanged(self, planned: Mapping[str, str]) -> None:
+        """Check, when a batch was read, that its records are of the streams that were to be read.
+
+        An id never comes back: if it is the same after reading, so it was before. A broker may be some moments behind
+        the others, though. If none answers, the batch is taken as it is; the next run compares the ids, too.
+
+        Parameters
+        ----------
+        planned
+            The ids of the streams that the batch was read from, as far as they are known.
+
+        Raises
+        ------
+        TopicRecreatedError
+            If a topic was deleted and recreated meanwhile. Nothing of the batch may be committed.
+        """
+        if not planned or not isinstance(self.source, Replaced) or time.monotonic() < self._asked_again:
+            return
+        try:
+            now = self.source.stream_ids(list(planned))
+        except SluiceError as error:
+            logger.warning("whether topics were recreated meanwhile is not known: %s", error.what)
+            self._asked_again = time.monotonic() + _SILENT
+            return
+        refuse_replaced(self.context.pipeline.name, planned, now)
 
     def _by_pattern(self) -> bool:
         kafka = self.context.pipeline.source.kafka

@@ -117,6 +117,8 @@ class StatefulRoute:
                 _refuse_other_rows(context.pipeline, tables, number)
                 logger.info("batch %d is already in the sink; only its state is made again", number)
                 _consume(let_out, source, ranges)
+                if log is None:
+                    self.batches.unchanged()
                 tables.checkpoint.sync(number)
                 return
             with context.strategy.hold_let_out(let_out, source, self.batches.teller()) as held:

@@ -45,8 +45,8 @@ TESTS = [
     "day > DATE '2013-01-01'", "at >= TIMESTAMP '2013-01-01 00:00:01'", "day = CAST(at AS DATE)", "small - 1 > 15",
     "tiny * 2 = small", "hour(at) BETWEEN 1 AND 12", "length(name) > 1", "at > at", "day < to_date(at)",
     "amount * amount > amount", "amount = amount * 1", "amount <> amount", "amount >= 1000",
-    "amount NOT BETWEEN 0 AND 1", "amount NOT IN (0.5, 1)", "amount * amount - amount * amount >= amount", "1 < amount", "1 >= amount",
-    "amount != 0.25",
+    "amount NOT BETWEEN 0 AND 1", "amount NOT IN (0.5, 1)", "amount * amount - amount * amount >= amount",
+    "1 < amount", "1 >= amount", "amount != 0.25",
     "CASE WHEN amount * amount <= amount THEN flag END", "amount < amount * 2", r"name = 'it\'s'", "name = ''",
     "amount * 2 > 0.5", "NOT tiny + 1 = 2 OR flag", "small - 1 - 2 < 0", "-tiny > 1",
 ]  # fmt: skip
@@ -113,7 +113,8 @@ OUTSIDE = [
     "SELECT id FROM source WHERE flag -- \\\n AND false", "SELECT id FROM source WHERE name <> 'it''s'",
     'SELECT id FROM source WHERE name <> "a""b"', "SELECT 'a' 'b' AS x FROM source", "SELECT \'\'\'\' AS x FROM source",
     "SELECT 'a' /* b */ \"c\" AS x FROM source", "SELECT r'a' 'b' AS x FROM source",
-    "SELECT length('it''s') FROM source",
+    "SELECT length('it''s') FROM source", "SELECT id FROM source WHERE flag {# AND false #}",
+    "SELECT id FROM source WHERE flag /*+ AND false */",
 ]  # fmt: skip
 
 

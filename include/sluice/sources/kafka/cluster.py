@@ -95,6 +95,17 @@ class Cluster:
         """
         return self._ask(questions.names)
 
+    def ids(self, topics: Iterable[str]) -> dict[str, str]:
+        """Return the ids of those of these topics that there are; without their offsets, in a single request.
+
+        Raises
+        ------
+        SourceUnreachableError, AuthorizationError, ConfigError
+            If no broker answers.
+        """
+        names = sorted(topics)
+        return self._ask(lambda client, until: questions.ids(client, names, until))
+
     def existing(self, topics: Iterable[str]) -> set[str]:
         """Return which of these topics there are.
 

@@ -11,7 +11,7 @@ from typing import Any
 from sluice.sources.kafka.client import Client
 from sluice.sources.state import FirstUnread, Key, PartitionState, stream_id
 
-__all__ = ["TopicAnswer", "at_time", "first_unread", "names", "retention", "states"]
+__all__ = ["TopicAnswer", "at_time", "first_unread", "ids", "names", "retention", "states"]
 
 _EARLIEST, _LATEST = -2, -1
 _LEVELS = {"read_uncommitted": 0, "read_committed": 1}
@@ -110,6 +110,11 @@ async def names(client: Client, until: float) -> list[str]:
 
     response = await _of_any(client, MetadataRequest(topics=None, allow_auto_topic_creation=False), until)
     return sorted(topic.name for topic in response.topics if not topic.is_internal)
+
+
+async def ids(client: Client, topics: Collection[str], until: float) -> dict[str, str]:
+    """Return the ids of those of these topics that there are, as far as the cluster gives any."""
+    return {found.topic: found.topic_id for found in (await _metadata(client, topics, until)).topics if found.topic_id}
 
 
 async def _metadata(client: Client, topics: Collection[str], until: float) -> _Metadata:

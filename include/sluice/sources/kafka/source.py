@@ -65,6 +65,17 @@ class KafkaTopics:
         found = self.cluster.snapshot(sorted(there), isolation_level=self.config.isolation_level) if there else []
         return [replace(state, topic=named(self.config.prefix, state.topic)) for state in found]
 
+    def stream_ids(self, streams: Collection[str]) -> dict[str, str]:
+        """Return the ids of these topics now; those that are gone, or have none, are missing.
+
+        Raises
+        ------
+        SourceUnreachableError, AuthorizationError
+            If no broker answers.
+        """
+        found = self.cluster.ids(map(bare, streams))
+        return {named(self.config.prefix, topic): own for topic, own in found.items()}
+
     def deleted(self, topics: Iterable[str]) -> list[str]:
         """Return which of these topics a pattern would match, but are no longer there; none without a pattern.
 
