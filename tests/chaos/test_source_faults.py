@@ -6,7 +6,7 @@ from collections import Counter
 from datetime import UTC, datetime, timedelta
 
 import pytest
-from tests.fixtures.runs import Sandbox, good
+from tests.fixtures.runs import Sandbox, good, refuse_a_topic_made_anew
 
 from sluice.home import Home
 from sluice.run.checkpoint import Checkpoint
@@ -149,13 +149,7 @@ def test_a_topic_made_anew_while_a_run_reads_it_is_refused_before_a_record_of_it
     sandbox.configure(recovery=strategy, transform=transform)
     sandbox.feed(24)
     driver = sandbox.start("r", gate_at=gate_at)
-    driver.await_gate()
-    sandbox.topics.recreate(sandbox.topic, 2)
-    sandbox.topics.produce(sandbox.topic, [(p, None, good(1000 + n)) for n in range(30) for p in (0, 1)])
-    driver.open_gate()
-    end = driver.wait()
-    assert end.code == 22, end.stderr[-4000:]
-    assert "recreated while it was read" in end.message
+    refuse_a_topic_made_anew(sandbox, driver)
     rows = sandbox.rows()
     assert rows is not None
     assert max(rows.column("id").to_pylist()) < 24
@@ -173,13 +167,7 @@ def test_an_interval_of_a_topic_that_is_made_anew_meanwhile_is_not_replaced(sand
     before = state(sandbox)
     day = (f"{end - timedelta(days=1):%Y-%m-%d}", f"{end:%Y-%m-%d}")
     driver = sandbox.start("interval", gate_at="rows-staged", interval=day)
-    driver.await_gate()
-    sandbox.topics.recreate(sandbox.topic, 2)
-    sandbox.topics.produce(sandbox.topic, [(p, None, good(1000 + n)) for n in range(30) for p in (0, 1)])
-    driver.open_gate()
-    outcome = driver.wait()
-    assert outcome.code == 22, outcome.stderr[-4000:]
-    assert "recreated while it was read" in outcome.message
+    refuse_a_topic_made_anew(sandbox, driver)
     assert state(sandbox) == before
 
 
