@@ -111,7 +111,7 @@ OUTSIDE = [
     "SELECT flag BETWEEN false AND true = flag AS x FROM source", "SELECT flag = name IS NULL AS x FROM source",
     "SELECT flag = name IN ('x') AS x FROM source", "SELECT id FROM source WHERE name = '${env:USER}'",
     "SELECT id FROM source WHERE flag -- \\\n AND false", "SELECT id FROM source WHERE name <> 'it''s'",
-    'SELECT id FROM source WHERE name <> "a""b"', "SELECT 'a' 'b' AS x FROM source", "SELECT \'\'\'\' AS x FROM source",
+    'SELECT id FROM source WHERE name <> "a""b"', "SELECT 'a' 'b' AS x FROM source", "SELECT '''' AS x FROM source",
     "SELECT 'a' /* b */ \"c\" AS x FROM source", "SELECT r'a' 'b' AS x FROM source",
     "SELECT length('it''s') FROM source", "SELECT id FROM source WHERE flag {# AND false #}",
     "SELECT id FROM source WHERE flag /*+ AND false */",
