@@ -1,11 +1,15 @@
+from __future__ import annotations
+
 import logging
-import os
-import time
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 from xdist.remote import Producer
 from xdist.scheduler import LoadScopeScheduling
+
+if TYPE_CHECKING:
+    from tests.fixtures.wal import Made
 
 pytest_plugins = [
     "tests.fixtures.books",
@@ -13,6 +17,7 @@ pytest_plugins = [
     "tests.fixtures.cluster",
     "tests.fixtures.database",
     "tests.fixtures.folder",
+    "tests.fixtures.golden",
     "tests.fixtures.kafka",
     "tests.fixtures.lake",
     "tests.fixtures.runs",
@@ -22,16 +27,10 @@ pytest_plugins = [
     "tests.fixtures.postgres",
     "tests.fixtures.spark",
     "tests.fixtures.stream",
-    "tests.fixtures.wal",
 ]
 
-LONGEST_FIRST = ("demo", "chaos", "spark", "kafka", "airflow", "unit")
+LONGEST_FIRST = ("demo", "chaos", "contract", "spark", "kafka", "airflow", "unit")
 """Folders, as workers take them up: what is short fills the end."""
-
-
-MINUTES = "SLUICE_TEST_MINUTES"
-"""Names the minutes after which no crash test and no demo begins any more: a slow machine still gets to all others."""
-_BEGAN = "SLUICE_TESTS_BEGAN"
 
 
 def folder_of(path: Path) -> str:
@@ -59,18 +58,23 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         items.sort(key=lambda item: LONGEST_FIRST.index(folder_of(item.path)))
 
 
-def pytest_configure() -> None:
-    """Remember when the tests began, for this process and the workers that it starts."""
-    os.environ.setdefault(_BEGAN, str(time.time()))
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Add the switch that records texts."""
+    parser.addoption("--update-golden", action="store_true", help="write tests/golden from what commands say now")
 
 
-def pytest_runtest_setup(item: pytest.Item) -> None:
-    """Leave out what takes long when the time for it is up."""
-    minutes = os.environ.get(MINUTES)
-    if minutes and folder_of(item.path) in ("demo", "chaos"):
-        passed = (time.time() - float(os.environ[_BEGAN])) / 60
-        if passed > float(minutes):
-            pytest.skip(f"out of time: {MINUTES}={minutes}")
+def pytest_configure(config: pytest.Config) -> None:
+    """Refuse to let several workers write one file."""
+    if config.getoption("--update-golden") and getattr(config.option, "numprocesses", None):
+        raise pytest.UsageError("--update-golden writes files that workers would share: leave out -n")
+
+
+@pytest.fixture
+def made(tmp_path: Path) -> Made:
+    """A write-ahead log on disk, which tests fill."""
+    from tests.fixtures.wal import Made  # imports PySpark
+
+    return Made(tmp_path / "log")
 
 
 def pytest_unconfigure() -> None:
